@@ -79,7 +79,7 @@ def is_one_run(global_shape: Sequence[int], shape: Sequence[int]) -> bool:
 def fault_of_cut(global_shape: Sequence[int], parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> str:
     """Return why ``parts`` (offsets and shapes) do not hold each element exactly once; empty if they do."""
     if any(not lies_inside(global_shape, offsets, shape) for offsets, shape in parts):
-        return "are not inside it"
+        return "are not inside the tensor"
     begin = np.array([offsets for offsets, _ in parts], np.int64).reshape(len(parts), len(global_shape))
     end = begin + np.array([shape for _, shape in parts], np.int64).reshape(begin.shape)
     filled = (begin < end).all(axis=1)

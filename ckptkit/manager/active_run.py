@@ -167,8 +167,8 @@ class ActiveRun:
             return None
         if progress.batches_delivered == self._began_at:
             raise ResumeError(
-                f"step() was called, but the state still stands at {self._began_at} batches, as after the restore. "
-                "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
+                f"step() was called, but the state is still at {self._began_at} batches, as after the restore. Feed "
+                "the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
             )
         if self.final_save.is_held or self.heed(state, metrics, progress):
             return None

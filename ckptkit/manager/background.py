@@ -51,7 +51,7 @@ class _Untold:
         message, self._message = self._message, None
         if message is not None:
             _log.warning(
-                "the last save in the background failed, and the program ended without asking for it: %s. The run's "
+                "the last background save failed, and the program ended without checking its result: %s. The run's "
                 "last committed checkpoint is untouched",
                 message.rstrip("."),
             )
@@ -225,7 +225,7 @@ class SaveHandle:
                     return
                 if until is not None and time.monotonic() >= until:
                     raise TimeoutError(
-                        f"the save under way has not ended within {timeout}; it goes on in the background"
+                        f"the save under way has not ended within {timeout}; it continues in the background"
                     )
                 wait.reach(0 if self._staged is None else self._staged.cost.streamed_bytes)
 
@@ -248,8 +248,8 @@ class SaveHandle:
             self._release()
             self.end(
                 SaveFailedError(
-                    "the thread that writes the checkpoint is not in this process: it died, or this process was forked "
-                    "off from the one that trains, which alone can wait for the save"
+                    "the thread that writes the checkpoint is not in this process: it died, or this process was "
+                    "forked from the training process. Only the training process can wait for the save"
                 )
             )
         return self._outcome.is_there
@@ -283,4 +283,4 @@ def lower_priority() -> None:
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
     except OSError as error:
-        _log.info("the writer keeps the priority of training: %s", error)
+        _log.info("could not lower the priority of the writer thread: %s", error)

@@ -104,7 +104,7 @@ class FinalSave:
             return "train"
         self._next_in = 1
         if not asked:
-            self._preemption.ask(f"rank {[one.asked for one in said].index(True)} is to end")
+            self._preemption.ask(f"rank {[one.asked for one in said].index(True)} was asked to end")
         left = min(one.left_seconds for one in said)
         return self._verdict(progress, said[0].model_copy(update={"left_seconds": left}))
 
@@ -140,7 +140,7 @@ class FinalSave:
                 self._finish_mirror(left)
         except _LateError:
             self.is_given_up = True
-            settled = _Settled(why="it was not committed within the grace, and goes on in the background")
+            settled = _Settled(why="it was not committed within the grace period, and continues in the background")
         self._end(settled, state.progress())
 
     def leave_after(self, checkpoint: str, progress: Progress) -> None:
@@ -150,7 +150,7 @@ class FinalSave:
         asked = self._preemption.is_asked
         if any(self._rank_sync.flags(asked)):
             if not asked:
-                self._preemption.ask("another rank is to end")
+                self._preemption.ask("another rank was asked to end")
             self._end(_Settled(checkpoint=checkpoint), progress)
 
     def _sign(self, asked: bool) -> _Sign:
@@ -237,7 +237,7 @@ class FinalSave:
             message = (
                 f"{preemption.why}: saved {settled.checkpoint} at {preemption.url} (epoch {progress.epoch}, batch "
                 f"{progress.batch}, micro-step {progress.micro_step} of {progress.accumulation_steps}). The same "
-                "command goes on from it"
+                "command continues from it"
             )
         else:
             message = f"{preemption.why}: the last save failed: {settled.why}. {preemption.account()}"

@@ -377,7 +377,7 @@ class CheckpointManager:
             if also is error:
                 return  # the same error again, such as that another process took over the run
             theirs = None if isinstance(also, CkptKitError) else also
-            _log.warning("while another error was on its way: %s", also, exc_info=theirs)
+            _log.warning("while another error was being raised: %s", also, exc_info=theirs)
 
     @property
     def _is_forked(self) -> bool:
@@ -386,15 +386,15 @@ class CheckpointManager:
     def _refuse_forked(self) -> None:
         if self._is_forked:
             raise ResumeError(
-                f"this process was forked off from the one that trains and saves to {self.url}, which alone may do so. "
-                "Leave the manager alone in child processes, or make one here, with a root of its own"
+                f"this process was forked from the one that trains and saves to {self.url}, and only that process "
+                "may save there. Do not use the manager in child processes, or make a new one here with its own root"
             )
 
     def _started(self) -> ActiveRun:
         self._refuse_forked()
         if self._run is None or self._closed:
             raise ResumeError(
-                "call restore(state) before the first save (and not after close()): "
-                "only then is it known what the run holds already"
+                "call restore(state) before the first save, and not after close(): it finds out what the run "
+                "already holds"
             )
         return self._run

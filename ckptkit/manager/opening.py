@@ -95,12 +95,12 @@ def _refuse_for_one_rank_only(setup: Setup, rank_sync: RankSync) -> None:
         return
     if not isinstance(setup.mirror, NoMirror):
         raise ResumeError(
-            f"mirror= is for jobs of one rank so far, and this one has {rank_sync.size}. Save to the "
-            "remote root itself, or copy the run with `ckptkit copy`"
+            f"mirror= supports jobs of one rank only, and this job has {rank_sync.size}. Save to the remote root "
+            "itself, or copy the run with `ckptkit copy`"
         )
     if setup.hooks is not None:
         raise ResumeError(
-            f"`ckptkit doctor` examines a job of one rank, and this one has {rank_sync.size}: start it as one"
+            f"`ckptkit doctor` examines a job of one rank, and this one has {rank_sync.size}: start it with one rank"
         )
 
 
@@ -155,7 +155,7 @@ def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver:
         sweep(setup.storage, opened.document, has_mirror=not isinstance(setup.mirror, NoMirror))
     except StorageError as error:
         # The run is already taken over; the remains of dead saves only cost space.
-        _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
+        _log.warning("could not remove what earlier saves left; a later start will: %s", error)
     receipts = None
     if not rank_sync.is_alone:
         receipts = Receipts(setup.storage, rank_sync.size, setup.ranks.patience, monotonic=setup.system.monotonic)

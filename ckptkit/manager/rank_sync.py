@@ -134,9 +134,10 @@ class RankSync:
         for rank, word in enumerate(said):
             if word.progress != said[0].progress or word.number != said[0].number:
                 raise ResumeError(
-                    f"the ranks have come apart, so no checkpoint could hold them all. Rank 0: {said[0].progress}, "
-                    f"save {said[0].number}. Rank {rank}: {word.progress}, save {word.number}. Every rank has to make "
-                    "the same number of micro-steps with the same K. The last checkpoint is untouched"
+                    "the ranks are no longer in step, so no checkpoint can hold them all. Rank 0: "
+                    f"{said[0].progress}, save {said[0].number}. Rank {rank}: {word.progress}, save {word.number}. "
+                    "Every rank has to make the same number of micro-steps with the same K. The last checkpoint is "
+                    "untouched"
                 )
             if word.model != said[0].model:
                 raise ResumeError(
@@ -168,11 +169,10 @@ class RankSync:
         if not shown:
             return
         raise ResumeError(
-            "these leaves are said to be the same in every rank and differ from rank 0's: "
+            "these leaves must be the same in every rank, but differ from rank 0's: "
             + "; ".join(shown[:20])
-            + ". "
-            "Initialise every rank alike (ms.set_seed before the network is built), let nothing but the update change "
-            "them, or give them a placement of their own (Ranks(placement=...))"
+            + ". Initialise every rank alike (ms.set_seed before the network is built), let only the update change "
+            "them, or give them their own placement (Ranks(placement=...))"
         )
 
     def refuse_incomplete_cuts(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
@@ -191,9 +191,9 @@ class RankSync:
             wrong = fault_of_cut(boxes[0].whole, [(one.offsets, one.shape) for one in boxes if not one.replica])
             if wrong:
                 raise ResumeError(
-                    f"the placements of {name} over the {self.size} ranks {wrong}, so it could not be put together "
-                    "again: exactly one rank of those that hold a part gives it with replica=0, and the parts make up "
-                    f"{list(boxes[0].whole)}. The last checkpoint is untouched"
+                    f"the placements of {name} over the {self.size} ranks {wrong}, so it could not be reassembled: "
+                    "of the ranks that hold a part, exactly one must give it with replica=0, and the parts must "
+                    f"make up {list(boxes[0].whole)}. The last checkpoint is untouched"
                 )
         self._whole = cuts
 

@@ -92,18 +92,20 @@ class SaveResults:
         if lasted >= self._tell_after:
             self._tell_after = 2 * lasted
             _log.warning(
-                "the save under way at %s has not ended in %s, and no other can begin: training goes on without new "
-                "checkpoints. See whether the storage answers (`ckptkit ls %s`); if it does not, repair it, or end "
-                "this process and start again",
+                "the save under way at %s has not ended in %s, and no other can begin: training continues without "
+                "new checkpoints. Check whether the storage answers (`ckptkit ls %s`); if it does not, repair it, "
+                "or end this process and start again",
                 *(self._url, timedelta(seconds=int(lasted.total_seconds())), self._url),
             )
 
     def _say_skipped(self) -> None:
         """Log the first, tenth, hundredth, ... skipped save, so that a busy disk does not flood the log."""
         if self.skipped_saves == 1:
-            _log.info("a save is due and skipped, because the previous one is still being written; others are counted")
+            _log.info(
+                "a save is due and skipped, because the previous one is still being written; later skips are counted"
+            )
         elif re.fullmatch("10+", str(self.skipped_saves)):
-            _log.info("%d times a save was due while the one before was still being written", self.skipped_saves)
+            _log.info("%d saves were due while the previous one was still being written", self.skipped_saves)
 
     def drain(self, timeout: timedelta | None = None) -> None:
         """Wait for the save under way; raises TimeoutError as `SaveHandle.settled` does."""
@@ -149,7 +151,7 @@ class SaveResults:
             self._count(error, tolerate=tolerate)
         else:
             self.lost = (self._number, account_of(error))
-            warn_of_failure(error, "this rank's part of a save failed: %s; training goes on", account_of(error))
+            warn_of_failure(error, "this rank's part of a save failed: %s; training continues", account_of(error))
 
     def _add(self, report: SaveReport) -> None:
         self.totals.add(report)
@@ -167,9 +169,9 @@ class SaveResults:
             )
             end.__cause__ = error
             self._end_with(end)
-            warn_of_failure(error, "%s; that is too often, and ends training in all ranks at their next save", what)
+            warn_of_failure(error, "%s; too many saves failed, so training ends in all ranks at their next save", what)
             return
-        warn_of_failure(error, "%s; training goes on, and the run's last committed checkpoint is untouched", what)
+        warn_of_failure(error, "%s; training continues, and the run's last committed checkpoint is untouched", what)
 
     def _end_with(self, error: CkptKitError) -> None:
         if not self._is_alone:

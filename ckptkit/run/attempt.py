@@ -205,8 +205,8 @@ def _refuse_replaced(storage: Storage, attempt: AttemptDocument) -> None:
         return
     storage.delete([attempt_key(attempt.attempt)])
     raise StaleAttemptError(
-        f"another process took the run {storage.url} over while this one stood still in its start, and has saved "
-        "since. This process must stop: the other one goes on. Make sure that only one job is started on the run."
+        f"another process took over the run {storage.url} while the start of this one was stalled, and has saved "
+        "since. This process must stop: the other one continues. Make sure that only one job is started on the run."
     )
 
 
@@ -231,7 +231,7 @@ def _apply_first(
     if choice.first is not None:
         if choice.branch is None and first_choice(storage, ignoring)[1] != choice.first:
             # The corrupt one was the newest when listed: the others may be gone because newer ones exist now.
-            raise CheckpointNotFoundError(f"the newest checkpoint is not {choice.first} any more")
+            raise CheckpointNotFoundError(f"the newest checkpoint is no longer {choice.first}")
         each = listed([f"{one.checkpoint}: {one.reason}" for one in passed_over])
         raise CorruptCheckpointError(
             f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it. Restore one of "
@@ -250,8 +250,8 @@ def _with_way_on(error: StorageError, name: CheckpointName, choice: Choice) -> S
     if older is None:
         return error
     return StorageError(
-        f'{str(error).rstrip(".")}. If that stays so, checkpoint="{older}" goes on from the one before {name}, which '
-        "is left as it is."
+        f'{str(error).rstrip(".")}. If the error persists, checkpoint="{older}" continues from the one before {name}, '
+        "which stays unchanged."
     )
 
 
@@ -270,10 +270,10 @@ def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target
             continue
         _warn_of_other_libraries(name, opened.manifest.libraries)
         if problems:
-            _log.warning("%s is corrupt %s. Its copy at %s is whole and was taken.", name, problems[0], storage.url)
+            _log.warning("%s is corrupt %s. Its copy at %s is intact and was used.", name, problems[0], storage.url)
         return contents
     if not problems:
-        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")
+        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed, or was removed")
     raise CorruptCheckpointError("; ".join(problems))
 
 
@@ -281,8 +281,8 @@ def _warn_of_other_libraries(name: CheckpointName, recorded: Mapping[str, str]) 
     for library, before, now in changed(recorded):
         advice = "" if before == UNKNOWN else f". To have them: pip install {library}=={before}"
         _log.warning(
-            "%s was written under %s %s, and this is %s: another version may round differently, so the run may not go "
-            "on to the same bits%s",
+            "%s was written with %s %s, but this is %s: another version may round differently, so the run may not "
+            "continue with the same bits%s",
             *(name, library, before, now, advice),
         )
 
@@ -297,7 +297,7 @@ def _ensure_run(storage: Storage, index: Index, opening: Opening) -> str:
         run = decode(data, RunDocument, RUN)
     except CorruptCheckpointError as error:
         # The file holds an id and a date. No checkpoint depends on it, so it must not stop the run.
-        _log.warning("%s; the run goes on, since no checkpoint depends on this file", error)
+        _log.warning("%s; the run continues, because no checkpoint depends on this file", error)
         return ""
     refuse_unfinished(storage, index, run)  # a copy may have begun after this start read run.json
     return run.run_id
@@ -307,7 +307,7 @@ def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -
     parent = applied.contents.checkpoint if applied.contents else None
     if number > MAX_ATTEMPT:
         raise ResumeError(
-            f"the run has an attempt {number - 1}, and the format has no number after it; start under another root"
+            f"the run has attempt {number - 1}, which is the last number of the format; start under another root"
         )
     return AttemptDocument(
         attempt=number,
@@ -357,7 +357,7 @@ def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument, url
         return
     each = "\n".join("  passed over {}: {}".format(one.checkpoint, *one.reason.splitlines()[:1]) for one in passed_over)
     _log.warning(
-        "CORRUPT CHECKPOINT: the newest checkpoint could not be used. Training since the one before is repeated. "
+        "CORRUPT CHECKPOINT: the newest checkpoint could not be used. Training since the previous one is repeated. "
         "`ckptkit verify %s` shows what else is damaged.\n%s\n  continuing from %s",
         *(url, each, document.parent or "a fresh start"),
     )

@@ -187,7 +187,7 @@ def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointN
     if size_bytes is None:
         raise missing(storage, name, name.manifest_key)
     if size_bytes > MAX_DOCUMENT_BYTES:
-        raise CorruptCheckpointError(f"{name.manifest_key} has {size_bytes} bytes, too many for a document")
+        raise CorruptCheckpointError(f"{name.manifest_key} has {size_bytes} bytes, which is too large for a document")
     try:
         # Limit the read to the listed size: a storage may allocate memory for all that it is allowed to read.
         data = storage.read(name.manifest_key, size_bytes)

@@ -41,9 +41,9 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | N
     highest = max(numbers, default=0)
     if highest > attempt.attempt:
         raise StaleAttemptError(
-            f"attempt {highest}{_host_of(storage, highest)} took the run {storage.url} over from attempt "
+            f"attempt {highest}{_host_of(storage, highest)} took over the run {storage.url} from attempt "
             f"{attempt.attempt}. This process must stop; its last commit before the takeover stays usable. If both are "
-            f'to train, give each a root of its own, such as "{storage.url}-2".'
+            f'to train, give each its own root, such as "{storage.url}-2".'
         )
     key = attempt_key(attempt.attempt)
     try:
@@ -84,8 +84,8 @@ def _tell_of_replaced(storage: Storage, attempt: AttemptDocument) -> None:
         return  # the caller raises an error in any case
     if newest is not None:
         _log.warning(
-            "a start that stood still for too long replaced %s below %s. Nothing was deleted. To go on from %s, stop "
-            "all jobs, and have that file hold this line again, without a line end:\n%s",
+            "a start that was stalled for too long replaced %s below %s. Nothing was deleted. To continue from %s, "
+            "stop all jobs, and write this line to that file again, without a line end:\n%s",
             *(attempt_key(attempt.attempt), storage.url, newest, encode(attempt).decode()),
         )
 
@@ -93,21 +93,22 @@ def _tell_of_replaced(storage: Storage, attempt: AttemptDocument) -> None:
 def _put_back(storage: Storage, attempt: AttemptDocument, run_id: str | None) -> bytes:
     """Create the document of ``attempt`` again, and return the content that is there afterwards."""
     key = attempt_key(attempt.attempt)
-    what = f"{key} below {storage.url} is gone, which this process made: somebody deleted the run, or a part of it"
+    what = f"{key} below {storage.url}, which this process made, is missing: the run, or a part of it, was deleted"
     if run_id is None:
-        raise StorageError(f"{what}. This save is given up; the next one puts the file back.")
+        raise StorageError(f"{what}. This save was abandoned; the next one restores the file.")
     run = read_run(storage)
     if run is not None and run.run_id != run_id:
         raise _begun_anew(storage, attempt)  # the new run has lower numbers: this document would take it over
-    _log.warning("%s. It is put back, and saves go on; earlier checkpoints may be gone.", what)
+    _log.warning("%s. The file is restored, and saves continue; earlier checkpoints may be missing.", what)
     return create_once(storage, key, encode(attempt))
 
 
 def _begun_anew(storage: Storage, attempt: AttemptDocument) -> StaleAttemptError:
     return StaleAttemptError(
-        f"the run {storage.url} is another process's now{_host_of(storage, attempt.attempt)}, by the documents below "
-        f"attempts/: somebody removed or moved what this process trained, and began anew. This process must stop; what "
-        f'it committed is where it was moved. If both are to train, give each a root of its own, as "{storage.url}-2".'
+        f"the run {storage.url} now belongs to another process{_host_of(storage, attempt.attempt)}, according to the "
+        "documents below attempts/: the files of this process were removed or moved, and a new run began. This process "
+        "must stop; its checkpoints are where they were moved. If both are to train, give each its own root, such as "
+        f'"{storage.url}-2".'
     )
 
 

@@ -128,7 +128,7 @@ def segment_before(document: AttemptDocument) -> Segment | None:
     # A parent is always of a lower attempt, so the walk ends.
     if parent is None or parent.attempt >= document.attempt:
         raise CorruptCheckpointError(
-            f"{attempt_key(document.attempt)} names the parent {document.parent[:80]!r}, "
-            "which is no checkpoint of an earlier attempt"
+            f"{attempt_key(document.attempt)} names the parent {document.parent[:80]!r}, which is not a checkpoint "
+            "of an earlier attempt"
         )
     return Segment(parent.attempt, parent)

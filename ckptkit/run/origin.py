@@ -33,14 +33,14 @@ def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -
         return
     if run.copied_from.run_id is None and run.copied_from.url.endswith((".ckpt", ".safetensors")):
         raise ResumeError(
-            f"the import of {run.copied_from.url} into {storage.url} has not ended: "
-            f"{attempt_key(run.copied_from.last_attempt)}, its last file, is not there. Delete {storage.url} and run "
-            "the same `ckptkit import` again; or use another root."
+            f"the import of {run.copied_from.url} into {storage.url} has not ended: its last file, "
+            f"{attempt_key(run.copied_from.last_attempt)}, is missing. Delete {storage.url} and run the same "
+            "`ckptkit import` again, or use another root."
         )
     raise ResumeError(
-        f"{storage.url} is a copy of {run.copied_from.url} that has not ended: "
-        f"{attempt_key(run.copied_from.last_attempt)}, its last file, is not there. Run the same `ckptkit copy` again, "
-        "which copies the rest; or use another root."
+        f"{storage.url} is a copy of {run.copied_from.url} that has not ended: its last file, "
+        f"{attempt_key(run.copied_from.last_attempt)}, is missing. Run the same `ckptkit copy` again to copy the "
+        "rest, or use another root."
     )
 
 
@@ -48,6 +48,7 @@ def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
     """Raise CorruptCheckpointError if ``run`` was copied or imported; call this only if it has no checkpoint."""
     if run is not None and run.copied_from is not None:
         raise CorruptCheckpointError(
-            f"{storage.url} came from {run.copied_from.url} with at least one checkpoint, and holds none at all. If "
-            f"{CHECKPOINTS}/ is on a disk of its own, mount that; else copy or import it again, to another root."
+            f"{storage.url} came from {run.copied_from.url} with at least one checkpoint, but holds none now. If "
+            f"{CHECKPOINTS}/ is on a separate disk, mount it; otherwise copy or import the run again, to another "
+            "root."
         )

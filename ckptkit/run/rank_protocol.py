@@ -163,8 +163,8 @@ class Leader:
         for rank, one in enumerate(outcomes):
             if one.progress != outcomes[0].progress:
                 raise ResumeError(
-                    f"the ranks do not agree where the run stands. Rank 0: {outcomes[0].progress}. Rank {rank}: "
-                    f"{one.progress}. Start every rank with the same script, K and data"
+                    f"the ranks do not agree on the position of the run. Rank 0: {outcomes[0].progress}. Rank "
+                    f"{rank}: {one.progress}. Start every rank with the same script, K and data"
                 )
 
 
@@ -232,9 +232,9 @@ def _see(storage: Storage, attempt: AttemptDocument) -> None:
         there = b""
     if there != encode(attempt):
         raise ResumeError(
-            f"rank 0 opened attempt {attempt.attempt} of the run, and {key} at {storage.url} is not it for this rank: "
-            "the ranks have different roots. Give all of them one that they share, such as a bucket or a network "
-            "file system, by an absolute path"
+            f"rank 0 opened attempt {attempt.attempt} of the run, but {key} at {storage.url} is not that attempt for "
+            "this rank: the ranks have different roots. Give all ranks one shared root, such as a bucket or a "
+            "network file system, by an absolute path"
         )
 
 

@@ -204,10 +204,10 @@ def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: di
                 return chosen
             # An unreachable mirror may have it. The start records this, so that later starts do not conclude that it
             # saw that checkpoint.
-            reason = f"it went back to {document.branch}, which is not there to go on from"
+            reason = f"it went back to {document.branch}, which is missing"
             passed_over.setdefault(attempt_key(attempt), PassedOver(checkpoint=attempt_key(attempt), reason=reason))
         elif _is_gone(look, head, before):
-            reason = f"it went on from {document.parent}, which is newer than what is there now and is gone"
+            reason = f"it continued from {document.parent}, which is newer than the checkpoints here and is missing"
             passed_over.setdefault(attempt_key(attempt), PassedOver(checkpoint=attempt_key(attempt), reason=reason))
         if document.parent == (str(head.first) if head is not None else None) and not document.passed_over:
             return None
@@ -257,8 +257,8 @@ def _went_on(index: Index, head: Head, checkpoint: str) -> bool:
     if unreadable is None or not index.is_committed(name):
         return False
     raise CorruptCheckpointError(
-        f"{unreadable}. So nothing tells whether the run went on from {name} already. Leave checkpoint= out to go on "
-        f"from {head.first}, or add rewind=True to go back to {name}."
+        f"{unreadable}. So it is unknown whether the run already continued from {name}. Leave checkpoint= out to "
+        f"continue from {head.first}, or add rewind=True to go back to {name}."
     )
 
 
@@ -267,8 +267,8 @@ def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
     if orphans:
         why = "; ".join(dict.fromkeys(one.reason for one in passed_over)) or "no attempt document leads to them"
         raise CorruptCheckpointError(
-            f"the run has committed checkpoints ({', '.join(orphans)}) that cannot be used: {why}. "
-            "Restore the files below attempts/ (a job whose own one was replaced has logged it), or start again under "
+            f"the run has committed checkpoints ({', '.join(orphans)}) that cannot be used: {why}. Restore the files "
+            "below attempts/ (if the file of a job was replaced, its log has the original), or start again under "
             "another root."
         )
 
@@ -282,9 +282,9 @@ def _refuse_emptied(index: Index) -> None:
             continue  # an unreadable document shows nothing
         if parent is not None:
             raise CorruptCheckpointError(
-                f"{attempt_key(number)} goes on from the checkpoint {parent}, but {CHECKPOINTS}/ holds none at all. If "
-                "it is on a disk of its own, mount that; else bring it back from a copy. To give the run up, use "
-                "another root."
+                f"{attempt_key(number)} continues from the checkpoint {parent}, but {CHECKPOINTS}/ holds none. If it "
+                "is on a separate disk, mount it; otherwise restore it from a copy. To abandon the run, use another "
+                "root."
             )
 
 
@@ -350,5 +350,5 @@ def _open(storage: Storage, name: CheckpointName) -> OpenedCheckpoint:
     # COMMIT first: without it there is nothing to read, and a missing attempt document is not corruption.
     documents = Documents(storage)
     if not documents.is_committed(name):
-        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")
+        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed, or was removed")
     return open_checkpoint(storage, name, documents.document(name.attempt))

@@ -150,8 +150,8 @@ class Saver:
         if not isinstance(there, Commit) or there.token != self._attempt.token:
             self._forget(name)
             raise StorageError(
-                f"{name.commit_key} below {self._storage.url} is gone, which this process made: somebody deleted the "
-                "run, or a part of it. The next save of this state writes it again."
+                f"{name.commit_key} below {self._storage.url}, which this process made, is missing: the run, or a "
+                "part of it, was deleted. The next save of this state writes it again."
             )
 
     def save(self, request: SaveRequest) -> Saved:
@@ -221,7 +221,7 @@ class Saver:
             try:
                 there = void(self._storage, name, self._attempt.token)
             except CorruptCheckpointError as error:
-                _log.warning("%s; the folder is left as it is", error)
+                _log.warning("%s; the folder stays unchanged", error)
                 del self._undecided[name]
                 continue
             if isinstance(there, Commit):
@@ -256,7 +256,7 @@ class Saver:
             self._decide()
         except (StorageError, StaleAttemptError) as error:
             # The save's own error is being raised. The folder stays undecided until the next save.
-            _log.warning("could not void a failed save yet, the next one will: %s", error)
+            _log.warning("could not void a failed save yet; the next save will: %s", error)
 
     def _prune(self) -> tuple[CheckpointName, ...]:
         try:
@@ -347,4 +347,4 @@ class PartSaver:
             post_failure(self._storage, request.name, self._rank, request.number)
         except StorageError as error:
             # The save's own error is being raised. Rank 0 learns of it at the next due save, or its wait times out.
-            _log.info("rank 0 could not be told that this rank's part failed: %s", error)
+            _log.info("could not report to rank 0 that this rank's part failed: %s", error)

@@ -101,7 +101,7 @@ def _clear_unfinished(storage: Storage, attempt: AttemptDocument) -> None:
             storage.clear_unfinished(prefix, is_dead)
     except StorageError as error:
         # This may need extra permissions, and leftovers only cost space: the rest of the sweep must go on.
-        _log.warning("unfinished writes of earlier attempts could not be cleared, a later start will: %s", error)
+        _log.warning("could not clear unfinished writes of earlier attempts; a later start will: %s", error)
 
 
 def _is_dead(storage: Storage, folders: Folders, name: CheckpointName, attempt: AttemptDocument) -> bool:

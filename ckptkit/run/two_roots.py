@@ -129,7 +129,7 @@ class TwoRoots:
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Raise NotImplementedError: a checkpoint is written at one root and uploaded to the other."""
-        raise NotImplementedError("two roots are only looked at, and documents are created there")
+        raise NotImplementedError("two roots together only support reading and creating documents")
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete the files at both roots, to undo `create`; each root has its own retention."""
@@ -138,7 +138,7 @@ class TwoRoots:
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
         """Raise NotImplementedError: unfinished writes are cleared at each root."""
-        raise NotImplementedError("two roots are only looked at, and documents are created there")
+        raise NotImplementedError("two roots together only support reading and creating documents")
 
 
 def _may_be_committed(root: Storage, name: CheckpointName) -> bool:
@@ -210,8 +210,9 @@ def open_alone(local: Storage, mirror: Storage, opening: Opening, target: Target
         for document in _documents(local, index.attempts):
             if document.parent is not None:
                 raise StorageError(
-                    f"the run at {local.url} goes on from {document.parent}, which lies at the mirror {mirror.url} "
-                    "alone, and that cannot be reached: starting afresh would lose it. Start again when it can be."
+                    f"the run at {local.url} continues from {document.parent}, which is only at the mirror "
+                    f"{mirror.url}, and the mirror cannot be reached. Starting afresh would lose it. Start again "
+                    "when the mirror can be reached."
                 )
     elif opening.checkpoint == "latest":
         _refuse_older(local, mirror, index)
@@ -231,9 +232,9 @@ def _refuse_older(local: Storage, mirror: Storage, index: Index) -> None:
     parent = CheckpointName.parse(document.parent or "")
     if parent is not None and not index.is_committed(parent):
         raise StorageError(
-            f"the run at {local.url} went on from {parent}, which lies at the mirror {mirror.url} alone, and that "
-            "cannot be reached: to go on from an older one would set it aside. Start again when it can be, or name the "
-            "checkpoint to go on from with checkpoint=."
+            f"the run at {local.url} continued from {parent}, which is only at the mirror {mirror.url}, and the "
+            "mirror cannot be reached. Continuing from an older checkpoint would set it aside. Start again when the "
+            "mirror can be reached, or name the checkpoint to continue from with checkpoint=."
         )
 
 
@@ -271,8 +272,8 @@ def _refuse_separate(local: Storage, mirror: Storage) -> None:
     ids = {run.run_id for root in roots if (run := read_run(root)) is not None}
     if here and there and len(ids) > 1:
         raise ResumeError(
-            f"{local.url} and its mirror {mirror.url} hold two different runs, by their {RUN}. Give each run a mirror "
-            "of its own, or start with an empty local root to go on from the mirror. Nothing was written."
+            f"{local.url} and its mirror {mirror.url} hold two different runs, according to their {RUN}. Give each "
+            "run its own mirror, or start with an empty local root to continue from the mirror. Nothing was written."
         )
     _refuse_two_histories(local, mirror, here - there, there - here, above=common)
 
@@ -335,10 +336,10 @@ def _copy_documents(source: Storage, target: Storage, numbers: Iterable[int]) ->
 def _separate(local: Storage, ours: AttemptDocument, mirror: Storage, theirs: AttemptDocument) -> ResumeError:
     other = "" if ours.attempt == theirs.attempt else f"attempt {theirs.attempt} "
     return ResumeError(
-        f"the run went on separately at {local.url} and at its mirror {mirror.url}: attempt {ours.attempt} was begun "
-        f"on {ours.host} at {ours.created_at} and {other}on {theirs.host} at {theirs.created_at}, each without the "
-        "other. Decide which one goes on, and start with it and a new, empty folder in the other's place (root= to go "
-        "on from the mirror, mirror= to go on from the local root). Nothing was changed."
+        f"the run continued separately at {local.url} and at its mirror {mirror.url}: attempt {ours.attempt} was "
+        f"begun on {ours.host} at {ours.created_at} and {other}on {theirs.host} at {theirs.created_at}, each without "
+        "the other. Decide which one continues, and start with it and a new, empty folder in the other's place "
+        "(root= to continue from the mirror, mirror= to continue from the local root). Nothing was changed."
     )
 
 

@@ -47,11 +47,11 @@ def test_emptied_checkpoints_are_no_fresh_start(root):
     started(root, 6, 8)
     away = taken_away(root)
     before = tree(root)
-    with pytest.raises(CorruptCheckpointError, match=r"attempts/000002\.json goes on from .* holds none at all"):
+    with pytest.raises(CorruptCheckpointError, match=r"attempts/000002\.json continues from .* holds none"):
         Life(root).restore()
-    with pytest.raises(CorruptCheckpointError, match="holds none at all"):
+    with pytest.raises(CorruptCheckpointError, match="holds none"):
         Life(root).manager.latest()
-    assert "holds none at all" in str(list_rows(root.storage(), 9).problem)
+    assert "holds none" in str(list_rows(root.storage(), 9).problem)
     assert tree(root) == before
     bring_back(root, away)
     check_new_start(root, latest=name_at(2, 8))
@@ -65,7 +65,7 @@ def test_newest_that_is_gone_is_told(root, caplog):
     for _ in range(2):
         caplog.clear()
         assert Life(root).restore().checkpoint == name_at(1, 2)
-        assert f"passed over attempts/000002.json: it went on from {name_at(1, 4)}" in caplog.text
+        assert f"passed over attempts/000002.json: it continued from {name_at(1, 4)}" in caplog.text
     life = started(root, 6)
     life.saved_at(8)
     caplog.clear()

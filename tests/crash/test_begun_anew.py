@@ -161,7 +161,7 @@ def test_late_start_gives_the_number_back(root):
         root.remove(number)  # so that the put that comes late replaces it
 
     late = Life(root, faults=[Fault(meanwhile, operations={"create"}, key=number)])
-    with pytest.raises(StaleAttemptError, match="while this one stood still in its start"):
+    with pytest.raises(StaleAttemptError, match="while the start of this one was stalled"):
         late.restore()
     assert number not in tree(root)
     assert running[0].saved_at(8) == name_at(2, 8)  # its document is there again
@@ -180,7 +180,7 @@ def test_late_start_gives_number_back_at_both_roots(root, new_root):
         mirror.remove(number)
 
     faults = [Fault(meanwhile, operations={"create"}, key=number)]
-    with pytest.raises(StaleAttemptError, match="while this one stood still in its start"):
+    with pytest.raises(StaleAttemptError, match="while the start of this one was stalled"):
         Life(two, mirror=FaultyStorage(mirror.storage(), faults)).restore()
     assert number not in {*tree(two), *tree(mirror)}
     running[0].saved_at(8)
@@ -200,9 +200,9 @@ def test_replaced_document_is_told_word_by_word(root, new_root, caplog):
     started(elsewhere)
     root.put("attempts/000002.json", elsewhere.get("attempts/000002.json"))
     assert_stopped(running, 8)
-    assert f"To go on from {name_at(2, 6)}, stop all jobs" in caplog.text
+    assert f"To continue from {name_at(2, 6)}, stop all jobs" in caplog.text
     assert sound.decode() in caplog.text
-    with pytest.raises(CorruptCheckpointError, match="a job whose own one was replaced has logged it"):
+    with pytest.raises(CorruptCheckpointError, match="if the file of a job was replaced, its log has the original"):
         Life(root).restore()
     (line,) = [line for line in caplog.text.splitlines() if line.startswith('{"')]
     root.put("attempts/000002.json", line.encode())

@@ -395,7 +395,7 @@ def test_last_attempt_number_is_not_exceeded(root, monkeypatch):
     started(root, saved_at=(4,))
     monkeypatch.setattr("ckptkit.run.attempt.MAX_ATTEMPT", 1)
     before = tree(root)
-    with pytest.raises(ResumeError, match=r"has an attempt 1, .*; start under another root"):
+    with pytest.raises(ResumeError, match=r"has attempt 1, .*; start under another root"):
         Life(root).restore()
     assert tree(root) == before
 

@@ -79,7 +79,7 @@ def test_save_whose_commit_had_landed_is_done(life):
 def test_save_recreates_run_after_deletion(life, caplog):
     life.root.clear()
     name = life.saved_at(8)
-    assert "somebody deleted the run" in caplog.text
+    assert "the run, or a part of it, was deleted" in caplog.text
     assert committed(life.root) == [name]
     assert digest_of(life.root, name) == digest_at(8)
     again = Life(life.root)
@@ -135,7 +135,7 @@ def test_start_continues_despite_unremovable_remains(root, caplog):
     second = Life(root, faults=[stuck])
     assert second.restore().checkpoint == AT_6
     assert stuck.fired >= 1
-    assert "remains of earlier saves could not be removed" in caplog.text
+    assert "could not remove what earlier saves left" in caplog.text
     assert second.saved_at(8)
 
 
@@ -144,7 +144,7 @@ def test_save_continues_if_document_vanishes_while_read(root, life, caplog):
     life.storage.inject(vanish)
     name = life.saved_at(8)
     assert vanish.fired == 1
-    assert "It is put back, and saves go on" in caplog.text
+    assert "The file is restored, and saves continue" in caplog.text
     check_new_start(root, latest=name)
 
 

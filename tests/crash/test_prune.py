@@ -496,7 +496,7 @@ def test_remains_with_an_unreadable_commit_stay(root, caplog):
     assert pruned(root, storage=storage, plan=plan).emptied == []
     assert f"checkpoints/{name_at(1, 2)}/manifest.json" in tree(root)
     assert f"{key} is not a valid Commit" in caplog.text
-    assert "the folder is left as it is" in caplog.text
+    assert "the folder stays unchanged" in caplog.text
 
 
 def test_a_save_under_way_is_no_remains(root):

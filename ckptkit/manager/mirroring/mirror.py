@@ -156,15 +156,16 @@ class RunMirror:
     def _go_on_without(self, error: StorageError) -> None:
         if self._is_required:
             raise StorageError(
-                f"the mirror {self._storage.url} cannot be reached: {error}. Only it tells whether another process has "
-                "this run, so nothing was started. Mirror(..., required=False) starts nevertheless, at the local root "
-                "alone."
+                f"the mirror {self._storage.url} cannot be reached: {error}. Only the mirror shows whether another "
+                "process has this run, so nothing was started. Mirror(..., required=False) starts anyway, with the "
+                "local root alone."
             ) from error
         self._is_away = True
         rule = "=" * 78
         _log.warning(
             "%s\nNO MIRROR: %s cannot be reached: %s\n  This process trains with %s alone: nothing is uploaded, newer "
-            "checkpoints there are not seen,\n  and no other process with this mirror is kept from the same run.\n%s",
+            "checkpoints at the mirror are not seen,\n  and another process with this mirror may start the same "
+            "run.\n%s",
             *(rule, self._storage.url, error, self._local.url, rule),
         )
 

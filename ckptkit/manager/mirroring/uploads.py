@@ -110,8 +110,8 @@ class Uploads:
         if stuck is not None and lag >= self._tell_lag:
             self._tell_lag = 10 * lag
             _log.warning(
-                "the mirror %s is %d commits behind, because the upload of %s has not ended. They are committed at %s, "
-                "and the newest is uploaded next. See whether the mirror answers (`ckptkit ls %s`)",
+                "the mirror %s is %d commits behind, because the upload of %s has not ended. They are committed at "
+                "%s, and the newest is uploaded next. Check whether the mirror answers (`ckptkit ls %s`)",
                 *(self._mirror_url, lag, stuck, self._local_url, self._mirror_url),
             )
         self._wake()
@@ -143,7 +143,7 @@ class Uploads:
         with LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes) as wait:
             while not self._idle.wait(min(_GLANCE_SECONDS, seconds_left())):
                 if not seconds_left():
-                    raise TimeoutError(f"the upload to {self._mirror_url} has not ended in time; it goes on")
+                    raise TimeoutError(f"the upload to {self._mirror_url} has not ended in time; it continues")
                 wait.reach(self._uploader.done_bytes)
 
     def try_again(self, *, given_up: bool = False) -> bool:
@@ -239,7 +239,7 @@ class Uploads:
         except StaleAttemptError as error:
             self._stale = error
         except BaseException as error:  # noqa: BLE001 - costs space only, and no caller would see it
-            _log.warning("what earlier attempts left at %s could not be removed yet: %s", self._mirror_url, error)
+            _log.warning("could not yet remove what earlier attempts left at %s: %s", self._mirror_url, error)
         else:
             self._sweep_due = False
 
@@ -251,14 +251,14 @@ class Uploads:
             self._failures_in_a_row, self._error, self._untold = 0, None, None  # a later success cancels a failure
             if outcome == "void":
                 self._void = name
-                self._error = StorageError("an attempt gave it up there half uploaded, so that it can never be there")
+                self._error = StorageError("an attempt abandoned it half uploaded there, so it can never be completed")
             else:
                 place = self._behind.index(name)
                 skipped, self._behind = self._behind[:place], self._behind[place + 1 :]
         if outcome == "void":
             _log.warning(
-                "%s cannot be stored at the mirror %s any more, because an attempt gave it up there half uploaded; the "
-                "next commit will be. It is committed at %s.",
+                "%s can no longer be stored at the mirror %s, because an attempt abandoned it half uploaded there. "
+                "It is committed at %s, and the next commit will be uploaded.",
                 *(name, self._mirror_url, self._local_url),
             )
         elif outcome == "copied":
@@ -273,17 +273,17 @@ class Uploads:
         self._error = self._untold = error
         warn_of_failure(
             error,
-            "the upload of %s to the mirror %s failed (%d in a row): %s; it stays committed at %s, and training goes "
-            "on. The next commit is uploaded in its place; the mirror is %d commits behind",
+            "the upload of %s to the mirror %s failed (%d in a row): %s; it stays committed at %s, and training "
+            "continues. The next commit is uploaded in its place; the mirror is %d commits behind",
             *(name, self._mirror_url, self._failures_in_a_row, account_of(error), self._local_url, self.lag),
         )
 
     def _lacking(self, error: BaseException) -> SaveFailedError:
         newest = self._behind[-1] if self._behind else self._last
         way_on = (
-            "Go on with the training, whose next checkpoint is uploaded, or give a new mirror"
+            "Continue the training, which uploads its next checkpoint, or give a new mirror"
             if newest == self._void
-            else "Start the same job again once the mirror can be written, which uploads it"
+            else "Start the same job again once the mirror can be written; it uploads the checkpoint"
         )
         return SaveFailedError(
             f"{newest} is committed at {self._local_url}, but the mirror {self._mirror_url} lacks it: {error}. "

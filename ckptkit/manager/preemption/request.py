@@ -108,9 +108,9 @@ class PreemptionRequest:
         if unmet and self._number is not None and alone:
             name = signal.Signals(self._number).name
             if quietly:
-                _log.warning("%s came as well; training has ended before it was acted on", name)
+                _log.warning("%s also arrived; training ended before ckptkit acted on it", name)
             else:
-                _log.warning("%s came when training had ended and its last state was saved", name)
+                _log.warning("%s arrived after training had ended and its last state was saved", name)
                 os.kill(os.getpid(), self._number)
 
     def poll(self) -> bool:
@@ -141,7 +141,7 @@ class PreemptionRequest:
                 return self._ask(name)
             if timedelta(seconds=now - self._heard_at) < _ONE_SIGNAL:
                 return None
-            return lambda: self._die(f"{name} came again after {self.why}, so nothing is waited for")
+            return lambda: self._die(f"{name} arrived again after {self.why}, so the process ends without waiting")
 
     def settle(self) -> None:
         """Mark the request as settled; the end of the grace no longer ends the process."""
@@ -160,7 +160,7 @@ class PreemptionRequest:
         newest = self._newest()
         if newest is None:
             return f"There is no checkpoint at {self.url} yet: the same command begins afresh"
-        return f"The newest checkpoint is {newest} at {self.url}: the same command goes on from it"
+        return f"The newest checkpoint is {newest} at {self.url}: the same command continues from it"
 
     def _ask(self, why: str) -> Callable[[], None] | None:
         if self._asked_at is not None or self._settled:
@@ -175,7 +175,9 @@ class PreemptionRequest:
             try:
                 threading.Thread(target=self._enforce, name="ckptkit-grace", daemon=True).start()
             except RuntimeError as error:  # the process may have no more threads
-                _log.warning("nothing but the scheduler ends this process after the grace: %s", error)
+                _log.warning(
+                    "could not start the grace-period timer; only the scheduler will stop this process: %s", error
+                )
         _log.warning("%s: saving within %g s and ending", self.why, self._options.grace.total_seconds())
 
     def _enforce(self) -> None:
@@ -192,7 +194,7 @@ class PreemptionRequest:
         if newest == self._newest_before:
             self._die(f"{self.why}: nothing was saved {within}")
         self._die(
-            f"{self.why}: saved {newest}, but what follows a commit, such as the upload to a mirror, or a later "
+            f"{self.why}: saved {newest}, but the work after a commit, such as the upload to a mirror, or a later "
             f"save did not end {within}"
         )
 

@@ -161,8 +161,8 @@ class SignalWatch:
             signal.siginterrupt(number, False)  # do not interrupt system calls of a framework's threads
             if former.is_own:
                 _log.warning(
-                    "the handler of %s is set aside while training, since that signal asks for a save and the end "
-                    '(Preemption(then="off") leaves it alone)',
+                    "the handler of %s is replaced during training, because that signal asks ckptkit to save and to "
+                    'end training (Preemption(then="off") keeps your handler)',
                     signal.Signals(number).name,
                 )
 

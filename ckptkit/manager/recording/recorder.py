@@ -241,7 +241,7 @@ class Recorder:
         self._writer.start()
         self._writer.join(seconds)
         if self._is_storing:
-            self._warn(f"the storage took none for {seconds:.1f} s")
+            self._warn(f"the storage accepted none for {seconds:.1f} s")
         else:
             outcome.result()  # the thread has ended
 
@@ -287,8 +287,8 @@ class Recorder:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "events for `ckptkit report` could not be stored, and will be tried again after later saves: %s. "
-                "Checkpoints are not affected. Saving(events=False) records none",
+                "could not store events for `ckptkit report`; later saves will try again: %s. Checkpoints are not "
+                "affected. Saving(events=False) turns events off",
                 why,
             )
 

@@ -225,7 +225,7 @@ ckpt.train(model, 2, dataset, callbacks=[Second()])
     assert "ckptkit.errors.StaleAttemptError: attempt 2 on " in error.partition("\n")[0]
     assert socket.gethostname() in error
     root = "~/runs/digits"
-    assert f"took the run {root} over from attempt 1" in error
+    assert f"took over the run {root} from attempt 1" in error
     assert f'"{root}-2"' in error
     assert committed(tmp_path)[-1] == NEWEST.replace("a000001", "a000002")
 

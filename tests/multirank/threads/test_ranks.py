@@ -249,7 +249,7 @@ def test_ranks_that_disagree_save_nothing(tmp_path: Path, what: str) -> None:
 
     ended = job(tmp_path, 2, 0, act=act)
     assert [type(one.error) for one in ended] == [ResumeError] * 2
-    words = "another model" if what == "model" else "come apart"
+    words = "another model" if what == "model" else "no longer in step"
     assert all(words in str(one.error) for one in ended)
     assert committed(tmp_path) == before
 
@@ -291,7 +291,7 @@ def test_ranks_with_different_leaves_save_nothing(tmp_path: Path, twist: Callabl
         ([Box((SIZE,), (0,))] * 2, "store something twice"),
         ([Box((2 * SIZE,), (0,)), Box((2 * SIZE,), (SIZE - 1,))], "store something twice"),
         ([Box((3 * SIZE,), (0,)), Box((3 * SIZE,), (SIZE,))], "leave something out"),
-        ([Box((2 * SIZE,), (0,)), Box((2 * SIZE,), (2 * SIZE,))], "are not inside it"),
+        ([Box((2 * SIZE,), (0,)), Box((2 * SIZE,), (2 * SIZE,))], "are not inside the tensor"),
         ([Box((SIZE,), (0,), replica=1)] * 2, "leave something out"),
         ([Box((2 * SIZE,), (SIZE,)), Box((2 * SIZE,), (0,))], None),
         ([Box((SIZE,), (0,)), Box((SIZE,), (0,), replica=1)], None),
@@ -536,7 +536,7 @@ def test_ranks_that_stand_elsewhere_do_not_start(tmp_path: Path) -> None:
         ck.CheckpointManager(storage).restore(run)
 
     ended = job(tmp_path, 2, 0, act=act)
-    assert all("the ranks do not agree where the run stands" in str(one.error) for one in ended)
+    assert all("the ranks do not agree on the position of the run" in str(one.error) for one in ended)
     assert all(isinstance(one.error, ResumeError) for one in ended)
     assert [one.name for one in (tmp_path / "attempts").iterdir()] == ["000001.json"]
 
@@ -727,7 +727,7 @@ def test_a_mirror_is_refused_for_many_ranks(tmp_path: Path) -> None:
         ck.CheckpointManager(storage, mirror=tmp_path / "mirror").restore(new_run(world))
 
     ended = job(tmp_path / "root", 2, 0, act=act)
-    assert all("one rank so far" in str(one.error) for one in ended)
+    assert all("one rank only" in str(one.error) for one in ended)
 
 
 def test_checkpoint_of_other_world_needs_foldable_state(tmp_path: Path) -> None:

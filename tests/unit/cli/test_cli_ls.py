@@ -238,7 +238,7 @@ def test_lost_checkpoints_are_no_empty_run(tmp_path, capsys) -> None:
     branched(tmp_path)
     shutil.rmtree(tmp_path / "checkpoints")
     assert run_ls(str(tmp_path), now=NOW) == 1
-    assert "holds none at all. If it is on a disk of its own, mount that" in capsys.readouterr().err
+    assert "holds none. If it is on a separate disk, mount it" in capsys.readouterr().err
 
 
 def test_row_of_corrupt_checkpoint_names_the_file(tmp_path, capsys) -> None:

@@ -39,7 +39,7 @@ def test_other_library_version_warns_with_install_command(root, caplog, library)
     with versions_are({library: "1.2.3"}):
         (name,) = grow(root, 3)
     (warning,) = warnings_of_start(root, caplog)
-    assert warning.startswith(f"{name} was written under {library} 1.2.3, and this is {metadata.version(library)}: ")
+    assert warning.startswith(f"{name} was written with {library} 1.2.3, but this is {metadata.version(library)}: ")
     assert warning.endswith(f"pip install {library}=={'1.2.3'}")
 
 
@@ -47,8 +47,8 @@ def test_unknown_version_warns_without_install_command(root, caplog):
     with versions_are({"mindspore": versions.UNKNOWN}):
         (name,) = grow(root, 3)
     (warning,) = warnings_of_start(root, caplog)
-    assert warning.startswith(f"{name} was written under mindspore of an unknown version, and this is ")
-    assert warning.endswith("may not go on to the same bits")
+    assert warning.startswith(f"{name} was written with mindspore of an unknown version, but this is ")
+    assert warning.endswith("may not continue with the same bits")
 
 
 def test_save_needs_no_installed_package(root, monkeypatch):

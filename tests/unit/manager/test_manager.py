@@ -729,9 +729,9 @@ def test_skipped_saves_are_logged_once_then_counted(caplog):
         outcomes.skip(timedelta(0))  # an interval that has passed stays due
     assert outcomes.skipped_saves == 109
     assert [record.getMessage() for record in caplog.records] == [
-        "a save is due and skipped, because the previous one is still being written; others are counted",
-        "10 times a save was due while the one before was still being written",
-        "100 times a save was due while the one before was still being written",
+        "a save is due and skipped, because the previous one is still being written; later skips are counted",
+        "10 saves were due while the previous one was still being written",
+        "100 saves were due while the previous one was still being written",
     ]
 
 
@@ -746,7 +746,7 @@ def test_save_that_never_ends_is_told_again(root, caplog):
         now[0] = 60.0 * minute
         train(run, 4)
         manager.step(run)
-        told += [minute] * caplog.text.count("training goes on without new checkpoints")
+        told += [minute] * caplog.text.count("training continues without new checkpoints")
         caplog.clear()
     go_on.set()
     manager.wait()
@@ -912,9 +912,9 @@ def test_a_handle_of_a_save_that_ends_well(valve):
     valve.close()
     handle = manager.save(run)
     assert not handle.done()
-    with pytest.raises(TimeoutError, match="goes on in the background"):
+    with pytest.raises(TimeoutError, match="continues in the background"):
         handle.result(MOMENT)
-    with pytest.raises(TimeoutError, match="goes on in the background"):
+    with pytest.raises(TimeoutError, match="continues in the background"):
         handle.exception(MOMENT)
     valve.open()
     assert handle.result(LONG) == "a000001-c0000000000-m0000"
@@ -1135,7 +1135,7 @@ def test_an_outage_has_its_traceback_at_debug(root, caplog, error, level):
     manager.save(run).exception()
     manager.wait()
     assert [record.levelno for record in caplog.records if record.exc_info] == [level]
-    assert f"(1 in a row): {error} (ConnectionError: reset by peer); training goes on" in warnings_in(caplog)[-1]
+    assert f"(1 in a row): {error} (ConnectionError: reset by peer); training continues" in warnings_in(caplog)[-1]
 
 
 AT_EXIT = """
@@ -1172,9 +1172,7 @@ def test_unawaited_failed_save_is_reported_at_exit(root, how):
     )
     assert done.returncode == 0
     told = {"asked for": [], "collected": ["a background save failed (1 in a row): the disk is gone"]}
-    last = [
-        "the last save in the background failed, and the program ended without asking for it: the disk is gone. The"
-    ]
+    last = ["the last background save failed, and the program ended without checking its result: the disk is gone. The"]
     lines = done.stderr.splitlines()
     for line, begin in zip(lines, ["starting afresh at", *told.get(how, last)], strict=True):
         assert line.startswith(f"[ckptkit] {begin}")
@@ -1420,14 +1418,14 @@ def test_loop_that_does_not_count_batches_is_refused(root):
     run = NumpyRun()
     with CheckpointManager(root, save=SaveEvery(micro_steps=1), saving=Saving(when_busy="wait")) as manager:
         manager.restore(run)
-        with pytest.raises(ResumeError, match=r"still stands at 0 batches.*count_delivered\(\)"):
+        with pytest.raises(ResumeError, match=r"is still at 0 batches.*count_delivered\(\)"):
             manager.step(run)
         for _ in run.train_until(3):
             manager.step(run)
     again = NumpyRun()
     with CheckpointManager(root, save=SaveEvery(micro_steps=1), saving=Saving(when_busy="wait")) as manager:
         manager.restore(again)
-        with pytest.raises(ResumeError, match="still stands at 3 batches"):
+        with pytest.raises(ResumeError, match="is still at 3 batches"):
             manager.step(again)
         again.train_step()
         assert manager.step(again) is not None

@@ -517,7 +517,7 @@ def test_commit_does_not_wait_for_mirror(tmp_path, caplog):
     # What is being uploaded is spared by the local root's retention.
     assert committed(tmp_path, "local") == [name_at(1, 2), name_at(1, 5), name_at(1, 6)]
     assert committed(tmp_path, "mirror") == []
-    with pytest.raises(TimeoutError, match="it goes on"):
+    with pytest.raises(TimeoutError, match="it continues"):
         life.manager.wait(timedelta(milliseconds=10))
     pause.go()
     life.manager.wait()
@@ -545,7 +545,7 @@ def test_waiting_for_both_roots_has_one_timeout(tmp_path, monkeypatch):
     life.manager.save(life.run).result()
     assert pause.reached.wait(60)
     monkeypatch.setattr("ckptkit.core.progress_bar.time", SimpleNamespace(monotonic=monotonic))
-    with pytest.raises(TimeoutError, match="it goes on"):
+    with pytest.raises(TimeoutError, match="it continues"):
         life.manager.wait(timedelta(seconds=60))
     pause.go()
     life.manager.wait()
@@ -675,7 +675,7 @@ def test_failed_upload_with_unreadable_commit_stays(tmp_path, caplog):
     before = files_of(tmp_path / "mirror", name_at(1, 3))
     life.saved_at(4)
     assert files_of(tmp_path / "mirror", name_at(1, 3)) == {**before, key: b"{"}
-    assert f"the folder is left as it is, at {tmp_path / 'mirror'}" in warnings_in(caplog)
+    assert f"the folder at {tmp_path / 'mirror'} stays unchanged" in warnings_in(caplog)
     assert "could not be removed" not in warnings_in(caplog)
 
 
@@ -832,7 +832,7 @@ def test_emptied_local_root_needs_mirror_for_start(tmp_path):
     before = tree(tmp_path)
     life = Life(tmp_path, mirror_required=False)
     away(life)
-    with pytest.raises(StorageError, match=f"goes on from {name_at(1, 2)}.*would lose it"):
+    with pytest.raises(StorageError, match=f"continues from {name_at(1, 2)}.*would lose it"):
         life.restore()
     assert tree(tmp_path) == before
     life.mirror.clear()
@@ -884,7 +884,7 @@ def test_shared_mirror_fences_two_local_roots(tmp_path):
     first.manager.save(first.run).result()  # at its own local root nobody is in its way
     first.settle()
     for _ in range(2):
-        with pytest.raises(StaleAttemptError, match=r"attempt 2 on there took the run .*mirror"):
+        with pytest.raises(StaleAttemptError, match=r"attempt 2 on there took over the run .*mirror"):
             first.manager.step(first.run)
     with pytest.raises(StaleAttemptError):
         first.manager.close()
@@ -923,7 +923,7 @@ def test_roots_that_went_on_separately_are_an_error(tmp_path):
     started(tmp_path, 3, 6, local="other", host="elsewhere")
     before = tree(tmp_path)
     for required in (True, False):
-        with pytest.raises(ResumeError, match=r"went on separately.*attempt 2 .*on alone .*on elsewhere"):
+        with pytest.raises(ResumeError, match=r"continued separately.*attempt 2 .*on alone .*on elsewhere"):
             Life(tmp_path, mirror_required=required).restore()
     assert tree(tmp_path) == before
     # Each of the two ways out that the message names.
@@ -949,7 +949,7 @@ def test_forgotten_starts_hide_no_separation(tmp_path, failed):
     alone.save(run).result()
     alone.close()
     before = tree(tmp_path)
-    with pytest.raises(ResumeError, match=r"went on separately.*attempt 2 .*on elsewhere"):
+    with pytest.raises(ResumeError, match=r"continued separately.*attempt 2 .*on elsewhere"):
         Life(tmp_path).restore()
     assert tree(tmp_path) == before
 
@@ -968,7 +968,7 @@ def test_damaged_document_hides_no_separation(tmp_path, damaged, how):
         started(tmp_path, batches, local="other", host="elsewhere")
     attempt = tmp_path / damaged / "attempts"
     (attempt / "000003.json").write_bytes(b"{" if how == "cut" else (attempt / "000002.json").read_bytes())
-    with pytest.raises(ResumeError, match=r"went on separately.*attempt 2 .*on alone .*on elsewhere"):
+    with pytest.raises(ResumeError, match=r"continued separately.*attempt 2 .*on alone .*on elsewhere"):
         Life(tmp_path).restore()
 
 
@@ -1101,7 +1101,7 @@ def test_mirror_begun_by_another_meanwhile_is_refused(tmp_path):
         shutil.copy(tmp_path / "elsewhere/attempts/000001.json", tmp_path / "mirror/attempts")
 
     begun = life.mirror.inject(Fault(begin, operations={"create"}, key="attempts/000001.json"))
-    with pytest.raises(ResumeError, match="went on separately"):
+    with pytest.raises(ResumeError, match="continued separately"):
         life.restore()
     assert begun.fired == 1
     assert committed(tmp_path, "mirror") == []
@@ -1204,9 +1204,11 @@ def test_void_at_mirror_keeps_local_checkpoint(tmp_path, caplog):
     assert life.restore(name_at(1, 5)).checkpoint == name_at(1, 5)
     assert life.run.digest() == digest_at(5)
     life.settle()
-    assert f"{name_at(1, 5)} cannot be stored at the mirror" in warnings_in(caplog)
+    assert f"{name_at(1, 5)} can no longer be stored at the mirror" in warnings_in(caplog)
     assert life.manager.mirror_lag == 1
-    with pytest.raises(SaveFailedError, match=f"{name_at(1, 5)} is committed .* lacks it: .* whose next checkpoint is"):
+    with pytest.raises(
+        SaveFailedError, match=f"{name_at(1, 5)} is committed .* lacks it: .* which uploads its next checkpoint"
+    ):
         life.manager.close()
     life = Life(tmp_path)
     life.restore(name_at(1, 5))
@@ -1539,7 +1541,7 @@ def test_what_can_never_be_there_is_not_tried_again():
     one = behind(uploading := Uploading("void"))
     one.begin(A)
     one.settle(LONG.total_seconds)
-    with pytest.raises(SaveFailedError, match="whose next checkpoint is uploaded"):
+    with pytest.raises(SaveFailedError, match="which uploads its next checkpoint"):
         one.finish(LONG.total_seconds)
     assert uploading.asked == [str(A)]
 
@@ -1786,11 +1788,11 @@ def test_separation_during_a_start_is_found(tmp_path):
     race = life.mirror.inject(
         Fault(lambda: started(tmp_path, 3, local="other", host="elsewhere"), operations={"list"}, key="checkpoints")
     )
-    with pytest.raises(ResumeError, match=r"went on separately.*attempt 2 .*on alone .*on elsewhere"):
+    with pytest.raises(ResumeError, match=r"continued separately.*attempt 2 .*on alone .*on elsewhere"):
         life.restore()
     assert race.fired == 1
     # It stays told.
-    with pytest.raises(ResumeError, match="went on separately"):
+    with pytest.raises(ResumeError, match="continued separately"):
         Life(tmp_path).restore()
 
 
@@ -1805,7 +1807,7 @@ def test_life_alone_stays_ahead_of_what_it_knows(tmp_path, goes_back):
     before = tree(tmp_path)
     life = Life(tmp_path, mirror_required=False)
     away(life)
-    with pytest.raises(StorageError, match=f"went on from {name_at(2, 4)}.*set it aside"):
+    with pytest.raises(StorageError, match=f"continued from {name_at(2, 4)}.*set it aside"):
         life.restore()
     assert tree(tmp_path) == before
     if goes_back:

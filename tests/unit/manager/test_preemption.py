@@ -94,7 +94,7 @@ def test_signal_at_any_micro_step_saves_it(root, at):
     assert announced == "[ckptkit] SIGTERM: saving within 25 s and ending"
     assert settled == (
         f"[ckptkit] SIGTERM: saved {name} at {root} (epoch {at // 10}, batch {at % 10}, micro-step {at % 4} of 4). "
-        "The same command goes on from it"
+        "The same command continues from it"
     )
     assert "Traceback" not in ended.log
     again = live(root)
@@ -151,8 +151,8 @@ preemption._ONE_SIGNAL = timedelta(0)  # however soon after the first it comes
     ended = live(root, stall="*m0002*", signal_at_stall="SIGUSR1", signals={6: ["SIGTERM"]}, script=script)
     assert ended.code == TERMINATED
     assert ended.log.splitlines()[-1] == (
-        "[ckptkit] SIGUSR1 came again after SIGTERM, so nothing is waited for. The newest checkpoint is "
-        f"a000001-c0000000001-m0000 at {root}: the same command goes on from it."
+        "[ckptkit] SIGUSR1 arrived again after SIGTERM, so the process ends without waiting. The newest checkpoint is "
+        f"a000001-c0000000001-m0000 at {root}: the same command continues from it."
     )
     assert ended.seconds < 20
     assert restored_at(root) == 4
@@ -171,7 +171,7 @@ def test_hung_storage_keeps_and_names_previous_checkpoint(root):
     assert ended.code == TERMINATED
     assert ended.log.splitlines()[-1] == (
         "[ckptkit] SIGTERM: nothing was saved within 1 s. The newest checkpoint is a000001-c0000000001-m0000 at "
-        f"{root}: the same command goes on from it."
+        f"{root}: the same command continues from it."
     )
     assert names(root) == ["a000001-c0000000001-m0000"]
     assert restored_at(root) == 4
@@ -213,7 +213,9 @@ def test_hung_mirror_is_no_failed_save(root):
     ended = live(root, script=MIRRORED, grace=1, signals={6: ["SIGTERM"]})
     assert ended.code == TERMINATED
     last = ended.log.splitlines()[-1]
-    assert last.startswith("[ckptkit] SIGTERM: saved a000001-c0000000001-m0002, but what follows a commit, such as the")
+    assert last.startswith(
+        "[ckptkit] SIGTERM: saved a000001-c0000000001-m0002, but the work after a commit, such as the"
+    )
     assert "nothing was saved" not in ended.log
     assert restored_at(root) == 6
 
@@ -276,8 +278,8 @@ def after_step(batches):
     ended = live(root, script=script, grace=1, signals={6: ["SIGTERM"]})
     assert ended.code == TERMINATED
     assert "SIGTERM: saved a000001-c0000000001-m0002" in ended.log
-    assert "the storage took none for" in ended.log
-    assert "the storage took none for 10" not in ended.log
+    assert "the storage accepted none for" in ended.log
+    assert "the storage accepted none for 10" not in ended.log
     assert restored_at(root) == 6
 
 
@@ -289,7 +291,7 @@ def test_failed_save_names_previous_checkpoint(root):
     last = ended.log.splitlines()[-1]
     assert "SIGTERM: the last save failed: injected failure" in last
     assert last.endswith(
-        f"The newest checkpoint is a000001-c0000000001-m0000 at {root}: the same command goes on from it"
+        f"The newest checkpoint is a000001-c0000000001-m0000 at {root}: the same command continues from it"
     )
     assert "Traceback" not in ended.log
     assert restored_at(root) == 4
@@ -365,7 +367,7 @@ def after():
     assert {"passed_on": [signal.SIGWINCH], "fd": True} in lines
     assert {"heard": [signal.SIGTERM], "threads": []} in lines
     assert "most recent call first" in done.stdout  # faulthandler's
-    assert "the handler of SIGTERM is set aside while training" in done.stderr
+    assert "the handler of SIGTERM is replaced during training" in done.stderr
 
 
 def test_late_signal_goes_to_previous_handler(root):
@@ -380,7 +382,7 @@ module.ActiveRun.wait = signalled
 """
     ended = live(root, until=6, script=script)
     assert ended.code == -signal.SIGTERM
-    assert "SIGTERM came when training had ended and its last state was saved" in ended.log
+    assert "SIGTERM arrived after training had ended and its last state was saved" in ended.log
     assert ended.of("exported") is None
     assert "Traceback" not in ended.log
     assert restored_at(root) == 6
@@ -696,7 +698,7 @@ def test_closing_with_a_timeout_keeps_it(root, monkeypatch, caplog):
         manager.close(timedelta(0))
     finally:
         go.set()
-    assert "the storage took none for 0.0 s" in caplog.text
+    assert "the storage accepted none for 0.0 s" in caplog.text
 
 
 def test_save_under_way_takes_its_time_first(root):
@@ -1014,7 +1016,7 @@ def test_rank_asked_during_last_save_ends_all(root):
 
     first, second = departing(root, act, grace=timedelta(hours=9))
     assert [type(error) for error in (first, second)] == [ck.Preempted] * 2
-    assert str(first).startswith("another rank is to end: saved")
+    assert str(first).startswith("another rank was asked to end: saved")
     assert str(second).startswith("a signal: saved")
     assert names(root) == [first.checkpoint] == [second.checkpoint]
 
@@ -1191,7 +1193,7 @@ def test_first_signal_after_another_request_ends_nothing():
     preemption = PreemptionRequest(
         ck.Preemption(grace=timedelta(seconds=30)), newest=lambda: None, url="somewhere", monotonic=clock
     )
-    preemption.ask("another rank is to end")
+    preemption.ask("another rank was asked to end")
     clock.now += 5
     assert preemption.heard(signal.SIGTERM) is None
     clock.now += 5
@@ -1230,7 +1232,7 @@ def test_without_a_thread_the_last_save_is_made(root, monkeypatch, caplog):
             manager.step(run)
     manager.close()
     assert [raised.value.checkpoint] == names(root)
-    assert "nothing but the scheduler ends this process after the grace" in caplog.text
+    assert "could not start the grace-period timer; only the scheduler will stop this process" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -1256,7 +1258,7 @@ def test_what_was_learned_late_was_saved_before(monkeypatch):
     line, code = said
     assert line == (
         b"[ckptkit] a signal: nothing was saved within 30 s. The newest checkpoint is a000001-c0000000001-m0000 at "
-        b"somewhere: the same command goes on from it.\n"
+        b"somewhere: the same command continues from it.\n"
     )
     assert code == TERMINATED
 

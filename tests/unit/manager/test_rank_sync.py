@@ -60,9 +60,9 @@ MINE = RankStatus(progress=progress_at(2), model="m", number=5)
 @pytest.mark.parametrize(
     ("theirs", "error", "message"),
     [
-        ({"progress": progress_at(3)}, ResumeError, "come apart"),
-        ({"progress": progress_at(2, cycles=4)}, ResumeError, "come apart"),
-        ({"number": 6}, ResumeError, "come apart"),
+        ({"progress": progress_at(3)}, ResumeError, "no longer in step"),
+        ({"progress": progress_at(2, cycles=4)}, ResumeError, "no longer in step"),
+        ({"number": 6}, ResumeError, "no longer in step"),
         ({"model": "n"}, ResumeError, "another model"),
         ({"end": Failure.of(StaleAttemptError("overtaken"))}, StaleAttemptError, "overtaken"),
         ({"end": Failure.of(ValueError("NaN")), "number": 6}, ResumeError, "ValueError: NaN"),
@@ -179,7 +179,7 @@ def sign(**values) -> str:
 def test_shortest_grace_of_all_ranks_counts(theirs, verdict):
     made, preemption = departure(Saying(lambda _: [sign(**theirs)]), asked=False)
     assert made.heed(progress_at(1)) == verdict
-    assert preemption.why == ("rank 1 is to end" if theirs else "")
+    assert preemption.why == ("rank 1 was asked to end" if theirs else "")
 
 
 def test_at_a_boundary_all_ranks_save():

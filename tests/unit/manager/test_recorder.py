@@ -435,8 +435,8 @@ def test_failing_storage_warns_once_without_losing_events(storage, time, caplog)
             manager.save(run).result()
     manager.close()
     assert [record.message for record in caplog.records if "events" in record.message] == [
-        "events for `ckptkit report` could not be stored, and will be tried again after later saves: StorageError: the "
-        "storage is out of order. Checkpoints are not affected. Saving(events=False) records none"
+        "could not store events for `ckptkit report`; later saves will try again: StorageError: the "
+        "storage is out of order. Checkpoints are not affected. Saving(events=False) turns events off"
     ]
     assert losses_in(storage) == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
     names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
@@ -553,7 +553,7 @@ def test_hung_storage_delays_save_briefly(storage, monkeypatch, caplog):
     monkeypatch.setattr(recorder, "_PATIENCE", timedelta(seconds=60))  # from here on nothing may be late
     manager.close()
     assert writing == 1
-    assert caplog.text.count("the storage took none for 0.1 s") == 1
+    assert caplog.text.count("the storage accepted none for 0.1 s") == 1
     saved = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
     assert len(saved) == len(set(saved)) == 3
 
@@ -567,7 +567,7 @@ def test_hung_storage_delays_close_briefly(storage, monkeypatch, caplog):
     storage.open.clear()
     manager.close()
     storage.open.set()
-    assert "the storage took none for 0.1 s" in caplog.text
+    assert "the storage accepted none for 0.1 s" in caplog.text
 
 
 def test_long_outage_drops_oldest_events_with_count(storage, time, monkeypatch):

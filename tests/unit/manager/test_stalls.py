@@ -725,7 +725,7 @@ try:
                 try:
                     use()
                 except CkptKitError as error:
-                    refused += "forked off" in str(error)
+                    refused += "forked from" in str(error)
             manager.fence()
             for _ in run.train_until(10):
                 pass

@@ -98,8 +98,8 @@ def test_a_skipped_attempt_is_not_on_the_lineage():
         ({2: A3C7, 3: A2C9}, 3, [3], "000002.json names the parent 'a000003-c0000000007-m0000'"),
         ({2: "../../etc"}, 2, [], "000002.json names the parent '../../etc'"),
         ({2: ""}, 2, [], "000002.json names the parent ''"),
-        ({2: "a000001-c0000000005-m0000 "}, 2, [], "which is no checkpoint of an earlier attempt"),
-        ({2: "x" * 4000}, 2, [], "which is no checkpoint of an earlier attempt"),
+        ({2: "a000001-c0000000005-m0000 "}, 2, [], "which is not a checkpoint of an earlier attempt"),
+        ({2: "x" * 4000}, 2, [], "which is not a checkpoint of an earlier attempt"),
     ],
 )
 def test_broken_lineage_names_break_and_keeps_rest(parents, newest, attempts, message):

@@ -111,7 +111,7 @@ def test_start_of_ranks_at_other_places_is_refused():
     elsewhere = PROGRESS.model_copy(update={"epoch": 1})
     for one in start(storage, [State(), State(), State(progress=elsewhere)], take(storage)):
         assert isinstance(one.error, ResumeError)
-        assert "the ranks do not agree where the run stands" in str(one.error)
+        assert "the ranks do not agree on the position of the run" in str(one.error)
         assert f"Rank 2: {elsewhere}" in str(one.error)
 
 

@@ -108,10 +108,10 @@ class Eager:
             if branch is not None and parent in map(str, self.committed):
                 return self._at(attempt) or head
             if branch is not None and parent is not None:
-                reason = f"it went back to {branch}, which is not there to go on from"
+                reason = f"it went back to {branch}, which is missing"
                 self.passed_over.setdefault(attempt_key(attempt), reason)
             elif parent not in (None, *map(str, self.committed)) and head and CheckpointName.parse(parent) > head[2]:
-                reason = f"it went on from {parent}, which is newer than what is there now and is gone"
+                reason = f"it continued from {parent}, which is newer than the checkpoints here and is missing"
                 self.passed_over.setdefault(attempt_key(attempt), reason)
             if parent == (str(head[2]) if head else None) and attempt not in self.made.unsure:
                 break  # it has looked at those before it
@@ -150,7 +150,7 @@ def eagerly(made: Made, checkpoint: str, rewind: bool):
         if checkpoint not in map(str, run.committed):
             raise CheckpointNotFoundError(checkpoint)
         if not rewind and hidden:
-            raise CorruptCheckpointError("nothing tells whether it went on from there already")
+            raise CorruptCheckpointError("it is unknown whether it already continued from there")
         return [checkpoint], checkpoint, checkpoint, {} if rewind else run.passed_over
     if head is not None:
         return [str(name) for name in head[1]], str(head[2]), None, run.passed_over

@@ -135,7 +135,9 @@ def test_a_failure_without_proof_names_the_way_on(root, names, monkeypatch, numb
     disk = BadDisk(FILES["weights"].format(newest), number=number).install(monkeypatch)
     with pytest.raises(StorageError) as caught:
         restored(root)
-    assert f'checkpoint="{previous}" goes on from the one before {newest}, which is left as it is.' in str(caught.value)
+    assert f'checkpoint="{previous}" continues from the one before {newest}, which stays unchanged.' in str(
+        caught.value
+    )
     assert disk.fired == 1
     assert attempts(root) == ["000001.json", "000002.json"]
     _, taken = restored(root, checkpoint=previous)

@@ -404,7 +404,7 @@ def test_failed_save_does_not_hide_training_error(root, shown):
 
     with pytest.raises(CrashError):
         job.started(ckpt, 2, Crash(6))
-    assert "while another error was on its way: a background save failed" in shown()
+    assert "while another error was being raised: a background save failed" in shown()
 
 
 def test_training_continues_during_save_and_end_waits(root):

@@ -195,7 +195,7 @@ def test_training_that_fails_after_signal_shows_why(root, shown):
 
     with pytest.raises(ZeroDivisionError):
         Job().started(checkpoints(root), 3, Fail())
-    assert "SIGTERM came as well" in shown()
+    assert "SIGTERM also arrived" in shown()
 
 
 SCRIPT = """

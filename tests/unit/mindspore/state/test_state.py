@@ -927,7 +927,7 @@ def test_wait_and_close_have_deadlines(root):
     handle = saves.save(state)
     kept = tensors(cell)
     for wait in (saves.wait, handle.result, handle.exception):
-        with pytest.raises(TimeoutError, match="goes on in the background"):
+        with pytest.raises(TimeoutError, match="continues in the background"):
             wait(timedelta(milliseconds=1))
     trained(cell, 2)
     let_go.set()
