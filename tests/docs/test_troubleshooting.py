@@ -45,7 +45,7 @@ RARE = {
     "it exists, and nothing is ever overwritten": "a defect of ckptkit or a foreign writer in the run's folders",
     "bytes announced": "a defect of ckptkit",
     "it was not made by a StateManager": "a checkpoint of a program that uses the lower layers itself",
-    "RunContext keeps its request": "a MindSpore that moved it; the tests notice",
+    "keeps the stop request of RunContext": "a MindSpore that moved it; the tests notice",
     "the run has attempt": "a hundred million starts",
     "was removed while it was read": "of commands only; a job that saves ten times within a moment",
     "there is no committed checkpoint at": "of commands only; says all there is to say",

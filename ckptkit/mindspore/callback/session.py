@@ -67,8 +67,8 @@ class TrainingSession:
         callbacks = [one for one in params.list_callback if isinstance(one, Callback) and one is not me]
         if any(isinstance(one, type(me)) for one in callbacks):
             raise ResumeError(
-                "two CheckpointCallbacks in one training: each would put the data where its own checkpoint was taken. "
-                "Keep one of them; with mirror= its checkpoints come to a second root as well"
+                "this training has two CheckpointCallbacks, and each would position the data at its own checkpoint. "
+                "Keep one of them; mirror= also stores its checkpoints at a second root"
             )
         # Ranks may have different callbacks, such as a log in rank 0 only. If none in any rank can stop, later steps
         # need no agreement.
@@ -199,8 +199,8 @@ class TrainingSession:
     def _give_up_window(self, writers: Sequence[str]) -> None:
         self.manager.give_up_window()
         _log.warning(
-            "%s may change parameters within an epoch, so every save copies the whole state before training goes on. "
-            "If that is not so, say it: CheckpointCallback(..., training=ckptkit.Training(read_only=[%s]))",
+            "%s may change parameters within an epoch, so every save copies the whole state before training goes "
+            "on. If it does not, declare it: CheckpointCallback(..., training=ckptkit.Training(read_only=[%s]))",
             *(", ".join(writers), ", ".join(writers)),
         )
 
@@ -246,8 +246,8 @@ class TrainingSession:
 
 def _wrong_epoch(wanted: int, found: int) -> str:
     return (
-        f"training would begin at epoch {found}, but the run goes on in epoch {wanted}: "
-        f"pass initial_epoch={wanted} (point.epoch), and to resume() the same number of epochs as to Model.train"
+        f"training would begin at epoch {found}, but the run continues in epoch {wanted}: pass "
+        f"initial_epoch={wanted} (point.epoch), and to resume() the same number of epochs as to Model.train"
     )
 
 
@@ -260,5 +260,5 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
         try:
             found[name] = float(value.item() if hasattr(value, "item") else value)
         except (TypeError, ValueError):
-            _log.info("the metric %s is no number (%s) and is not stored", name, type(value).__name__)
+            _log.info("the metric %s is not a number (%s) and is not stored", name, type(value).__name__)
     return found

@@ -28,5 +28,7 @@ def hold_back(run_context: RunContext) -> bool:
     # and tests/unit/mindspore/callback/test_stopping.py notice it.
     run_context._stop_requested = False
     if run_context.get_stop_requested():
-        raise AttributeError("RunContext keeps its request to stop elsewhere in this MindSpore: it cannot be held back")
+        raise AttributeError(
+            "this version of MindSpore keeps the stop request of RunContext elsewhere, so it cannot be delayed"
+        )
     return True

@@ -56,10 +56,10 @@ class GlobalOrder:
             )
         if self.global_batch % self.micro_batch:
             raise ValueError(
-                f"a global batch of {self.global_batch} is not made of micro-batches of {self.micro_batch}"
+                f"a global batch of {self.global_batch} cannot be divided into micro-batches of {self.micro_batch}"
             )
         if self.num_samples < self.global_batch:
-            raise ValueError(f"{self.num_samples} samples make no global batch of {self.global_batch}")
+            raise ValueError(f"{self.num_samples} samples are too few for a global batch of {self.global_batch}")
 
     @property
     def per_epoch(self) -> int:
@@ -201,8 +201,9 @@ class GlobalIndices:
         step, rest = divmod(state["samples"], self.world_size * self.order.micro_batch)
         if rest:
             raise ValueError(
-                f"{state['samples']} samples are no whole micro-steps of {self.world_size} ranks with micro-batches of "
-                f"{self.order.micro_batch}; {_fitting(state['samples'], self.order)} ranks can go on there"
+                f"{state['samples']} samples are not a whole number of micro-steps of {self.world_size} ranks with "
+                f"micro-batches of {self.order.micro_batch}; {_fitting(state['samples'], self.order)} ranks can "
+                "continue there"
             )
         self._epoch, self._step = state["epoch"], step
 

@@ -53,9 +53,9 @@ class IterablePosition:
         # Do not call iter(iterable): that may start a loader's workers.
         if not self._has_state and isinstance(iterable, Iterator):
             raise TypeError(
-                f"a {type(iterable).__name__} can be iterated once only, so after a restart nothing could give its "
-                "batches again; pass something that makes a new iterator for every epoch (a list, an object with "
-                "__iter__), or give it state_dict() and load_state_dict()"
+                f"a {type(iterable).__name__} can be iterated only once, so a restart could not read its batches "
+                "again; pass an object that makes a new iterator for every epoch (a list, an object with __iter__), "
+                "or give it state_dict() and load_state_dict()"
             )
         self._kind = type(iterable).__qualname__
         self._size = len(iterable) if isinstance(iterable, Sized) else None
@@ -126,8 +126,8 @@ class IterablePosition:
         """Raise ResumeError, naming what differs, unless the iterable is of the same kind and length."""
         if "iterable" not in recorded:
             raise ResumeError(
-                f"the checkpoint was taken over a MindSpore pipeline, this training reads a {self._kind}. "
-                "Give it the data that it had, or start under another root"
+                f"the checkpoint was made with a MindSpore pipeline, but this training reads a {self._kind}. Use the "
+                "same data as before, or start under another root"
             )
         mine = {"iterable": self._kind, "size": self._size, "has_state": self._has_state}
         differences = [
@@ -137,7 +137,7 @@ class IterablePosition:
         ]
         if differences:
             raise ResumeError(
-                "the data would not go on where it was. Make it as it was, or start under another "
+                "the data would not continue where it stopped. Build it as before, or start under another "
                 f"root:{listed(differences)}"
             )
 
@@ -149,13 +149,14 @@ class IterablePosition:
         """
         if not isinstance(self._iterable, GlobalIndices) or recorded.get("iterable") != self._kind:
             raise ResumeError(
-                f"nothing guarantees that {onto} ranks go on in the data of {recorded.get('iterable', 'a pipeline')} "
-                f"where {ranks} were. Iterate over a ckptkit.data.GlobalIndices in every world, or go on with {ranks}"
+                f"nothing guarantees that {onto} ranks continue in the data of "
+                f"{recorded.get('iterable', 'a pipeline')} where {ranks} ranks stopped. Iterate over a "
+                f"ckptkit.data.GlobalIndices with every number of ranks, or continue with {ranks} ranks"
             )
         epoch, batch = recorded["place"]
         numbers = {"size": recorded["size"], "delivered": recorded["delivered"], "batch": batch}
         if any(ranks * number % onto for number in numbers.values()):
-            raise ResumeError(f"{numbers} of {ranks} ranks are not whole for {onto}")
+            raise ResumeError(f"{numbers} of {ranks} ranks are not whole numbers for {onto} ranks")
         order = recorded["state"]["order"] if recorded["state"] else asdict(self._iterable.order)
         if order != asdict(self._iterable.order):
             raise ResumeError(f"the order of the samples was {order}, it is {asdict(self._iterable.order)} now")
@@ -217,7 +218,8 @@ class IterablePosition:
                     self._refuse_changed(batch)
             if batch_in_epoch == 0:
                 raise ResumeError(
-                    f"the {self._kind} delivered no batch in epoch {epoch}; can it be iterated once only?"
+                    f"the {self._kind} delivered no batch in epoch {epoch}; check that it can be iterated more than "
+                    "once"
                 )
             if generators is not None:
                 self._tell_of_same_state(generators)
@@ -266,9 +268,9 @@ class IterablePosition:
         """Raise ResumeError if the loop changed a batch in place that the next epoch gives again."""
         if digest_of(batch) != self._probe:
             raise ResumeError(
-                f"batch {self._delivered - 1} was changed in place, and the {self._kind} holds it: the next epoch "
-                "would get it as it is now, and after a resume as it was. Change a copy of it, or give resumable() a "
-                "loader that makes its batches anew in each epoch"
+                f"batch {self._delivered - 1} was changed in place, and the {self._kind} still holds it: the next "
+                "epoch would get the changed batch, but after a resume the original one. Change a copy of it, or "
+                "give resumable() a loader that makes new batches in each epoch"
             )
 
     def _continued(self) -> Iterator[Any] | None:
@@ -279,8 +281,8 @@ class IterablePosition:
             if host_rng_drawn(generators):
                 restore_host_rng(generators)
                 _log.warning(
-                    "the %s draws from the global generators of `random` or `numpy.random`, so nobody can check that "
-                    "its state_dict() tells where it stands",
+                    "the %s draws from the global generators of `random` or `numpy.random`, so ckptkit cannot check "
+                    "that its state_dict() holds its position",
                     self._kind,
                 )
             elif self._is_probe(last):
@@ -306,16 +308,17 @@ class IterablePosition:
         """Raise ResumeError if the last trained batch is yet to come; finding it is proof, not finding it is not."""
         if any(map(self._is_probe, itertools.islice(following, _MOST_BEHIND))):
             raise ResumeError(
-                f"state_dict() of the {self._kind} was behind: from where it stood before batch {self._delivered - 1}, "
+                f"state_dict() of the {self._kind} was behind: from its state before batch {self._delivered - 1}, "
                 "that batch comes later, so batches would be trained twice. It may count a batch only when the next "
-                "one is asked for: count it before the `yield`, and start under another root"
+                "one is requested: count it before the `yield`, and start under another root"
             )
 
     def _doubt(self) -> None:
         _log.warning(
-            "The resumed run may not be bit-exact: read again from the state before it, the %s gives another batch %d "
-            "than the one that was trained last. If what it gives depends on what training told it since, all is well. "
-            "If state_dict() reads ahead of what it gives, or its data changed, batches are left out",
+            "The resumed run may not be bit-exact: from its state before the last trained batch, the %s gives a "
+            "different batch %d than the one that was trained. This is correct if its batches depend on what "
+            "training has told it since. If state_dict() counts batches that were read ahead, or the data changed, "
+            "the resume skips batches",
             self._kind,
             self._delivered - 1,
         )
@@ -344,9 +347,9 @@ class IterablePosition:
         restore_host_rng(before)
         if epoch != self._place[0] or last is _END or (self._probe is not None and digest_of(last) != self._probe):
             raise ResumeError(
-                f"the {self._kind} did not give the same {self._delivered} batches again that were trained, so the run "
-                "cannot go on exactly. It must give the same batches each time it is iterated from the beginning; "
-                "what it remembers or draws must come from its own seed (ckptkit.data.sample_rng) or go into "
-                "state_dict() and load_state_dict()"
+                f"the {self._kind} did not give the same {self._delivered} batches that were trained, so the run "
+                "cannot continue exactly. It must give the same batches each time it is iterated from the "
+                "beginning; its state and its random numbers must come from its own seed (ckptkit.data.sample_rng) "
+                "or be in state_dict() and load_state_dict()"
             )
         return iterator if self._place[1] else None

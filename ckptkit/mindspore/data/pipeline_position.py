@@ -87,20 +87,20 @@ class DatasetPosition:
         told = told_by_training(dataset)
         if told:
             raise ResumeError(
-                f'sync_wait("{told[0]}", callback=...): no checkpoint has what training tells the pipeline there, so '
-                "nothing could give its batches again. Let it depend on (seed, epoch, index of the sample) only, as "
-                "with ckptkit.data.Augmented, and take the callback out"
+                f'sync_wait("{told[0]}", callback=...): no checkpoint holds what training tells the pipeline there, so '
+                "its batches could not be reproduced. Let them depend on (seed, epoch, index of the sample) only, as "
+                "with ckptkit.data.Augmented, and remove the callback"
             )
         if augmentation not in (None, "stateless"):
             raise ValueError(f'augmentation must be None or "stateless", got {augmentation!r}')
         if seed == _UNSET_SEED:
-            raise ValueError(f"the dataset seed {_UNSET_SEED} means no seed to MindSpore; take another one")
+            raise ValueError(f"the dataset seed {_UNSET_SEED} means no seed to MindSpore; use another one")
         self.dataset = dataset
         # Before any seed is set: for some sources MindSpore runs the whole pipeline to learn its size.
         self._fingerprint = fingerprint(dataset)
         self.size = self._fingerprint.size
         if self.size < 1:
-            raise ResumeError("the dataset delivers no batch; look at its source, and at drop_remainder=True")
+            raise ResumeError("the dataset delivers no batch; check its source, and drop_remainder=True")
         stateless = augmentation == "stateless"
         self._fast = is_fast(dataset, stateless=stateless)
         self._matters = {name for name, _ in drawing_workers(dataset, stateless=stateless)}
@@ -162,8 +162,8 @@ class DatasetPosition:
         """
         if "iterable" in recorded:
             raise ResumeError(
-                f"the checkpoint was taken over a {recorded['iterable']}, this training reads a MindSpore pipeline. "
-                "Give it the data that it had, or start under another root"
+                f"the checkpoint was made with a {recorded['iterable']}, but this training reads a MindSpore "
+                "pipeline. Use the same data as before, or start under another root"
             )
         differences = self._fingerprint.differences(recorded, self._matters)
         seed = self._seed_in_force()
@@ -174,7 +174,7 @@ class DatasetPosition:
             )
         if differences:
             raise ResumeError(
-                "the data would not go on where it was. Make the dataset as it was, or start under another "
+                "the data would not continue where it stopped. Build the dataset as before, or start under another "
                 f"root:{listed(differences)}"
             )
 
@@ -188,18 +188,19 @@ class DatasetPosition:
         order, before = self._fingerprint.global_order, recorded.get("global_order")
         if order is None or before is None:
             raise ResumeError(
-                f"the order of the samples in {describe(self.dataset) if order is None else 'the checkpoint'} is not "
-                f"that of a GlobalSampler alone, so nothing guarantees that {onto} ranks go on where {ranks} were: "
-                "give the source one in every world (ckptkit.data.Augmented(...).dataset(columns, "
-                "ranks=ckptkit.data.GlobalSampler(...))), with neither shuffle nor repeat behind it"
-                + ("" if order is None else f"; this run has to go on with {ranks} ranks")
+                f"the order of the samples in {describe(self.dataset) if order is None else 'the checkpoint'} does "
+                f"not come from a GlobalSampler alone, so nothing guarantees that {onto} ranks continue where "
+                f"{ranks} ranks stopped: give the source one with every number of ranks "
+                "(ckptkit.data.Augmented(...).dataset(columns, ranks=ckptkit.data.GlobalSampler(...))), without "
+                "shuffle or repeat after it"
+                + ("" if order is None else f"; this run has to continue with {ranks} ranks")
             )
         for batch_size in (recorded["batch_size"], self._fingerprint.batch_size):
             if batch_size != order["micro_batch"]:
                 raise ResumeError(
                     f"micro_batch={order['micro_batch']} of the GlobalSampler, but batches of {batch_size}: samples "
-                    "are dealt to ranks by micro-batches, which stay as they were in another world; the checkpoint "
-                    f"has batches of {recorded['batch_size']}"
+                    "are dealt to ranks by micro-batches, whose size must stay the same; the checkpoint has batches "
+                    f"of {recorded['batch_size']}"
                 )
         if recorded["size"] * ranks != self.size * onto:
             raise ResumeError(
@@ -241,8 +242,8 @@ class DatasetPosition:
         self._check_seed()
         if self._delivered and not self._made:
             raise ResumeError(
-                "no iterator was made of the dataset that was restored, so nothing stands at batch "
-                f"{self._delivered}; make it with its create_tuple_iterator or create_dict_iterator, after the restore"
+                "no iterator was made of the dataset that was restored, so no iterator is at batch "
+                f"{self._delivered}; call its create_tuple_iterator or create_dict_iterator after the restore"
             )
 
     def nothing_left(self) -> None:
@@ -286,8 +287,9 @@ class DatasetPosition:
         epochs = call.arguments.get("num_epochs", -1)
         if 0 <= epochs * self.size <= self._delivered and self._delivered:
             raise ResumeError(
-                f"num_epochs={epochs} are {epochs * self.size} batches, but {self._delivered} were delivered: pass the "
-                "total since epoch 0, to one iterator for all epochs; train nothing if that is reached"
+                f"num_epochs={epochs} are {epochs * self.size} batches, but {self._delivered} were delivered: pass "
+                "the total since epoch 0 to one iterator for all epochs; if training has reached the total, make no "
+                "iterator"
             )
 
         def make(skipped_epochs: int = 0) -> Any:
@@ -300,7 +302,10 @@ class DatasetPosition:
             iterator = make()
         else:
             if has_shuffle_buffer(self.dataset):
-                _log.info("past a shuffle buffer, MindSpore reads every sample before batch %d again", self._delivered)
+                _log.info(
+                    "the pipeline has a shuffle buffer, so MindSpore reads every sample before batch %d again",
+                    self._delivered,
+                )
             iterator = (self._forwarded(make) if self._fast else None) or self._replayed(make)
         self._made = True
         return CountedIterator(iterator, self._delivered, self._hand_out)
@@ -336,8 +341,8 @@ class DatasetPosition:
                 return iterator
             iterator.stop()
         _log.warning(
-            "%s gives another batch %d when what came before is skipped, so something in it is not stateless; "
-            "replaying it instead",
+            "%s gives a different batch %d when the batches before it are skipped, so a part of it is not "
+            "stateless; replaying it instead",
             *(describe(self.dataset), self._delivered - 1),
         )
         return None

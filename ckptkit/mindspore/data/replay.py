@@ -109,10 +109,10 @@ _END = object()
 def another_batch(data: str, batch: int) -> str:
     """Return the message of a pipeline ``data`` whose replay gives another ``batch`` than the one that was trained."""
     return (
-        f"{data}: batch {batch}, the last one that was trained, is another one now although all before it was "
-        "replayed, so the run cannot go on exactly. Either the data files changed, or something in the pipeline "
-        "is not the same twice: Python code that draws from the global `random` or `numpy.random` together with the "
-        "training loop, or in several threads; a source or sampler that remembers earlier iterators; the time of day. "
-        "Put the data back, or let random code draw from ckptkit.data.sample_rng(seed, epoch, index) and start under "
-        "another root"
+        f"{data}: batch {batch}, the last one that was trained, is different now although all batches before it were "
+        "replayed, so the run cannot continue exactly. Either the data files changed, or a part of the pipeline is "
+        "not deterministic: Python code that draws from the global `random` or `numpy.random` together with the "
+        "training loop, or in several threads; a source or sampler that remembers earlier iterators; the time of "
+        "day. Restore the data, or let random code draw from ckptkit.data.sample_rng(seed, epoch, index) and start "
+        "under another root"
     )

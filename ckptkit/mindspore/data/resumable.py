@@ -104,9 +104,9 @@ class Resumable:
         """Raise ResumeError if another thread took the last batch: what it takes next is unknown."""
         if self._taken_by not in (None, threading.get_ident()):
             raise ResumeError(
-                "another thread than the one that trains and saves takes the batches of resumable(), ahead of "
-                "training: a resume would leave out those that it holds. Read ahead in front of resumable() instead: "
-                "a MindSpore pipeline does, or let the loader that you give it do so"
+                "a thread other than the training thread takes the batches of resumable() ahead of training: a "
+                "resume would skip those that it holds. Read ahead before resumable() instead: a MindSpore pipeline "
+                "does so, or use a loader that does"
             )
 
     def __iter__(self) -> Iterator[Any]:
@@ -117,9 +117,9 @@ class Resumable:
         """
         if self._observer is None:
             raise ResumeError(
-                "these batches belong to no training: state = StateManager(cell, batches); manager.restore(state); "
-                "then `for batch in batches`. A training has one resumable(): of two loaders that it reads, make one "
-                "that gives the batches of both (zip), and give that to resumable()"
+                "these batches do not belong to a training: state = StateManager(cell, batches); "
+                "manager.restore(state); then `for batch in batches`. A training has one resumable(): to read two "
+                "loaders, combine them into one (zip), and give that to resumable()"
             )
         if self._begun:
             raise ResumeError(
@@ -191,7 +191,7 @@ def resumable(
         pipeline = DatasetPosition(dataset, augmentation=augmentation, seed=seed, monotonic=monotonic)
         return Resumable(pipeline, lambda: _batches_of(pipeline, epochs))
     if seed is not None or augmentation is not None:
-        raise ValueError("seed and augmentation are for a MindSpore pipeline; an iterable is seeded by who makes it")
+        raise ValueError("seed and augmentation are for a MindSpore pipeline; seed an iterable where you make it")
     if not isinstance(dataset, Iterable):
         raise TypeError(f"a {type(dataset).__name__} cannot be iterated")
     position = IterablePosition(dataset, monotonic=monotonic)

@@ -110,14 +110,14 @@ class Augmented:
         taken = sorted(options.keys() & {"sampler", "batch_sampler", "num_samples", "num_shards", "shard_id"})
         if taken:
             raise ValueError(
-                f"{', '.join(taken)}: the order is the EpochSampler's, which carries the epoch; "
+                f"{', '.join(taken)} cannot be set: the EpochSampler gives the order, because it knows the epoch; "
                 "for many ranks pass ranks=ckptkit.data.GlobalSampler(...)"
             )
         if ranks is not None and (ranks.order.num_samples != len(self) or not shuffle):
             raise ValueError(
                 f"ranks= is a GlobalSampler of {ranks.order.num_samples} samples, the source has {len(self)}"
                 if shuffle
-                else "shuffle=False goes to the GlobalSampler"
+                else "give shuffle=False to the GlobalSampler"
             )
         sampler = EpochSampler(len(self), self.seed, shuffle) if ranks is None else ranks
         return ds.GeneratorDataset(self, list(column_names), sampler=sampler, **options)

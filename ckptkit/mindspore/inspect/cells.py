@@ -139,11 +139,13 @@ def _judged(use: Use, where: str) -> Finding | None:
 
 
 def _kernel_state(where: str) -> Finding:
-    return Finding("operator", where, "the state of its generator is inside of the operator, out of reach", _USE_OURS)
+    return Finding(
+        "operator", where, "the state of its generator is inside the operator, where ckptkit cannot read it", _USE_OURS
+    )
 
 
 def _unmeasured(where: str) -> Finding:
-    why = "nobody has measured whether its draws come back, since it has no kernel on CPU"
+    why = "it is not tested whether its draws can be restored, because it has no kernel on CPU"
     return Finding("operator", where, why, _USE_OURS, certain=False)
 
 
@@ -202,7 +204,7 @@ def _displaced(cell: nn.Cell, where: str, parameters: Collection[int]) -> Iterat
     held = [one.name for one in cell.get_parameters(expand=False) if id(one) not in parameters]
     if held:
         why = f"an nn.SequentialCell still calls it, so {', '.join(held)} would be used and be in no checkpoint"
-        fix = "Replace a layer of an nn.SequentialCell by its place: layers[1] = other"
+        fix = "Replace a layer of an nn.SequentialCell by its index: layers[1] = other"
         yield Finding("unseen", where, why, fix, certain=False)
 
 
@@ -213,8 +215,8 @@ def _dead_accumulation(parameters: Iterable[ms.Parameter]) -> Iterator[Finding]:
     if dead is not None:
         yield Finding(
             "stock",
-            f"{dead} and its like",
-            "MindSpore's own accumulation cell leaves them and the weights as they are on CPU, silently",
+            f"{dead} and similar parameters",
+            "on CPU, MindSpore's own accumulation cell silently changes neither them nor the weights",
             "Use ckptkit.AccumulationTrainCell",
         )
 

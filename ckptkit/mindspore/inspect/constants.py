@@ -92,8 +92,8 @@ def _finding(where: str, attribute: str) -> Finding:
     return Finding(
         "unseen",
         where,
-        f"sets {attribute}, which a compiled graph has as it was at its first call: a resumed run compiles again, with "
-        "what it is by then",
+        f"sets {attribute}, but a compiled graph keeps the value of its first call, and a resumed run compiles again "
+        "with the value of that moment",
         "Make it a Parameter with requires_grad=False that is set by ops.assign, or train in PYNATIVE mode",
         certain=False,
     )

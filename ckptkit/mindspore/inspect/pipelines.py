@@ -50,7 +50,7 @@ def _waits_for_training(dataset: ds.Dataset) -> Iterator[Finding]:
     for name in dataset.get_sync_notifiers() if own is not None else ():
         code = getattr(own, "__qualname__", type(own).__qualname__)
         why = f"{code} waits for training there; if it reads what training changes, a replay gives other batches"
-        fix = "Let it depend on (seed, epoch, index of the sample) only, and take sync_wait out"
+        fix = "Let it depend on (seed, epoch, index of the sample) only, and remove sync_wait"
         yield Finding("pipeline", f'sync_wait("{name}")', why, fix)
 
 

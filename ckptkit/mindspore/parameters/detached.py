@@ -5,7 +5,7 @@ and rates have at its first call. After `Parameter.set_data` replaced that memor
 reads from, the parameter; after a resume, which compiles anew, it does. Seen on CPU with MindSpore 2.10; GRAPH is not
 affected.
 
-Guarantees: if a parameter that such an update uses got other memory after the first update, it is named at the second
+Guarantees: if a parameter that such an update uses got new memory after the first update, it is named at the second
 check after that, provided that an update lies between the two checks. Costs nothing if no memory was replaced. Main
 thread only.
 """
@@ -85,10 +85,10 @@ class Addresses:
 
 def _words(names: Sequence[str]) -> str:
     return (
-        f"{some(names)} got other memory after the first update (set_data, assign_value or "
-        "load_param_into_net). In PYNATIVE_MODE MindSpore's optimizer goes on with the former one: what it does there "
-        "has no effect, and would have after a resume, so none could be exact. Write into the parameter instead: "
-        "ops.assign(parameter, value). Go on from a checkpoint before"
+        f"{some(names)} got new memory after the first update (set_data, assign_value or load_param_into_net). In "
+        "PYNATIVE_MODE, MindSpore's optimizer continues with the old memory: its updates have no effect, but would "
+        "have one after a resume, so no resume could be exact. Use ops.assign(parameter, value) instead, and "
+        "continue from an earlier checkpoint"
     )
 
 

@@ -103,9 +103,9 @@ class CellParameters:
             every = {**known, **now}
             names = sorted({every[one].name for one in known.keys() ^ now.keys()})
             raise ResumeError(
-                f"other objects took the place of parameters, or came to them, since the StateManager was made: "
-                f"{some(names)}. The optimizer keeps the former ones, and a start has the new ones nowhere, so no "
-                "resume could be exact. Give a parameter its value with ops.assign; change the network before"
+                f"parameters were replaced or added after the StateManager was made: {some(names)}. The optimizer "
+                "keeps the old ones, and a new start does not have the new ones, so no resume could be exact. Set a "
+                "parameter with ops.assign; change the network before making the StateManager"
             )
         self._cell_changes = CellChanges(self._cells)
 

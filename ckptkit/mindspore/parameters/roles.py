@@ -165,8 +165,8 @@ def _frozen_names(
     others = sorted(names - set(of_networks))
     if others:
         raise StateMismatchError(
-            f"frozen= names parameters that are no network's: {some(others)}. Training changes what the train cell "
-            "and the optimizer keep for themselves. Take them out of frozen="
+            f"frozen= names parameters that do not belong to a network: {some(others)}. Training changes the "
+            "parameters of the train cell and the optimizer. Remove them from frozen="
         )
     return names
 
@@ -176,9 +176,9 @@ def _refuse_frozen_and_trained(frozen: Collection[str], cells: Sequence[nn.Cell]
         both = [one.name for one in optimizer.parameters if one.name in frozen]
         if both:
             raise StateMismatchError(
-                f"frozen= names parameters that the optimizer ({type(optimizer).__name__}) updates: "
-                f"{some(both)}. Take them out of frozen=, or make the optimizer without them: "
-                "set their requires_grad=False, then give it network.trainable_params()"
+                f"frozen= names parameters that the optimizer ({type(optimizer).__name__}) updates: {some(both)}. "
+                "Remove them from frozen=, or make the optimizer without them: set their requires_grad=False, then "
+                "give it network.trainable_params()"
             )
 
 
@@ -209,4 +209,6 @@ def _check_placement(name: str, shape: tuple[int, ...], placement: object) -> No
         at + extent <= whole for at, extent, whole in zip(placement.offsets, shape, placement.global_shape, strict=True)
     )
     if not fits:
-        raise ValueError(f"Ranks(placement=...) gives {placement} for {name}, whose shape {shape} does not lie inside")
+        raise ValueError(
+            f"Ranks(placement=...) gives {placement} for {name}, but its shape {shape} does not fit inside"
+        )

@@ -75,6 +75,6 @@ def box_of(layout: Layout, position: int, group: tuple[int, int] = (0, 1)) -> tu
         raise ValueError(f"the shape {whole} does not divide by {tuple(count for count, _ in along)}")
     shape = tuple(size // count for size, (count, _) in zip(whole, along, strict=True))
     if layout.slice_shape and tuple(layout.slice_shape) != shape:
-        raise ValueError(f"MindSpore gives the part of {whole} another shape, {layout.slice_shape}, than {shape}")
+        raise ValueError(f"MindSpore gives the part of {whole} the shape {layout.slice_shape}, expected {shape}")
     offsets = tuple(at * size for size, (_, at) in zip(shape, along, strict=True))
     return Box(whole, offsets, replica // group[1]), shape

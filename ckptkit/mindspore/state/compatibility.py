@@ -112,8 +112,8 @@ def check_mode(contents: Contents, recorded: str | None, mine: str) -> None:
     """Raise ResumeError if the checkpoint records another execution mode than ``mine``."""
     if recorded not in (None, mine):
         raise ResumeError(
-            f"the checkpoint {contents.checkpoint} was taken in {recorded}_MODE, this process is in {mine}_MODE, which "
-            f"rounds otherwise. Call ms.set_context(mode=ms.{recorded}_MODE), or start under another root."
+            f"the checkpoint {contents.checkpoint} was taken in {recorded}_MODE, this process is in {mine}_MODE, "
+            f"which rounds differently. Call ms.set_context(mode=ms.{recorded}_MODE), or start under another root."
         )
 
 
@@ -135,7 +135,7 @@ def check_cycle(
             f"this train cell has {words_of_steps(now, wanted)}. Build it with "
             f"accumulation_steps={words_of_steps(before, found)}, or "
             'pass training=ckptkit.Training(on_k_change="next_cycle") to end the running cycle with the old ones and '
-            "go on with the new ones."
+            "continue with the new ones."
         )
     return wanted if progress.at_boundary else found
 

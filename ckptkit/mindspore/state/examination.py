@@ -147,14 +147,14 @@ class Examination:
         except Exception as error:  # the examined code is arbitrary; failing to read it must not stop a training
             if self._strict:
                 raise ResumeError(
-                    "strict=True, but the code of this training could not be examined, so nobody knows whether it "
+                    "strict=True, but the code of this training could not be examined, so it is unknown whether it "
                     f"resumes exactly: {error!r}. Change what was read there, or allow it with strict=False"
                 ) from error
             if not self._unreadable:
                 self._unreadable = True
                 _log.warning(
-                    "The code of this training could not be examined for what does not resume exactly. It goes on, "
-                    "and is saved and resumed as any other",
+                    "ckptkit could not examine the code of this training for what does not resume exactly. Training "
+                    "continues, and is saved and resumed as usual",
                     exc_info=error,
                 )
             return ()

@@ -43,8 +43,8 @@ def _demote_changed(parameters: CellParameters, before: dict[str, str]) -> None:
     changed = sorted(name for name, digest in before.items() if after[name] != digest)
     if changed:
         _log.warning(
-            "the forward pass changes %s, which only an update should: each save copies them at once. If that is "
-            "not meant, take them out of the optimizer, or of frozen=",
+            "the forward pass changes %s, which only an update should: each save copies them at once. If this is "
+            "not intended, remove them from the optimizer, or from frozen=",
             some(changed),
         )
         parameters.demote(changed)

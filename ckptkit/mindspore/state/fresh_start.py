@@ -54,7 +54,7 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
     if half not in (None, contents.checkpoint):
         raise ResumeError(
             f"{half} is corrupt, and reading it has changed the optimizer's state. {contents.checkpoint}, from "
-            "which the run would begin again, holds imported weights only and cannot bring that back. Start the "
+            "which the run would begin again, holds imported weights only and cannot restore that state. Start the "
             f'process again with checkpoint="{contents.checkpoint}", rewind=True'
         )
     _refuse_called(sources, f"{contents.checkpoint} holds imported weights only, to begin with")
@@ -135,8 +135,8 @@ def _check_weights(contents: Contents, leaves: Mapping[str, Leaf], wanted: Colle
     if problems:
         raise StateMismatchError(
             f"the weights of {contents.checkpoint}, imported from {_record(contents)['file']}, do not fit this "
-            "training. Nothing was changed. Import them once more into another root, with --rename OLD=NEW for names "
-            f"that differ and --drop NAME for what is not wanted:{listed(problems)}"
+            "training. Nothing was changed. Import them once more into another root, with --rename OLD=NEW for "
+            f"names that differ and --drop NAME for names to leave out:{listed(problems)}"
         )
 
 
@@ -149,10 +149,10 @@ def _tell_what_is_fresh(contents: Contents, leaves: Mapping[str, Leaf], wanted: 
     )
     as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
     if as_built:
-        _log.info("in this training, but not imported, and as they were built: %s", some(as_built))
+        _log.info("in this training, but not imported; they keep their initial values: %s", some(as_built))
     ignored = sorted((contents.entries.keys() & leaves.keys()) - taken)
     if ignored:
-        _log.info("imported, but no weights of this training, and ignored: %s", some(ignored))
+        _log.info("imported, but not weights of this training, and ignored: %s", some(ignored))
 
 
 def _record(contents: Contents) -> Mapping[str, Any]:

@@ -85,7 +85,7 @@ def attributes(owner: Any, *names: str) -> NamedAttributes:
     if missing or not names:
         raise ValueError(
             f"ckptkit.attributes: {type(owner).__name__} has no attribute {', '.join(missing) or 'without a name'}. "
-            "Name those that have a value when training begins; None is one"
+            "Name attributes that have a value when training begins; None counts as a value"
         )
     for name in names:
         _refuse_other_kinds(owner, name)
@@ -175,7 +175,7 @@ class ParameterHolder:
                 put(_refilled(now[place].value, value) if place in now else value)
                 taken.append(f"{place} = {in_words(value)}")
         if taken:
-            _log.info("%s goes on with %s, from the checkpoint", self._name, some(taken))
+            _log.info("%s continues with %s from the checkpoint", self._name, some(taken))
 
     def _late(self, place: str) -> Callable[[Any], None] | None:
         """Return what sets an attribute that the stored object had and this one does not have yet."""
@@ -230,7 +230,7 @@ def stateful_of(name: str, one: Any) -> Stateful:
     if not isinstance(one, NamedAttributes) and not holder.holds_tensors():
         raise TypeError(
             f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict(), and no parameters. Give it the "
-            f'two methods, or say what of it to store: {name}=ckptkit.attributes(it, "NAME", ...)'
+            f'two methods, or name the attributes to store: {name}=ckptkit.attributes(it, "NAME", ...)'
         )
     return holder
 

@@ -71,8 +71,8 @@ class Restore:
         worlds = Worlds(contents.world_size, world.size, state["train"]["first_world"])
         if sources.named_cells and worlds.before != worlds.now:
             raise ResumeError(
-                f"{contents.checkpoint} is of {worlds.before} ranks, here are {worlds.now}, and the cycles of a train "
-                f"cell that is given by name cannot be folded. Start {worlds.before} ranks"
+                f"{contents.checkpoint} was made by {worlds.before} ranks, this job has {worlds.now}, and the cycles "
+                f"of a train cell that is given by name cannot be converted. Start {worlds.before} ranks"
             )
         left = sources.counting.check(contents, state["train"], worlds if self._elastic else None)
         self._examination.judge()
@@ -177,13 +177,13 @@ def _give(name: str, one: Stateful, state: Any) -> str | None:
         return None
     if not takes_later and all(after.get(place) == before.get(place) for place in steady | before.keys()):
         raise ResumeError(
-            f"load_state_dict() of {name} ({type(one).__name__}) took nothing of what it was given: its state_dict() "
-            f"is what it was before, and not what is stored ({some(lost)}). Let it take its state over, then start "
-            "again: the checkpoint has it"
+            f"load_state_dict() of {name} ({type(one).__name__}) changed nothing: its state_dict() is still the one "
+            f"before, not the stored one ({some(lost)}). Make it load its state, then start again: the checkpoint "
+            "has the state"
         )
     return (
-        f"After load_state_dict(), state_dict() of {name} ({type(one).__name__}) is not what was stored: {some(lost)}. "
-        "If it takes that over later, or is meant to have it as this process made it, all is well"
+        f"After load_state_dict(), state_dict() of {name} ({type(one).__name__}) is not what was stored: "
+        f"{some(lost)}. This is correct if the object loads it later, or should keep the values of this process"
     )
 
 

@@ -21,8 +21,8 @@ from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 _WHY = (
-    'Saving(mid_cycle="rewind") begins the running cycle again, and this would be changed a second time by the '
-    'same micro-batches. Use "exact", which stores the accumulators, or "align", which saves at boundaries'
+    'Saving(mid_cycle="rewind") begins the running cycle again, and the same micro-batches would change this state '
+    'a second time. Use "exact", which stores the accumulators, or "align", which saves at boundaries'
 )
 
 
@@ -66,4 +66,4 @@ def check_rewindable(cell: nn.Cell) -> None:
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, Dropout)
     found = [f"{name} ({type(one).__name__})" for name, one in cell.cells_and_names() if isinstance(one, kinds)]
     if found:
-        raise ResumeError(f"{some(found)} keeps something of every micro-batch. {_WHY}.")
+        raise ResumeError(f"{some(found)} keeps state of every micro-batch. {_WHY}.")

@@ -73,8 +73,8 @@ class Switches:
         changed = self._put_gradients(self._restored["without_grad"]) + self._put_modes(self._restored["evaluating"])
         if changed:
             _log.warning(
-                "%s: put back to what it was at the save, which is not what the script set before its loop. To go on "
-                "with another setting, switch it within the loop, or start under another root",
+                "%s: restored to the value at the save, which is not what the script set before its loop. To "
+                "continue with another setting, switch it within the loop, or start under another root",
                 some(changed),
             )
 
@@ -98,8 +98,9 @@ class Switches:
             switched = sorted(f"{self._prefix}{name}" for name in set(now) ^ set(self._compiled))
             raise ResumeError(
                 f"set_train of {some(switched)} was switched before the first micro-step after the restore. In GRAPH "
-                "the interrupted training went on with the graph that it had compiled before, so this one is another. "
-                "Switch it before the training begins, or train in PYNATIVE_MODE; start under another root"
+                "mode, the interrupted training continued with the graph that it had compiled before, so this graph "
+                "is different. Switch it before the training begins, or train in PYNATIVE_MODE; start under another "
+                "root"
             )
 
     def _put_gradients(self, without: Collection[str]) -> list[str]:

@@ -92,8 +92,8 @@ def counters_of(adapter: CycleAdapter | None, delivered: int) -> CycleCounters:
         raise ResumeError(
             f"the train cell ({type(adapter).__name__}) says that it is at micro-step {micro_step} of cycles of {k}, "
             f"but {delivered} batches were delivered. Call it once per batch and for nothing else, with "
-            "state.count_delivered() after each call in a loop of your own; if its cycles differ in length, it is no "
-            "CycleAdapter: leave Training(cycle=...) out and every call counts as one."
+            "state.count_delivered() after each call in a loop of your own; if its cycles differ in length, it is "
+            "not a CycleAdapter: leave Training(cycle=...) out and every call counts as one."
         )
     return CycleCounters(k, micro_step, cycles, cycles, delivered, delivered - micro_step)
 
@@ -103,8 +103,8 @@ def check_restored(adapter: CycleAdapter | None, progress: Progress) -> None:
     if adapter is not None and _whole_number(adapter.micro_step) != progress.micro_step:
         raise StateMismatchError(
             f"the checkpoint was taken at micro-step {progress.micro_step} of its cycle, but after the restore the "
-            f"train cell ({type(adapter).__name__}) says {_whole_number(adapter.micro_step)}: its counter is in no "
-            "checkpoint. Make it a Parameter of the cell, or give the object that counts by name."
+            f"train cell ({type(adapter).__name__}) says {_whole_number(adapter.micro_step)}: its counter is not in "
+            "the checkpoint. Make it a Parameter of the cell, or give the object that counts by name."
         )
 
 

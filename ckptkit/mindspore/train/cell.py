@@ -257,7 +257,7 @@ class AccumulationTrainCell(nn.Cell):
         if (ranks := world().size) != self._ranks:
             raise ValueError(
                 f"this cell was made before mindspore.communication.init(), for {self._ranks} rank, not {ranks}. "
-                "Make it after"
+                "Make it after init()"
             )
 
     def _watched(self, *inputs: Any) -> Any:

@@ -88,17 +88,18 @@ def ranks_to_reduce_over() -> int:
     if mode == "stand_alone":
         if size > 1:
             raise ValueError(
-                f"this job has {size} ranks, but parallel_mode is 'stand_alone': each would train apart. Call {_SET} "
-                "before the train cell is made"
+                f"this job has {size} ranks, but parallel_mode is 'stand_alone': each would train separately. Call "
+                f"{_SET} before the train cell is made"
             )
         return 1
     if mode != "data_parallel":
         raise ValueError(
-            f"parallel_mode={mode!r} is not supported, 'data_parallel' is: every rank with the whole network. {_SET}"
+            f"parallel_mode={mode!r} is not supported. Use 'data_parallel', where every rank has the whole network: "
+            f"{_SET}"
         )
     if not initialized():
         raise ValueError(
-            "parallel_mode is 'data_parallel', but this process has joined no other: call "
+            "parallel_mode is 'data_parallel', but this process has not joined a group: call "
             "mindspore.communication.init() before the train cell is made"
         )
     if ms.get_auto_parallel_context("enable_parallel_optimizer"):

@@ -128,7 +128,7 @@ class OwnCounting:
         if counters.first_micro_step // batches_per_epoch != delivered // batches_per_epoch:
             raise ResumeError(
                 f'an epoch of {batches_per_epoch} batches ended within a cycle and remainder="{self._cell.remainder}" '
-                "was not carried out: call the train cell's end_epoch() after the last micro-step of each epoch, "
+                "was not applied: call the train cell's end_epoch() after the last micro-step of each epoch, "
                 "before the save there"
             )
 
@@ -245,10 +245,10 @@ class ForeignCounting:
         if taken == 1 or updates >= cycles:
             return None
         return (
-            f"{taken} batches of resumable() were taken before the first step() or save(), but the optimizers counted "
-            f"{updates} updates. If the loop reads ahead, a resume leaves out the batches that it holds: read ahead in "
-            "front of resumable() instead. If it adds up gradients or leaves batches out, all is well; say "
-            "Training(cycle=...), or call manager.step(state) after each batch, and this is not asked again"
+            f"{taken} batches of resumable() were taken before the first step() or save(), but the optimizers "
+            f"counted {updates} updates. If the loop reads ahead, a resume skips the batches that it holds: read "
+            "ahead before resumable() instead. If it adds up gradients or skips batches, this is correct; give "
+            "Training(cycle=...), or call manager.step(state) after each batch, to turn this check off"
         )
 
     def _steps(self) -> list[int]:
@@ -330,7 +330,7 @@ def _hint_at_boost(cell: nn.Cell) -> None:
         if isinstance(one, GradientAccumulation):
             _log.warning(
                 "%s accumulates by boost.GradientAccumulation (%s), and every call counts as a cycle: saves due by "
-                "optimizer_steps are due by calls. If each call calls it once, say so: "
+                "optimizer_steps are due by calls. If each call of the train cell calls it once, declare it: "
                 "Training(cycle=ckptkit.BoostCycle(it))",
                 *(type(cell).__name__, name or "itself"),
             )

@@ -81,4 +81,4 @@ def test_data_drawn_without_a_seed_are_noticed(tmp_path: Path) -> None:
     assert (exit_code, report) == (1, {})
     assert "ended with exit code 1 after 0 micro-steps" in said
     assert "was started as a restart is, without the seeds that the doctor sets in the lives before" in said
-    assert "the last one that was trained, is another one now" in said
+    assert "the last one that was trained, is different now" in said

@@ -145,7 +145,7 @@ def test_forgotten_initial_epoch(trained: Path) -> None:
     error = run(trained, (TRAIN, forgetful)).error
     # The error passed through five frames of MindSpore, which leaves it as it is.
     assert error.startswith("ckptkit.errors.ResumeError: training would begin at epoch 0")
-    assert "the run goes on in epoch 2" in error
+    assert "the run continues in epoch 2" in error
     assert "initial_epoch=2" in error
     assert committed(trained)[-1] == NEWEST
 

@@ -75,10 +75,13 @@ def assert_equal(found):
 def test_a_rank_that_would_train_apart_is_refused(launched):
     for one in launched(2, "pynative"):
         assert one["alone"] == "not refused"
-        assert "this job has 2 ranks, but parallel_mode is 'stand_alone': each would train apart" in one["stand_alone"]
+        assert (
+            "this job has 2 ranks, but parallel_mode is 'stand_alone': each would train separately"
+            in one["stand_alone"]
+        )
         assert "set_auto_parallel_context(parallel_mode='data_parallel')" in one["stand_alone"]
         assert "communication.init()" in one["not_joined"]
-        assert "parallel_mode='semi_auto_parallel' is not supported, 'data_parallel' is" in one["semi_auto"]
+        assert "parallel_mode='semi_auto_parallel' is not supported. Use 'data_parallel'" in one["semi_auto"]
         assert "enable_parallel_optimizer" in one["parallel_optimizer"]
         assert "was made before" in one["made_before"]
 

@@ -90,9 +90,9 @@ def _unread(names: Sequence[str]) -> Finding:
     return Finding(
         "unseen",
         names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
-        "it is too long to be read whole before training, so that what the rest of it carries from one batch to the "
-        "next goes unnamed",
-        "Give such state by name; `ckptkit doctor` tries whether any is left",
+        "it is too long to be examined completely before training, so state that the rest of it carries from one "
+        "batch to the next is not named",
+        "Give such state by name; `ckptkit doctor` checks whether any is left",
         certain=False,
     )
 
@@ -102,7 +102,7 @@ def _drawn(path: str, one: Any, who: str) -> Finding:
     return Finding(
         "unseen",
         f"{path} ({type(one).__name__})",
-        f"{who} {'draws' if draws else 'takes'} from it, and how far would be in no checkpoint",
+        f"{who} {'draws' if draws else 'takes'} from it, and its position would be in no checkpoint",
         f"Give it by name: StateManager(..., {_last_word(path)}=it), or draw from np.random"
         if draws
         else "Join it and the batches in one loader for ckptkit.data.resumable",

@@ -119,7 +119,7 @@ class Entropy(Rows):
         return self.x[index] + rng.standard_normal(FEATURES).astype(np.float32), self.y[index]
 
 
-@job(Refused(("is another one now",), "resume"), "graph")
+@job(Refused(("is different now",), "resume"), "graph")
 def source_seeded_by_the_system(run):
     train(run, ds.GeneratorDataset(Entropy(), ["x", "y"], num_parallel_workers=1).batch(BATCH))
 

@@ -390,7 +390,7 @@ def saves_by_hand_at_the_ends_of_epochs(run):
 
 
 @job(Told("previous"), "graph")
-@job(Refused(("got other memory", "ops.assign"), after=6), "pynative")
+@job(Refused(("got new memory", "ops.assign"), after=6), "pynative")
 def bold_driver(run):
     """The rate grows while the loss falls, and is halved where it rises."""
     cell = accumulating(Loss())

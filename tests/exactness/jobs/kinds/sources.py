@@ -503,7 +503,7 @@ def two_loaders_in_one(run):
     train(run, Both())
 
 
-@job(Refused(("can be iterated once only", "state_dict")), "graph", default=True)
+@job(Refused(("can be iterated only once", "state_dict")), "graph", default=True)
 def generator_function(run):
     def batches():
         yield from rows()

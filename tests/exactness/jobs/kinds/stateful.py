@@ -123,7 +123,7 @@ class Forgetful(Held):
         dict(state)
 
 
-@job(Refused(("held", "took nothing"), "resume"), "graph")
+@job(Refused(("held", "changed nothing"), "resume"), "graph")
 def state_that_is_not_loaded(run):
     hold(run, Forgetful(0, lambda value: value + 1))
 

@@ -793,7 +793,7 @@ def test_a_second_checkpoint_callback_is_refused_at_once(root):
     both = [checkpoints(root), checkpoints(root.with_name("other"))]
     for ckpt in both:
         ckpt.resume(job.model, job.data, epochs=1)
-    with pytest.raises(ck.ResumeError, match=r"two CheckpointCallbacks in one training.*mirror="):
+    with pytest.raises(ck.ResumeError, match=r"this training has two CheckpointCallbacks.*mirror="):
         job.model.train(1, job.data, callbacks=[steps, *both])
     assert steps.begun == 0
     assert names(root) == []

@@ -128,7 +128,7 @@ def test_non_numeric_metrics_do_not_end_training(root, shown):
     job = Job(fit=True)
     job.model._metric_fns["odd"] = Set()
     checkpoints(root, keep=ck.KeepBest(1, "mae", "min")).fit(job.model, 1, job.data, job.valid)
-    assert "the metric odd is no number" in shown()
+    assert "the metric odd is not a number" in shown()
     assert set(ck.CheckpointManager(root).checkpoints()[-1].metrics) == {"mae", "eval_loss"}
 
 

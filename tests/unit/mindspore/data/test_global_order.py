@@ -129,8 +129,11 @@ def test_any_world_deals_the_same_global_batches(worlds, micro_batch, more, epoc
         ({"rank": 0, "world_size": 3}, "8 micro-batches of 2, which 3 ranks cannot share evenly; 1, 2, 4, 8 ranks can"),
         ({"rank": 2, "world_size": 2}, "rank must be one of the 2 ranks, got 2"),
         ({"rank": 0}, "both rank and world_size"),
-        ({"rank": 0, "world_size": 1, "micro_batch": 3}, "global batch of 16 is not made of micro-batches of 3"),
-        ({"rank": 0, "world_size": 1, "global_batch": 72}, "70 samples make no global batch of 72"),
+        (
+            {"rank": 0, "world_size": 1, "micro_batch": 3},
+            "global batch of 16 cannot be divided into micro-batches of 3",
+        ),
+        ({"rank": 0, "world_size": 1, "global_batch": 72}, "70 samples are too few for a global batch of 72"),
         ({"rank": 0, "world_size": 1, "seed": -1}, "seed not negative"),
         ({"rank": 0, "world_size": 1, "micro_batch": 2.0}, "must be ints"),
     ],
@@ -151,7 +154,7 @@ def test_pipeline_with_other_sample_count_is_refused():
     order = ck.data.GlobalSampler(64, rank=0, world_size=1, **ORDER)
     with pytest.raises(ValueError, match="GlobalSampler of 64 samples, the source has 70"):
         source.dataset(["id", "noise"], ranks=order)
-    with pytest.raises(ValueError, match="shuffle=False goes to the GlobalSampler"):
+    with pytest.raises(ValueError, match="give shuffle=False to the GlobalSampler"):
         source.dataset(["id", "noise"], ranks=order, shuffle=False)
     with pytest.raises(ValueError, match=re.escape("ranks=ckptkit.data.GlobalSampler(...)")):
         source.dataset(["id", "noise"], num_shards=2, shard_id=0)
@@ -170,9 +173,13 @@ def test_only_pure_global_order_continues_in_other_world():
     reordered = (pipeline(0, 1).shuffle(4), pipeline(0, 1).repeat(2), pipeline(0, 1).skip(1))
     plain = ck.data.Augmented(Ids(), augment, seed=1).dataset(["id", "noise"]).batch(2)
     for other in (*reordered, plain):
-        with pytest.raises(ResumeError, match=r"is not that of a GlobalSampler alone.*1 ranks go on where 2 were"):
+        with pytest.raises(
+            ResumeError, match=r"does not come from a GlobalSampler alone.*1 ranks continue where 2 ranks stopped"
+        ):
             DatasetPosition(other, seed=9).folded(state, 2, 1)
-    with pytest.raises(ResumeError, match=r"in the checkpoint is not that of a GlobalSampler.*go on with 2 ranks"):
+    with pytest.raises(
+        ResumeError, match=r"in the checkpoint does not come from a GlobalSampler.*continue with 2 ranks"
+    ):
         DatasetPosition(pipeline(0, 1), seed=9).folded(recorded_by(plain), 2, 1)
 
 
@@ -263,12 +270,14 @@ def test_indices_go_on_in_another_world(samples, ranks, onto, ended):
 def test_what_else_is_iterated_stays_in_its_world():
     old = IterablePosition([1, 2, 3, 4])
     old.prepare(0, None)
-    with pytest.raises(ResumeError, match="nothing guarantees that 1 ranks go on in the data of list where 2 were"):
+    with pytest.raises(
+        ResumeError, match="nothing guarantees that 1 ranks continue in the data of list where 2 ranks stopped"
+    ):
         IterablePosition([1, 2, 3, 4]).folded(old.state(0), 2, 1)
     mine = IterablePosition(indices(0, 2))
     mine.prepare(0, None)
     next(mine.batches(1))
-    with pytest.raises(ResumeError, match="of 2 ranks are not whole for 4"):
+    with pytest.raises(ResumeError, match="of 2 ranks are not whole numbers for 4"):
         IterablePosition(indices(0, 4)).folded(mine.state(1), 2, 4)
     with pytest.raises(ResumeError, match="the order of the samples was"):
         IterablePosition(indices(0, 1, seed=6)).folded(mine.state(1), 2, 1)
@@ -286,7 +295,7 @@ def test_indices_not_begun_go_on_elsewhere():
 def test_other_order_or_partial_micro_step_is_refused():
     state = {"order": asdict(indices(0, 1).order), "epoch": 0, "samples": 6}
     with pytest.raises(
-        ValueError, match="6 samples are no whole micro-steps of 2 ranks with micro-batches of 2; 1 ranks"
+        ValueError, match="6 samples are not a whole number of micro-steps of 2 ranks with micro-batches of 2; 1 ranks"
     ):
         indices(0, 2).load_state_dict(state)
     with pytest.raises(ValueError, match="the order of the samples was"):

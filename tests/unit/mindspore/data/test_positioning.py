@@ -143,7 +143,9 @@ def test_another_batch_than_was_trained_last_is_refused(make, shown):
     state, _ = recorded_after(make, 5)
     position = resumed(make, 5, state | {"probe": "0" * 32})
     before = rng_digest()
-    with pytest.raises(ResumeError, match=r"<- NumpySlicesDataset: batch 4, the last one that was trained, is another"):
+    with pytest.raises(
+        ResumeError, match=r"<- NumpySlicesDataset: batch 4, the last one that was trained, is different"
+    ):
         rest(position, 5)
     assert ("replaying it instead" in shown()) == (make is pipeline)
     assert rng_digest() == before
@@ -397,7 +399,7 @@ def test_unshuffled_order_is_that_of_the_source():
 
 @pytest.mark.parametrize("option", ["sampler", "num_shards", "batch_sampler"])
 def test_another_order_beside_augmented_is_refused(option):
-    with pytest.raises(ValueError, match=f"{option}: the order is the EpochSampler's"):
+    with pytest.raises(ValueError, match=f"{option} cannot be set: the EpochSampler gives the order"):
         data.Augmented(Source(), lambda sample, rng: sample, seed=1).dataset(["x"], **{option: None})
 
 

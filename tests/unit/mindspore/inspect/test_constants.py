@@ -100,7 +100,7 @@ def test_constant_that_a_callback_sets_is_found(kind):
     cell = nn.SequentialCell(nn.Dense(4, 4), Weighted())
     (found,) = constants_in_callbacks([kind(cell[1])], [cell])
     assert str(found).startswith(f"{kind.__name__}: ")
-    assert "sets 1.alpha, which a compiled graph has as it was at its first call" in str(found)
+    assert "sets 1.alpha, but a compiled graph keeps the value of its first call" in str(found)
     assert not found.certain
 
 
@@ -152,7 +152,7 @@ def set_beside_a_loop(cell):
 def test_constant_that_a_loop_sets_is_found(loop, at):
     (found,) = loop(Weighted())
     assert str(found).startswith(f"the loop: {at}() in test_constants.py:")
-    assert "sets the train cell.alpha, which a compiled graph has" in str(found)
+    assert "sets the train cell.alpha, but a compiled graph keeps" in str(found)
 
 
 @pytest.mark.parametrize(("mode", "count"), [("graph", 1), ("pynative", 0)])

@@ -73,7 +73,7 @@ def test_the_first_replicas_tile_the_whole(tensor_map):
         ({"field_size": 3}, (0, 1), "by fields"),
         ({"uniform_split": False}, (0, 1), "uneven"),
         ({"full_shape": [7, 6]}, (0, 1), "does not divide"),
-        ({"slice_shape": [24]}, (0, 1), "another shape"),
+        ({"slice_shape": [24]}, (0, 1), "gives the part"),
         ({"opt_shard_group": "g"}, (0, 1), "opt_shard_group is 'g'"),
         ({}, (0, 2), "opt_shard_group is ''"),
         ({"opt_shard_group": "g"}, (1, 2), "not \\(1, 2\\) in its group"),

@@ -122,7 +122,7 @@ def test_imported_loss_scale_is_ignored_and_named(root, tmp_path, shown):
     ms.save_checkpoint([{"name": name, "data": one} for name, one in named_in(cells[0], "scale").items()], str(file))
     import_weights(file, root)
     ck.CheckpointManager(root).restore(ck.StateManager(cells[1]))
-    assert "imported, but no weights of this training, and ignored: scale" in shown()
+    assert "imported, but not weights of this training, and ignored: scale" in shown()
     assert float(cells[1].scale) == 64
     assert cells[1].network.out.weight.asnumpy().tobytes() == cells[0].network.out.weight.asnumpy().tobytes()
 

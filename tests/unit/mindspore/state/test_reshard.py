@@ -220,8 +220,10 @@ def test_log_reports_fold_and_inexact_parts(caplog):
     checkpoint = saved(2, 2, 1)
     with caplog.at_level(logging.WARNING, "ckptkit"):
         resumed(checkpoint, 1, 4)
-    (record,) = [one.getMessage() for one in caplog.records if "goes on with" in one.getMessage()]
-    assert "made by 2 ranks and goes on with 1: accumulation steps 2 -> 4, micro-step 1 -> 2, batches 1 -> 2" in record
+    (record,) = [one.getMessage() for one in caplog.records if "continues with" in one.getMessage()]
+    assert (
+        "made by 2 ranks and continues with 1: accumulation steps 2 -> 4, micro-step 1 -> 2, batches 1 -> 2" in record
+    )
     assert "equal up to floating-point order and rounding, and so are the accumulators" in record
     assert "BatchNorm statistics and random state, comes from rank 0 here" in record
     assert "and the data, which the loop positions itself" in record
@@ -510,7 +512,7 @@ def test_cell_given_by_name_keeps_its_world(elastic):
     other = train_cell(3)
     state = manager(4, other=other, elastic=elastic)
     before = tensors(state.cell), tensors(other)
-    advice = "a train cell that is given by name cannot be folded. Start 2 ranks" if elastic else "2 ranks"
+    advice = "a train cell that is given by name cannot be converted. Start 2 ranks" if elastic else "2 ranks"
     with pytest.raises(ResumeError, match=advice):
         state.apply(checkpoint.for_rank(0))
     assert (tensors(state.cell), tensors(other)) == before
@@ -587,7 +589,7 @@ def test_without_a_global_order_nothing_is_changed():
     contents = Checkpoint.of(states).for_rank(0)
     source = ck.data.Augmented(Ids(), lambda sample, rng: sample, seed=1)
     dataset = source.dataset(["x", "y"]).batch(2)
-    unchanged_by(manager(8, dataset=dataset), contents, ResumeError, "not that of a GlobalSampler alone")
+    unchanged_by(manager(8, dataset=dataset), contents, ResumeError, "does not come from a GlobalSampler alone")
 
 
 def test_index_loop_continues_in_another_world():

@@ -219,7 +219,9 @@ def test_frozen_predicate_is_asked_about_networks_only(make):
 
 @pytest.mark.parametrize("name", ["global_step", "accum.divisor", "beta1_power", "learning_rate"])
 def test_frozen_name_beyond_networks_is_refused(name):
-    with pytest.raises(ck.StateMismatchError, match=rf"no network's: {name}\. .*Take them out of frozen="):
+    with pytest.raises(
+        ck.StateMismatchError, match=rf"do not belong to a network: {name}\. .*Remove them from frozen="
+    ):
         StateManager(accumulation_cell(3, network=Wide), frozen=["table", name])
 
 
@@ -237,7 +239,7 @@ def loose(network):
 @pytest.mark.parametrize("frozen", [["table", "hidden.weight"], lambda name: not name.startswith("norm")])
 def test_frozen_and_updated_by_the_optimizer_is_refused(make, frozen):
     cells = make(Wide)
-    with pytest.raises(ck.StateMismatchError, match=r"hidden\.weight.*Take them out of frozen=") as caught:
+    with pytest.raises(ck.StateMismatchError, match=r"hidden\.weight.*Remove them from frozen=") as caught:
         StateManager(cells, frozen=frozen)
     assert "table" not in str(caught.value)
 

@@ -73,10 +73,8 @@ def test_modes_of_first_micro_step_return_in_graph(tmp_path):
 
 def test_what_is_put_back_is_named(tmp_path, shown):
     whole_and_resumed(tmp_path, "pynative", parameters_in=[2], norm_in=[2])
-    assert (
-        "requires_grad of hidden.weight, requires_grad of hidden.bias: put back to what it was at the save" in shown()
-    )
-    assert "set_train of norm: put back to what it was at the save" in shown()
+    assert "requires_grad of hidden.weight, requires_grad of hidden.bias: restored to the value at the save" in shown()
+    assert "set_train of norm: restored to the value at the save" in shown()
 
 
 class FreezingFirst(Switching):

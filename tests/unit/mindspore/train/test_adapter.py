@@ -230,7 +230,7 @@ def test_a_counter_outside_of_the_checkpoint_is_noticed(root, delivered, micro_s
         says.micro_step = micro_step
         state.count_delivered(delivered)
         manager.save(state)
-    said = rf"micro-step {micro_step} .*Says\) says {now}: its counter is in no checkpoint"
+    said = rf"micro-step {micro_step} .*Says\) says {now}: its counter is not in the checkpoint"
     with pytest.raises(ck.StateMismatchError, match=said):
         ck.CheckpointManager(root).restore(StateManager(Mlp(), training=Training(cycle=Says(K, now))))
 

@@ -338,7 +338,7 @@ def test_switches_of_second_cell_are_put_back(shown):
     state.iterator_made()
     assert not second.network.out.bias.requires_grad
     assert not second.network.out.training
-    assert "requires_grad of d/d.out.bias, set_train of d/out: put back to what it was at the save" in shown()
+    assert "requires_grad of d/d.out.bias, set_train of d/out: restored to the value at the save" in shown()
     second.network.out.bias.requires_grad = True
     state.progress()
     assert second.network.out.bias.requires_grad, "from the loop's beginning on, switching is its own"
@@ -360,7 +360,7 @@ def test_memory_that_second_cell_ignores_fails_saves():
     ops.assign(second.network.out.bias, ms.Tensor(np.ones(3, np.float32)))
     train(3)
     second.network.out.bias.set_data(ms.Tensor(np.ones(3, np.float32)))
-    with pytest.raises(ck.ResumeError, match=r"^d/d\.out\.bias got other memory after the first update"):
+    with pytest.raises(ck.ResumeError, match=r"^d/d\.out\.bias got new memory after the first update"):
         train(4)
 
 
