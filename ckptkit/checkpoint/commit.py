@@ -128,7 +128,7 @@ def void_or_leave(storage: Storage, name: CheckpointName, token: str) -> bool:
     try:
         return isinstance(void(storage, name, token), Void)
     except CorruptCheckpointError as error:
-        _log.warning("%s; the folder at %s stays unchanged", error, storage.url)
+        _log.warning("%s; the folder stays unchanged, at %s", error, storage.url)
         return False
 
 

@@ -139,7 +139,7 @@ def refused_while_away(root, disk):
     away = disk.rename(disk.with_name("away"))
     before = tree(root)
     for ask in (Life(root).restore, Life(root).manager.latest, Life(root).manager.checkpoints):
-        with pytest.raises(StorageError, match=r"is a link to .*disk, which is not there"):
+        with pytest.raises(StorageError, match=r"is a link to .*disk, which does not exist"):
             ask()
     assert tree(root) == before
     away.rename(disk)

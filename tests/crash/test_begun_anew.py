@@ -58,7 +58,7 @@ def test_committed_moment_hides_no_new_owner(root, save):
     started(root, 2, 3)
     before = tree(root)
     for _ in range(2):
-        with pytest.raises(StaleAttemptError, match="began anew"):
+        with pytest.raises(StaleAttemptError, match="a new run began"):
             save(old.manager, old.run)
     with pytest.raises(StaleAttemptError):
         old.manager.close()

@@ -675,7 +675,7 @@ def test_failed_upload_with_unreadable_commit_stays(tmp_path, caplog):
     before = files_of(tmp_path / "mirror", name_at(1, 3))
     life.saved_at(4)
     assert files_of(tmp_path / "mirror", name_at(1, 3)) == {**before, key: b"{"}
-    assert f"the folder at {tmp_path / 'mirror'} stays unchanged" in warnings_in(caplog)
+    assert f"the folder stays unchanged, at {tmp_path / 'mirror'}" in warnings_in(caplog)
     assert "could not be removed" not in warnings_in(caplog)
 
 
