@@ -49,7 +49,7 @@ def demo(
         str | None, typer.Option(help="Keep both runs below this path or URL, which must be new or empty.")
     ] = None,
     mode: Annotated[Literal["graph", "pynative"], typer.Option(help="MindSpore's execution mode.")] = "graph",
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the network and the data order.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the network and the data order.")] = 1,
 ) -> None:
     """Train on real digits, kill it with SIGKILL three times, resume, and compare every bit."""
     from ckptkit.cli.commands.demo import run_demo
@@ -96,12 +96,12 @@ def show(
     tensor: Annotated[
         str | None, typer.Option(metavar="NAME", help="Read this tensor, verify it and summarise its elements.")
     ] = None,
-    histogram: Annotated[bool, typer.Option("--histogram", help="And count them in intervals.")] = False,
+    histogram: Annotated[bool, typer.Option("--histogram", help="Also count them in intervals.")] = False,
     state: Annotated[
-        bool, typer.Option("--state", help="Show what is no tensor of the model: counters, data position, RNG.")
+        bool, typer.Option("--state", help="Show the state besides the model's tensors: counters, data position, RNG.")
     ] = False,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Files, tensors and state of this rank. Without it: all files, else 0.")
+        int | None, typer.Option(min=0, help="Show this rank. Default: all files; tensors and state of rank 0.")
     ] = None,
     options: Options = None,
     as_json: AsJson = False,
@@ -157,15 +157,15 @@ def copy(
         str | None,
         typer.Option(
             metavar="NAME|latest",
-            help="Copy this one alone, as a new run that goes on from it.",
+            help="Copy this one alone, as a new run that continues from it.",
             autocompletion=complete_checkpoint,
         ),
     ] = None,
     source_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the source's storage; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the source's storage; repeatable.")
     ] = None,
     target_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the target's storage; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the target's storage; repeatable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -230,15 +230,15 @@ def diff(
         ),
     ],
     b: Annotated[
-        str | None, typer.Argument(help="As A; without it the newest.", autocompletion=complete_checkpoint)
+        str | None, typer.Argument(help="Like A; default: the newest.", autocompletion=complete_checkpoint)
     ] = None,
     *,
-    other_root: Annotated[str | None, typer.Option(metavar="URL", help="Where B lies, if not at ROOT.")] = None,
+    other_root: Annotated[str | None, typer.Option(metavar="URL", help="The root of B, if it is not ROOT.")] = None,
     top: Annotated[int, typer.Option(min=0, help="How many of the leaves that differ to list.")] = 20,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 also where anything differs.")] = False,
     options: Options = None,
     other_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the other root's storage; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the other root's storage; repeatable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -277,11 +277,11 @@ def prune(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            help="What stays: latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:max|min; repeatable, each keeps some.",
+            help="What to keep: latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:max|min; repeatable, each keeps some.",
         ),
     ] = None,
-    branches: Annotated[bool, typer.Option("--branches", help="Also remove what lies off the lineage.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and remove nothing.")] = False,
+    branches: Annotated[bool, typer.Option("--branches", help="Also remove what is off the lineage.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     options: Options = None,
     as_json: AsJson = False,
@@ -306,7 +306,7 @@ def doctor(
     steps: Annotated[int, typer.Option(min=2, help="Micro-steps of each life.")] = 24,
     kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 3,
     every_micro_step: Annotated[bool, typer.Option(help="Kill after each micro-step; one life for each.")] = False,
-    seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Where the script sets none.")] = 1,
+    seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Seed to set where the script sets none.")] = 1,
     keep: Annotated[str | None, typer.Option(help="A new or empty folder for traces and logs, which stay.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that each life may take.")] = 3600,
     as_json: AsJson = False,
@@ -339,15 +339,15 @@ def export_file(
     *,
     file: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="What to write, on this machine.")],
     file_format: Annotated[
-        Literal["ckpt", "safetensors"] | None, typer.Option("--format", help="Default: as the name of FILE ends.")
+        Literal["ckpt", "safetensors"] | None, typer.Option("--format", help="Default: the ending of FILE.")
     ] = None,
     with_optimizer: Annotated[
-        bool, typer.Option("--with-optimizer", help="Also what the optimizer owns, such as moments.")
+        bool, typer.Option("--with-optimizer", help="Also export what the optimizer owns, such as moments.")
     ] = False,
     name_map: NameMap = None,
     rename: Rename = None,
     drop: Drop = None,
-    rank: Annotated[int, typer.Option(min=0, help="Whose to take where each rank has its own.")] = 0,
+    rank: Annotated[int, typer.Option(min=0, help="Take the values of this rank where each rank has its own.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
     options: Options = None,
     as_json: AsJson = False,
@@ -373,7 +373,7 @@ def export_file(
 )
 def import_file(
     file: Annotated[str, typer.Argument(help="A .ckpt or .safetensors file on this machine.")],
-    root: Annotated[str, typer.Argument(help="The root of the new run, where there is nothing yet: a path or a URL.")],
+    root: Annotated[str, typer.Argument(help="The root of the new run, which must be empty: a path or a URL.")],
     *,
     name_map: NameMap = None,
     rename: Rename = None,

@@ -35,7 +35,7 @@ def refuse_no_run(storage: Storage) -> None:
 
 def _why(storage: Storage) -> str | None:
     if isinstance(storage, LocalStorage) and not os.path.isdir(storage.url):
-        return f"{storage.url} does not exist, so there is no run. Look for a typo, or for a disk that is not mounted"
+        return f"{storage.url} does not exist, so there is no run. Check for a typo, or for a disk that is not mounted"
     top = storage.list("")
     names = {name for name in (*top.folders, *top.files) if not name.startswith(".")}
     if not names or names & _A_RUNS:
@@ -43,5 +43,5 @@ def _why(storage: Storage) -> str | None:
     below = [name for name in sorted(top.folders)[:_MOST_LOOKED_AT] if RUN in storage.list(name).files][:_MOST_NAMED]
     if below:
         roots = ", ".join(f"{storage.url.rstrip('/')}/{name}" for name in below)
-        return f"{storage.url} is no run, but there are runs below it. Give the root of one, such as {roots}"
-    return f"{storage.url} holds files ({', '.join(sorted(names)[:_MOST_NAMED])}, ...), but no run. Look for a typo"
+        return f"{storage.url} is not a run, but there are runs below it. Give the root of one, such as {roots}"
+    return f"{storage.url} holds files ({', '.join(sorted(names)[:_MOST_NAMED])}, ...), but no run. Check for a typo"

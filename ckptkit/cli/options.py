@@ -43,13 +43,13 @@ Checkpoint = Annotated[
 Options = Annotated[
     list[str] | None,
     typer.Option(
-        "--option", metavar="NAME=VALUE", help="Of the storage, such as endpoint_url=https://...; repeatable."
+        "--option", metavar="NAME=VALUE", help="Option of the storage, such as endpoint_url=https://...; repeatable."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 NameMap = Annotated[
     str | None,
-    typer.Option("--map", metavar="FILE.json", help="The new name by the old one; null leaves it out."),
+    typer.Option("--map", metavar="FILE.json", help="Maps old names to new ones; null leaves a name out."),
 ]
 Rename = Annotated[
     list[str] | None,

@@ -75,21 +75,21 @@ def open_root(
 def _value(name: str, text: str) -> str | bool | int | float | timedelta:
     """Convert ``text``, the value of the option ``name``; raises ValueError if it is invalid."""
     if name in _NOT_HERE:
-        raise ValueError("is no single value; a command line takes none of these")
+        raise ValueError("is not a single value; the command line does not accept it")
     if name in _TEXTS:
         return text
     duration = _DURATION.fullmatch(text)
     if name in _DURATIONS:
         if duration is None:
-            raise ValueError(f"a duration such as 90, 90s, 5m or 1.5h is wanted, not {text!r}")
+            raise ValueError(f"expected a duration such as 90, 90s, 5m or 1.5h, got {text!r}")
         return _span(duration)
     if name in _SWITCHES or text.lower() in _SWITCH:
         if text.lower() not in _SWITCH:
-            raise ValueError(f"true or false is wanted, not {text!r}")
+            raise ValueError(f"expected true or false, got {text!r}")
         return _SWITCH[text.lower()]
     if name in _COUNTS or _INTEGER.fullmatch(text):
         if not _INTEGER.fullmatch(text):
-            raise ValueError(f"an integer is wanted, not {text!r}")
+            raise ValueError(f"expected an integer, got {text!r}")
         return int(text)
     if _FLOAT.fullmatch(text):
         return float(text)

@@ -102,7 +102,7 @@ class Fault:
             return False
         # Checked here and not in the constructor: only the nth call shows which operation it is.
         if self.when == "during" and call.operation not in DIVISIBLE:
-            raise AssertionError(f"a fault during {call.operation} was asked for; it is atomic")
+            raise AssertionError(f"a fault during {call.operation} was requested, but it is atomic")
         return True
 
     def happen(self, call: Call) -> None:

@@ -174,7 +174,7 @@ class NumpyRun:
             )
         if contents.world_size != self.world.size:
             raise ResumeError(
-                f"{contents.checkpoint} is of {contents.world_size} ranks, this job has {self.world.size}"
+                f"{contents.checkpoint} was made by {contents.world_size} ranks, this job has {self.world.size}"
             )
         rng = decode_tree(contents.state["rng"], contents.state_tensors)
         self._fence()

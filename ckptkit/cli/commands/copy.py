@@ -28,7 +28,7 @@ _RESUME = "Nothing that was copied is lost: the same command copies the rest."
 
 _ENDS = {
     "copied": "copied",
-    "present": "was there already, the same:",
+    "present": "was already there, identical:",
     "pruned": "skipped, since the source removed it meanwhile:",
     "corrupt": "skipped, since it is corrupt:",
 }
@@ -102,9 +102,9 @@ def _print_summary(url: str, copied: Copied) -> None:
         f"({decimal(copied.copied_bytes)}; {decimal(copied.found_bytes)} were there and compared)",
     )
     if copied.checkpoint is not None:
-        _print(console, f"a run of its own that goes on from {copied.checkpoint}")
+        _print(console, f"a new run that continues from {copied.checkpoint}")
     for name in copied.kept:
-        _print(console, f"kept, though the source has it no more: {name}")
+        _print(console, f"kept, although the source no longer has it: {name}")
     for name in copied.pruned:
         _print(console, f"{_ENDS['pruned']} {name}")
 

@@ -214,6 +214,6 @@ def _disagreeing(life: Life, reference: Life, kind: str) -> list[int]:
 def _report_crash(folder: Path, name: str, exit_code: int) -> int:
     log = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
     console = Console(stderr=True)
-    console.print(f"[red]the process {name} ended with {exit_code}, which was not planned. Its last words:[/red]")
+    console.print(f"[red]the process {name} ended with {exit_code}, which was not planned. Its last output:[/red]")
     console.print(log[-3000:], highlight=False, markup=False)
     return 1

@@ -65,7 +65,7 @@ def _failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
         return 1, str(error)
     if isinstance(error, FileNotFoundError | PermissionError) and error.filename == command[0]:
         return 2, f"{command[0]} cannot be started: {error.strerror}"
-    return 3, f"the scratch folder cannot be used: {error}. Give another one with --keep, or make room"
+    return 3, f"the scratch folder cannot be used: {error}. Give another one with --keep, or free some space"
 
 
 class _Lives:
@@ -116,8 +116,9 @@ def _print(report: Report, command: str, kept: Path | None) -> None:
         console.print(_headline(report), style="bold green")
         if report.other_losses:
             console.print(
-                f"note: the loss reported after micro-step {', '.join(map(str, report.other_losses))} was another one "
-                "in some life, though batch, gradients and weights were equal: most likely its kernel rounded otherwise"
+                f"note: the loss reported after micro-step {', '.join(map(str, report.other_losses))} was different "
+                "in some life, although batch, gradients and weights were equal: most likely its kernel rounded "
+                "differently"
             )
         for note in report.notes[:5]:
             console.print(
@@ -136,13 +137,13 @@ def _headline(report: Report) -> str:
     losses = "1 reported loss was" if others == 1 else f"{others} reported losses were"
     return (
         "exact: state, batches and gradients of every interrupted life are those of the uninterrupted one, bit for "
-        f"bit; {losses} rounded otherwise"
+        f"bit; {losses} rounded differently"
     )
 
 
 def _print_difference(console: Console, report: Report, difference: Difference) -> None:
     at = difference.expected.progress
-    what = ", ".join(difference.names[:4]) or "it did not come so far"
+    what = ", ".join(difference.names[:4]) or "it did not get that far"
     more = f" and {len(difference.names) - 4} more" if len(difference.names) > 4 else ""
     console.print("NOT exact", style="bold red")
     console.print(

@@ -36,7 +36,9 @@ class NameOptions:
         if self.map_file is None:
             return Renames.of(self.renamed, self.dropped)
         if self.renamed or self.dropped:
-            raise ValueError("--map says all of it: put what --rename and --drop say into the file (null drops a name)")
+            raise ValueError(
+                "--map cannot be combined with --rename or --drop: put those names into the file (null drops a name)"
+            )
         return Renames.read(self.map_file)
 
 
@@ -115,7 +117,7 @@ def _words_of_export(done: Exported) -> Iterator[str]:
 def _words_of_import(done: Imported) -> Iterator[str]:
     yield f"{done.file}: {done.tensors} tensors, {size(done.size_bytes)} in {done.checkpoint} of {done.root}"
     if done.ignored:
-        yield f"left in the file, since it is no weight: {_some(done.ignored)}"
+        yield f"not imported, because it is not a weight: {_some(done.ignored)}"
     yield f"not in it, and begun afresh by the first start on this root: {', '.join(done.not_in_it)}"
 
 

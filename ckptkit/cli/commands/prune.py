@@ -30,7 +30,7 @@ from ckptkit.storage import Storage
 from ckptkit.tools.prune.plan import PrunePlan, Rule, plan_prune
 from ckptkit.tools.prune.prune import Pruned, prune
 
-_RESUME = "What was to stay is untouched: the same command removes the rest."
+_RESUME = "The checkpoints to keep are untouched: the same command removes the rest."
 _KEEPS = "latest:N, every:OPTIMIZER_STEPS or best:N:METRIC:max|min"
 
 
@@ -64,11 +64,11 @@ def run_prune(
     """
     rules = [Rule(one, parse_keep(one)) for one in keep]
     if not rules and not branches:
-        raise WrongUsageError(
-            f"say what to keep: --keep {_KEEPS}; or --branches to remove only what is off the lineage"
-        )
+        raise WrongUsageError(f"give --keep {_KEEPS}; or --branches to remove only what is off the lineage")
     if not (yes or dry_run) and (ask is None or as_json):
-        raise WrongUsageError("nobody can be asked here: --yes removes without a question, --dry-run removes nothing")
+        raise WrongUsageError(
+            "there is no terminal to confirm in: --yes removes without a question, --dry-run removes nothing"
+        )
     storage = open_root(root, options, writes=not dry_run)
     plan = plan_prune(storage, rules, branches=branches)
     if not plan.decisions:
@@ -151,10 +151,12 @@ def _print_plan(url: str, plan: PrunePlan) -> None:
         return
     console_for_tables().print(_table(url, plan))
     if plan.remains:
-        _print(f"remains of what was no checkpoint or is none any more: {', '.join(map(str, plan.remains))}")
+        _print(
+            f"remains of folders that never were, or no longer are, checkpoints: {', '.join(map(str, plan.remains))}"
+        )
     if plan.frozen:
         attempts = ", ".join(map(str, plan.frozen))
-        _print(f"shared weights that no checkpoint will refer to any more: of attempt {attempts}")
+        _print(f"shared weights that no checkpoint will use: of attempt {attempts}")
     stays = len(plan.decisions) - len(plan.doomed)
     _print(f"{_counted(len(plan.doomed))} to be removed, {stays} to stay; {size(plan.freed_bytes)} to be freed")
 

@@ -137,13 +137,13 @@ def run_show(
 def look(storage: Storage, checkpoint: str, wanted: Wanted) -> Shown:
     """Read what ``wanted`` asks for; raises the same exceptions as `run_show`."""
     if wanted.histogram and wanted.tensor is None:
-        raise WrongUsageError("--histogram is of one tensor: give --tensor NAME, too; --tensors lists the names")
+        raise WrongUsageError("--histogram needs --tensor NAME; --tensors lists the names")
     opened = open_wanted(storage, checkpoint)
     attempt = Documents(storage).document(opened.name.attempt)
     ranks = opened.manifest.world_size
     rank = wanted.rank or 0
     if not 0 <= rank < ranks:
-        raise WrongUsageError(f"{opened.name} has the ranks 0 to {ranks - 1}, there is no rank {rank}")
+        raise WrongUsageError(f"{opened.name} has the ranks 0 to {ranks - 1}; there is no rank {rank}")
     tensors = None
     if wanted.tensors:
         leaves = StoredLeaves(opened.ranks).of_rank(rank)

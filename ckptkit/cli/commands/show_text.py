@@ -75,15 +75,15 @@ def _progress(at: Progress) -> str:
 
 
 def _attempt(attempt: AttemptDocument) -> str:
-    began = "started fresh" if attempt.parent is None else f"went on from {attempt.parent}"
+    began = "started fresh" if attempt.parent is None else f"continued from {attempt.parent}"
     branch = f", chosen as {attempt.branch}" if attempt.branch is not None else ""
     return f"{attempt.attempt}, on {attempt.host} since {attempt.created_at}; {began}{branch}"
 
 
 def _cost(cost: Cost) -> str:
     return (
-        f"training stood still for {cost.stall_seconds + cost.fence_wait_seconds:.3f} s; "
-        f"writing took {cost.write_seconds:.3f} s, digests {cost.digest_seconds:.3f} s"
+        f"training waited for {cost.stall_seconds + cost.fence_wait_seconds:.3f} s; writing took "
+        f"{cost.write_seconds:.3f} s, digests {cost.digest_seconds:.3f} s"
     )
 
 

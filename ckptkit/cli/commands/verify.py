@@ -123,9 +123,9 @@ def _print_audit(url: str, found: Audit, read_bytes: int, seconds: float) -> Non
                 _print(console, f"  {problem.file if again else problem.message}{again}", style="red")
                 told.add(problem.message)
         elif proof.outcome == "removed":
-            _print(console, f"{proof.name} was removed while it was looked at, which is no problem")
+            _print(console, f"{proof.name} was removed during verification, which is not a problem")
     if found.uncommitted:
-        _print(console, f"without a COMMIT, so no checkpoint: {', '.join(found.uncommitted)}")
+        _print(console, f"without a COMMIT, so not a checkpoint: {', '.join(found.uncommitted)}")
         _print(
             console, "  a save that is under way, or one that ended early; the next start removes what is left of it"
         )
@@ -154,12 +154,12 @@ def _print_start(console: Console, start: Start, is_any_whole: bool) -> None:
         _print(console, "a start on this run begins afresh")
         return
     if not start.passed_over:
-        _print(console, f"a start goes on from {start.checkpoint}")
+        _print(console, f"a start continues from {start.checkpoint}")
         return
     _print(
         console,
-        f"a start passes over {', '.join(start.passed_over)} and goes on from {start.checkpoint}; training since then "
-        "is repeated",
+        f"a start passes over {', '.join(start.passed_over)} and continues from {start.checkpoint}; training since "
+        "then is repeated",
         style="bold yellow",
     )
     _print(

@@ -29,13 +29,13 @@ def last_attempt(source: Storage, index: Index, alone: CheckpointName | None) ->
             if not any(index.is_committed(name) for name in index.names):
                 raise CheckpointNotFoundError(f"there is no committed checkpoint at {source.url}")
             raise CorruptCheckpointError(
-                f"no file below attempts/ at {source.url} can be read, so that no checkpoint there can be checked"
+                f"no file below attempts/ at {source.url} can be read, so no checkpoint there can be checked"
             )
         # The source may forget any other start before this copy ends (docs/adr/0033-what-stays.md).
         with_commit = (one for one in reversed(readable) if any(map(index.is_committed, index.names_of(one.attempt))))
         return next(with_commit, readable[-1]).attempt
     if alone.attempt == MAX_ATTEMPT:
-        raise ResumeError(f"{alone} is of the last attempt that the format has a number for; copy the whole run")
+        raise ResumeError(f"{alone} belongs to the last attempt number of the format; copy the whole run")
     return alone.attempt + 1
 
 

@@ -96,7 +96,7 @@ def _alone(index: Index, wanted: str | None, begun: RunDocument | None) -> Check
         if wanted != recorded:
             raise
         raise CheckpointNotFoundError(
-            f"{error}. The target holds what was copied of it so far; copy another one to another root."
+            f"{error}. The target holds the part that was copied so far; copy another checkpoint to another root."
         ) from error
     if first is None:
         raise CheckpointNotFoundError("there is no committed checkpoint to copy")
@@ -221,7 +221,7 @@ class _Copy:
         except CorruptCheckpointError as error:
             raise ResumeError(
                 f"the copy at {self._target.url} cannot be completed: it ends with a document that "
-                f"{self._source.url} does not have whole any more ({error}). {ADVICE}"
+                f"{self._source.url} no longer has intact ({error}). {ADVICE}"
             ) from error
 
     def _attempts(self, index: Index) -> dict[str, bytes]:

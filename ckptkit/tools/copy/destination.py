@@ -86,12 +86,13 @@ class Destination:
             return
         found = self.run.copied_from
         if found is None:
-            raise ResumeError(f"{self._storage.url} holds a run of its own, by its {RUN}. {ADVICE}")
+            raise ResumeError(f"{self._storage.url} holds a run that is not a copy, according to its {RUN}. {ADVICE}")
         is_other = (found.run_id, found.checkpoint) != (origin.run_id, origin.checkpoint)
         if is_other or (origin.run_id is None and found.url != origin.url):  # its URL identifies a source without id
             what = f"the checkpoint {found.checkpoint}" if found.checkpoint else "the whole run"
             raise ResumeError(
-                f"{self._storage.url} holds a copy of something else, by its {RUN}: {what} of {found.url}. {ADVICE}"
+                f"{self._storage.url} holds a copy of something else, according to its {RUN}: {what} of {found.url}. "
+                f"{ADVICE}"
             )
 
     def examine(self, index: Index, attempts: Mapping[str, bytes], planned: Collection[CheckpointName]) -> Others:
@@ -113,8 +114,8 @@ class Destination:
             if key in attempts:
                 if document_at(self._storage, key) != attempts[key]:
                     raise ResumeError(
-                        f"{key} at {self._storage.url} is not that of {self._source_url}: another job went on there. "
-                        f"{ADVICE}"
+                        f"{key} at {self._storage.url} differs from the one at {self._source_url}: another job "
+                        f"continued there. {ADVICE}"
                     )
             elif not self._is_expected(key, index, expected):
                 raise self._damaged(key) if key in documented else self._foreign(key)
@@ -162,7 +163,7 @@ class Destination:
             verify(self._storage, opened)
         except (CorruptCheckpointError, CheckpointNotFoundError) as error:
             raise ResumeError(
-                f"{name} lies at {self._storage.url} and not at {self._source_url} any more, and is damaged: {error}. "
+                f"{name} is at {self._storage.url} but no longer at {self._source_url}, and is damaged: {error}. "
                 f"{ADVICE}"
             ) from error
         for key in sorted(keys - {file.key for file in files_of(opened)}):
@@ -204,13 +205,13 @@ class Destination:
 
     def _damaged(self, key: str) -> ResumeError:
         return ResumeError(
-            f"{key} cannot be read at {self._source_url}, so nothing tells whether that at {self._storage.url} is the "
-            "same. If no job was started on the copy, it is: put it back at the source. Else copy to a root that is "
-            "new. Nothing was changed."
+            f"{key} cannot be read at {self._source_url}, so it is unknown whether the file at {self._storage.url} "
+            "is the same. If no job was started on the copy, it is the same: copy it back to the source. Otherwise "
+            "copy to a new root. Nothing was changed."
         )
 
     def _foreign(self, key: str) -> ResumeError:
-        return ResumeError(f"{key} lies at {self._storage.url} and not at {self._source_url}. {ADVICE}")
+        return ResumeError(f"{key} is at {self._storage.url} but not at {self._source_url}. {ADVICE}")
 
 
 def _is_created(key: str) -> bool:

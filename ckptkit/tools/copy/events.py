@@ -47,7 +47,7 @@ class EventInventory:
         self._attempts = attempts
         for key, is_same in zip(keys, each_of(keys, self._is_same), strict=True):
             if not is_same:
-                raise ResumeError(f"{key} at {self._target.url} is not that of {self._source.url}. {ADVICE}")
+                raise ResumeError(f"{key} at {self._target.url} differs from the one at {self._source.url}. {ADVICE}")
         self._there = set(keys)
 
     def carry(self) -> None:

@@ -40,7 +40,7 @@ def diagnose_disagreement(difference: Difference) -> Diagnosis:
     # If generators differ while all else is equal, a thread of the pipeline draws from them. If equal batches give
     # another loss, the cause is an operator.
     fitting = "pipeline" if kind in ("batch", "rng") else "operator"
-    what = "the job does not agree with itself even when nobody interrupts it"
+    what = "the job is not reproducible even without an interruption"
     for one in (fitting, "pipeline", "operator"):
         found = _suspected(difference, one, what)
         if found is not None:
@@ -49,15 +49,15 @@ def diagnose_disagreement(difference: Difference) -> Diagnosis:
         return Diagnosis(
             "racing-generator",
             difference.names[0],
-            "two uninterrupted runs leave this generator in other states: a thread of its own draws from it, most "
-            "likely Python code in the data pipeline",
+            "two uninterrupted runs leave this generator in different states: a thread of its own draws from it, "
+            "most likely Python code in the data pipeline",
             "let that code draw from a generator that it makes from (seed, epoch, index), such as "
             "ckptkit.data.sample_rng",
         )
     return Diagnosis(
         "not-reproducible",
         difference.names[0] if difference.names else "",
-        f"two uninterrupted runs of the same script differ, first in {_first(difference)}: no checkpoint helps there",
+        f"two uninterrupted runs of the same script differ, first in {_first(difference)}: a checkpoint cannot help",
         "look for random numbers that do not follow from the seed: time, threads, hash order, random kernels",
     )
 
@@ -112,9 +112,9 @@ def _rule_went_back(difference: Difference, _: frozenset[str]) -> Diagnosis | No
     return Diagnosis(
         "went-back",
         begun.checkpoint,
-        f"the resumed script went on from the checkpoint after micro-step {begun.step}, although there is one after "
-        f"micro-step {held}",
-        "leave the choice to restore(), which takes the newest: let the script remove, move or change no checkpoint "
+        f"the resumed script continued from the checkpoint after micro-step {begun.step}, although there is one "
+        f"after micro-step {held}",
+        "let restore() choose, which takes the newest: the script must not remove, move or change a checkpoint "
         "before it. To go back on purpose, name one with checkpoint=, which later starts do not do again",
     )
 
@@ -125,7 +125,7 @@ def _rule_ended_early(difference: Difference, _: frozenset[str]) -> Diagnosis | 
     return Diagnosis(
         "ended-early",
         "",
-        f"the resumed script ended before micro-step {difference.step}, which the uninterrupted one did",
+        f"the resumed script ended before micro-step {difference.step}, but the uninterrupted one reached it",
         "let the loop run to the same end however often it was resumed: count from point.epoch and point.batch",
     )
 
@@ -159,15 +159,15 @@ def _rule_data_elsewhere(difference: Difference, _: frozenset[str]) -> Diagnosis
         return Diagnosis(
             "data-restarted",
             "the data pipeline",
-            f"after the resume micro-step {difference.step} got the first batch of its epoch again (the one of "
-            f"micro-step {other}): the loop begins the epoch's data anew",
-            "let the data go on where it was: `for batch in ckptkit.data.resumable(dataset, epochs)` in an own loop, "
-            "ckpt.train(model, epochs, dataset) with Model",
+            f"after the resume, micro-step {difference.step} got the first batch of its epoch again (the one of "
+            f"micro-step {other}): the loop starts the data of the epoch again",
+            "let the data continue where it stopped: `for batch in ckptkit.data.resumable(dataset, epochs)` in your "
+            "own loop, ckpt.train(model, epochs, dataset) with Model",
         )
     return Diagnosis(
         "data-shifted",
         "the data pipeline",
-        f"after the resume micro-step {difference.step} got the batch of micro-step {other}",
+        f"after the resume, micro-step {difference.step} got the batch of micro-step {other}",
         "deliver batches only through the dataset that the state knows, one per call of the train cell",
     )
 
@@ -199,7 +199,7 @@ def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diag
 def _rule_known_operator(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     if kind_of(difference.names) != "loss":
         return None
-    return _suspected(difference, "operator", "equal batches and weights give another loss after the resume")
+    return _suspected(difference, "operator", "equal batches and weights give a different loss after the resume")
 
 
 def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
@@ -210,9 +210,9 @@ def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnos
         return Diagnosis(
             "incomplete-state",
             named[0],
-            f"{_first(difference)} likely depends on something that its owner does not bring back: "
+            f"{_first(difference)} likely depends on something that its owner does not restore: "
             f"{_compared(difference, named[0])}",
-            "return it from state_dict() and take it over in load_state_dict()",
+            "return it from state_dict() and restore it in load_state_dict()",
             tuple(named[1:4]),
         )
     return Diagnosis(

@@ -69,7 +69,7 @@ class FailedLifeError(Exception):
     """Raised if a life did not end as planned and no difference explains it; shows its last output."""
 
     def __init__(self, message: str, life: Life) -> None:
-        super().__init__(f"{message}. Its last words:\n{life.last_words()}")
+        super().__init__(f"{message}. Its last output:\n{life.last_words()}")
 
 
 class Examination:
@@ -182,7 +182,7 @@ def _checked(first: Life) -> int:
         raise UnusableScriptError(f"the script cannot be examined: {first.refused}")
     if first.begun is None:
         if first.exit_code != 0:
-            raise FailedLifeError(f"{_failure(first)}; it had not come to a CheckpointCallback or manager yet", first)
+            raise FailedLifeError(f"{_failure(first)}; it had not reached a CheckpointCallback or manager yet", first)
         raise UnusableScriptError(
             "the script used no CheckpointCallback and no CheckpointManager. Add one, as in `ckpt.train(model, epochs, "
             "dataset)`, so that there is something to resume"
@@ -191,8 +191,8 @@ def _checked(first: Life) -> int:
         raise FailedLifeError(_failure(first), first)
     if first.last_step < 2 or len(first.steps) != first.last_step:
         raise UnusableScriptError(
-            f"the script went through CheckpointManager.step after {len(first.steps)} micro-steps, the last one was "
-            f"number {first.last_step}. Call it after every micro-step, and let the script do two at least"
+            f"the script called CheckpointManager.step after {len(first.steps)} micro-steps, and the last one was "
+            f"number {first.last_step}. Call it after every micro-step, and let the script train at least two"
         )
     return first.last_step
 
@@ -206,8 +206,8 @@ def _begun_too_early(life: Life, first: Life, begun: int) -> Difference | None:
 
 def _failure(life: Life) -> str:
     if life.exit_code is None:
-        return f"{life.name} was not done in time and was ended after {life.last_step} micro-steps"
-    restart = "; it was started as a restart is, without the seeds that the doctor sets in the lives before"
+        return f"{life.name} did not finish in time and was stopped after {life.last_step} micro-steps"
+    restart = "; it was started like a restart, without the seeds that the doctor sets in the earlier lives"
     return (
         f"{life.name} ended with exit code {life.exit_code} after {life.last_step} micro-steps"
         f"{'' if life.seeded else restart}"

@@ -129,8 +129,8 @@ class TrialProbe:
         others = [one.url for one in read_trace(Path(self._plan.trace)) if isinstance(one, Begun)]
         if any(url != self._url for url in others):
             self._refuse(
-                f"it trains at {others[0]} and then at {self._url}, and the doctor follows one run: examine one at a "
-                "time, with the other training left out"
+                f"it trains at {others[0]} and then at {self._url}, but the doctor follows one run only: examine one "
+                "at a time, without the other training"
             )
         self._observer = observer = state.observer()
         self._last = point.batches_delivered
@@ -222,8 +222,8 @@ def _plan(path: str) -> LifePlan:
         return LifePlan.model_validate_json(Path(path).read_bytes())
     except (OSError, ValidationError) as error:
         raise ValueError(
-            f"{VARIABLE} names {path}, which is no plan of a rehearsal ({error}). Unset it, or run the script "
-            "with `ckptkit doctor -- python train.py`"
+            f"{VARIABLE} names {path}, which is not a plan of the doctor ({error}). Unset it, or run the script with "
+            "`ckptkit doctor -- python train.py`"
         ) from error
 
 

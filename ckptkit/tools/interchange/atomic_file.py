@@ -48,9 +48,9 @@ class NewFile:
         if not self._overwrite:
             self._refuse_existing()
         elif self._path.exists() and not self._path.is_file():
-            raise ValueError(f"{self._path} is no file but a folder or a device, and stays; name another one")
+            raise ValueError(f"cannot overwrite {self._path}: it is a folder or a device; choose another path")
         if not self._path.parent.is_dir():
-            raise ValueError(f"there is no folder {self._path.parent} to write {self._path.name} into; make it first")
+            raise ValueError(f"the folder {self._path.parent} for {self._path.name} does not exist; create it first")
         with self._as_ours():
             self._descriptor = SYSTEM.open_new(self._temporary)
         return self
@@ -84,15 +84,17 @@ class NewFile:
             SYSTEM.fsync_folder(self._path.parent)
         except OSError as error:
             raise StorageError(
-                f"{self._path} is written and whole, but a power loss may undo that: {self._path.parent} could not be "
-                f"fsynced: {error.strerror or error}. Write it again{'' if self._overwrite else _OVER_IT}"
+                f"{self._path} is written completely, but a power loss may undo that: {self._path.parent} could not "
+                f"be fsynced: {error.strerror or error}. Write it again{'' if self._overwrite else _OVER_IT}"
             ) from error
 
     def _name(self) -> None:
         with self._as_ours():
             found = os.fstat(self._descriptor).st_size
             if found != self._size_bytes:
-                raise StorageError(f"{self._temporary} has {found} bytes, not {self._size_bytes}: another wrote to it")
+                raise StorageError(
+                    f"{self._temporary} has {found} bytes, expected {self._size_bytes}: another process wrote to it"
+                )
             SYSTEM.fsync(self._descriptor)
             if self._overwrite:
                 SYSTEM.replace(self._temporary, self._path)
@@ -123,5 +125,5 @@ class NewFile:
             raise
         except OSError as error:
             raise StorageError(
-                f"could not write {self._path}: {error.strerror or error}. Nothing of it was left there"
+                f"could not write {self._path}: {error.strerror or error}. No part of it was left there"
             ) from error

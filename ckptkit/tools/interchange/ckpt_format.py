@@ -56,7 +56,8 @@ def layout_of(tensors: Sequence[Named]) -> Layout:
             raise ValueError(f"{one.name}: MindSpore's .ckpt has no {one.dtype}. Export to .safetensors")
         if one.shape == (0,):
             raise ValueError(
-                f"{one.name} has no elements, which a .ckpt cannot tell from a scalar. Use .safetensors, or --drop it"
+                f"{one.name} has no elements, which a .ckpt cannot distinguish from a scalar. Use .safetensors, or "
+                "--drop it"
             )
         spans: list[Span] = []
         left = size_bytes_of(one.dtype, one.shape)
@@ -83,7 +84,7 @@ def tensors_in(file: BinaryIO, size_bytes: int) -> tuple[list[FileTensor], list[
     last = ""
     for number, kind, value in _fields(file, 0, end):
         if (number, kind) != (1, _BYTES):
-            raise ValueError(f"byte {value.start} begins no value of a checkpoint; a .ckpt that is encrypted looks so")
+            raise ValueError(f"there is no value of a checkpoint at byte {value.start}; the .ckpt may be encrypted")
         tag, piece = _value(file, value)
         if piece is None:
             others.append(tag)
@@ -167,7 +168,7 @@ def _tensor(file: BinaryIO, tag: str, where: _Bytes) -> FileTensor | None:
     if kind_of == "str":
         return None
     if kind_of not in _TYPES:
-        raise ValueError(f"{tag[:80]!r} is of the type {kind_of[:40]!r}, which has no place in a checkpoint of ckptkit")
+        raise ValueError(f"{tag[:80]!r} has the type {kind_of[:40]!r}, which ckptkit cannot store")
     return FileTensor(tag, _TYPES[kind_of], tuple(dims), (Span(content.start, content.end - content.start),))
 
 
@@ -176,7 +177,9 @@ def _settled(one: FileTensor) -> FileTensor:
     held = sum(span.size_bytes for span in one.spans)
     shape = () if one.shape == (0,) and held else one.shape
     if size_bytes_of(one.dtype, shape) != held:
-        raise ValueError(f"{one.name[:80]!r} has {held} bytes, its shape {list(shape)} of {one.dtype} needs others")
+        raise ValueError(
+            f"{one.name[:80]!r} has {held} bytes, which does not match its shape {list(shape)} of {one.dtype}"
+        )
     return FileTensor(one.name, one.dtype, shape, one.spans)
 
 
@@ -195,7 +198,9 @@ def _fields(file: BinaryIO, start: int, end: int) -> Iterator[tuple[int, int, _B
         else:
             size_bytes = {_EIGHT: 8, _FOUR: 4}.get(kind, -1)
         if not 0 <= size_bytes <= end - at:
-            raise ValueError(f"what begins at byte {at} does not end inside of the file: truncated, or no such file")
+            raise ValueError(
+                f"the value at byte {at} does not end inside the file: the file is truncated or not a .ckpt"
+            )
         yield number, kind, _Bytes(at, at + size_bytes)
         at += size_bytes
 
@@ -208,7 +213,7 @@ def _read_varint(file: BinaryIO, at: int, end: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * place
         if not byte & 0x80:
             return value, at + place + 1
-    raise ValueError(f"byte {at} begins no number: truncated, or no such file")
+    raise ValueError(f"invalid number at byte {at}: the file is truncated or not a .ckpt")
 
 
 def _packed(file: BinaryIO, span: _Bytes) -> list[int]:
@@ -222,7 +227,7 @@ def _packed(file: BinaryIO, span: _Bytes) -> list[int]:
 
 def _read_text(file: BinaryIO, span: _Bytes) -> str:
     if span.end - span.start > _MAX_TEXT_BYTES:
-        raise ValueError(f"the text at byte {span.start} has {span.end - span.start} bytes")
+        raise ValueError(f"the text at byte {span.start} is too long: {span.end - span.start} bytes")
     file.seek(span.start)
     return file.read(span.end - span.start).decode()
 
@@ -241,5 +246,5 @@ def _checked_end(file: BinaryIO, size_bytes: int) -> int:
     while left and (data := file.read(min(_PIECE_BYTES, left))):
         found, left = zlib.crc32(data, found), left - len(data)
     if found != int.from_bytes(mark[len(_CRC) :], "big"):
-        raise ValueError("its content does not have the CRC-32 that stands at its end: it was altered")
+        raise ValueError("its content does not match the CRC-32 at its end: it was altered")
     return end

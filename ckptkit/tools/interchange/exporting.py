@@ -132,7 +132,7 @@ def _opened(storage: Storage, checkpoint: str, rank: int) -> Contents:
         raise CheckpointNotFoundError(f"there is no committed checkpoint at {storage.url}")
     opened = open_checkpoint(storage, name, index.document(name.attempt))
     if not 0 <= rank < opened.manifest.world_size:
-        raise ValueError(f"{name} is of {opened.manifest.world_size} ranks, counted from 0; there is no rank {rank}")
+        raise ValueError(f"{name} has {opened.manifest.world_size} ranks, counted from 0; there is no rank {rank}")
     return load(storage, opened, rank)
 
 

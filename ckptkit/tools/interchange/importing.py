@@ -125,8 +125,8 @@ def _refuse_anything(storage: Storage) -> None:
         return  # folders without files, which a failed import leaves on a disk
     if there:
         raise ResumeError(
-            f"{storage.url} is not empty: there is {', '.join(there[:5])}. An import begins a new run: name a root of "
-            "its own. If this is what an interrupted import left, delete it first"
+            f"{storage.url} is not empty: there is {', '.join(there[:5])}. An import begins a new run: give it a new "
+            "root. If an interrupted import left these files, delete them first"
         )
 
 

@@ -57,13 +57,13 @@ class WeightsFile:
         file_format = format_of(os.fspath(path))
         with contextlib.ExitStack() as stack, _as_ours(path):
             if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe without a writer would block forever
-                raise CorruptCheckpointError(f"{path} is no file but a folder, a pipe or a device")
+                raise CorruptCheckpointError(f"{path} is not a file; it is a folder, a pipe or a device")
             handle = stack.enter_context(Path(path).open("rb"))
             try:
                 tensors, others = _READERS[file_format](handle, os.fstat(handle.fileno()).st_size)
                 _refuse_absurd(tensors)
             except ValueError as error:
-                raise CorruptCheckpointError(f"{path} is no {file_format} file that can be read: {error}") from error
+                raise CorruptCheckpointError(f"{path} is not a readable {file_format} file: {error}") from error
             stack.pop_all()
         return cls(Path(path), file_format, {one.name: one for one in tensors}, tuple(others), handle)
 
@@ -112,4 +112,4 @@ def _refuse_absurd(tensors: list[FileTensor]) -> None:
         if math.prod(dimension or 1 for dimension in one.shape) > _MAX_ELEMENTS:
             raise ValueError(f"{one.name[:80]!r} has the shape {str(one.shape)[:80]}")
         if not one.name.isascii() and one.name != one.name.encode("utf-8", "replace").decode():
-            raise ValueError(f"{one.name[:80]!r} is a name that is no valid Unicode")
+            raise ValueError(f"{one.name[:80]!r} is a name that is not valid Unicode")

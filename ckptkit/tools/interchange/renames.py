@@ -37,8 +37,8 @@ class Renames:
         for old, new in self.rules.items():
             if new is not None and _is_prefix(old) != _is_prefix(new):
                 raise ValueError(
-                    f"{old}={new} renames {'a prefix' if _is_prefix(old) else 'a name'} to something else: both end "
-                    "with a dot or are empty, or neither. To leave a name out, use --drop, or null in a map file"
+                    f"{old}={new} renames {'a prefix' if _is_prefix(old) else 'a name'} to something else: both must "
+                    "end with a dot or be empty, or neither. To leave a name out, use --drop, or null in a map file"
                 )
 
     @classmethod
@@ -74,7 +74,7 @@ class Renames:
             rules: dict[str, str | None] = {}
             for old, new in pairs:
                 if new is not None and not isinstance(new, str):
-                    raise ValueError(f"{old!r} stands for {str(new)[:80]}, not for a name or null")
+                    raise ValueError(f"{old!r} maps to {str(new)[:80]}, expected a name or null")
                 _add(rules, old, new)
             return cls(rules)
         except (OSError, RecursionError, ValueError) as error:
@@ -123,7 +123,7 @@ class Renames:
         unused = sorted(self.rules.keys() - used)
         if unused:
             raise ValueError(
-                f"nothing is named {_words(unused)}, which is to be renamed or left out. There are: "
+                f"no tensor matches {_words(unused)}, which is to be renamed or dropped; available: "
                 f"{_words(sorted(names))}"
             )
 
@@ -138,7 +138,7 @@ def _is_prefix(name: str) -> bool:
 
 def _add(rules: dict[str, str | None], old: str, new: str | None) -> None:
     if old in rules:
-        raise ValueError(f"what becomes of {old!r} is said twice")
+        raise ValueError(f"{old!r} is given twice")
     rules[old] = new
 
 

@@ -51,7 +51,7 @@ def tensors_in(file: BinaryIO, size_bytes: int) -> tuple[list[FileTensor], list[
     header_bytes = int.from_bytes(file.read(8), "little")
     begin = 8 + header_bytes
     if size_bytes < 8 or header_bytes > _MAX_HEADER_BYTES or begin > size_bytes:
-        raise ValueError("its header does not end inside of the file: truncated, or no such file")
+        raise ValueError("its header does not end inside the file: the file is truncated or not a .safetensors")
     try:
         header = json.loads(file.read(header_bytes), object_pairs_hook=_without_repetition)
     except RecursionError as error:
@@ -75,9 +75,7 @@ def _refuse_packed(metadata: Any) -> None:
     if isinstance(metadata, dict):
         packed = sorted(name for name, value in metadata.items() if value == "Int4")
         if packed:
-            raise ValueError(
-                f"{packed[0][:80]!r} is of MindSpore's Int4, which has no place in a checkpoint of ckptkit"
-            )
+            raise ValueError(f"{packed[0][:80]!r} has the type Int4 of MindSpore, which ckptkit cannot store")
 
 
 def _tensor(name: str, entry: Any, begin: int, size_bytes: int) -> FileTensor:
@@ -85,15 +83,15 @@ def _tensor(name: str, entry: Any, begin: int, size_bytes: int) -> FileTensor:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(end)]}:
             pass
         case _:
-            raise ValueError(f"{name[:80]!r} has no dtype, no shape or no place in it")
+            raise ValueError(f"{name[:80]!r} has no dtype, no shape or no valid data_offsets")
     if dtype not in DTYPES:
-        raise ValueError(f"{name[:80]!r} is of the dtype {dtype[:40]!r}, which has no place in a checkpoint of ckptkit")
+        raise ValueError(f"{name[:80]!r} has the dtype {dtype[:40]!r}, which ckptkit cannot store")
     if len(shape) > _MAX_AXES or any(type(one) is not int or one < 0 for one in shape):
         raise ValueError(f"{name[:80]!r} has the shape {str(shape)[:80]}")
     if not 0 <= start <= end <= size_bytes - begin:
-        raise ValueError(f"{name[:80]!r} does not end inside of the file: truncated, or no such file")
+        raise ValueError(f"{name[:80]!r} does not end inside the file: the file is truncated or not a .safetensors")
     if size_bytes_of(dtype, shape) != end - start:
-        raise ValueError(f"{name[:80]!r} has {end - start} bytes, its shape {shape} of {dtype} needs others")
+        raise ValueError(f"{name[:80]!r} has {end - start} bytes, which does not match its shape {shape} of {dtype}")
     return FileTensor(name, dtype, tuple(shape), (Span(begin + start, end - start),))
 
 

@@ -157,7 +157,7 @@ class _Planner:
             if name not in self._head and not branches:
                 stays[name] = "off the lineage; --branches removes it"
             if name not in self._head and any(name in lineage for lineage in self._newer.values()):
-                stays[name] = "a newer attempt may go on from it"
+                stays[name] = "a newer attempt may continue from it"
             # Only an attempt's document tells its parent, which belongs to an earlier attempt.
             if name.attempt < highest and (name not in self._head or highest > self._head.segments[0].attempt):
                 stays[name] = f"{attempt_key(highest)} cannot be read, and may need it"

@@ -20,7 +20,7 @@ _HEADLINES = {
     "preempted": "The last attempt was preempted and may be started again.",
     "interrupted": "The last attempt was interrupted.",
     "overtaken": "The last attempt was taken over by another process.",
-    None: "The last attempt did not say that it ended: it runs, it was killed, or its loop ended without close().",
+    None: "The last attempt did not record its end: it is running, it was killed, or its loop ended without close().",
 }
 
 
@@ -64,8 +64,8 @@ def _attention(story: RunStory) -> Iterator[str]:
     skipped = sum(attempt.skipped_saves for attempt in story.attempts)
     if skipped:
         yield (
-            f"{many(skipped, 'save was', 'saves were')} due while the one before was still being written, and left "
-            "out. Save less often, or to a faster storage."
+            f"{many(skipped, 'save was', 'saves were')} due while the previous one was still being written, and "
+            "skipped. Save less often, or to a faster storage."
         )
     share = story.stall_seconds / story.running_seconds if story.running_seconds > 60 else 0.0
     if share > _HIGH_STALL:
@@ -73,18 +73,18 @@ def _attention(story: RunStory) -> Iterator[str]:
     different = story.repeated.different
     if different:
         yield (
-            f"{many(len(different), 'optimizer step that was', 'optimizer steps that were')} done twice gave another "
-            f"loss the second time, the first one at step {number(different[0])}. If nothing was changed on purpose, "
-            "the resume was not exact: ckptkit doctor finds out why."
+            f"{many(len(different), 'optimizer step that was', 'optimizer steps that were')} done twice gave a "
+            f"different loss the second time, the first one at step {number(different[0])}. If nothing was changed "
+            "on purpose, the resume was not exact: ckptkit doctor finds out why."
         )
     left_out = sum(attempt.left_out for attempt in story.attempts)
     if left_out:
-        yield f"{many(left_out, 'event')} could not be stored, so that the plots have gaps."
+        yield f"{many(left_out, 'event')} could not be stored, so the plots have gaps."
     silent = [attempt.number for attempt in story.attempts if not attempt.has_events]
     if silent:
         yield (
             f"{_named(silent)} recorded nothing (Saving(events=False), an older ckptkit, or killed before a first "
-            "commit): only checkpoints and documents tell of that."
+            "commit): only checkpoints and documents show it."
         )
 
 

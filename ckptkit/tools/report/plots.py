@@ -203,7 +203,7 @@ def _add_ends(figure: go.Figure, story: RunStory) -> None:
 
 def _end_of(attempt: Attempt, story: RunStory) -> str:
     if attempt.how is None:
-        how = "the last that was heard of it" if attempt is story.last else "killed, or not closed"
+        how = "last recorded event" if attempt is story.last else "killed, or not closed"
     else:
         how = ENDS[attempt.how] + (f": {escape(attempt.error)}" if attempt.error else "")
     return f"attempt {attempt.number}, {when(attempt.seen_at)}<br>{how}, at step {number(attempt.to_step)}"
@@ -294,7 +294,7 @@ def _add_resumes(figure: go.Figure, of_each: Sequence[tuple[Attempt, Sequence[Po
             "color": [colour_of(attempt) for attempt, _ in resumed],
             "line": {"color": _SURFACE, "width": 1.5},
         },
-        text=[f"attempt {one.number} goes on from<br>{escape(one.parent or '')}" for one, _ in resumed],
+        text=[f"attempt {one.number} continues from<br>{escape(one.parent or '')}" for one, _ in resumed],
         hovertemplate="%{text}<extra></extra>",
     )
 

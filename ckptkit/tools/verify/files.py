@@ -116,7 +116,7 @@ class FileProver:
             return None
         where = tuple(one.name for one in shard.tensors if _lies_in(one, shard, wrong)) if wrong else names
         if found == shard.digest:
-            message = f"{shard.key} is what its digest says, and not what those of its blocks say{_holding(where)}"
+            message = f"{shard.key} matches its digest, but not the digests of its blocks{_holding(where)}"
         else:
             message = f"{shard.key} has the digest {found}, expected {shard.digest}{_holding(where)}"
         return Problem(shard.key, message, where, shard.digest, found)

@@ -191,7 +191,7 @@ def _problems_of_run(storage: Storage, run: _Run) -> list[Problem]:
     except FileNotFoundError:
         if numbers:
             found.append(
-                Problem(RUN, f"{RUN} is missing; no checkpoint depends on it, and the next start makes another")
+                Problem(RUN, f"{RUN} is missing; no checkpoint depends on it, and the next start creates a new one")
             )
     except UnusableCheckpointError as error:
         found.append(Problem(RUN, str(error)))

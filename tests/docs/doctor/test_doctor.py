@@ -80,5 +80,5 @@ def test_data_drawn_without_a_seed_are_noticed(tmp_path: Path) -> None:
     exit_code, report, said = doctor(tmp_path, "drawn_data.py", "--kills", "1", "--steps", "6")
     assert (exit_code, report) == (1, {})
     assert "ended with exit code 1 after 0 micro-steps" in said
-    assert "was started as a restart is, without the seeds that the doctor sets in the lives before" in said
+    assert "was started like a restart, without the seeds that the doctor sets in the earlier lives" in said
     assert "the last one that was trained, is different now" in said

@@ -73,7 +73,7 @@ def test_json_has_documented_fields_and_recopies_nothing(source, target):
 def test_one_checkpoint_becomes_a_run(source, target):
     done = run(source, target, "--checkpoint", "latest")
     assert done.returncode == 0, done.stderr
-    assert f"goes on from {AT_6}" in done.stdout
+    assert f"continues from {AT_6}" in done.stdout
     assert committed(target) == [AT_6]
 
 
@@ -91,7 +91,7 @@ def test_foreign_destination_exits_1_and_stays_unchanged(source, target):
     before = tree(target)
     done = run(source, target)
     assert done.returncode == 1
-    assert "holds a run of its own" in done.stderr
+    assert "holds a run that is not a copy" in done.stderr
     assert tree(target) == before
 
 
@@ -254,7 +254,7 @@ def test_copy_without_terminal_prints_line_per_checkpoint():
     assert console.file.getvalue().splitlines() == [
         f"copied {AT_6} (1 of 2 checkpoints)",
         f"skipped, since the source removed it meanwhile: {name_at(1, 4)}",
-        f"was there already, the same: {name_at(1, 8)} (2 of 2 checkpoints)",
+        f"was already there, identical: {name_at(1, 8)} (2 of 2 checkpoints)",
     ]
 
 

@@ -123,7 +123,7 @@ def test_shared_weights_of_removed_attempt_are_removed(root, capsys):
     frozen = {key: len(data) for key, data in tree(root).items() if key.startswith("frozen/a000001/")}
     assert frozen
     pruned(root, "latest:2", dry_run=True)
-    words = "shared weights that no checkpoint will refer to any more: of attempt 1\n"
+    words = "shared weights that no checkpoint will use: of attempt 1\n"
     assert words in capsys.readouterr().out
     pruned(root, "latest:2", yes=True)
     assert words in capsys.readouterr().out
@@ -149,7 +149,7 @@ def test_checkpoints_spared_after_the_question_are_named(root, capsys):
 @pytest.mark.parametrize(
     ("keep", "options", "words"),
     [
-        ((), {"yes": True}, "say what to keep"),
+        ((), {"yes": True}, "give --keep"),
         (("latest:2",), {}, "--yes removes without a question"),
         (("latest:2",), {"as_json": True, "ask": lambda question: True}, "--yes removes without a question"),
     ],
@@ -227,7 +227,7 @@ def test_interrupted_prune_is_completed_by_same_command(root, monkeypatch, capsy
     assert committed(root) == NAMES[2:]
     pruned(root, "latest:2", yes=True)
     told = capsys.readouterr().out
-    assert f"remains of what was no checkpoint or is none any more: {NAMES[0]}, {NAMES[1]}" in told
+    assert f"remains of folders that never were, or no longer are, checkpoints: {NAMES[0]}, {NAMES[1]}" in told
     left = [key for key in tree(root) if NAMES[0] in key or NAMES[1] in key]
     assert left == [f"checkpoints/{name}/COMMIT" for name in NAMES[:2]]  # void
 

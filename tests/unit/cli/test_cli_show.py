@@ -71,7 +71,7 @@ def test_training_waited_for_copies_and_fences(kept, capsys):
     manifest = shown.opened.manifest
     costly = manifest.model_copy(update={"cost": manifest.cost.model_copy(update=times)})
     print_shown(replace(shown, opened=replace(shown.opened, manifest=costly)), NOW)
-    told = "training stood still for 3.750 s; writing took 4.000 s, digests 3.000 s"
+    told = "training waited for 3.750 s; writing took 4.000 s, digests 3.000 s"
     assert told in capsys.readouterr().out
 
 
@@ -80,7 +80,7 @@ def test_an_attempt_says_where_it_went_on(kept):
     life.restore(name_at(1, 4))
     life.manager.save(life.run.train_step() or life.run, {"loss": 0.25, "worst": float("nan")}).result()
     text = show(kept)
-    assert f"went on from {name_at(1, 4)}, chosen as {name_at(1, 4)}" in text
+    assert f"continued from {name_at(1, 4)}, chosen as {name_at(1, 4)}" in text
     assert "loss 0.25, worst not finite" in text
 
 
@@ -207,7 +207,7 @@ def test_rank_shows_own_and_shared_tensors(two_ranks):
         assert {one["rank"] for one in document["files"] if one["placement"] == "sharded"} == {0, 1}
     everything = as_document(look(two_ranks, "latest", Wanted()))
     assert {one["rank"] for one in everything["files"] if one["placement"] == "per_rank"} == {0, 1}
-    with pytest.raises(WrongUsageError, match="ranks 0 to 1, there is no rank 2"):
+    with pytest.raises(WrongUsageError, match="ranks 0 to 1; there is no rank 2"):
         look(two_ranks, "latest", Wanted(rank=2))
 
 

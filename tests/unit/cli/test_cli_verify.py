@@ -40,7 +40,7 @@ def test_a_whole_run(root, capsys):
     size_bytes = sum(len(data) for key, data in tree(root).items() if key.endswith(".safetensors"))
     assert "2 checkpoints: 2 whole" in told.out
     assert f"{size_bytes} B read, {size_bytes // 2} B/s" in told.out
-    assert told.out.splitlines()[-1] == f"a start goes on from {AT_6}"
+    assert told.out.splitlines()[-1] == f"a start continues from {AT_6}"
     assert sorted(line.split()[1] for line in told.err.splitlines()) == [AT_4, AT_6]
 
 
@@ -52,7 +52,7 @@ def test_corrupt_newest_reports_start_and_advice(root, capsys):
     assert f"{AT_6} is corrupt:" in told.out
     assert f"checkpoints/{AT_6}/rank-00000/weights-000.safetensors has the digest" in told.out
     assert "(in it: weights)" in told.out
-    assert f"a start passes over {AT_6} and goes on from {AT_4}" in told.out
+    assert f"a start passes over {AT_6} and continues from {AT_4}" in told.out
     assert "from a copy of the run" in told.out.splitlines()[-1]
 
 
@@ -108,9 +108,9 @@ def test_uncommitted_and_void_folders_are_named(root, capsys):
     void.mkdir()
     (void / "COMMIT").write_bytes(encode(Void(void_by="1" * 32)))
     told = verified(root, capsys)
-    assert f"without a COMMIT, so no checkpoint: {AT_6}\n  a save that is under way" in told.out
+    assert f"without a COMMIT, so not a checkpoint: {AT_6}\n  a save that is under way" in told.out
     assert f"void, so never a checkpoint: {void.name}\n" in told.out
-    assert told.out.splitlines()[-1] == f"a start goes on from {AT_4}"
+    assert told.out.splitlines()[-1] == f"a start continues from {AT_4}"
 
 
 def test_checkpoint_removed_meanwhile_is_no_problem(root, capsys, monkeypatch):
@@ -121,7 +121,7 @@ def test_checkpoint_removed_meanwhile_is_no_problem(root, capsys, monkeypatch):
     monkeypatch.setattr(verify, "open_root", lambda *_: FaultyStorage(LocalStorage(root), [going_on]))
     told = verified(root, capsys)
     assert "2 checkpoints: 1 whole, 1 removed" in told.out
-    assert f"{AT_6} was removed while it was looked at, which is no problem" in told.out
+    assert f"{AT_6} was removed during verification, which is not a problem" in told.out
     assert f"skipped, since it was removed meanwhile: {AT_6} (" in told.err
 
 
@@ -223,7 +223,7 @@ def test_verify_program_only_reads_bucket(root, bucket, monkeypatch):
     command = [sys.executable, "-c", code, "verify", f"s3://{bucket.name}/run"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"a start goes on from {name_at(2, 8)}" in done.stdout
+    assert f"a start continues from {name_at(2, 8)}" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
     listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="")["Contents"]
     assert {one["Key"] for one in listed} == {f"run/{key}" for key in tree(root)}

@@ -154,7 +154,7 @@ def test_a_failure_without_way_around_names_none(root, names, monkeypatch, case)
     BadDisk(FILES["weights"].format(only), number=errno.EACCES).install(monkeypatch)
     with pytest.raises(StorageError, match="Permission denied") as caught:
         restored(root, **options)
-    assert "goes on from" not in str(caught.value)
+    assert "continues from" not in str(caught.value)
 
 
 def test_unreadable_checkpoint_is_kept_as_evidence(root, names, monkeypatch):

@@ -275,7 +275,7 @@ def test_a_kept_one_with_other_files_is_refused(source, target):
     shutil.rmtree(source / "checkpoints" / AT_6)
     (target / "checkpoints" / AT_6 / "notes.txt").write_text("mine")
     before = tree(target)
-    with pytest.raises(ResumeError, match=f"{AT_6}/notes.txt lies at .*Nothing was changed"):
+    with pytest.raises(ResumeError, match=f"{AT_6}/notes.txt is at .*Nothing was changed"):
         copy(source, target)
     assert tree(target) == before
 
@@ -319,7 +319,7 @@ def test_start_refuses_copy_without_checkpoints(source, target):
     with pytest.raises(Killed):
         copy(source, storage)
     assert list(tree(target)) == ["run.json"]
-    with pytest.raises(ResumeError, match=r"has not ended: attempts/000002\.json"):
+    with pytest.raises(ResumeError, match=r"has not ended: its last file, attempts/000002\.json"):
         Life(target).restore()
     with pytest.raises(ResumeError, match="has not ended"):
         Life(target).manager.latest()
@@ -775,7 +775,7 @@ def test_source_emptied_before_the_copy_writes_nothing(source, target):
 def test_checkpoint_of_last_attempt_is_not_copied_alone(source, target, monkeypatch):
     """The copy would need the next number."""
     monkeypatch.setattr("ckptkit.tools.copy.attempts.MAX_ATTEMPT", 2)
-    with pytest.raises(ResumeError, match=f"{AT_8} is of the last attempt .*; copy the whole run"):
+    with pytest.raises(ResumeError, match=f"{AT_8} belongs to the last attempt .*; copy the whole run"):
         copy(source, target, AT_8)
     assert not target.exists()
     assert copy(source, target).copied == committed(source)
@@ -870,7 +870,7 @@ def test_one_that_goes_meanwhile_is_an_error(source, target):
     )
     with pytest.raises(CheckpointNotFoundError, match=AT_6):
         copy(from_there, target, AT_6)
-    with pytest.raises(CheckpointNotFoundError, match="copy another one to another root"):
+    with pytest.raises(CheckpointNotFoundError, match="copy another checkpoint to another root"):
         copy(source, target, AT_6)
     with pytest.raises(CkptKitError, match="has not ended"):
         Life(target).restore()

@@ -234,7 +234,7 @@ def test_damage_in_several_ranks_is_told():
 def test_a_missing_run_document_is_told(root):
     (root / "run.json").unlink()
     (one,) = audited(root).problems
-    assert "the next start makes another" in one.message
+    assert "the next start creates a new one" in one.message
 
 
 def test_missing_document_of_attempt_without_commit_is_told(root):

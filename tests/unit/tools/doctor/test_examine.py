@@ -130,7 +130,7 @@ def test_beginning_too_early_is_named_before_differences(monkeypatch, lost):
 
 
 @pytest.mark.parametrize(
-    ("length", "skipped", "words"), [(1, (), "after 1 micro-steps"), (9, (4,), "after 8 micro-steps, the last")]
+    ("length", "skipped", "words"), [(1, (), "after 1 micro-steps"), (9, (4,), "after 8 micro-steps, and the last")]
 )
 def test_script_with_too_few_looks_is_refused(monkeypatch, length, skipped, words):
     script = Script(monkeypatch, length=length)

@@ -263,8 +263,8 @@ def test_early_script_failure_shows_its_last_output(here, capsys):
     ("losses", "words"),
     [
         ((), "exact: every interrupted life is the uninterrupted one, bit for bit"),
-        ((3,), "exact: state, batches and gradients of .* bit for bit; 1 reported loss was rounded otherwise"),
-        ((3, 5), "exact: state, batches and gradients of .* bit for bit; 2 reported losses were rounded otherwise"),
+        ((3,), "exact: state, batches and gradients of .* bit for bit; 1 reported loss was rounded differently"),
+        ((3, 5), "exact: state, batches and gradients of .* bit for bit; 2 reported losses were rounded differently"),
     ],
 )
 def test_the_headline_claims_no_more_than_was_equal(here, capsys, monkeypatch, losses, words):
@@ -299,7 +299,7 @@ def test_first_life_failing_in_training_is_a_failure(here, monkeypatch, capsys):
     lives_by_hand(monkeypatch, replace(trained(), exit_code=3, log=here / "log"))
     code, out, err = examined(capsys)
     assert (code, out) == (1, "")
-    assert "life ended with exit code 3 after 3 micro-steps. Its last words:\nno memory is left" in err
+    assert "life ended with exit code 3 after 3 micro-steps. Its last output:\nno memory is left" in err
 
 
 def told_of(report, capsys, monkeypatch):
@@ -313,7 +313,7 @@ def told_of(report, capsys, monkeypatch):
     [
         (2, ("loss",), ("loss", "resumed after micro-step 2")),
         (0, NAMES[:6], ("batch/x, loss, accumulators/accum.w, weights/w and 2 more", "begun afresh")),
-        (2, (), ("it did not come so far", "resumed after micro-step 2")),
+        (2, (), ("it did not get that far", "resumed after micro-step 2")),
     ],
 )
 def test_report_tells_difference_cause_and_fix(capsys, monkeypatch, begun, names, told):
@@ -369,7 +369,7 @@ def test_doctor_leaves_sigterm_as_it_was(capsys, monkeypatch):
 def test_a_life_out_of_time_is_a_failure(here, capsys):
     code, _, err = examined(capsys, "sleeps", time_limit=timedelta(seconds=1))
     assert code == 1
-    assert "not done in time" in err
+    assert "did not finish in time" in err
 
 
 def test_keep_requires_new_folder(here, capsys):

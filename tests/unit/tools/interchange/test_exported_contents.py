@@ -99,6 +99,6 @@ def test_dangling_link_is_not_replaced(tmp_path):
 
 def test_folder_is_not_replaced_by_an_export(tmp_path):
     (tmp_path / "x.ckpt").mkdir()
-    with pytest.raises(ValueError, match="is no file but a folder"):
+    with pytest.raises(ValueError, match="it is a folder"):
         export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=True)
     assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]

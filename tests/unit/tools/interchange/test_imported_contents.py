@@ -85,7 +85,7 @@ def test_link_to_weights_is_followed(tmp_path):
 
 def test_folder_is_no_weights_file(tmp_path):
     (tmp_path / "x.ckpt").mkdir()
-    with pytest.raises(CorruptCheckpointError, match="is no file but a folder"):
+    with pytest.raises(CorruptCheckpointError, match="is not a file; it is a folder"):
         import_weights(tmp_path / "x.ckpt", tmp_path / "run")
 
 

@@ -223,11 +223,11 @@ HOUR = NOW - timedelta(hours=1)
             "a, loss, rate: the newest values are not finite (NaN or infinite).",
         ),
         ({"points": [point(1, None), *(point(step, 1.0) for step in range(2, 22))]}, "good", None),
-        ({"left_out": 7}, "attention", "7 events could not be stored, so that the plots have gaps."),
+        ({"left_out": 7}, "attention", "7 events could not be stored, so the plots have gaps."),
         (
             {"skipped_saves": 1},
             "attention",
-            "1 save was due while the one before was still being written, and left out.",
+            "1 save was due while the previous one was still being written, and skipped.",
         ),
         (
             {"began_at": HOUR, "seen_at": NOW, "saves": [saved(1, 100)]},
@@ -294,7 +294,9 @@ def test_repeated_step_with_different_loss_is_reported(tmp_path, monkeypatch):
             life.train(40)
     story = story_of(tmp_path)
     assert story.repeated.different == list(range(26, 41))
-    assert any("gave another loss the second time, the first one at step 26" in one for one in judge(story).attention)
+    assert any(
+        "gave a different loss the second time, the first one at step 26" in one for one in judge(story).attention
+    )
 
 
 @pytest.mark.parametrize(

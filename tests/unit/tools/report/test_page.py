@@ -308,7 +308,7 @@ def test_timeline_tells_saves_failures_and_ends_apart():
     assert [text.partition("<br>")[2] for text in ends] == [
         "preempted, at step 1",
         "killed, or not closed, at step 2",
-        "the last that was heard of it, at step 3",
+        "last recorded event, at step 3",
     ]
 
 
