@@ -199,8 +199,8 @@ class TrainingSession:
     def _give_up_window(self, writers: Sequence[str]) -> None:
         self.manager.give_up_window()
         _log.warning(
-            "%s may change parameters within an epoch, so every save copies the whole state before training goes "
-            "on. If it does not, declare it: CheckpointCallback(..., training=ckptkit.Training(read_only=[%s]))",
+            "%s may change parameters within an epoch, so every save copies the whole state before training "
+            "continues. If it does not, declare it: CheckpointCallback(..., training=ckptkit.Training(read_only=[%s]))",
             *(", ".join(writers), ", ".join(writers)),
         )
 
