@@ -433,7 +433,7 @@ def test_checkpoint_given_up_by_concurrent_start_is_named(root):
     """Its own sweep comes right after the COMMITs went, and voids what has none."""
     job = Life(root)
     started = Fault(lambda: job.restore("latest"), operations={"list"}, key="attempts", nth=2)
-    with pytest.raises(StaleAttemptError, match=f"abandoned {name_at(1, 2)}, .* already"):
+    with pytest.raises(StaleAttemptError, match=f"Not restored, .*: {name_at(1, 2)}, "):
         pruned(root, storage=FaultyStorage(root.storage(), [started]))
     assert committed(root) == [SECOND, NEWEST]
     assert job.saved_at(13)

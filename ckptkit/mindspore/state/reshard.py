@@ -62,8 +62,7 @@ def in_this_world(contents: Contents, world: World, recorded: Mapping[str, Any] 
         raise ResumeError(
             f"the checkpoint {contents.checkpoint} is in the middle of a cycle of a train cell that is not an "
             "AccumulationTrainCell, so it is unknown what it accumulated. Continue with "
-            f"{contents.world_size} ranks, or from "
-            'a checkpoint at a boundary (Saving(mid_cycle="align"))'
+            f'{contents.world_size} ranks, or from a checkpoint at a boundary (Saving(mid_cycle="align"))'
         )
     return folded(contents, world.size, world.rank, [k for _, k in (recorded or {}).get("steps") or ()])
 

@@ -91,11 +91,11 @@ def _remove(
     started = sorted(list_attempts(storage) - plan.attempts)
     if started:
         lost = [name for name in batch if not _put_back(storage, plan, name)]
-        also = f" The job has abandoned {', '.join(map(str, lost))} already." if lost else ""
+        also = f" Not restored, since the job has voided them: {', '.join(map(str, lost))}." if lost else ""
         raise StaleAttemptError(
             f"a job has just started on {storage.url} ({attempt_key(started[-1])}). The checkpoints about to be "
-            f"removed were restored, because it may continue from one of them.{also} Run the same command again for "
-            "a new plan."
+            f"removed were restored, because the job may continue from one of them.{also} Run the same command again "
+            "for a new plan."
         )
     for name in batch:
         storage.delete([key for key in keys_below(storage, name.folder) if key != name.commit_key])
