@@ -86,7 +86,7 @@ def test_specs_stay_the_same_objects_with_a_placement():
 
 @pytest.mark.parametrize("box", [Box((16,), (0,)), Box((8, 6), (1, 0)), Box((7, 6), (0, 0))])
 def test_a_box_that_does_not_fit_is_refused(box):
-    with pytest.raises(ValueError, match=r"hidden\.weight, whose shape \(8, 6\)"):
+    with pytest.raises(ValueError, match=r"hidden\.weight, but its shape \(8, 6\)"):
         StateManager(accumulation_cell(3), ranks=Ranks(placement={"hidden.weight": box}.get))
 
 

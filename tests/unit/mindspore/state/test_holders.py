@@ -645,7 +645,7 @@ def test_code_that_cannot_be_examined_stops_no_training(root, caplog, monkeypatc
     state = StateManager(accumulation_cell(2), pipeline())
     ck.CheckpointManager(root).restore(state)
     assert state.observer().suspects() == []
-    (warning,) = (one for one in caplog.records if "could not be examined" in one.message)
+    (warning,) = (one for one in caplog.records if "could not examine" in one.message)
     assert warning.exc_info[0] is KeyError
     strict = StateManager(accumulation_cell(2), pipeline(), strict=True)
     with pytest.raises(ck.ResumeError, match=r"could not be examined.*KeyError\('__self__'\).*strict=False"):

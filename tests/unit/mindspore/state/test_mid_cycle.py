@@ -159,7 +159,7 @@ def test_restore_forgets_which_cycle_was_marked():
 
 def test_rewind_refuses_network_with_statistics_at_start(tmp_path):
     broken = Job(cell=lambda: accumulation_cell(network=Dropping))
-    with pytest.raises(ck.ResumeError, match=r"network\.norm \(BatchNorm1d\) keeps something.*Use \"exact\""):
+    with pytest.raises(ck.ResumeError, match=r"network\.norm \(BatchNorm1d\) keeps state.*Use \"exact\""):
         broken.started(checkpoints(tmp_path / "run", mid_cycle="rewind"), EPOCHS)
     assert not (tmp_path / "run").exists()
 
@@ -284,6 +284,6 @@ def test_rewind_refuses_a_dropout_that_counts(tmp_path):
             self.drop = ck.nn.Dropout(0.3)
 
     broken = Job(cell=lambda: accumulation_cell(network=Counted))
-    with pytest.raises(ck.ResumeError, match=r"network\.drop \(Dropout\) keeps something"):
+    with pytest.raises(ck.ResumeError, match=r"network\.drop \(Dropout\) keeps state"):
         broken.started(checkpoints(tmp_path / "run", mid_cycle="rewind"), EPOCHS)
     assert not (tmp_path / "run").exists()

@@ -491,7 +491,7 @@ def test_foreign_cell_keeps_world_mid_cycle():
     old = [foreign(2, rank, 2, micro_step=1) for rank in range(2)]
     for state in old:
         state.count_delivered(1)
-    with pytest.raises(ResumeError, match="nobody knows what it accumulated"):
+    with pytest.raises(ResumeError, match="it is unknown what it accumulated"):
         foreign(4, 0, 1).apply(Checkpoint.of(old).for_rank(0))
 
 
