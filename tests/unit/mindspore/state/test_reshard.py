@@ -383,7 +383,7 @@ def unchanged_by(state, contents, error, message):
             1,
             8,
             {"elastic": False},
-            r"made by 2 ranks, this job has 1\. Start 2, or pass .*Ranks\(elastic=True\)",
+            r"made by 2 ranks, this job has 1\. Start 2 ranks, or pass .*Ranks\(elastic=True\)",
         ),
         (
             3,
