@@ -785,7 +785,7 @@ def test_a_declaration_at_the_wrong_place_is_refused():
 
 def test_an_iterable_that_gives_other_batches_is_refused(tmp_path):
     Life(tmp_path, Loader, every=5).run(until=5)
-    with pytest.raises(ck.ResumeError, match=r"the Loader did not give the same 5 batches again"):
+    with pytest.raises(ck.ResumeError, match=r"the Loader did not give the same 5 batches"):
         Life(tmp_path, lambda: advanced(Loader())).run()
 
 
@@ -822,7 +822,7 @@ def test_an_epoch_that_became_longer_is_refused():
         if count == 3:
             assert [epoch for epoch, _ in again.batches(2)] == [1, 1, 1]
             continue
-        with pytest.raises(ck.ResumeError, match=r"the Growing did not give the same 3 batches again"):
+        with pytest.raises(ck.ResumeError, match=r"the Growing did not give the same 3 batches"):
             again.batches(2)
 
 

@@ -85,7 +85,9 @@ def resumed(kind, **options):
 
 
 def test_object_that_takes_no_state_is_refused():
-    with pytest.raises(ck.ResumeError, match=r"load_state_dict\(\) of held \(Forgetful\) changed nothing.*\(count, rows"):
+    with pytest.raises(
+        ck.ResumeError, match=r"load_state_dict\(\) of held \(Forgetful\) changed nothing.*\(count, rows"
+    ):
         resumed(Forgetful)
 
 
