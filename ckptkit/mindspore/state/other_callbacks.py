@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import PurePath
 from typing import Any
 
 import mindspore as ms
@@ -17,12 +19,15 @@ from mindspore import nn
 from mindspore.train import Callback, EarlyStopping, History, ReduceLROnPlateau
 
 from ckptkit.core.tensors import leaf_of
+from ckptkit.mindspore.inspect.loops.source import assigned_in_methods
 from ckptkit.mindspore.parameters.apply import tensor_of
 from ckptkit.mindspore.state.holders import Stateful, fits
 
 _log = logging.getLogger("ckptkit")
 
 _MOST_NAMES = 5
+# What no method assigns again is the same in each start, unless it is an object that can change itself.
+_CONFIGURATION = (type(None), bool, int, float, str, bytes, timedelta, PurePath)
 
 # Public attributes of the two classes; a test compares a resumed run with an uninterrupted run.
 _FIELDS: dict[type[Callback], tuple[str, ...]] = {
@@ -113,7 +118,13 @@ def _kept(callback: Callback, stored: Callable[[nn.Cell], bool]) -> list[str]:
     kind = _adapted_kind(callback)
     known = {*vars(kind()), *_FIELDS[kind], "best_weights_param_dict"} if kind is not None else ()
     own = {name: value for name, value in vars(callback).items() if name not in known}
-    return [name for name, value in own.items() if not (isinstance(value, nn.Cell) and stored(value))]
+    assigned = assigned_in_methods(type(callback))
+    return [
+        name
+        for name, value in own.items()
+        if not (isinstance(value, nn.Cell) and stored(value))
+        and not (assigned is not None and name not in assigned and isinstance(value, _CONFIGURATION))
+    ]
 
 
 def _way_out(callback: Callback, kept: Sequence[str]) -> str:

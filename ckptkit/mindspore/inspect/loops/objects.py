@@ -37,10 +37,11 @@ class Objects:
 
     Args:
         known: Objects that checkpoints hold by name, and the data that they position; their contents are known too.
+        told: Objects whose contents, except for cells, are reported elsewhere.
     """
 
-    def __init__(self, known: Iterable[Any]) -> None:
-        self._known = _by_id(known)
+    def __init__(self, known: Iterable[Any], told: Iterable[Any] = ()) -> None:
+        self._known = {at: one for at, one in _by_id(told).items() if not isinstance(one, nn.Cell)} | _by_id(known)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
         self._rebound: set[Place] = set()  # that get another function or cell

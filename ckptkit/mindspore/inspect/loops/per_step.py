@@ -46,6 +46,7 @@ class _Step:
         where: What findings in it begin with.
         steers: Whether training depends on what it returns.
         given: What its first arguments are; the others are data.
+        is_before: Whether it is called before training computes in each step, and not after.
         loop: Stands for the training loop around it.
     """
 
@@ -53,6 +54,7 @@ class _Step:
     where: str
     steers: bool = True
     given: tuple[Value, ...] = ()
+    is_before: bool = False
     loop: ast.AST = field(default_factory=ast.Pass)
 
 
@@ -71,7 +73,9 @@ def find_in_steps_of_cells(cells: Iterable[nn.Cell], known: Iterable[Any]) -> It
         for name, value in carried(one.cell, method)
     }
     steps = steps_of_cells([(place_of(one), one.cell) for one in found.values()])
-    yield from _found(steps, [*known, *(one for one in told.values() if isinstance(one, GENERATORS))], told=told)
+    yield from _found(
+        steps, Objects([*known, *(one for one in told.values() if isinstance(one, GENERATORS))]), told=told
+    )
 
 
 def find_in_steps_of_callbacks(callbacks: Sequence[object], known: Iterable[Any]) -> Iterator[Finding]:
@@ -81,23 +85,23 @@ def find_in_steps_of_callbacks(callbacks: Sequence[object], known: Iterable[Any]
         callbacks: Those that ``Model`` calls. What they hold themselves is not reported.
         known: Objects that checkpoints hold by name. Nothing below them is reported.
     """
-    yield from _found(_of_callbacks(callbacks), [*known, *callbacks], draws=True)
+    yield from _found(_of_callbacks(callbacks), Objects(known, told=callbacks), draws=True)
 
 
 def _found(
-    steps: Iterable[_Step], known: Iterable[Any], *, draws: bool = False, told: Collection[Place] = ()
+    steps: Iterable[_Step], objects: Objects, *, draws: bool = False, told: Collection[Place] = ()
 ) -> Iterator[Finding]:
-    flow, objects = Flow(), Objects(known)
+    flow = Flow()
     statements = Statements(flow, objects, Libraries([]), {})
     steps = [*steps]
     for _ in passes(flow):
         left = _MOST
         for step in steps:
-            left -= _read(step, flow, statements, min(left, _MOST_OF_ONE))
+            left -= _read(step, flow, objects, statements, min(left, _MOST_OF_ONE))
     yield from reported(flow, objects, statements, per_step=True, draws=draws, without=told)
 
 
-def _read(step: _Step, flow: Flow, statements: Statements, most: int) -> int:
+def _read(step: _Step, flow: Flow, objects: Objects, statements: Statements, most: int) -> int:
     """Read a function as the body of a loop that may save after each call; return how much was read."""
     scope = Scope(_read.__code__, {}, step.where, Running({}, 0))
     data = [Value(sources=frozenset((DATA,)))] * _MOST_ARGUMENTS
@@ -105,11 +109,21 @@ def _read(step: _Step, flow: Flow, statements: Statements, most: int) -> int:
     read = 0
     for _ in flow.rounds(step.loop, frozenset(), scope):
         flow.may_save()
+        if not step.steers and not step.is_before:
+            _compute(flow, objects, scope)
         returned, count = statements.call(step.function, [*step.given, *data], scope, most // 2)
         read += count
         if step.steers and returned is not None:
             flow.steer(returned.sources)
+        if not step.steers and step.is_before:
+            _compute(flow, objects, scope)
     return read
+
+
+def _compute(flow: Flow, objects: Objects, scope: Scope) -> None:
+    """Read what training computes between two calls: the attributes of cells that callbacks change."""
+    for place in objects.read_by(None):
+        flow.steer(flow.read(place, scope))
 
 
 def steps_of_cells(cells: Collection[tuple[str, nn.Cell]]) -> Iterator[_Step]:
@@ -142,11 +156,12 @@ def _of_cell(where: str, cell: nn.Cell, alike: Alike) -> Iterator[tuple[Hashable
 
 def _of_callbacks(callbacks: Iterable[object]) -> Iterator[_Step]:
     for one in callbacks:
-        for kind in type(one).__mro__:
-            for name, method in vars(kind).items() if is_users(kind.__module__) else ():
-                if type(method) is types.FunctionType and ("step" in name or "epoch" in name):
-                    where = f"{type(one).__name__}.{name}(): "
-                    yield _Step(types.MethodType(method, one), where, steers=False)
+        methods = {name: vars(kind)[name] for kind in reversed(type(one).__mro__) for name in vars(kind)}
+        for name, method in methods.items():
+            is_step = type(method) is types.FunctionType and ("step" in name or "epoch" in name)
+            if is_step and is_users(method.__module__):
+                where = f"{type(one).__name__}.{name}(): "
+                yield _Step(types.MethodType(method, one), where, steers=False, is_before="begin" in name)
         for held in _called(own_attributes(one).values()) if not is_users(type(one).__module__) else ():
             yield _Step(held, f"{type(one).__name__}: {_name_of(held)}: ")
 

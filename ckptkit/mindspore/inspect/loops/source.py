@@ -10,8 +10,11 @@ import ast
 import functools
 import linecache
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+from ckptkit.mindspore.inspect.attributes import is_users
+from ckptkit.mindspore.inspect.bytecode import functions_of
 
 TRIES: tuple[type[ast.stmt], ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))  # Python 3.10 has only one
 
@@ -56,6 +59,36 @@ def returns_one(body: Sequence[ast.stmt]) -> bool:
         elif not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.expr)):
             waiting += ast.iter_child_nodes(one)
     return len(found) == 1 and isinstance(body[-1], ast.Return)
+
+
+def assigned_in_methods(kind: type) -> frozenset[str] | None:
+    """Return the attributes that methods of the user's assign to their object, ``__init__`` left out.
+
+    Returns None if that cannot be told: a method has no source, or gives its object to other code.
+    """
+    found: set[str] = set()
+    for one in kind.__mro__:
+        for name, method in vars(one).items() if is_users(one.__module__) else ():
+            for function, _ in functions_of(method) if name != "__init__" and not isinstance(method, type) else ():
+                body = body_of(function.__code__, function.__globals__)
+                names = _assigned_to(function.__code__.co_varnames[:1], body)
+                if not body or names is None:
+                    return None
+                found |= names
+    return frozenset(found)
+
+
+def _assigned_to(names: Collection[str], body: Sequence[ast.stmt]) -> set[str] | None:
+    found: set[str] = set()
+    owners: set[ast.AST] = set()
+    whole = ast.Module([*body], [])
+    for one in ast.walk(whole):
+        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id in names:
+            owners.add(one.value)
+            if not isinstance(one.ctx, ast.Load):
+                found.add(one.attr)
+    escapes = any(isinstance(one, ast.Name) and one.id in names and one not in owners for one in ast.walk(whole))
+    return None if escapes else found
 
 
 @functools.lru_cache(maxsize=64)

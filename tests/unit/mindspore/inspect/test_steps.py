@@ -321,6 +321,45 @@ def test_state_beside_a_callback_is_named(mode, make, words):
     assert words in found.why
 
 
+class Tempered(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.network, self.temperature, self.seen = nn.Dense(6, 3), 1.0, 0
+
+    def construct(self, x, y):
+        return ops.cross_entropy(self.network(x) / self.temperature, y)
+
+
+class Cools(Callback):
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def on_train_step_end(self, run_context):
+        self.cell.temperature *= 0.9
+
+
+class Sets(Cools):
+    def on_train_step_end(self, run_context):
+        self.cell.temperature = 1.0 / run_context.original_args().cur_step_num
+
+
+class SetsBefore(Cools):
+    def on_train_step_end(self, run_context):
+        self.cell.seen += 1  # which nothing reads
+
+    def on_train_step_begin(self, run_context):
+        self.cell.temperature = 1.0 / run_context.original_args().cur_step_num
+
+
+@pytest.mark.parametrize(("kind", "named"), [(Cools, True), (Sets, True), (SetsBefore, False)])
+def test_attribute_of_a_cell_that_a_callback_changes_is_named(kind, named):
+    begin_process()
+    found = [*find_in_steps_of_callbacks([kind(Tempered())], [])]
+    assert [one.where for one in found] == ([f"{kind.__name__}.on_train_step_end(): self.cell (Tempered)"] * named)
+    assert all("carries temperature" in one.why for one in found)
+
+
 class Shows(Callback):
     def on_train_step_end(self, run_context):
         SEEN["losses"] = [*SEEN.get("losses", []), float(run_context.original_args().net_outputs)]

@@ -283,6 +283,40 @@ def test_callbacks_whose_state_would_be_lost_are_named(callback, named, shown):
     assert ("may keep state that is not in the checkpoints" in shown()) == named
 
 
+class Configured(Callback):
+    def __init__(self, every=5, scale=0.5, name="x"):
+        super().__init__()
+        self.every, self.scale, self.name = every, scale, name
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num % self.every == 0:
+            print(self.name, self.scale)
+
+
+class Counts(Configured):
+    def on_train_step_end(self, run_context):
+        super().on_train_step_end(run_context)
+        self.every += 1
+
+
+class GivesItself(Configured):
+    def on_train_step_end(self, run_context):
+        count(self)
+
+
+def count(callback):
+    callback.every += 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [(Configured, None), (Counts, "every"), (GivesItself, "every, scale, name")]
+)
+def test_configuration_that_no_method_assigns_is_not_named(kind, names, shown):
+    OtherCallbacks().bind([kind()], [], none_stored)
+    assert ("may keep state" in shown()) == (names is not None)
+    assert names is None or f"not in the checkpoints: {names}. " in shown()
+
+
 def test_only_the_callback_that_is_given_is_stored(shown):
     given = Keeps()
     OtherCallbacks().bind([given], [given], none_stored)
@@ -304,6 +338,9 @@ class Holds(Callback):
     def __init__(self, layer, **kept):
         super().__init__()
         self.layer = layer
+        self.take(kept)
+
+    def take(self, kept):
         vars(self).update(kept)
 
 
@@ -358,13 +395,19 @@ class Decay(EarlyStopping):
         self.last = None
 
 
+class Slows(Decay):
+    def on_train_step_end(self, run_context):
+        self.seen += 1
+        self.last = run_context.original_args().cur_step_num
+
+
 def test_own_state_of_a_subclass_is_named(shown):
-    callback = Decay()
+    callback = Slows()
     callback.best = 3.0
     OtherCallbacks().bind([callback], [], none_stored)
     text = shown()
-    assert "the callback Decay may keep state that is not in the checkpoints: seen, last." in text
-    assert "stateful={'decay': ckptkit.attributes(it, 'seen', 'last')}" in text
+    assert "the callback Slows may keep state that is not in the checkpoints: seen, last." in text
+    assert "stateful={'slows': ckptkit.attributes(it, 'seen', 'last')}" in text
     OtherCallbacks().bind([callback, Impatient(monitor="loss")], [callback], none_stored)
     assert shown() == text
 
