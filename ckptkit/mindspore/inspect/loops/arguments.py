@@ -6,12 +6,17 @@ thread only.
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import inspect
 import types
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
+from ckptkit.mindspore.inspect.loops.call import Call
 from ckptkit.mindspore.inspect.loops.flow import Flow, Scope, Value, together
+from ckptkit.mindspore.inspect.loops.objects import Objects
 
 
 def bind(
@@ -42,6 +47,25 @@ def bind(
             inside.lasting.pop(given_name, None)
             inside.known[given_name] = inside.assigned(given_name, value, 0)
             flow.give(inside.place(given_name), value.sources)
+
+
+def bind_fields(flow: Flow, objects: Objects, call: Call, made: Any) -> None:
+    """Bind the arguments of a call to the fields of a dataclass or a namespace, whose ``__init__`` has no source.
+
+    Args:
+        flow: Records what the fields are made of.
+        objects: Knows the object.
+        call: Of its class.
+        made: The object; nothing happens if it is of another kind.
+    """
+    kind = type(made)
+    if not dataclasses.is_dataclass(kind) and kind is not types.SimpleNamespace:
+        return
+    path = f"{call.scope.path}{ast.unparse(call.node)}"
+    names = getattr(kind, "__match_args__", ())
+    for name, value in [*zip(names, call.given, strict=False), *call.named.items()]:
+        objects.give(made, str(name), value.target)
+        flow.write(objects.attribute_of(made, path, str(name)), value.sources, call.scope, whole=True)
 
 
 def _bind_rest(inside: Scope, names: Sequence[str], given: Sequence[Value], named: Mapping[str | None, Value]) -> None:

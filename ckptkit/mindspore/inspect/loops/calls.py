@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dataclasses
 import functools
 import itertools
 import random
@@ -21,7 +20,7 @@ from mindspore import nn
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
-from ckptkit.mindspore.inspect.loops.arguments import bind
+from ckptkit.mindspore.inspect.loops.arguments import bind, bind_fields
 from ckptkit.mindspore.inspect.loops.call import DRAWN, Call, is_seeded, item_given, item_or_view, rearranged
 from ckptkit.mindspore.inspect.loops.containers import choices
 from ckptkit.mindspore.inspect.loops.effects import (
@@ -45,6 +44,7 @@ from ckptkit.mindspore.inspect.loops.flow import (
     RESTORED,
     TIMED,
     Flow,
+    Inline,
     Place,
     Running,
     Scope,
@@ -59,6 +59,8 @@ from ckptkit.mindspore.inspect.loops.source import body_of, returns_one
 
 TAKEN = "the number of batches taken"  # by islice()
 _DEEPEST = 8  # nesting of followed calls
+_MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these give a function, and call none
+_FUNCTIONS = (types.FunctionType, types.MethodType, Inline)
 _GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
 
 
@@ -110,6 +112,7 @@ class Calls:
         self._reader = reader
         self._block = block
         self._functions: list[types.CodeType] = []
+        self._inline: list[ast.Lambda] = []
         self._yields: list[list[Value]] = []
         self.taken: dict[int, tuple[str, Any]] = {}
 
@@ -140,7 +143,7 @@ class Calls:
             return found._replace(sources=found.sources | marks | (call.called.sources - MARKS))
         self._draws(call)
         sources = call.sources | self._functions_given(call)
-        known = rearranged(call, sources)
+        known = self._new(call) or rearranged(call, sources)
         if known is not None:
             return known
         self._changes(call)
@@ -168,14 +171,12 @@ class Calls:
     def _functions_given(self, call: Call) -> Sources:
         """Follow the functions that a call gets, and may call, such as those of a pool; return what they return."""
         found: Sources = frozenset()
-        for at, value in enumerate(call.given):
-            if isinstance(value.target, (types.FunctionType, types.MethodType)):
-                returned = self.follow(value.target, [item_given(one) for one in call.given[at + 1 :]], {}, call.scope)
-                found |= returned.sources if returned is not None else frozenset()
-        for value in call.named.values():
-            if isinstance(value.target, (types.FunctionType, types.MethodType)):
-                returned = self.follow(value.target, [], {}, call.scope)
-                found |= returned.sources if returned is not None else frozenset()
+        for at, value in enumerate(call.arguments):
+            if not isinstance(value.target, _FUNCTIONS) or (call.name in _MAKERS and isinstance(value.target, Inline)):
+                continue
+            given = [item_given(one) for one in call.given[at + 1 :]]
+            returned = self.follow(value.target, given, {}, call.scope)
+            found |= returned.sources if returned is not None and call.name not in _MAKERS else frozenset()
         return found
 
     def _by_name(self, call: Call, name: str) -> Value:
@@ -237,17 +238,26 @@ class Calls:
             return
         with self._flow.quiet():
             call = self._parts(node, scope)
-        kind = type(made.target)
-        if call.called.target is not kind:
-            return
+        if call.called.target is type(made.target):
+            self._construct(call, made.target)
+
+    def _construct(self, call: Call, made: Any) -> None:
+        kind = type(made)
         init = in_class(kind, "__init__")
         if type(init) is types.FunctionType:
-            self.follow(types.MethodType(init, made.target), call.given, call.named, scope)
-        if dataclasses.is_dataclass(kind) or kind is types.SimpleNamespace:  # its ``__init__`` has no source
-            names = getattr(kind, "__match_args__", ())
-            for name, value in [*zip(names, call.given, strict=False), *call.named.items()]:
-                place = self._objects.attribute_of(made.target, f"{scope.path}{ast.unparse(node)}", str(name))
-                self._flow.write(place, value.sources, scope, whole=True)
+            self.follow(types.MethodType(init, made), call.given, call.named, call.scope)
+        bind_fields(self._flow, self._objects, call, made)
+
+    def _new(self, call: Call) -> Value | None:
+        """Read the call of a class of the user's, whose object does not exist; None for other calls."""
+        kind = call.called.target
+        if not isinstance(kind, type) or not is_users(kind.__module__):
+            return None
+        made = self._objects.stand_in(call.node, kind, f"{call.scope.path}{ast.unparse(call.node)}")
+        if made is UNKNOWN:
+            return None
+        self._construct(call, made)
+        return Value(made, call.sources)
 
     def yielded(self, value: Value) -> None:
         """Record what the function that is read yields; how often depends on the same conditions."""
@@ -269,6 +279,8 @@ class Calls:
         """Read the called function of the user's; None if it is not the user's or has no source."""
         if target is UNKNOWN or isinstance(target, (type, nn.Cell)) or len(self._functions) >= _DEEPEST:
             return None
+        if isinstance(target, Inline):
+            return self._inlined(target, given, named)
         if isinstance(target, functools.partial):
             bound = [self._bound(target, f"argument {at}", one, scope) for at, one in enumerate(target.args)]
             by_name: dict[str | None, Value] = {}
@@ -300,6 +312,22 @@ class Calls:
             return None
         only = returned[0] if len(returned) == 1 else Value()
         return only._replace(sources=together(returned))
+
+    def _inlined(self, one: Inline, given: Sequence[Value], named: Mapping[str | None, Value]) -> Value | None:
+        """Read the expression of a lambda where it was made."""
+        if one.node in self._inline:
+            return None
+        names = [each.arg for each in (*one.node.args.posonlyargs, *one.node.args.args)]
+        bound = dict(zip(names, given, strict=False)) | {str(name): value for name, value in named.items()}
+        before = dict(one.scope.known)
+        one.scope.known |= bound
+        self._inline.append(one.node)
+        returned = self._reader.value(one.node.body, one.scope)
+        self._inline.pop()
+        for name in bound:
+            one.scope.known.pop(name)
+        one.scope.known |= {name: value for name, value in before.items() if name in bound}
+        return returned
 
     def _bound(self, target: Any, name: str, one: Any, scope: Scope) -> Value:
         """Read an argument that a `functools.partial` holds from one call to the next."""

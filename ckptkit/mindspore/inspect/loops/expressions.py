@@ -20,7 +20,18 @@ from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
 from ckptkit.mindspore.inspect.loops.calls import Calls
 from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, item_at, item_of
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
-from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Flow, Place, Running, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.flow import (
+    DATA,
+    RESTORED,
+    Flow,
+    Inline,
+    Place,
+    Running,
+    Scope,
+    Sources,
+    Value,
+    together,
+)
 from ckptkit.mindspore.inspect.loops.iteration import Iteration
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
@@ -126,7 +137,7 @@ class Expressions:
             case ast.FormattedValue(conversion=-1, format_spec=None):
                 return self.value(node.value, scope)
             case ast.Lambda():
-                return Value()
+                return Value(Inline(node, scope))
             case _:
                 parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
                 is_one = isinstance(node, (ast.Await, ast.Starred)) and parts
@@ -173,7 +184,8 @@ class Expressions:
                 self._objects.note(f"{scope.path}{node.id}", scope.value(node.id).target, place)
                 self._objects.rebind(place, value.target)
                 self._flow.write(place, value.sources, scope, whole=True)
-                now = scope.assigned(node.id, value, node.lineno)
+                is_made = self._objects.is_stand_in(value.target)
+                now = scope.assigned(node.id, value, node.lineno, is_made=is_made)
                 if DATA in value.sources and is_taken(now.target):
                     self._flow.take(place)
                 scope.known[node.id] = value if is_ours(now.target) else now  # reading ours would count as a save
@@ -201,6 +213,7 @@ class Expressions:
         if isinstance(setter, property) and setter.fset is not None and self._objects.is_plain(owner.target):
             self.calls.follow(types.MethodType(setter.fset, owner.target), [value], {}, scope)
         elif self._objects.has(owner.target, node.attr):
+            self._objects.give(owner.target, node.attr, value.target)
             self._objects.rebind(self._place_in(owner.target, node, scope), value.target)
             self._write(owner.target, node, value.sources, scope, whole=True)
         elif self._objects.is_of_library(owner.target):

@@ -42,6 +42,13 @@ class Value(NamedTuple):
     also: tuple[Any, ...] = ()  # other objects that it may be
 
 
+class Inline(NamedTuple):
+    """Stands for the function that a lambda makes."""
+
+    node: ast.Lambda
+    scope: Scope
+
+
 class Running(NamedTuple):
     """Holds the variables of a function or module that is running, and its line; 0 if it is not running."""
 
@@ -83,9 +90,12 @@ class Scope:
         first = next((self.value(name).target for name in self.code.co_varnames[:1]), UNKNOWN)
         return super(kind, first) if isinstance(kind, type) and issubclass(type(first), kind) else UNKNOWN
 
-    def assigned(self, name: str, value: Value, line: int) -> Value:
-        """Return ``value`` with the object that the variable has now, if that is what was assigned at ``line``."""
-        is_past = value.target is UNKNOWN and line < self._now.line
+    def assigned(self, name: str, value: Value, line: int, *, is_made: bool = False) -> Value:
+        """Return ``value`` with the object that the variable has now, if that is what was assigned at ``line``.
+
+        ``is_made`` says that the value's object only stands for that one.
+        """
+        is_past = (value.target is UNKNOWN or (is_made and name in self._now.values)) and line < self._now.line
         return value._replace(target=met(self._now.values.get(name, UNKNOWN))) if is_past else value
 
     def value(self, name: str) -> Value:

@@ -57,11 +57,9 @@ class Iteration:
         counted = self._counted(call, scope)
         if counted is not None or type(over.target) is enumerate:
             return [self._numbered(counted, one, scope)]
-        if isinstance(call, ast.Call) and call.args and self._reader.value(call.func, scope).target is zip:
-            values = [self._reader.value(each, scope) for each in call.args]
-            saves = any(is_ours(each.target) for each in values) or self._flow.is_saving(one)
-            take = self._beside if saves else self._parallel
-            return [Value(items=tuple(take(*each, one, scope) for each in zip(call.args, values, strict=True)))]
+        zipped = self._zipped(call, one, scope)
+        if zipped is not None:
+            return [zipped]
         if over.target is UNKNOWN and 0 < len(over.items) <= FEW:
             return over.items
         return self._plain(one, over, scope) or [self.element(over, scope)]
@@ -102,7 +100,8 @@ class Iteration:
             over = self._reader.value(counted.args[0], scope)
             given = [*counted.args[1:], *(each.value for each in counted.keywords)]
             begin = self._reader.value(given[0], scope) if given else begin
-        element = self.element(over, scope)
+        zipped = self._zipped(counted.args[0], one, scope) if counted is not None else None
+        element = zipped if zipped is not None else self.element(over, scope)
         saves = is_ours(over.target) or self._flow.is_saving(one)
         if not saves:
             return Value(items=(Value(), element))
@@ -112,6 +111,16 @@ class Iteration:
         place = Place(id(one), NUMBER)
         self._objects.note(f"{scope.path}{NUMBER}", None, place)
         return Value(items=(Value(sources=frozenset((place,))), element))
+
+    def _zipped(self, call: ast.expr, one: ast.For | ast.AsyncFor, scope: Scope) -> Value | None:
+        """Return what a call of `zip` gives; None for another expression."""
+        is_zip = isinstance(call, ast.Call) and self._reader.value(call.func, scope).target is zip
+        if not isinstance(call, ast.Call) or not is_zip or not call.args:
+            return None
+        values = [self._reader.value(each, scope) for each in call.args]
+        saves = any(is_ours(each.target) for each in values) or self._flow.is_saving(one)
+        take = self._beside if saves else self._parallel
+        return Value(items=tuple(take(*each, one, scope) for each in zip(call.args, values, strict=True)))
 
     def _parallel(self, node: ast.expr, value: Value, loop: ast.stmt, scope: Scope) -> Value:
         return self.element(value, scope)

@@ -49,6 +49,7 @@ class Statements:
         self, flow: Flow, objects: Objects, libraries: Libraries, running: Mapping[types.CodeType, Running | None]
     ) -> None:
         self._flow = flow
+        self._objects = objects
         self._cache: _Cache | None = None  # being filled
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.taken
@@ -210,6 +211,9 @@ class Statements:
         if one.value is None:
             return
         before = self._expressions.value(one.target, scope) if isinstance(one, ast.AugAssign) else Value()
+        first = one.targets[0] if isinstance(one, ast.Assign) else one.target
+        if isinstance(one.value, ast.Call) and isinstance(first, ast.Name):
+            self._objects.name_call(one.value, f"{scope.path}{first.id}")
         value = self._expressions.value(one.value, scope)
         if isinstance(one, ast.AugAssign):
             value = Value(sources=before.sources | value.sources)

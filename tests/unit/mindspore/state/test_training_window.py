@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import wait as wait_for
 
 import mindspore as ms
 import numpy as np
@@ -440,7 +439,8 @@ class LetGo(Callback):
             self._moved.notify_all()
         handle = self.manager()._run.services.results.in_flight
         if handle is not None and self._cycles > self._saved_at():
-            assert wait_for([handle._future], LONG_SECONDS).done
+            handle._outcome.wait(LONG_SECONDS)
+            assert handle._outcome.is_there
 
     def free(self):
         with self._moved:
