@@ -172,8 +172,8 @@ class Expressions:
     def _either(self, parts: Sequence[Value], rest: Sequence[ast.expr], scope: Scope) -> Value:
         """Return what may be any of several values."""
         parts = [*parts, *(self.value(one, scope) for one in rest)]
-        known = (one.target for one in parts if one.target is not UNKNOWN and one.target is not None)
-        return Value(next(known, UNKNOWN), together(parts))
+        target, also = choices(one.target for one in parts if one.target is not UNKNOWN)
+        return Value(UNKNOWN if target is None else target, together(parts), also=also)
 
     def store(self, node: ast.expr, value: Value, scope: Scope) -> None:
         """Read the assignment of ``value`` to the target ``node``."""
@@ -208,6 +208,11 @@ class Expressions:
         match node:
             case ast.Attribute(ast.Attribute(ast.Name() as generator, "bit_generator"), "state"):
                 self.store(generator, Value(UNKNOWN, value.sources), scope)  # its first seed no longer matters
+        for one in (owner.target, *owner.also):
+            self._set_of(owner._replace(target=one, also=()), node, value, scope)
+
+    def _set_of(self, owner: Value, node: ast.Attribute, value: Value, scope: Scope) -> None:
+        """Read the assignment of ``value`` to the attribute of one object."""
         self.calls.special(owner, "__setattr__", scope, Value(node.attr), value)
         setter = in_class(type(owner.target), node.attr)
         if isinstance(setter, property) and setter.fset is not None and self._objects.is_plain(owner.target):

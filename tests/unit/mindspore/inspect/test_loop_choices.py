@@ -116,3 +116,41 @@ def test_state_is_named_before_the_first_batch(loop):
     with pytest.raises(ResumeError, match=rf"{loop.__name__}\(\): |carries|taken after"):
         training.train(loop)
     assert training.cell.counters.micro_steps == 0
+
+
+class Level:
+    def __init__(self):
+        self.level = 1.0
+
+
+class Offset(Level):
+    pass
+
+
+def attribute_of_the_second(cell, batches, rate, restore):
+    kinds = {"a": Level(), "b": Offset()}
+    restore()
+    for x, y in batches:
+        for name in ("a", "b"):
+            kinds[name].level *= 0.9
+        cell(x * kinds["b"].level, y)
+
+
+def attribute_of_either(cell, batches, rate, restore):
+    first, second = Level(), Offset()
+    restore()
+    for x, y in batches:
+        (first if float(x.mean()) > 2.0 else second).level *= 0.9
+        cell(x * second.level, y)
+
+
+@pytest.mark.parametrize(
+    ("loop", "where"),
+    [(attribute_of_the_second, "(Offset)"), (attribute_of_either, "second (Offset)")],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_attribute_of_whichever_object_is_named(loop, where):
+    training = Training(strict=True)
+    with pytest.raises(ResumeError) as raised:
+        training.train(loop)
+    assert where in str(raised.value)
