@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.corrupt import corrupt
 from support.servers.moto_server import HOST
 
 from ckptkit.storage import LocalStorage
@@ -233,10 +234,7 @@ ckpt.train(model, 2, dataset, callbacks=[Second()])
 def damage(folder: Path, *names: str) -> None:
     """Flip one bit of the weights of checkpoints."""
     for name in names:
-        shard = folder / "runs/digits/checkpoints" / name / "rank-00000/weights-000.safetensors"
-        data = bytearray(shard.read_bytes())
-        data[-1] ^= 1
-        shard.write_bytes(data)
+        corrupt(folder / "runs/digits/checkpoints" / name / "rank-00000/weights-000.safetensors", at=-1)
 
 
 def test_corrupt_latest(trained: Path) -> None:

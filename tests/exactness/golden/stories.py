@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
+from support.corrupt import corrupt
 from support.runs.ranks import Life as RankLife
 from support.runs.ranks import live
 
@@ -143,13 +143,13 @@ def damaged(transcript: Transcript) -> None:
     names = [life.save_at(at) for at in (2, 4, 6)]
     life.end()
     root = transcript.folder / "run"
-    _flip(root / "checkpoints" / names[-1] / "rank-00000" / "weights-000.safetensors")
+    corrupt(root / "checkpoints" / names[-1] / "rank-00000" / "weights-000.safetensors")
     _ask(transcript)
     again = Life(transcript, keep=KeepLatest(100))
     again.restore()
     again.save_at(5)
     again.end()
-    _flip(root / "attempts" / "000002.json")
+    corrupt(root / "attempts" / "000002.json")
     third = Life(transcript)
     third.restore()
     _ask(transcript)
@@ -258,9 +258,3 @@ def _dies(life: Life) -> None:
         life.manager.save(life.run).result()
     except Killed:
         return
-
-
-def _flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)

@@ -23,6 +23,7 @@ from ckptkit.run.index import Index
 from ckptkit.testing.faults import Call, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 from support.clock import clock_of_calls
+from support.corrupt import corrupted
 from support.options import grouped
 
 from .roots import Place, Tree, root_at
@@ -156,13 +157,10 @@ def committed(root: Place) -> list[str]:
 def corrupt(root: Place, name: str, file: str = "rank-00000/weights-000.safetensors", how: str = "flip") -> None:
     """Damage one file of a checkpoint: ``flip`` a bit, ``cut`` its end off, or have it ``missing``."""
     place, key = root_at(root), f"checkpoints/{name}/{file}"
-    data = bytearray(place.get(key))
-    if how == "flip":
-        data[len(data) // 2] ^= 1
     if how == "missing":
         place.remove(key)
     else:
-        place.put(key, bytes(data[:-3] if how == "cut" else data))
+        place.put(key, corrupted(place.get(key), how))
 
 
 def attempts(files: Tree) -> dict[int, dict]:

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.corrupt import corrupt
 from support.runs.grown import WatchedRun, grow, opened
 
 from ckptkit.checkpoint.verify import load, verify
@@ -61,12 +62,6 @@ def grown(template, root):
     return Grown(root, template.names)
 
 
-def flip(path: Path, position: int, mask: int = 0xFF) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= mask
-    path.write_bytes(data)
-
-
 def swap(one: Path, other: Path) -> None:
     first, second = one.read_bytes(), other.read_bytes()
     assert first != second
@@ -83,12 +78,12 @@ def cut(path: Path, keep) -> None:
 
 
 DAMAGE = {
-    "first-byte": lambda path: flip(path, 0),
-    "second-byte": lambda path: flip(path, 1, 0x01),
-    "ninth-byte": lambda path: flip(path, 8, 0x20),
-    "a-third-in": lambda path: flip(path, path.stat().st_size // 3, 0x04),
-    "middle-byte": lambda path: flip(path, path.stat().st_size // 2, 0x01),
-    "last-byte": lambda path: flip(path, -1, 0x80),
+    "first-byte": lambda path: corrupt(path, at=0, mask=0xFF),
+    "second-byte": lambda path: corrupt(path, at=1),
+    "ninth-byte": lambda path: corrupt(path, at=8, mask=0x20),
+    "a-third-in": lambda path: corrupt(path, at=path.stat().st_size // 3, mask=0x04),
+    "middle-byte": corrupt,
+    "last-byte": lambda path: corrupt(path, at=-1, mask=0x80),
     "one-byte-short": lambda path: cut(path, lambda size: size - 1),
     "half": lambda path: cut(path, lambda size: size // 2),
     "one-byte": lambda path: cut(path, lambda size: 1),
@@ -264,7 +259,7 @@ def test_every_single_byte_of_a_sealed_document_counts(grown, file, mask):
     path, key = grown.path(file), grown.key(file)
     whole = path.read_bytes()
     for position in range(len(whole)):
-        flip(path, position, mask or 1 << position % 8)
+        corrupt(path, at=position, mask=mask or 1 << position % 8)
         listed = {one.name: one.problem for one in CheckpointManager(grown.root).checkpoints()}
         assert key in (listed[grown.newest] or ""), position
         assert listed[grown.parent] is None
@@ -279,7 +274,7 @@ def test_every_single_byte_of_the_other_files_counts(grown, file, stride):
     path, key = grown.path(file), grown.key(file)
     whole = path.read_bytes()
     for position in range(0, len(whole), stride):
-        flip(path, position, 1 << position % 8)
+        corrupt(path, at=position, mask=1 << position % 8)
         with pytest.raises(CorruptCheckpointError, match=key):
             verify(storage, opened(storage, grown.newest))
         path.write_bytes(whole)

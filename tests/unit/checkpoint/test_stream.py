@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import xxhash
+from support.corrupt import corrupt
 from support.runs.grown import opened
 
 from ckptkit.checkpoint import stream
@@ -56,12 +57,6 @@ def reads(storage):
 
 def buffers(names):
     return {name: bytearray(b"." * SIZES[name]) for name in names}
-
-
-def flip(path, position):
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("window_bytes", [7, 1000, 2 << 20])
@@ -123,7 +118,7 @@ def test_memory_is_asked_for_when_it_is_needed(checkpoint, monkeypatch):
 @pytest.mark.parametrize("position", [0, 7, 8, 100, -1])
 def test_altered_byte_anywhere_is_found(checkpoint, position):
     root, name = checkpoint
-    flip(root / "checkpoints" / name / "rank-00000" / "optimizer-000.safetensors", position)
+    corrupt(root / "checkpoints" / name / "rank-00000" / "optimizer-000.safetensors", at=position)
     contents, _ = loaded(checkpoint)
     for names in ("a", "abcdef"):
         with pytest.raises(CorruptCheckpointError, match="optimizer-000"):

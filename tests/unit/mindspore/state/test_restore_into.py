@@ -12,6 +12,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn
+from support.corrupt import corrupt
 from support.options import grouped
 from support.training import MODES, Mlp, accumulation_cell, adam, begin_process, digest, disturb, samples, tensors
 from test_state import Box, with_mixed
@@ -71,10 +72,7 @@ def saved(root, *calls, box=None):
 
 
 def flip(root, name, file, position):
-    path = Path(root) / "checkpoints" / name / "rank-00000" / f"{file}-000.safetensors"
-    data = bytearray(path.read_bytes())
-    data[position] ^= 0x10
-    path.write_bytes(data)
+    corrupt(Path(root) / "checkpoints" / name / "rank-00000" / f"{file}-000.safetensors", at=position, mask=0x10)
 
 
 @pytest.fixture(scope="module")
