@@ -1,8 +1,8 @@
 """Runs many small requests in parallel; each takes about 30 ms on an object store, and a read needs thousands.
 
 Guarantees: results come in the order of the items. The error of a call, or Ctrl-C, is raised after the calls under way
-have ended. Not `concurrent.futures`, whose locks Ctrl-C may leave taken (`ckptkit.core.latch`). Where no thread can be
-started, the caller's thread does the work. Any thread.
+have ended. Not `concurrent.futures`, whose locks Ctrl-C may leave taken (ADR 42). Where no thread can be started, the
+caller's thread does the work. Any thread.
 """
 
 from __future__ import annotations
