@@ -54,5 +54,5 @@ class Staged(Protocol):
         ...
 
     def advance(self, micro_steps_left: int) -> None:
-        """Give the writer what it may wait for, as far as there is room; only the training thread can."""
+        """Give the writer what it may wait for, as far as there is room."""
         ...

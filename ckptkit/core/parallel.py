@@ -51,8 +51,8 @@ def _run_in_threads(run: Callable[[], None], count: int, stop: Callable[[], None
     try:
         for _ in range(count):
             thread = threading.Thread(target=run, name="ckptkit-read", daemon=True)
+            threads.append(thread)  # first: it may run although Ctrl-C arrives in its start
             thread.start()
-            threads.append(thread)
     except RuntimeError:  # no more threads (from Python 3.12 on, an ending interpreter starts none)
         run()
     except BaseException:  # Ctrl-C
@@ -60,10 +60,14 @@ def _run_in_threads(run: Callable[[], None], count: int, stop: Callable[[], None
         raise
     finally:
         try:
-            for thread in threads:
-                thread.join()
+            _join(threads)
         except BaseException:
             stop()
-            for thread in threads:
-                thread.join()
+            _join(threads)
             raise
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        if thread.ident is not None:  # it has begun to run
+            thread.join()

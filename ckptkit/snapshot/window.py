@@ -90,6 +90,7 @@ class Window:
         self._ended = False
         self._gives_up = gives_up
         self._given_up = ""  # the reason
+        self._copying = threading.RLock()  # in C, for the reason that ADR 42 gives; one thread copies at a time
         self._trainer = threading.current_thread()
         self._process = os.getpid()
 
@@ -107,10 +108,16 @@ class Window:
         Args:
             patient: If False, take the necessary memory instead of waiting.
         """
-        if self._is_over():
-            self._open = []
-        if not self._open:
+        if os.getpid() != self._process:
+            self._open = []  # as in `advance`
             return
+        with self._copying:
+            if self._is_over():
+                self._open = []
+            if self._open:
+                self._close(patient=patient)
+
+    def _close(self, *, patient: bool) -> None:
         begun = self._monotonic()
         # From the end, because the writer reads from the start; by slices the writer cannot read ahead.
         for extent in self._open if self.by_slices else reversed(self._open):
@@ -128,14 +135,19 @@ class Window:
     def advance(self, micro_steps_left: int) -> None:
         """Copy the next slice, if memory is copied by slices; call between two micro-steps.
 
-        Does nothing in another thread than the one that trains, unless that one has ended: it may be at the next
-        update, or in this method.
+        A thread that waits for the save may call this too: the training thread may be idle, and an update waits for
+        the slice.
 
         Args:
             micro_steps_left: Micro-steps until the update, so that the slices are of similar size.
         """
-        if not self.by_slices or not self._open or not self._is_trainer():
-            return
+        if os.getpid() != self._process:
+            return  # a forked child: any thread may have held the lock at the fork
+        with self._copying:
+            if self.by_slices and self._open:
+                self._advance(micro_steps_left)
+
+    def _advance(self, micro_steps_left: int) -> None:
         begun = self._monotonic()
         left = sum(one.live_to - one.live_from for one in self._open)
         slice_bytes = max(BUFFER_BYTES, -(-left // max(1, micro_steps_left)))
@@ -149,12 +161,6 @@ class Window:
         self.cost.buffer_bytes = self._pool.made_bytes
         self.cost.stall_seconds += self._monotonic() - begun
 
-    def _is_trainer(self) -> bool:
-        with self._lock:
-            if not self._trainer.is_alive():
-                self._trainer = threading.current_thread()  # it waits for the save, and no other thread gives slices
-            return self._trainer is threading.current_thread()
-
     def open_shard(self, number: int, *, last: bool = True) -> ShardReader:
         """Open a file for reading from its start.
 
@@ -166,6 +172,8 @@ class Window:
 
     def release(self) -> None:
         """Release live memory and buffers; the save has ended, successfully or not."""
+        if os.getpid() != self._process:
+            return  # a forked child: the writer may have held the lock at the fork
         with self._lock:
             self._ended = True
             self._changed.notify_all()  # whoever waits goes on only once the lock is free

@@ -240,11 +240,13 @@ class AccumulationTrainCell(nn.Cell):
         refuse_half_restored([self])
         if self.remainder == "carry" or self._counters.micro_step == 0:
             return
+        self._is_half_done = True
         if self.remainder == "flush":
             self._end_cycle(self._counters.micro_steps)
         else:
             self._clear()
             self._begin_cycle(self._counters.micro_steps, updated=False)
+        self._is_half_done = False
 
     def expect_epoch_end(self, last: bool = True) -> None:
         """Set whether the next call ends an epoch; that call then calls `end_epoch` itself.

@@ -48,12 +48,12 @@ class Lanes:
         self._raise()
         if len(self._threads) < self._count:
             thread = threading.Thread(target=self._run, name="ckptkit-lane", daemon=True)
+            self._threads.append(thread)  # first: it may run although Ctrl-C arrives in its start
             try:
                 thread.start()
             except RuntimeError:  # no more threads: use those that run, or this one
+                self._threads.remove(thread)
                 self._count = len(self._threads)
-            else:
-                self._threads.append(thread)
         if self._threads:
             self._room.get()
             self._jobs.put(job)
@@ -63,6 +63,7 @@ class Lanes:
     def finish(self) -> None:
         """Wait for all jobs; raises the exception of a failed job."""
         self._join()
+        self._jobs = queue.SimpleQueue()  # without the end that `_join` put there
         self._raise()
 
     def __enter__(self) -> Self:
@@ -83,12 +84,13 @@ class Lanes:
             except BaseException as error:  # noqa: BLE001 - whatever it is, `submit` or `finish` raises it
                 self._error = error
                 self.stop.open()
+        self._jobs.put(None)  # for the next thread
 
     def _join(self) -> None:
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._jobs.put(None)
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # it has begun to run
+                thread.join()
         self._threads.clear()
 
     def _raise(self) -> None:

@@ -301,25 +301,47 @@ def in_a_thread(action):
     assert not thread.is_alive()
 
 
-def test_thread_beside_training_gives_no_slices():
-    """One that waits for the handle: the training thread may be at the update, or at its own slice."""
+def test_thread_that_waits_gives_slices_while_training_is_idle():
+    """Else a training thread that waits for more work, or a pool's, would keep the save from ending."""
     live = Live(("w", "weights", "cycle", "F32", (12 * ONE_BUFFER // 4,)))
     window, _ = opened(live, buffer_bytes=PLENTY, by_slices=True)
-    in_a_thread(lambda: window.advance(1))
-    assert window.cost.fenced_bytes == 0
-    window.advance(4)
+    in_a_thread(lambda: window.advance(4))
     assert window.cost.fenced_bytes == 3 * ONE_BUFFER
+    in_a_thread(lambda: window.advance(1))
+    assert not window.is_open
     window.release()
 
 
-def test_thread_that_waits_gives_slices_once_the_training_thread_has_ended():
+def test_fence_waits_for_the_slice_of_another_thread(monkeypatch):
+    """One thread copies at a time, and the update comes after both."""
     live = Live(("w", "weights", "cycle", "F32", (12 * ONE_BUFFER // 4,)))
-    made = []
-    in_a_thread(lambda: made.append(opened(live, buffer_bytes=PLENTY, by_slices=True)[0]))
-    (window,) = made
-    window.advance(4)
-    in_a_thread(lambda: window.advance(1))
-    assert window.cost.fenced_bytes == 3 * ONE_BUFFER, "this thread has taken the place of the one that ended"
+    window, _ = opened(live, buffer_bytes=PLENTY, by_slices=True)
+    copy, inside, go, copying, most = window._copy_some, threading.Event(), threading.Event(), [], []
+
+    def slow(*arguments, **options):
+        copying.append(threading.current_thread())
+        most.append(len({*copying}))
+        inside.set()
+        go.wait(LONG_SECONDS)
+        try:
+            return copy(*arguments, **options)
+        finally:
+            copying.remove(threading.current_thread())
+
+    monkeypatch.setattr(window, "_copy_some", slow)
+    helper = threading.Thread(target=window.advance, args=(1,), daemon=True)
+    helper.start()
+    assert inside.wait(LONG_SECONDS)
+    fence = threading.Thread(target=window.close, daemon=True)
+    fence.start()
+    fence.join(0.05)
+    assert fence.is_alive(), "the fence is over beside a copy"
+    go.set()
+    for one in (helper, fence):
+        one.join(LONG_SECONDS)
+        assert not one.is_alive()
+    assert max(most) == 1
+    assert not window.is_open
     window.release()
 
 

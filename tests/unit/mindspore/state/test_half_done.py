@@ -79,3 +79,26 @@ def test_restored_state_can_be_saved_after_an_interruption(job, tmp_path):
     assert tensors(cell) == was
     assert again.save_final(ck.StateManager(cell)) == again.latest().name
     again.close()
+
+
+def test_interrupted_end_of_an_epoch_is_not_saved(tmp_path):
+    """Dropped accumulators with the counters from before them."""
+    begin_process(mode="pynative")
+    cell = accumulation_cell(3, remainder="drop", normalize="samples").set_train()
+    manager = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000))
+    state = ck.StateManager(cell)
+    manager.restore(state)
+    cell(*BATCH)
+    begin = cell._begin_cycle
+
+    def interrupted(*arguments, **options):
+        raise TimeoutError("a signal handler of the user's")
+
+    vars(cell)["_begin_cycle"] = interrupted
+    with pytest.raises(TimeoutError):
+        cell.end_epoch()
+    vars(cell)["_begin_cycle"] = begin
+    with pytest.raises(ResumeError, match="was interrupted"):
+        manager.save_final(state)
+    assert manager.checkpoints() == []
+    manager.close()
