@@ -3,8 +3,7 @@
 Guarantees: a save that has begun is finished before the interpreter exits, unless the process is killed. A failure that
 nobody has asked for by then is logged. On Linux, where a thread can have its own priority, the writer thread gets the
 lowest one, so that it uses only the CPU time that training leaves; threads that it starts inherit the priority. Any
-thread may start a save. Only the training thread may call the waiting methods of a handle, because the save may need
-slices from it.
+thread may start a save, and wait for one: it then gives the slices that the save needs.
 """
 
 from __future__ import annotations

@@ -192,8 +192,7 @@ class DatasetPosition:
                 f"not come from a GlobalSampler alone, so nothing guarantees that {onto} ranks continue where "
                 f"{ranks} ranks stopped: give the source one with every number of ranks "
                 "(ckptkit.data.Augmented(...).dataset(columns, ranks=ckptkit.data.GlobalSampler(...))), without "
-                "shuffle or repeat after it"
-                + ("" if order is None else f"; this run has to continue with {ranks} ranks")
+                "shuffle or repeat after it" + ("" if order is None else f"; this run must continue with {ranks} ranks")
             )
         for batch_size in (recorded["batch_size"], self._fingerprint.batch_size):
             if batch_size != order["micro_batch"]:
@@ -287,9 +286,8 @@ class DatasetPosition:
         epochs = call.arguments.get("num_epochs", -1)
         if 0 <= epochs * self.size <= self._delivered and self._delivered:
             raise ResumeError(
-                f"num_epochs={epochs} are {epochs * self.size} batches, but {self._delivered} were delivered: pass "
-                "the total since epoch 0 to one iterator for all epochs; if training has reached the total, make no "
-                "iterator"
+                f"num_epochs={epochs} are {epochs * self.size} batches, but {self._delivered} were delivered: pass the "
+                "total since epoch 0 to one iterator for all epochs; make none if training has reached that total"
             )
 
         def make(skipped_epochs: int = 0) -> Any:

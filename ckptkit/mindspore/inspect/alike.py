@@ -6,7 +6,6 @@ the cells alive while the object lives, and nothing else. Any thread.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable
 from typing import Any
 
@@ -28,33 +27,35 @@ class Alike:
     """Gives cells that are alike the same key.
 
     Args:
-        depth: How many levels of cells below a cell count; deeper ones count by their class alone.
+        depth: How many levels of cells below a cell count; deeper ones count by their class alone. None for all.
     """
 
-    def __init__(self, depth: int = sys.maxsize) -> None:
+    def __init__(self, depth: int | None = None) -> None:
         self._depth = depth
         self._numbers: dict[tuple[object, ...], int] = {}
-        self._keys: dict[tuple[int, int], tuple[nn.Cell, Hashable]] = {}  # holds the cells, so that no id is reused
+        # Holds the cells, so that no id is reused.
+        self._keys: dict[tuple[int, int | None], tuple[nn.Cell, Hashable]] = {}
 
     def key(self, cell: nn.Cell) -> Hashable:
         """Return a key that is equal for alike cells."""
         return self._key_in(cell, self._depth)
 
-    def _key_in(self, cell: nn.Cell, depth: int) -> Hashable:
-        if depth < 0:
+    def _key_in(self, cell: nn.Cell, depth: int | None) -> Hashable:
+        if depth is not None and depth < 0:
             return str(type(cell)), id(type(cell))
-        at = (id(cell), depth if self._depth < sys.maxsize else 0)
+        at = (id(cell), depth)
         if at not in self._keys:
             self._keys[at] = cell, id(cell)  # ends the recursion when cells hold each other
             own = own_attributes(cell)
+            below = None if depth is None else depth - 1
             held = {name: one for name, one in own.items() if name not in BARE}
             held.update(own.get("_cells") or {})
-            parts = type(cell), *((name, self._key_of(one, depth - 1)) for name, one in held.items())
+            parts = type(cell), *((name, self._key_of(one, below)) for name, one in held.items())
             # A number: a nested key would be as large as the network.
             self._keys[at] = cell, ("cell", self._numbers.setdefault(parts, len(self._numbers)))
         return self._keys[at][1]
 
-    def _key_of(self, one: Any, depth: int) -> object:
+    def _key_of(self, one: Any, depth: int | None) -> object:
         kind = type(one)
         if issubclass(kind, nn.Cell):
             return self._key_in(one, depth)

@@ -220,8 +220,9 @@ class StateManager:
                 thread takes the batches of a `ckptkit.data.resumable`, if the last call of an `AccumulationTrainCell`
                 was interrupted, or if a restore failed after it had changed something, and none has succeeded since.
         """
-        refuse_half_restored(self._sources.every_cell())
-        for cell in self._sources.every_cell():
+        cells = self._sources.every_cell()
+        refuse_half_restored(cells)
+        for cell in cells:
             if isinstance(cell, AccumulationTrainCell):
                 cell.refuse_half_done()
         if self._sources.batches is not None:

@@ -184,8 +184,8 @@ class AccumulationTrainCell(nn.Cell):
         if self._is_half_done:
             raise ResumeError(
                 f"the last call of this {type(self).__name__} was interrupted, and its parameters may have a part of "
-                "that micro-step, such as running statistics. This state is not saved. Restore a checkpoint, or train "
-                "on: it can be saved again after the next complete micro-step"
+                "that micro-step, such as running statistics or gradients. This state is not saved. Restore a "
+                "checkpoint. After a further complete micro-step the state can be saved, but contains that part"
             )
 
     def __call__(self, *inputs: Any) -> Any:

@@ -319,14 +319,15 @@ class Calls:
             return None
         names = [each.arg for each in (*one.node.args.posonlyargs, *one.node.args.args)]
         bound = dict(zip(names, given, strict=False)) | {str(name): value for name, value in named.items()}
-        before = dict(one.scope.known)
-        one.scope.known |= bound
+        known = one.scope.known
+        before = {name: known[name] for name in bound if name in known}
+        known |= bound
         self._inline.append(one.node)
         returned = self._reader.value(one.node.body, one.scope)
         self._inline.pop()
         for name in bound:
-            one.scope.known.pop(name)
-        one.scope.known |= {name: value for name, value in before.items() if name in bound}
+            known.pop(name)
+        known |= before
         return returned
 
     def _bound(self, target: Any, name: str, one: Any, scope: Scope) -> Value:

@@ -45,8 +45,10 @@ def items_of(target: Any, most: int) -> list[Any]:
 def choices(items: Iterable[Any]) -> tuple[Any, tuple[Any, ...]]:
     """Return an object that stands for all of them, and the others that are more than data."""
     items = [*items]
-    found: dict[int, Any] = {id(one): one for one in items if one is not UNKNOWN and not isinstance(one, _DATA)}
-    first, *others = [*found.values()] or [*items[:1], UNKNOWN][:1]
+    by_id = {id(one): one for one in items if one is not UNKNOWN and not isinstance(one, _DATA)}
+    if not by_id:
+        return next(iter(items), UNKNOWN), ()
+    first, *others = by_id.values()
     return first, tuple(others)
 
 

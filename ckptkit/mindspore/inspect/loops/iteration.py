@@ -67,10 +67,9 @@ class Iteration:
     def element(self, over: Value, scope: Scope) -> Value:
         """Return one value for all that an iteration gives."""
         made = self._reader.calls.special(over, "__iter__", scope)
-        sources = over.sources | made.sources | self._reader.calls.special(over, "__next__", scope).sources
-        if made.target is not UNKNOWN and made.target is not over.target:
-            return self.element(made._replace(sources=sources), scope)
-        target, also = item_of(over.target)
+        iterator = over if made.target is UNKNOWN else made
+        sources = over.sources | made.sources | self._reader.calls.special(iterator, "__next__", scope).sources
+        target, also = item_of(iterator.target)
         return Value(target, (sources - {RESTORED}) | data_of(over.target), place=over.place, also=also)
 
     def _plain(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> list[Value]:
@@ -114,18 +113,15 @@ class Iteration:
 
     def _zipped(self, call: ast.expr, one: ast.For | ast.AsyncFor, scope: Scope) -> Value | None:
         """Return what a call of `zip` gives; None for another expression."""
-        is_zip = isinstance(call, ast.Call) and self._reader.value(call.func, scope).target is zip
-        if not isinstance(call, ast.Call) or not is_zip or not call.args:
+        if not isinstance(call, ast.Call) or self._reader.value(call.func, scope).target is not zip or not call.args:
             return None
         values = [self._reader.value(each, scope) for each in call.args]
         saves = any(is_ours(each.target) for each in values) or self._flow.is_saving(one)
-        take = self._beside if saves else self._parallel
-        return Value(items=tuple(take(*each, one, scope) for each in zip(call.args, values, strict=True)))
+        if not saves:
+            return Value(items=tuple(self.element(value, scope) for value in values))
+        return Value(items=tuple(self._beside(*each, scope) for each in zip(call.args, values, strict=True)))
 
-    def _parallel(self, node: ast.expr, value: Value, loop: ast.stmt, scope: Scope) -> Value:
-        return self.element(value, scope)
-
-    def _beside(self, node: ast.expr, value: Value, loop: ast.stmt, scope: Scope) -> Value:
+    def _beside(self, node: ast.expr, value: Value, scope: Scope) -> Value:
         """Return what one argument of `zip` gives to a loop that saves."""
         self._reader.calls.draw(node, value, scope, takes=True)
         element = self.element(value, scope)
@@ -133,14 +129,14 @@ class Iteration:
         function = self._reader.value(node.func, scope).target if isinstance(node, ast.Call) else None
         is_count = any(function is one for one in (itertools.count, range))
         if is_count and isinstance(node, ast.Call) and all(isinstance(each, ast.Constant) for each in node.args):
-            return element._replace(sources=element.sources | self._noted(node, NUMBER, loop, scope))
+            return element._replace(sources=element.sources | self._noted(node, NUMBER, scope))
         begins_anew = RESTORED not in value.sources and not is_ours(target) and not self._objects.is_known(target)
         if is_count or not begins_anew or isinstance(target, nn.Cell) or id(target) in self._reader.calls.taken:
             return element
-        return element._replace(sources=element.sources | self._noted(node, BESIDE, loop, scope))
+        return element._replace(sources=element.sources | self._noted(node, BESIDE, scope))
 
-    def _noted(self, node: ast.expr, name: str, loop: ast.stmt, scope: Scope) -> Sources:
-        place = Place(id(loop), name if name == NUMBER else f"{name} {node.lineno}:{node.col_offset}")
+    def _noted(self, node: ast.expr, name: str, scope: Scope) -> Sources:
+        place = Place(id(node), name)
         self._objects.note(f"{scope.path}{ast.unparse(node)}", None, place)
         return frozenset((place,))
 

@@ -45,9 +45,8 @@ class Objects:
         self._known = {at: one for at, one in _by_id(told).items() if not isinstance(one, nn.Cell)} | _by_id(known)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
-        self._stand_ins: dict[int, tuple[ast.Call, Any]] = {}  # by id of the call that makes such an object
-        self._stand_in_ids: set[int] = set()
-        self._named_calls: dict[int, str] = {}
+        self._stand_ins: dict[ast.Call, Any] = {}  # by the call that makes such an object
+        self._named_calls: dict[ast.Call, str] = {}
         self._rebound: set[Place] = set()  # that get another function or cell
         self._read_by_cells: dict[Place, None] = {}  # attributes that the code changes and `construct` reads
 
@@ -71,26 +70,25 @@ class Objects:
 
     def name_call(self, node: ast.Call, path: str) -> None:
         """Record the expression of the variable that gets the result of a call."""
-        self._named_calls[id(node)] = path
+        self._named_calls[node] = path
 
     def stand_in(self, node: ast.Call, kind: type, path: str) -> Any:
         """Return an object for the one that a call of the user's class will make; `UNKNOWN` for other classes.
 
         It is made without running the class's code, and has the attributes that `give` gives it.
         """
-        if id(node) not in self._stand_ins:
+        if node not in self._stand_ins:
             is_simple = all(one is object or is_users(one.__module__) for one in kind.__mro__)
             if not is_simple or type(kind) is not type or in_class(kind, "__del__") is not UNKNOWN:
                 return UNKNOWN
             made: Any = object.__new__(kind)
-            self._stand_ins[id(node)] = node, made
-            self._stand_in_ids.add(id(made))
-            self.path_of(made, self._named_calls.get(id(node), path))
-        return self._stand_ins[id(node)][1]
+            self._stand_ins[node] = made
+            self.path_of(made, self._named_calls.get(node, path))
+        return self._stand_ins[node]
 
     def is_stand_in(self, one: Any) -> bool:
         """Return whether the object stands for one that does not exist yet."""
-        return id(one) in self._stand_in_ids
+        return any(one is each for each in self._stand_ins.values())
 
     def give(self, owner: Any, name: str, value: Any) -> None:
         """Give an object that stands for another one an attribute; leave all other objects as they are."""

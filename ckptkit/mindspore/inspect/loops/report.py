@@ -55,22 +55,19 @@ def reported(
     for path, one in read.taken.values():
         yield _drawn(path, one, who)
     carried: dict[tuple[str, str], list[str]] = {}
-    for place in flow.steering.keys() & flow.taken:
-        holder = objects.holder(place)
-        if holder is not None and not flow.is_carried(place):
-            yield _taken(holder[0])
     for place in flow.steering:
         holder = objects.holder(place) if place not in without else None
-        is_told = place.name == DRAWN and not draws
-        is_told |= place in flow.taken and not flow.is_carried(place)
-        if holder is not None and not is_told and id(objects.at(place)) not in read.taken:
+        if holder is None or (place.name == DRAWN and not draws) or id(objects.at(place)) in read.taken:
+            continue
+        if place in flow.taken and not flow.is_carried(place):
+            yield _taken(holder[0])
+        else:
             carried.setdefault(holder, []).append(place.name)
     for (path, kind), names in carried.items():
         if names == [DRAWN]:
             yield _random(path)
             continue
-        shown = [name.partition(" ")[0] if name.startswith(BESIDE) else name for name in names]
-        why = f"{who} carries {', '.join(shown)} from one batch to the next, and no checkpoint would have it"
+        why = f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it"
         way_out = _by_name(path, kind, names) if kind else _elsewhere(names) if per_step else _in_loop(names)
         yield Finding("unseen", f"{path} ({kind})" if kind else path, why, way_out, certain=False)
 
@@ -139,7 +136,7 @@ def _elsewhere(names: list[str]) -> str:
 def _in_loop(names: list[str]) -> str:
     if names == [NUMBER]:
         return "Begin it where restore() says: enumerate(batches, point.batches_delivered)"
-    if all(name.startswith(BESIDE) for name in names):
+    if names == [BESIDE]:
         return "Join it and the batches in one loader for ckptkit.data.resumable, or begin it where restore() says"
     if names == [TAKEN]:
         return "Take as many fewer as restore() says: islice(batches, number - point.batches_delivered)"

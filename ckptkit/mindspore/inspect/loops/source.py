@@ -112,13 +112,10 @@ class _WithoutStrings(ast.NodeTransformer):
     """Replaces what names an attribute or a variable by a constant string."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
-        """Replace ``setattr(one, "name", value)`` and ``vars(one).update(name=value)`` by assignments."""
+        """Replace ``object.__setattr__(one, "name", value)`` and ``vars(one).update(name=value)`` by assignments."""
         self.generic_visit(node)
         match node.value:
-            case (
-                ast.Call(func=ast.Name(id="setattr"), args=[owner, ast.Constant(str(name)), value])
-                | ast.Call(func=ast.Attribute(attr="__setattr__"), args=[owner, ast.Constant(str(name)), value])
-            ):
+            case ast.Call(func=ast.Attribute(attr="__setattr__"), args=[owner, ast.Constant(str(name)), value]):
                 return _assigned(owner, name, value, node)
             case ast.Call(func=ast.Attribute(value=owner, attr="__setattr__"), args=[ast.Constant(str(name)), value]):
                 return _assigned(owner, name, value, node)

@@ -37,6 +37,14 @@ class Training:
         loop(self.cell, self.batches, self.cell.optimizer.learning_rate, self.restore)
 
 
+def check_refused(loop):
+    """The loop is refused before its first batch, for what it carries, takes or draws."""
+    training = Training(strict=True)
+    with pytest.raises(ResumeError, match=r"carries|taken after the restore|(draws|takes) from it"):
+        training.train(loop)
+    assert training.cell.counters.micro_steps == 0
+
+
 class Plateau:
     def __init__(self):
         self.best, self.bad = math.inf, 0

@@ -1,15 +1,13 @@
 """Objects that a loop makes itself, and lambdas that it gives away, are followed."""
 
-# ruff: noqa: B007, B905, C417, PLW0108, F841 - loops as people write them
+# ruff: noqa: B007, B905, PLW0108 - loops as people write them
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
-from test_loop_begun import Training
-
-from ckptkit.errors import ResumeError
+from test_loop_begun import check_refused
 
 COUNT = {"n": 0}
 
@@ -103,45 +101,6 @@ def zip_in_enum(cell, batches, rate, restore):
         cell(x * s, y)
 
 
-class Tr5:
-    step = 0
-
-    def __init__(self, cell, batches):
-        self.cell, self.batches = cell, batches
-
-    def run(self, restore):
-        restore()
-        for b in self.batches:
-            self.dispatch("batch", *b)
-
-    def dispatch(self, kind, *a):
-        return getattr(self, f"on_{kind}")(*a)
-
-    def on_batch(self, x, y):
-        self.step += 1
-        self.cell(x / self.step, y)
-
-
-class Tr9(Tr5):
-    def run(self, restore):
-        restore()
-        losses = [self.one(x, y) for x, y in self.batches]
-
-    def one(self, x, y):
-        self.step += 1
-        return float(self.cell(x / self.step, y))
-
-
-class Tr10(Tr9):
-    def run(self, restore):
-        restore()
-        list(map(lambda b: self.one(*b), self.batches))
-
-
-def trainer_map(cell, batches, rate, restore):
-    Tr10(cell, batches).run(restore)
-
-
 class It:
     def __init__(self, b):
         self.b, self.n = b, 0
@@ -168,13 +127,9 @@ def iter_inline(cell, batches, rate, restore):
         with_fresh,
         pass_lambda,
         zip_in_enum,
-        trainer_map,
         iter_inline,
     ],
     ids=lambda one: one.__name__,
 )
 def test_state_is_named_before_the_first_batch(loop):
-    training = Training(strict=True)
-    with pytest.raises(ResumeError, match=rf"{loop.__name__}\(\): |carries|taken after"):
-        training.train(loop)
-    assert training.cell.counters.micro_steps == 0
+    check_refused(loop)

@@ -73,6 +73,20 @@ class Alternating:
         return 0.5 * self.at
 
 
+class GivesAnother:
+    """Its iterator is one of the same kind, whose iterator is this one again."""
+
+    def __init__(self):
+        self.other, self.count = None, 0
+
+    def __iter__(self):
+        self.count += 1
+        return self.other
+
+    def __next__(self):
+        raise StopIteration
+
+
 def set_by_a_string(cell, batches, rate, restore):
     kept = SimpleNamespace(count=0)
     restore()
@@ -183,6 +197,16 @@ def its_own_iterator(cell, batches, rate, restore):
             cell(x * scale, y)
             if scale > 1:
                 break
+
+
+def iterators_that_give_each_other(cell, batches, rate, restore):
+    one, other = GivesAnother(), GivesAnother()
+    one.other, other.other = other, one
+    restore()
+    for x, y in batches:
+        for _ in one:
+            pass
+        cell(x * one.count, y)
 
 
 def negated(cell, batches, rate, restore):
@@ -391,6 +415,7 @@ NAMED = [
     (asked_for_an_item, "counted (Counted)"),
     (iterated, "counted (Counted)"),
     (its_own_iterator, "others (Alternating)"),
+    (iterators_that_give_each_other, "one (GivesAnother)"),
     (negated, "counted (Counted)"),
     (entered, "counted (Counted)"),
     (set_by_a_property, "counted (Counted)"),
