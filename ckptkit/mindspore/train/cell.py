@@ -48,6 +48,7 @@ from ckptkit.mindspore.train.reduce import Reduce, ranks_to_reduce_over
 from ckptkit.mindspore.train.update import Clear, Finite, Update
 
 Remainder: TypeAlias = Literal["carry", "flush", "drop"]
+_Interrupted: TypeAlias = Literal["before adding", "anywhere"]
 
 
 class AccumulationTrainCell(nn.Cell):
@@ -61,8 +62,9 @@ class AccumulationTrainCell(nn.Cell):
     skips the update in all. Start the ranks with equal weights (`mindspore.set_seed`), and call the cell equally often
     in each.
 
-    An exception in the forward or backward pass leaves counters and accumulators unchanged. After an exception in the
-    update the state is undefined: restore a checkpoint.
+    An exception in the forward or backward pass leaves counters and accumulators unchanged, so that the next call may
+    follow. After Ctrl-C, or an exception later in a call, the parameters may have the micro-batch, or a part of the
+    update, without the counters: calls and saves are refused until a checkpoint is restored.
 
     Args:
         network: Returns the loss of one micro-batch, a scalar that is a mean over the micro-batch; with
@@ -125,7 +127,8 @@ class AccumulationTrainCell(nn.Cell):
         self._reduce = Reduce(self._accumulators) if self._ranks > 1 else None
         self._finite = Finite(sums)
         self._counters = CycleCounters(self._schedule.at(0))
-        self._updated = self._last_of_epoch = self._is_half_done = False
+        self._updated = self._last_of_epoch = False
+        self._interrupted: _Interrupted | None = None
         self._norm: ms.Tensor | None = None
         self._fences: list[Callable[[], None]] = []
         self._watch: Callable[[], Callable[[], None]] | None = None
@@ -176,41 +179,53 @@ class AccumulationTrainCell(nn.Cell):
         if schedule is not None:
             self._schedule = schedule
         self._counters = counters
-        self._updated = self._last_of_epoch = self._is_half_done = False
+        self._updated = self._last_of_epoch = False
+        self._interrupted = None
         clear_half_restored([self])
 
     def refuse_half_done(self) -> None:
         """Raise ResumeError if the last call did not return: the parameters may have a part of its micro-step."""
-        if self._is_half_done:
+        self._refuse_unknown()
+        if self._interrupted is not None:
             raise ResumeError(
-                f"the last call of this {type(self).__name__} was interrupted, and its parameters may have a part of "
-                "that micro-step, such as running statistics or gradients. This state is not saved. Restore a "
-                "checkpoint. After a further complete micro-step the state can be saved, but contains that part"
+                f"the last call of this {type(self).__name__} raised in its forward or backward pass, and its "
+                "parameters may have a part of that micro-step, such as running statistics. This state is not saved. "
+                "Restore a checkpoint, or train on: after a complete micro-step the state is saved, with that part"
             )
 
     def __call__(self, *inputs: Any) -> Any:
         """Run one micro-step over one micro-batch and return its loss, unscaled.
 
         Raises:
-            ResumeError: If a restore failed after it had changed some of the parameters, and none has succeeded since.
+            ResumeError: If a restore failed after it had changed some of the parameters, or a call was interrupted
+                when it may have added its gradients, and no restore has succeeded since.
         """
         refuse_capture()
         refuse_half_restored([self])
+        self._refuse_unknown()
         self._refuse_another_world()
         # MindSpore caches graphs by phase, not by the training flag. Otherwise a graph compiled before set_train()
         # would run after it, with BatchNorm in inference mode.
         self._micro.phase = "train" if self.network.training else "predict"
-        self._is_half_done = True  # until the counters say so: what an error or Ctrl-C leaves belongs to no position
-        loss = self._micro(*inputs) if self._watch is None else self._watched(*inputs)
+        watched = self._begin_watch()
+        self._interrupted = "anywhere"  # until the counters say so: what Ctrl-C leaves belongs to no position
+        try:
+            loss = self._micro(*inputs)
+        except Exception:
+            self._interrupted = "before adding"
+            raise
+        if watched is not None:
+            self._watch = None
+            watched()
         self._updated = False
         if self._counters.ends_cycle:
             self._end_cycle(self._counters.micro_steps + 1)
         else:
             self._counters = self._counters.after_micro_step()
-        self._is_half_done = False
         if self._last_of_epoch:
             self.expect_epoch_end(False)
-            self.end_epoch()
+            self._end_remainder()
+        self._interrupted = None
         return loss
 
     def guard(self, fence: Callable[[], None]) -> None:
@@ -238,15 +253,10 @@ class AccumulationTrainCell(nn.Cell):
             ResumeError: As a call of the cell.
         """
         refuse_half_restored([self])
-        if self.remainder == "carry" or self._counters.micro_step == 0:
-            return
-        self._is_half_done = True
-        if self.remainder == "flush":
-            self._end_cycle(self._counters.micro_steps)
-        else:
-            self._clear()
-            self._begin_cycle(self._counters.micro_steps, updated=False)
-        self._is_half_done = False
+        self._refuse_unknown()
+        before, self._interrupted = self._interrupted, "anywhere"
+        self._end_remainder()
+        self._interrupted = before
 
     def expect_epoch_end(self, last: bool = True) -> None:
         """Set whether the next call ends an epoch; that call then calls `end_epoch` itself.
@@ -262,14 +272,28 @@ class AccumulationTrainCell(nn.Cell):
                 "Make it after init()"
             )
 
-    def _watched(self, *inputs: Any) -> Any:
-        assert self._watch is not None  # noqa: S101 - checked by the caller
+    def _refuse_unknown(self) -> None:
+        if self._interrupted == "anywhere":
+            raise ResumeError(
+                f"a call of this {type(self).__name__} was interrupted, and its parameters may have the gradients or "
+                "a part of the update of a micro-step that was not counted. Restore a checkpoint. To train on with "
+                "what is there, call cell.load_counters(cell.counters); the training is not the same then"
+            )
+
+    def _begin_watch(self) -> Callable[[], None] | None:
+        if self._watch is None:
+            return None
         self.fence()  # this forward pass may write to the optimizer's parameters
-        end = self._watch()
-        loss = self._micro(*inputs)
-        self._watch = None
-        end()
-        return loss
+        return self._watch()
+
+    def _end_remainder(self) -> None:
+        if self.remainder == "carry" or self._counters.micro_step == 0:
+            return
+        if self.remainder == "flush":
+            self._end_cycle(self._counters.micro_steps)
+        else:
+            self._clear()
+            self._begin_cycle(self._counters.micro_steps, updated=False)
 
     def _end_cycle(self, micro_steps: int) -> None:
         if self._reduce is not None:

@@ -11,6 +11,19 @@ from support.training import accumulation_cell, begin_process, tensors
 import ckptkit as ck
 from ckptkit.errors import ResumeError
 
+
+class FailsOnce(nn.Momentum):
+    """An optimizer whose first call is out of memory."""
+
+    calls = 0
+
+    def construct(self, gradients):
+        self.calls += 1
+        if self.calls == 1:
+            raise MemoryError("no memory")
+        return super().construct(gradients)
+
+
 BATCH = ms.Tensor(np.ones((4, 6), np.float32)), ms.Tensor(np.zeros((4, 3), np.float32))
 
 
@@ -48,9 +61,19 @@ def interrupt(cell, error):
     cell.network.error = None
 
 
+def refused(message, *calls):
+    for one in calls:
+        with pytest.raises(ResumeError, match=message):
+            one()
+
+
 @pytest.mark.parametrize("before", [1, 2], ids=["in mid-cycle", "at a boundary"])
-@pytest.mark.parametrize("error", [MemoryError("no memory"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
-def test_interrupted_micro_step_is_not_saved(job, before, error):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(MemoryError("no memory"), "raised in its forward"), (KeyboardInterrupt(), "was interrupted")],
+    ids=["error", "ctrl-c"],
+)
+def test_interrupted_micro_step_is_not_saved(job, before, error, message):
     cell, manager, state = job
     for _ in range(before):
         cell(*BATCH)
@@ -58,12 +81,53 @@ def test_interrupted_micro_step_is_not_saved(job, before, error):
     was = tensors(cell)
     interrupt(cell, error)
     assert tensors(cell) != was, "the forward pass has changed nothing, so that this test tries nothing"
-    for refused in (state.progress, state.capture, lambda: manager.step(state), lambda: manager.save_final(state)):
-        with pytest.raises(ResumeError, match="was interrupted"):
-            refused()
+    refused(message, state.progress, state.capture, lambda: manager.step(state), lambda: manager.save_final(state))
     assert [one.name for one in manager.checkpoints()] == [name]
+    if isinstance(error, KeyboardInterrupt):  # it may have come after the gradients were added
+        refused(message, lambda: cell(*BATCH), cell.end_epoch)
+        cell.load_counters(cell.counters)
     cell(*BATCH)
     assert manager.save_final(state) != name, "the next complete micro-step can be saved"
+    manager.close()
+
+
+def test_batch_whose_update_failed_is_not_trained_twice(tmp_path):
+    """The gradients are in the accumulators already: the same call again would add them twice."""
+    begin_process(mode="pynative")
+    network = Normalized()
+    optimizer = FailsOnce(network.trainable_params(), learning_rate=0.1, momentum=0.9)
+    cell = ck.AccumulationTrainCell(network, optimizer, 2).set_train()
+    manager = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000))
+    state = ck.StateManager(cell)
+    manager.restore(state)
+    cell(*BATCH)
+    name = manager.save(state).result()
+    with pytest.raises(MemoryError):
+        cell(*BATCH)
+    assert optimizer.calls == 1
+    refused("was interrupted", lambda: cell(*BATCH), cell.end_epoch, state.progress, lambda: manager.save_final(state))
+    assert [one.name for one in manager.checkpoints()] == [name]
+    manager.close()
+    again = ck.CheckpointManager(tmp_path)
+    again.restore(ck.StateManager(cell))
+    cell(*BATCH)
+    assert (cell.counters.updates, int(optimizer.global_step.asnumpy()[0])) == (1, 1)
+    again.close()
+
+
+def test_fence_that_raised_is_not_passed_by_calling_again(job):
+    cell, manager, state = job
+    cell(*BATCH)
+    manager.save(state).result()
+
+    def fence():
+        raise MemoryError("a save could not copy what it still reads")
+
+    cell.guard(fence)
+    with pytest.raises(MemoryError):
+        cell(*BATCH)
+    refused("was interrupted", lambda: cell(*BATCH))
+    cell._fences.clear()
     manager.close()
 
 
@@ -98,7 +162,6 @@ def test_interrupted_end_of_an_epoch_is_not_saved(tmp_path):
     with pytest.raises(TimeoutError):
         cell.end_epoch()
     vars(cell)["_begin_cycle"] = begin
-    with pytest.raises(ResumeError, match="was interrupted"):
-        manager.save_final(state)
+    refused("was interrupted", lambda: manager.save_final(state), lambda: cell(*BATCH), cell.end_epoch)
     assert manager.checkpoints() == []
     manager.close()
