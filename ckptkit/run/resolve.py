@@ -283,8 +283,8 @@ def _refuse_emptied(index: Index) -> None:
         if parent is not None:
             raise CorruptCheckpointError(
                 f"{attempt_key(number)} continues from the checkpoint {parent}, but {CHECKPOINTS}/ holds none. If it "
-                "is on a separate disk, mount it; otherwise restore it from a copy. To abandon the run, use another "
-                "root."
+                "is on a separate disk, mount it. If this is the mirror of a job whose first upload did not end, start "
+                "that job where its local root is. Otherwise restore the folder from a copy, or use another root."
             )
 
 

@@ -16,6 +16,7 @@ Threads: one save at a time, on the writer thread. Any thread may call `Saver.co
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -186,7 +187,7 @@ class Saver:
         except StaleAttemptError:
             raise  # the later attempt voids the folder, or leaves its commit off the lineage
         except Exception:
-            self._give_up()
+            self._give_up()  # raises StaleAttemptError instead if a later attempt exists, which may be the reason
             if self._committed.get((name.cycles, name.micro_step)) != name:
                 raise
             # Only a reply was lost: the COMMIT was found in place.
@@ -254,7 +255,7 @@ class Saver:
                 if name not in self._offered:
                     self._storage.delete(keys_below(self._storage, name.folder))
             self._decide()
-        except (StorageError, StaleAttemptError) as error:
+        except StorageError as error:
             # The save's own error is being raised. The folder stays undecided until the next save.
             _log.warning("could not void a failed save yet; the next save will: %s", error)
 
@@ -336,11 +337,16 @@ class PartSaver:
             raise  # the later attempt empties the folder, and rank 0 sees that attempt too
         except Exception:
             self._say_that_it_failed(request)
+            self._refuse_if_stale()
             raise
         return Saved(request.name, receipt.own_bytes + self.frozen.written_bytes - frozen_bytes)
 
     def _check_fence(self) -> None:
         check_fence(self._storage, self._attempt)
+
+    def _refuse_if_stale(self) -> None:
+        with contextlib.suppress(StorageError):  # the save's own error is being raised
+            self._check_fence()
 
     def _say_that_it_failed(self, request: SaveRequest) -> None:
         try:

@@ -136,6 +136,24 @@ def test_commit_before_sweep_void_stays_off_lineage(root):
     check_new_start(root, latest=name_at(2, 10))
 
 
+@pytest.mark.parametrize("where", [{"operations": {"write"}}, {"operations": {"create"}, "key": "*/COMMIT"}])
+def test_takeover_is_named_before_a_failing_write(root, where):
+    """The start that took over has swept the folder that is written, so that the write fails."""
+    zombie = started(root, saved_at=(4, 6), save=EVERY_STEP)
+    newer = []
+
+    def swept():
+        newer.append(started(root))
+        raise StorageError("the folder is gone")
+
+    fault = zombie.storage.inject(Fault(swept, **where))
+    assert isinstance(zombie.save_at(8).exception(), StaleAttemptError)
+    assert fault.fired == 1
+    assert_stopped(zombie)
+    assert newer[0].saved_at(8) == name_at(2, 8)
+    check_new_start(root, latest=name_at(2, 8))
+
+
 def test_save_is_reported_after_a_fence_check(root):
     """The fence check that follows COMMIT fails once, and a start that took over before COMMIT does not know of it."""
     zombie = started(root, saved_at=(4, 6))

@@ -25,7 +25,7 @@ from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Leaf
-from ckptkit.errors import ResumeError, SaveFailedError
+from ckptkit.errors import ResumeError, SaveFailedError, StorageError
 from ckptkit.manager import final_save, scheduler
 from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.storage.local import LocalStorage
@@ -439,6 +439,24 @@ def test_ranks_save_lost_commit_again(tmp_path: Path, disturb: Callable[[Path], 
 
 def test_committed_moment_hides_takeover_from_no_rank(tmp_path: Path) -> None:
     ended = job(tmp_path, 2, 0, act=_final_after(_taken_over))
+    assert [type(one.error).__name__ for one in ended] == ["StaleAttemptError"] * 2
+
+
+def test_rank_whose_part_failed_names_the_takeover(tmp_path: Path) -> None:
+    def swept() -> None:
+        _taken_over(tmp_path)
+        raise StorageError("the folder is gone")
+
+    def act(storage: FaultyStorage, world: ThreadWorld, until: int, **options: Any) -> str:
+        run = new_run(world)
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=100)) as manager:
+            manager.restore(run)
+            run.train_step()
+            return manager.save(run).result()
+
+    fault = Fault(swept, operations={"write"}, key="*m0001/rank-00001.json")
+    ended = job(tmp_path, 2, 0, act=act, faults={1: fault})
+    assert fault.fired == 1
     assert [type(one.error).__name__ for one in ended] == ["StaleAttemptError"] * 2
 
 
