@@ -111,7 +111,8 @@ def generator_state(value: Any) -> Any:
         return value.bit_generator.state
     if isinstance(value, np.random.RandomState):
         return value.get_state(legacy=False)
-    return value.getstate() if isinstance(value, random.Random) else None
+    has_state = isinstance(value, random.Random) and not isinstance(value, random.SystemRandom)
+    return value.getstate() if has_state else None
 
 
 def _is_container(value: Any) -> bool:

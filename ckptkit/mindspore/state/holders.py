@@ -220,7 +220,7 @@ def stateful_of(name: str, one: Any) -> Stateful:
     Raises:
         TypeError: If it has neither the two methods nor a parameter, and is not a random generator.
     """
-    if isinstance(one, (np.random.Generator, np.random.RandomState, random.Random)):
+    if generator_state(one) is not None:
         return GeneratorHolder(one)
     # nn.Cell has both methods, but they take and return parameters, which a section cannot store.
     own = not isinstance(one, nn.Cell) or type(one).state_dict is not nn.Cell.state_dict

@@ -6,23 +6,31 @@ Pure values, any thread.
 from __future__ import annotations
 
 import ast
+import collections
 import copy
+import heapq
 import itertools
+import random
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import Tensor
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
-from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, item_of, items_of
+from ckptkit.mindspore.inspect.carried import GENERATORS
+from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
 from ckptkit.mindspore.inspect.loops.effects import SEEDS, asked_parameters
 from ckptkit.mindspore.inspect.loops.flow import DATA, Scope, Sources, Value, together
 
 DRAWN = "draw"  # by a random operator
 
 _MOST_ITEMS = 1_000  # of a dict
-_SAME_ITEMS = (list, tuple, sorted, reversed, iter, filter, copy.copy)  # these give the same items
+# These give the same items, or some of them; so do the methods of generators.
+_SAME_ITEMS = (list, tuple, sorted, reversed, iter, filter, copy.copy, set, frozenset, collections.deque)
+_SOME_ITEMS = ("choices", "sample", "permutation", "permuted")
+_ONE_ITEM = (next, heapq.heappop, heapq.heapreplace, heapq.heappushpop)
+_OWN_ITEM = ("get", "setdefault", "get_nowait", "pop", "popleft")  # methods that give an item of their container
 
 
 class Call(NamedTuple):
@@ -47,6 +55,11 @@ class Call(NamedTuple):
         return self.called.sources | together(self.arguments)
 
 
+def is_generator(owner: Value) -> bool:
+    """Return whether a method belongs to a random generator, or is a function of a module of them."""
+    return isinstance(owner.target, GENERATORS) or any(owner.target is one for one in (random, np.random))
+
+
 def is_seeded(call: Call) -> bool:
     """Return whether the call gives a state to a generator that was made without a seed."""
     given = [*call.node.args, *(one.value for one in call.node.keywords)]
@@ -54,9 +67,16 @@ def is_seeded(call: Call) -> bool:
     return call.name in SEEDS and gives and any(one.name == DRAWN for one in call.owner.sources)
 
 
+def one_of(over: Value) -> tuple[Any, tuple[Any, ...]]:
+    """Return one item that stands for all, and others, also of a tuple or list that an expression makes."""
+    if over.target is UNKNOWN and over.items:
+        return choices(each for one in over.items for each in (one.target, *one.also))
+    return item_of(over.target)
+
+
 def item_given(over: Value) -> Value:
     """Return what a function gets that is called for each item."""
-    target, also = item_of(over.target)
+    target, also = one_of(over)
     return Value(target, over.sources | {DATA}, place=over.place, also=also)
 
 
@@ -69,12 +89,12 @@ def rearranged(call: Call, sources: Sources) -> Value | None:
     """
     owner, called = call.owner.target, call.called.target
     if isinstance(owner, dict) and call.name in ("values", "items"):
-        target, also = item_of(owner)
-        item = Value(target, sources, place=call.owner.place, also=also)
-        if call.name == "values":
-            return item._replace(target=items_of(owner, _MOST_ITEMS), also=())
-        return Value(UNKNOWN, sources, items=(Value(sources=sources, items=(Value(sources=sources), item)),))
-    if call.given and any(called is one for one in _SAME_ITEMS):
+        return _of_dict(call, sources)
+    if len(call.given) > 1 and any(called is one for one in (min, max)):
+        target, also = choices(each for one in call.given for each in (one.target, *one.also))
+        return Value(target, sources, also=also)
+    some = call.name in _SOME_ITEMS and is_generator(call.owner)
+    if call.given and (some or any(called is one for one in _SAME_ITEMS)):
         one = call.given[-1 if called is filter else 0]
         return Value(one.target, sources, items=one.items, also=one.also)
     if called is type and len(call.given) == 1:
@@ -86,11 +106,22 @@ def rearranged(call: Call, sources: Sources) -> Value | None:
     return Value(parameters, sources) if parameters is not None else None
 
 
+def _of_dict(call: Call, sources: Sources) -> Value:
+    target, also = item_of(call.owner.target)
+    item = Value(target, sources, place=call.owner.place, also=also)
+    if call.name == "values":
+        return item._replace(target=items_of(call.owner.target, _MOST_ITEMS), also=())
+    return Value(UNKNOWN, sources, items=(Value(sources=sources, items=(Value(sources=sources), item)),))
+
+
 def item_or_view(call: Call, sources: Sources) -> Value:
     """Return the result of a call of which only its object and name are known, such as an item or a view."""
     owner = call.owner
-    if call.name in ("get", "setdefault"):  # the item changes with its container
-        target, also = item_of(owner.target)
-        return Value(target, sources, place=owner.place, also=also)
+    called = call.called.target
+    is_one = any(called is one for one in (*_ONE_ITEM, min, max)) or (call.name == "choice" and is_generator(owner))
+    if call.name in _OWN_ITEM or (is_one and call.given):  # the item changes with its container
+        over = owner if call.name in _OWN_ITEM else call.given[0]
+        target, also = one_of(over)
+        return Value(target, sources, place=over.place, also=also)
     is_view = call.name in VIEW_METHODS and isinstance(owner.target, (np.ndarray, Tensor))
     return Value(owner.target, sources, place=owner.place) if is_view else Value(UNKNOWN, sources)

@@ -60,6 +60,7 @@ from ckptkit.mindspore.inspect.loops.source import body_of, returns_one
 TAKEN = "the number of batches taken"  # by islice()
 _DEEPEST = 8  # nesting of followed calls
 _MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these give a function, and call none
+_TAKES = ("send", "__next__", "spawn")  # methods that advance their object
 _FUNCTIONS = (types.FunctionType, types.MethodType, Inline)
 _GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
 
@@ -267,8 +268,9 @@ class Calls:
     def draw(self, node: ast.expr, value: Value, scope: Scope, *, takes: bool) -> None:
         """Record that a call advances a generator, or takes from an iterator that was not made of our batches."""
         target = value.target
-        takes = takes and isinstance(target, Iterator) and RESTORED not in value.sources
-        draws = isinstance(target, GENERATORS) and not any(target is one for one in _GLOBALS)
+        takes = takes and isinstance(target, (Iterator, np.random.SeedSequence)) and RESTORED not in value.sources
+        in_reach = not isinstance(target, random.SystemRandom) and not any(target is one for one in _GLOBALS)
+        draws = isinstance(target, GENERATORS) and in_reach
         if (takes or draws) and not self._objects.is_known(target) and self._flow.saves():
             path = self._objects.path_of(target, f"{scope.path}{ast.unparse(node)}")
             self.taken.setdefault(id(target), (path, target))
@@ -339,7 +341,7 @@ class Calls:
     def _draws(self, call: Call) -> None:
         """Record the generators and iterators that a call advances."""
         node, target = call.node, call.called.target
-        takes = target is next or (isinstance(node.func, ast.Attribute) and call.name in ("send", "__next__"))
+        takes = target is next or (isinstance(node.func, ast.Attribute) and call.name in _TAKES)
         if isinstance(node.func, ast.Attribute):
             self.draw(node.func.value, call.owner, call.scope, takes=takes)
         else:  # a method in a variable, such as draw = rng.random

@@ -17,6 +17,7 @@ from mindspore import Parameter, Tensor
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, met
 
 FEW = 8  # lists up to this length are read item by item
+_SAMPLE = 64  # of a longer list, of which one object of each class is read
 VIEWS = ("T", "flat", "mT")  # attributes of an array that share its memory
 VIEW_METHODS = ("asnumpy", "reshape", "ravel", "view", "transpose", "squeeze", "swapaxes")
 _CONTAINERS: tuple[Any, ...] = (list, tuple, deque)
@@ -53,8 +54,13 @@ def choices(items: Iterable[Any]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def item_of(target: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return one item that stands for all items of a container, and others of the first few."""
-    return choices(items_of(target, FEW))
+    """Return one item that stands for all items of a container, and others: the first few, and one of each class."""
+    first = items_of(target, FEW)
+    if len(first) < FEW or all(isinstance(one, _DATA) for one in first):
+        return choices(first)
+    known = {type(one) for one in first}
+    further = {type(one): one for one in reversed(items_of(target, _SAMPLE)[FEW:]) if type(one) not in known}
+    return choices([*first, *further.values()])
 
 
 def item_at(target: Any, index: ast.expr) -> tuple[Any, tuple[Any, ...]]:

@@ -12,10 +12,13 @@ import contextvars
 import datetime
 import heapq
 import os
+import random
 import re
+import secrets
 import sys
 import time
 import types
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,6 +63,7 @@ CALLED_BY: Mapping[Any, str] = {
     **{ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"},
     **{ast.FloorDiv: "__floordiv__", ast.Mod: "__mod__", ast.Pow: "__pow__", ast.MatMult: "__matmul__"},
 }
+_OF_THE_SYSTEM = (os.urandom, uuid.uuid4, secrets.token_bytes, secrets.token_hex, secrets.randbelow, secrets.randbits)
 _LOADS = re.compile(r"load|restore|resume|read|open")
 _ASKS = ("get_parameters", "trainable_params", "untrainable_params", "parameters_dict", "parameters_and_names")
 _CLOCKS = (time, datetime.datetime, datetime.date)
@@ -134,6 +138,8 @@ def draws_out_of_reach(called: Any, *, empty: bool) -> str:
         return f"ops.{called.__name__ if isinstance(called, type) else type(called).__name__}"
     if empty and any(called is one for one in (np.random.default_rng, *GENERATORS)):
         return "without a seed"
+    if isinstance(owner_of(called), random.SystemRandom) or any(called is one for one in _OF_THE_SYSTEM):
+        return "of the operating system"
     function = called.__func__ if type(called) is types.MethodType else called  # a method of a tensor
     _, name, exact = functional().get(id(function), (None, "", "pynative"))
     return name if exact != "pynative" else ""

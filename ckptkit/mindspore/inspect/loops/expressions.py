@@ -367,7 +367,7 @@ class Expressions:
         same = len(node.generators) == 1 and ast.unparse(parts[0]) == ast.unparse(node.generators[0].target)
         if same and isinstance(item_of(overs[0].target)[0], ms.Parameter):
             found -= {DATA}  # parameters themselves, and nothing that was made of them
-        return Value(overs[0].target if same else UNKNOWN, found, also=overs[0].also if same else ())
+        return overs[0]._replace(sources=found, place=None) if same else Value(UNKNOWN, found)
 
 
 def _parts_of(value: Value, count: int) -> list[Value]:

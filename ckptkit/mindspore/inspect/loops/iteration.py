@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
+from ckptkit.mindspore.inspect.loops.call import one_of
 from ckptkit.mindspore.inspect.loops.calls import Calls
-from ckptkit.mindspore.inspect.loops.containers import FEW, item_of, items_of
+from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Flow, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.objects import Objects
@@ -69,7 +70,7 @@ class Iteration:
         made = self._reader.calls.special(over, "__iter__", scope)
         iterator = over if made.target is UNKNOWN else made
         sources = over.sources | made.sources | self._reader.calls.special(iterator, "__next__", scope).sources
-        target, also = item_of(iterator.target)
+        target, also = one_of(iterator)
         return Value(target, (sources - {RESTORED}) | data_of(over.target), place=over.place, also=also)
 
     def _plain(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> list[Value]:

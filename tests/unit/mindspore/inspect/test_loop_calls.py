@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import random
+import secrets
 import sys
 import threading
 
@@ -373,6 +374,19 @@ def generator_seeded_with_none(cell, batches, rate, restore):
         cell(x + rng.gauss(0, 1), y)
 
 
+def drawn_from_the_system(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x * secrets.randbelow(5), y)
+
+
+def drawn_by_a_generator_of_the_system(cell, batches, rate, restore):
+    rng = random.SystemRandom()
+    restore()
+    for x, y in batches:
+        cell(x * rng.random(), y)
+
+
 @pytest.mark.parametrize("loop", [generator_set_to_a_state, generator_of_numpy_set_to_a_state])
 def test_generator_set_to_a_state_is_not_named(loop):
     assert Training().found(loop) == []
@@ -386,6 +400,8 @@ def test_generator_set_to_a_state_is_not_named(loop):
         (generator_seeded_by_itself, "random.Random() (without a seed)"),
         (masked_by_an_operator, "ops.bernoulli() (ops.bernoulli)"),
         (dropped_by_a_cell_of_the_loop, "drop() (nn.Dropout)"),
+        (drawn_from_the_system, "secrets.randbelow() (of the operating system)"),
+        (drawn_by_a_generator_of_the_system, "rng.random() (of the operating system)"),
         (generator_for_each_batch, "np.random.default_rng() (without a seed)"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),

@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
+import heapq
 import itertools
+import random
 
+import numpy as np
 import pytest
 from mindspore import ops
 from test_loop_begun import check_refused
@@ -224,6 +228,76 @@ def if_table(cell, batches, rate, restore):
         cell(x / table["a" if float(y) > 0 else "b"](), y)
 
 
+def one_drawn(cell, batches, rate, restore):
+    both = [Cb(rate), Cb(rate)]
+    restore()
+    for x, y in batches:
+        random.choice(both).on_step()
+
+
+def one_sampled(cell, batches, rate, restore):
+    both = [Cb(rate), Cb(rate)]
+    restore()
+    for x, y in batches:
+        for c in random.sample(both, 1):
+            c.on_step()
+
+
+def smallest(cell, batches, rate, restore):
+    both = [Cb(rate), Cb(rate)]
+    restore()
+    for x, y in batches:
+        min(both, key=id).on_step()
+
+
+def larger_of_two(cell, batches, rate, restore):
+    a, b = Cb(rate), Cb(rate)
+    restore()
+    for x, y in batches:
+        max(a, b, key=id).on_step()
+
+
+def first_that_fits(cell, batches, rate, restore):
+    a, b = Cb(rate), Cb(rate)
+    restore()
+    for x, y in batches:
+        next(c for c in (a, b) if c is not None).on_step()
+
+
+def taken_in_turn(cell, batches, rate, restore):
+    queue = collections.deque([Cb(rate), Cb(rate)])
+    restore()
+    for x, y in batches:
+        c = queue.popleft()
+        c.on_step()
+        queue.append(c)
+
+
+def taken_from_a_heap(cell, batches, rate, restore):
+    heap = [(0, Cb(rate)), (1, Cb(rate))]
+    restore()
+    for x, y in batches:
+        at, c = heapq.heappop(heap)
+        c.on_step()
+        heapq.heappush(heap, (at, c))
+
+
+def tenth_of_another_class(cell, batches, rate, restore):
+    mixed = [object() for _ in range(9)] + [Cb(rate)]
+    restore()
+    for x, y in batches:
+        for c in mixed:
+            if isinstance(c, Cb):
+                c.on_step()
+
+
+def seeds_spawned(cell, batches, rate, restore):
+    seeds = np.random.SeedSequence(5)
+    restore()
+    for x, y in batches:
+        cell(x * np.random.default_rng(seeds.spawn(1)[0]).random(), y)
+
+
 @pytest.mark.parametrize(
     "loop",
     [
@@ -246,6 +320,15 @@ def if_table(cell, batches, rate, restore):
         exec_map,
         reduce_fn,
         if_table,
+        one_drawn,
+        one_sampled,
+        smallest,
+        larger_of_two,
+        first_that_fits,
+        taken_in_turn,
+        taken_from_a_heap,
+        tenth_of_another_class,
+        seeds_spawned,
     ],
     ids=lambda one: one.__name__,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import NamedTuple
 
@@ -145,7 +146,7 @@ def test_own_state_methods_precede_parameter_holder():
     assert isinstance(stateful_of("cell", Mlp()), ParameterHolder)
 
 
-@pytest.mark.parametrize("one", [object(), 3, {"a": 1}, ms.Tensor(1.0), Mlp])
+@pytest.mark.parametrize("one", [object(), 3, {"a": 1}, ms.Tensor(1.0), Mlp, random.SystemRandom()])
 def test_objects_without_state_are_refused(one):
     with pytest.raises(TypeError, match=r"thing: a \w+ has no state_dict\(\) and load_state_dict\(\), and no param"):
         StateManager(accumulation_cell(2), thing=one)
