@@ -36,5 +36,16 @@ class Latch:
         """Wait at most ``seconds`` until the latch is open; return whether it is."""
         if not self._is_open and self._closed.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX)):
             # Ctrl-C before this line leaves the lock taken: others that wait see the open latch when their time is up.
-            self._closed.release()
+            with contextlib.suppress(RuntimeError):  # a thread that opens the latch, too, has released it meanwhile
+                self._closed.release()
         return self._is_open
+
+
+def what_arrived(error: RuntimeError) -> BaseException:
+    """Return what a RuntimeError stands for: Ctrl-C, if it made a ``with`` release a lock that it did not hold.
+
+    `threading.Condition.wait`, and with it `threading.Thread.start`, release a lock within a ``with`` for it. What
+    arrives before they have taken it again is the context of the error.
+    """
+    is_of_a_lock = "un-acquired lock" in str(error) or "unlocked lock" in str(error)
+    return error.__context__ if is_of_a_lock and error.__context__ is not None else error

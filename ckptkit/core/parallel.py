@@ -7,10 +7,11 @@ caller's thread does the work. Any thread.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+
+from ckptkit.core.worker import Worker
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -47,12 +48,11 @@ def each_of(items: Sequence[Item], function: Callable[[Item], Result]) -> list[R
 
 def _run_in_threads(run: Callable[[], None], count: int, stop: Callable[[], None]) -> None:
     """Run ``run`` in ``count`` threads and wait until all have ended; call ``stop`` first if an error arrives."""
-    threads: list[threading.Thread] = []
+    workers: list[Worker] = []
     try:
         for _ in range(count):
-            thread = threading.Thread(target=run, name="ckptkit-read", daemon=True)
-            threads.append(thread)  # first: it may run although Ctrl-C arrives in its start
-            thread.start()
+            workers.append(Worker(run, "ckptkit-read"))  # first: it may run although Ctrl-C arrives in its start
+            workers[-1].start()
     except RuntimeError:  # no more threads (from Python 3.12 on, an ending interpreter starts none)
         run()
     except BaseException:  # Ctrl-C
@@ -60,14 +60,13 @@ def _run_in_threads(run: Callable[[], None], count: int, stop: Callable[[], None
         raise
     finally:
         try:
-            _join(threads)
+            _join(workers)
         except BaseException:
             stop()
-            _join(threads)
+            _join(workers)
             raise
 
 
-def _join(threads: Sequence[threading.Thread]) -> None:
-    for thread in threads:
-        if thread.ident is not None:  # it has begun to run
-            thread.join()
+def _join(workers: Sequence[Worker]) -> None:
+    for one in workers:
+        one.join()

@@ -83,7 +83,8 @@ class Leaf(NamedTuple):
     Attributes:
         spec: Description of the leaf.
         source: Its bits, C-contiguous, in the NumPy dtype of `DTYPES`; or, where every access to a tensor copies it
-            (from the memory of an accelerator), a function that returns them, for the training thread only.
+            (from the memory of an accelerator), a function that returns them, for one thread at a time: the training
+            thread, or one that waits for the save.
     """
 
     spec: LeafSpec

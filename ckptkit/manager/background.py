@@ -15,12 +15,14 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Generic, TypeVar
 
 from ckptkit.checkpoint.staged import Staged
 from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport
+from ckptkit.core.worker import Worker
 from ckptkit.errors import CkptKitError, SaveFailedError
 from ckptkit.manager.at_exit import AT_EXIT
 
@@ -104,9 +106,7 @@ class SaveHandle:
     def __init__(self, staged: Staged | None) -> None:
         self._outcome: Outcome[SaveReport] = Outcome()
         self._staged = staged
-        self._thread: threading.Thread | None = None
-        # Taken once: by the thread, which then saves, or by the training thread, and then nobody saves.
-        self._begun = threading.Lock()
+        self._worker: Worker | None = None
         self._untold = _Untold()
 
     @property
@@ -163,10 +163,10 @@ class SaveHandle:
         If no thread can be started, that is a failed save like any other, and the return value is False.
         """
         # Daemon: the interpreter joins other threads before it runs exit handlers, but this one may need slices.
-        self._thread = threading.Thread(target=self._run, args=(save,), name="ckptkit-writer", daemon=True)
+        self._worker = Worker(partial(self._run, save), "ckptkit-writer")
         AT_EXIT.add(self.finish)
         try:
-            self._thread.start()
+            self._worker.start()
         except (RuntimeError, MemoryError) as error:
             if self._take_back():
                 self.end(error)
@@ -184,15 +184,13 @@ class SaveHandle:
             self._outcome.fail(failed)
 
     def _take_back(self) -> bool:
-        if self._outcome.is_there or not self._begun.acquire(blocking=False):
+        if self._outcome.is_there or not (self._worker is None or self._worker.take_back()):
             return False
         AT_EXIT.discard(self.finish)
         self._release()
         return True
 
     def _run(self, save: Callable[[], SaveReport]) -> None:
-        if not self._begun.acquire(blocking=False):
-            return
         outcome: SaveReport | BaseException
         try:
             lower_priority()
@@ -237,20 +235,19 @@ class SaveHandle:
             self._staged.release()
 
     def _has_ended(self) -> bool:
-        """Return whether there is an outcome; a thread that died without one becomes an error."""
-        has_begun = self._begun.locked()  # first: a thread that has begun is alive until it has set the outcome
-        # Without a thread: Ctrl-C arrived before it was made, or in `withdraw`, so nobody else ends the save.
-        is_gone = self._thread is None or not self._thread.is_alive()
-        if is_gone and not has_begun:
+        """Return whether there is an outcome; a thread that ended without one, or never begins, becomes an error."""
+        # Without a worker: Ctrl-C arrived before it was made, so nobody else ends the save.
+        if (self._worker is None or self._worker.is_lost) and not self._outcome.is_there:
             self.withdraw(RuntimeError("its thread was never started"))
-        elif is_gone and not self._outcome.is_there:
-            self._release()
-            self.end(
-                SaveFailedError(
-                    "the thread that writes the checkpoint is not in this process: it died, or this process was "
-                    "forked from the training process. Only the training process can wait for the save"
+            if not self._outcome.is_there:
+                AT_EXIT.discard(self.finish)
+                self._release()
+                self.end(
+                    SaveFailedError(
+                        "the thread that writes the checkpoint is not in this process: it died, or this process was "
+                        "forked from the training process. Only the training process can wait for the save"
+                    )
                 )
-            )
         return self._outcome.is_there
 
 

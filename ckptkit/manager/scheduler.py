@@ -260,6 +260,7 @@ class Scheduler:
         assert name is not None  # noqa: S101 - rank 0 sent the text of a name
         cost = SaveCost(queue_seconds=self._monotonic() - moment.begun, skipped_saves=self._results.skipped_saves)
         self._recorder.settle()  # the capture has just waited for the device
+        self.fence()  # a thread that waited for the last save may still be copying, into a buffer given back since
         window = self._area.open(moment.capture, cost, self._handling())
         handle = SaveHandle(window)
         self._window = window  # first: an update in the next call fences at once

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,13 @@ from ckptkit.checkpoint.frozen import FrozenShards
 from ckptkit.checkpoint.receipts import Receipts, post, post_failure
 from ckptkit.checkpoint.write import SaveRequest, stored_metrics, write_manifest, write_part
 from ckptkit.core.progress import Progress
-from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError, UnusableCheckpointError
+from ckptkit.errors import (
+    CorruptCheckpointError,
+    SaveFailedError,
+    StaleAttemptError,
+    StorageError,
+    UnusableCheckpointError,
+)
 from ckptkit.format.documents import AttemptDocument, Commit
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.fence import check_fence
@@ -92,6 +99,7 @@ class Saver:
         self._metrics: dict[tuple[int, int], Mapping[str, float | None]] = {}
         self._void: list[CheckpointName] = []
         self._offered: set[CheckpointName] = set()
+        self._saving = threading.Lock()
         self.frozen = FrozenShards(storage, attempt, self._check_fence)
         self.newest: CheckpointName | None = None
 
@@ -162,10 +170,18 @@ class Saver:
 
         Raises:
             StaleAttemptError: If a later attempt exists.
-            SaveFailedError: If the part of another rank did not arrive.
+            SaveFailedError: If the part of another rank did not arrive, or another save runs.
             StorageError: If the storage failed.
             ValueError: If the state cannot be stored.
         """
+        if not self._saving.acquire(blocking=False):  # it would take that one's folder for that of a failed save
+            raise SaveFailedError(f"another save of this process is still writing, so {request.name} was not begun")
+        try:
+            return self._save(request)
+        finally:
+            self._saving.release()
+
+    def _save(self, request: SaveRequest) -> Saved:
         name = request.name
         check_fence(self._storage, self._attempt, put_back=self._run_id)
         self._decide(besides=name)

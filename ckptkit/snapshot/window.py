@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from pydantic import JsonValue
 
+from ckptkit.core.latch import what_arrived
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.errors import StorageError
@@ -299,7 +300,10 @@ class Window:
             starving = self._starving
         buffer = self._pool.take(beyond_limit=starving or beyond_limit)
         if buffer is None and wait:
-            buffer = self._wait_for_buffer(extent)
+            try:
+                buffer = self._wait_for_buffer(extent)
+            except RuntimeError as error:
+                raise what_arrived(error) from None
         with self._lock:
             if not self._is_over():
                 self._filling = buffer

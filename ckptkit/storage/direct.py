@@ -24,6 +24,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
+from ckptkit.core.worker import Worker
 from ckptkit.storage.descriptors import hide, show
 from ckptkit.storage.system_calls import SYSTEM, SystemCalls
 
@@ -138,11 +139,11 @@ class DirectFile:
         # A duplicate that the thread closes. A caller that leaves early (a second Ctrl-C) could close its own
         # descriptor during a write, and the write would go to the next file that gets the number.
         self._descriptor = hide(os.dup(descriptor))
-        self._thread = threading.Thread(target=self._run, name="ckptkit-io")
+        self._worker = Worker(self._run, "ckptkit-io", daemon=None)
 
     def __enter__(self) -> Self:
         try:
-            self._thread.start()
+            self._worker.start()
         except RuntimeError:
             # No more threads for this process, or (Python 3.12.0) it is ending: write in this thread, only slower.
             self._alone = True
@@ -194,7 +195,7 @@ class DirectFile:
     def _end(self) -> None:
         self._filled.put(None)
         if not self._alone:
-            self._thread.join()
+            self._worker.join()
         elif not self._ended:
             self._run()
 

@@ -248,15 +248,18 @@ class LocalStorage:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                if folder.is_dir() and any(folder.iterdir()):
+                if _has_entries(folder):
                     break
                 emptied += 1  # by another process, since the call
                 if error.errno != errno.ENOTEMPTY or emptied > _MOST_EMPTIED:
                     raise
                 continue
             folder = folder.parent
-        if folder.is_dir():
-            SYSTEM.fsync_folder(folder)
+        while folder.is_dir():
+            with contextlib.suppress(FileNotFoundError):  # another process has removed it since: then its parent
+                SYSTEM.fsync_folder(folder)
+                return
+            folder = folder.parent
 
     def _open_new(self, path: Path) -> int:
         for remaining in reversed(range(_FOLDER_TRIES)):
@@ -338,6 +341,13 @@ def _write_small(descriptor: int, source: Source, path: Path) -> None:
 def _remove(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         SYSTEM.unlink(path)
+
+
+def _has_entries(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):  # another process may have removed it since
+        return False
 
 
 def _is_dangling(entry: os.DirEntry[str]) -> bool:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import Countdown, LongWait, countdown
+from ckptkit.core.worker import Worker
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.at_exit import AT_EXIT
@@ -60,7 +61,7 @@ class Uploads:
         self._lock = threading.Lock()
         self._idle = Latch()  # another one for each time that the thread runs
         self._idle.open()
-        self._starting: threading.Lock | None = None
+        self._worker: Worker | None = None
         self._waiting: CheckpointName | None = None
         self._under_way: CheckpointName | None = None
         self._sweep_now = False
@@ -144,6 +145,8 @@ class Uploads:
             while not self._idle.wait(min(_GLANCE_SECONDS, seconds_left())):
                 if not seconds_left():
                     raise TimeoutError(f"the upload to {self._mirror_url} has not ended in time; it continues")
+                if self._worker is not None and self._worker.is_lost:  # a second Ctrl-C, or a forked child
+                    self._give_up_start(self._worker)
                 wait.reach(self._uploader.done_bytes)
 
     def try_again(self, *, given_up: bool = False) -> bool:
@@ -184,29 +187,31 @@ class Uploads:
         self._abandoned = True
 
     def _wake(self) -> None:
-        begun = threading.Lock()  # taken once: by the thread, which then uploads, or here after Ctrl-C
         # Daemon: the interpreter joins other threads before it runs exit handlers, and a save may still come then.
-        thread = threading.Thread(target=self._run_quietly, args=(begun,), name="ckptkit-mirror", daemon=True)
+        worker = Worker(self._run_quietly, "ckptkit-mirror")
         try:
             with self._lock:
                 if not self._idle.is_open:
                     return
-                self._starting = begun
+                self._worker = worker
                 self._idle = Latch()
-            thread.start()
+            worker.start()
         except RuntimeError:  # no more threads
-            if begun.acquire(blocking=False):
+            if worker.take_back():
                 self._run()
         except BaseException:  # Ctrl-C: nobody else knows whether the thread runs
-            with self._lock:
-                if self._starting is begun and begun.acquire(blocking=False):
-                    self._idle.open()
+            self._give_up_start(worker)
             raise
 
-    def _run_quietly(self, begun: threading.Lock) -> None:
-        if begun.acquire(blocking=False):
-            lower_priority()
-            self._run()
+    def _give_up_start(self, worker: Worker) -> None:
+        """Let nobody wait for a thread that never begins."""
+        with self._lock:
+            if self._worker is worker and worker.take_back():
+                self._idle.open()
+
+    def _run_quietly(self) -> None:
+        lower_priority()
+        self._run()
 
     def _run(self) -> None:
         try:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn
 
+from ckptkit.core.worker import Worker
 from ckptkit.manager.options import Preemption
 from ckptkit.manager.preemption.signals import SIGNALS
 
@@ -173,7 +174,7 @@ class PreemptionRequest:
     def _announce(self) -> None:
         if self.exits:
             try:
-                threading.Thread(target=self._enforce, name="ckptkit-grace", daemon=True).start()
+                Worker(self._enforce, "ckptkit-grace").start()
             except RuntimeError as error:  # the process may have no more threads
                 _log.warning(
                     "could not start the grace-period timer; only the scheduler will stop this process: %s", error

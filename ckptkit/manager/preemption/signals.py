@@ -24,8 +24,11 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType
 from typing import Protocol
+
+from ckptkit.core.worker import Worker
 
 _log = logging.getLogger("ckptkit")
 
@@ -146,7 +149,7 @@ class SignalWatch:
                 before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._after_fork_in_child
             )
         line = self._line = _Line()
-        threading.Thread(target=self._watch, args=(line,), name="ckptkit-signals", daemon=True).start()
+        Worker(partial(self._watch, line), "ckptkit-signals").start()
         line.former = signal.set_wakeup_fd(line.mouth.fileno(), warn_on_full_buffer=False)
 
     def _take(self) -> None:

@@ -19,11 +19,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown
 from ckptkit.core.save_report import SaveReport
+from ckptkit.core.worker import Worker
 from ckptkit.errors import CkptKitError, StaleAttemptError
 from ckptkit.format.events import Began, Ended, Event, How, LeftOut, Removed, Saved, SaveFailed, plain_line
 from ckptkit.format.layout import CheckpointName
@@ -98,7 +100,7 @@ class Recorder:
         self._progress = progress
         self._last_saved: str | None = None
         self._flush_next = self._is_final = self._closed = self._warned = False
-        self._writer: threading.Thread | None = None
+        self._writer: Worker | None = None
 
     def observe(self, micro_step: Values, cycle: Values) -> None:
         """Keep values for the next `note`.
@@ -228,7 +230,7 @@ class Recorder:
     @property
     def _is_storing(self) -> bool:
         """Whether the storage has still not accepted earlier events."""
-        return self._writer is not None and self._writer.is_alive()
+        return self._writer is not None and not (self._writer.has_ended or self._writer.is_lost)
 
     def _store_within(self, seconds: float) -> None:
         """Store the waiting events, and wait at most ``seconds`` for that.
@@ -237,9 +239,9 @@ class Recorder:
         process that exits may have seconds left. The thread is a daemon for the same reason.
         """
         outcome: Outcome[None] = Outcome()
-        self._writer = threading.Thread(target=self._store_for, args=(outcome,), name="ckptkit-events", daemon=True)
+        self._writer = Worker(partial(self._store_for, outcome), "ckptkit-events")
         self._writer.start()
-        self._writer.join(seconds)
+        self._writer.wait(seconds)
         if self._is_storing:
             self._warn(f"the storage accepted none for {seconds:.1f} s")
         else:

@@ -9,7 +9,6 @@ whose pools refuse work once the interpreter has begun to end, while the last sa
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Worker
 
 Job = Callable[[], None]
 
@@ -40,21 +40,21 @@ class Lanes:
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(depth):
             self._room.put(None)
-        self._threads: list[threading.Thread] = []
+        self._workers: list[Worker] = []
         self._error: BaseException | None = None
 
     def submit(self, job: Job) -> None:
         """Run ``job``; raises the exception of an earlier job."""
         self._raise()
-        if len(self._threads) < self._count:
-            thread = threading.Thread(target=self._run, name="ckptkit-lane", daemon=True)
-            self._threads.append(thread)  # first: it may run although Ctrl-C arrives in its start
+        if len(self._workers) < self._count:
+            worker = Worker(self._run, "ckptkit-lane")
+            self._workers.append(worker)  # first: it may run although Ctrl-C arrives in its start
             try:
-                thread.start()
+                worker.start()
             except RuntimeError:  # no more threads: use those that run, or this one
-                self._threads.remove(thread)
-                self._count = len(self._threads)
-        if self._threads:
+                self._workers.remove(worker)
+                self._count = len(self._workers)
+        if self._workers:
             self._room.get()
             self._jobs.put(job)
         else:
@@ -88,10 +88,9 @@ class Lanes:
 
     def _join(self) -> None:
         self._jobs.put(None)
-        for thread in self._threads:
-            if thread.ident is not None:  # it has begun to run
-                thread.join()
-        self._threads.clear()
+        for one in self._workers:
+            one.join()
+        self._workers.clear()
 
     def _raise(self) -> None:
         if self._error is not None:

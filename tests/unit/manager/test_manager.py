@@ -30,9 +30,12 @@ from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
 from ckptkit.core.policies import KeepBest, KeepLatest, SaveEvery
 from ckptkit.core.progress import Progress, ResumePoint
+from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import leaf_of
+from ckptkit.core.worker import Worker
 from ckptkit.errors import (
     CheckpointNotFoundError,
+    CkptKitError,
     ResumeError,
     SaveFailedError,
     StaleAttemptError,
@@ -441,6 +444,8 @@ class Kept:
 
     released = 0
     shards = ()
+    by_slices = False
+    cost = SaveCost()
 
     def release(self):
         self.released += 1
@@ -449,17 +454,25 @@ class Kept:
         pass
 
 
+def dies_at_once(worker):
+    """A thread that ends without a word once it has begun."""
+    worker._runs["runs"] = True
+
+
 @pytest.mark.parametrize("how", ["no thread", "dead thread"])
 def test_save_without_a_thread_lets_memory_go(monkeypatch, how):
     """Else the fence would wait for a writer that there is not."""
 
     def start(thread):
-        if how == "no thread":
-            raise RuntimeError("can't start new thread")
+        raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", start)  # one that was never started is not alive
+    if how == "no thread":
+        monkeypatch.setattr(threading.Thread, "start", start)
+    else:
+        monkeypatch.setattr(Worker, "_begin", dies_at_once)
     handle = SaveHandle(kept := Kept())
     handle.start(lambda: None)
+    assert isinstance(handle.exception(timedelta(seconds=30)), CkptKitError if how == "dead thread" else RuntimeError)
     assert handle.done()
     assert isinstance(handle.exception(), RuntimeError if how == "no thread" else SaveFailedError)
     assert kept.released == 1

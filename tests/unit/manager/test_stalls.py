@@ -22,12 +22,15 @@ from support.runs.grown import ON_REQUEST, opened
 
 import ckptkit
 from ckptkit.checkpoint.verify import load
+from ckptkit.core.contents import Capture
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.core.tensors import leaf_of
+from ckptkit.core.worker import Worker
 from ckptkit.errors import SaveFailedError, StorageError
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
+from ckptkit.snapshot import StagingArea
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -623,13 +626,7 @@ def test_thread_that_is_gone_is_a_failed_save(monkeypatch, root):
     manager.wait()
     buffer_bytes = manager.totals.buffer_bytes
     go_on(manager, run, 4)
-    real = threading.Thread.start
-
-    def start(thread):
-        thread.run = lambda: None
-        real(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(Worker, "_begin", lambda worker: worker._runs.update(runs=True))  # and ends
     handle = manager.save(run)
     assert isinstance(handle.exception(timedelta(seconds=30)), SaveFailedError)
     assert handle.done()
@@ -639,6 +636,62 @@ def test_thread_that_is_gone_is_a_failed_save(monkeypatch, root):
     assert_restores(root, manager.save(run).result(), digest, 4)
     manager.wait()
     assert manager.totals.buffer_bytes == buffer_bytes
+
+
+class OnDevice(NumpyRun):
+    """Leaves are copied from a device: the thread ``waiter`` is in such a copy until ``go`` is set, or for a moment."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.copying, self.go = threading.Event(), threading.Event()
+
+    def capture(self):
+        taken = super().capture()
+
+        def copied(leaf):
+            def source(bits=leaf.source):
+                if threading.current_thread().name == "waiter":
+                    self.copying.set()
+                    self.go.wait(0.5)
+                return bits
+
+            return leaf._replace(source=source) if leaf.spec.lifetime == "cycle" else leaf
+
+        return Capture(taken.progress, tuple(map(copied, taken.leaves)), taken.state)
+
+
+def test_slice_that_a_waiting_thread_still_copies_gets_into_no_later_save(root, monkeypatch):
+    """The save that it is for has failed meanwhile, and its buffer is free for the next one."""
+    run = OnDevice(accumulation_steps=8, size=LARGE)
+
+    def full():
+        assert run.copying.wait(LONG_SECONDS)
+        raise StorageError("no space left on the device")
+
+    fault = Fault(full, operations={"write"}, key="*.safetensors")
+    manager = CheckpointManager(
+        FaultyStorage(LocalStorage(root), [fault]), save=ON_REQUEST, saving=Saving(window="slice")
+    )
+    manager.restore(run)
+    go_on(manager, run, 1)
+    opens = StagingArea.open
+
+    def opened(*arguments, **options):
+        made = opens(*arguments, **options)
+        if fault.fired:
+            run.go.set()  # the late slice arrives now
+        return made
+
+    monkeypatch.setattr(StagingArea, "open", opened)
+    failing = manager.save(run)
+    waiter = threading.Thread(target=failing.exception, name="waiter", daemon=True)
+    waiter.start()
+    while not failing._outcome.is_there:
+        threading.Event().wait(0.001)
+    handle = manager.save(run)
+    waiter.join(LONG_SECONDS)
+    assert fault.fired == 1
+    assert_restores(root, handle.result(), run.digest(), 8, size=LARGE)
 
 
 class Interrupted(NumpyRun):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptkit.core.worker import Worker
 from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage
 from ckptkit.storage import descriptors as descriptors_module
@@ -472,21 +473,21 @@ def test_source_and_disk_may_both_fail(tmp_path, nth, at_call):
 
 def test_abandoned_file_gets_no_further_writes(tmp_path, monkeypatch):
     held, reached = threading.Event(), threading.Event()
-    real = threading.Thread.join
+    real = Worker.join
 
     def hold(*_):
         reached.set()
         assert held.wait(60)
 
-    def join(thread, timeout=None):
+    def join(worker):
         held.set()  # by now the caller has given up
-        real(thread, timeout)
+        real(worker)
 
     class Fails(Stream):
         def readinto(self, buffer, /):
             if self.calls == 2:  # one is being written, another waits
                 assert reached.wait(60)
-                monkeypatch.setattr(threading.Thread, "join", join)
+                monkeypatch.setattr(Worker, "join", join)
             return super().readinto(buffer)
 
     calls = Calls(pwrite=Fault(hold))
@@ -640,15 +641,15 @@ def test_interrupted_caller_keeps_descriptor_open(tmp_path, monkeypatch):
         assert held.wait(60)
         written_to.append(os.readlink(f"/proc/self/fd/{descriptor}"))
 
-    real = threading.Thread.join
+    real = Worker.join
 
-    def interrupted(thread, timeout=None):
-        if thread.name == "ckptkit-io" and not joined.is_set():
+    def interrupted(worker):
+        if not joined.is_set():
             assert reached.wait(60)
             raise KeyboardInterrupt
-        real(thread, timeout)
+        real(worker)
 
-    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    monkeypatch.setattr(Worker, "join", interrupted)
     storage = storage_over(tmp_path, Calls(pwrite=Fault(hold)))
     with pytest.raises(KeyboardInterrupt):
         put(storage, "a/1", pattern(BUFFER))

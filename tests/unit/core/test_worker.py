@@ -1,0 +1,146 @@
+"""A function in a thread of its own runs whole or never, wherever Ctrl-C arrives, and nobody takes it for ended."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+
+import pytest
+from support.interrupted import InterruptedCall
+
+from ckptkit.core import latch, worker
+from ckptkit.core.worker import Worker
+
+PLACES = (worker, latch, threading, contextlib)
+LONG_SECONDS = 30.0
+
+
+class Work:
+    """A function that takes a moment."""
+
+    def __init__(self, seconds=0.0):
+        self.begun, self.ended, self._seconds = threading.Event(), threading.Event(), seconds
+
+    def __call__(self):
+        self.begun.set()
+        threading.Event().wait(self._seconds)
+        self.ended.set()
+
+
+def joined(one):
+    """Whether `join` returns, in another thread, so that a hang is a failure."""
+    thread = threading.Thread(target=one.join, daemon=True)
+    thread.start()
+    thread.join(LONG_SECONDS)
+    return not thread.is_alive()
+
+
+def test_ctrl_c_at_any_place_of_a_start_is_raised_as_itself():
+    for nth in itertools.count(1):
+        work = Work()
+        one, ctrl_c = Worker(work, "test"), InterruptedCall(nth, PLACES)
+        try:
+            with ctrl_c:
+                one.start()
+        except KeyboardInterrupt:
+            assert ctrl_c.fired
+        else:
+            assert not ctrl_c.fired, "Ctrl-C is lost"
+        one.join()  # in the thread that made it, which knows that no start is under way
+        assert work.ended.is_set() == work.begun.is_set()
+        assert work.begun.is_set() != one.take_back()
+        if not ctrl_c.fired:
+            assert nth > 10
+            return
+
+
+def test_ctrl_c_at_any_place_of_a_join_leaves_a_thread_that_runs_known():
+    for nth in itertools.count(1):
+        work = Work(0.05)
+        one, ctrl_c = Worker(work, "test"), InterruptedCall(nth, PLACES)
+        one.start()
+        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
+            one.join()
+        one.join()
+        assert work.ended.is_set(), f"join returns while the function runs, after Ctrl-C at place {nth}"
+        assert one.has_ended
+        if not ctrl_c.fired:
+            assert nth > 3
+            return
+
+
+def test_ctrl_c_at_any_place_of_a_question_leaves_a_thread_that_runs_known():
+    for nth in itertools.count(1):
+        go = threading.Event()
+        one, ctrl_c = Worker(lambda go=go: go.wait(LONG_SECONDS), "test"), InterruptedCall(nth, PLACES)
+        one.start()
+        while not one._runs:
+            threading.Event().wait(0.001)
+        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
+            assert not one.is_lost
+        assert not one.is_lost
+        assert not one.take_back()
+        go.set()
+        assert joined(one)
+        assert not one.is_lost
+        if not ctrl_c.fired:
+            return
+
+
+def test_function_taken_back_never_runs():
+    work = Work()
+    one = Worker(work, "test")
+    assert one.take_back()
+    assert one.is_lost
+    one.start()
+    assert joined(one)
+    assert not work.begun.is_set()
+
+
+def test_function_that_raises_has_ended(monkeypatch):
+    said = []
+    monkeypatch.setattr(threading, "excepthook", said.append)
+    one = Worker(lambda: 1 // 0, "test")
+    one.start()
+    assert joined(one)
+    assert one.has_ended
+    assert said[0].exc_type is ZeroDivisionError
+
+
+def test_no_more_threads_is_said_and_the_function_may_be_taken_back(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    one = Worker(Work(), "test")
+    with pytest.raises(RuntimeError, match="can't start"):
+        one.start()
+    assert one.take_back()
+
+
+def test_no_more_threads_within_a_handler_of_ctrl_c_is_not_taken_for_it(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with pytest.raises(RuntimeError, match="can't start"):
+            Worker(Work(), "test").start()
+
+
+def test_thread_of_the_process_that_forked_is_lost():
+    go, begun = threading.Event(), threading.Event()
+    running = Worker(lambda: (begun.set(), go.wait(LONG_SECONDS)), "test")
+    running.start()
+    assert begun.wait(LONG_SECONDS)
+    waiting = Worker(Work(), "test")
+    child = os.fork()
+    if not child:
+        os._exit(0 if running.is_lost and waiting.is_lost else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    go.set()
+    assert joined(running)
