@@ -106,13 +106,24 @@ def _parts(value: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
 
 
 def generator_state(value: Any) -> Any:
-    """Return the state of a Python or NumPy random generator; None for anything else."""
+    """Return the state of a Python or NumPy random generator, or of a seed sequence; None for anything else.
+
+    How many seeds were spawned is not a part of a generator's own state, but decides which ones come next.
+    """
+    if isinstance(value, np.random.SeedSequence):
+        return {"spawned": value.n_children_spawned}
     if isinstance(value, np.random.Generator):
-        return value.bit_generator.state
+        state, spawned = value.bit_generator.state, spawned_of(value)
+        return {**state, "spawned": spawned} if spawned else state
     if isinstance(value, np.random.RandomState):
         return value.get_state(legacy=False)
     has_state = isinstance(value, random.Random) and not isinstance(value, random.SystemRandom)
     return value.getstate() if has_state else None
+
+
+def spawned_of(value: np.random.Generator) -> int:
+    """Return how many generators were spawned from this one."""
+    return int(getattr(getattr(value.bit_generator, "seed_seq", None), "n_children_spawned", 0))
 
 
 def _is_container(value: Any) -> bool:

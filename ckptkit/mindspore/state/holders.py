@@ -10,7 +10,6 @@ objects keep what they change in parameters. Main thread only.
 from __future__ import annotations
 
 import logging
-import random
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,6 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import mindspore as ms
-import numpy as np
 from mindspore import nn
 
 from ckptkit.core.tensors import DTYPES, leaf_of
@@ -34,6 +32,7 @@ from ckptkit.mindspore.inspect.value_digest import digest_of_value, generator_st
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.buffers import Buffers
 from ckptkit.mindspore.state.compatibility import some
+from ckptkit.mindspore.state.generators import GeneratorHolder
 
 _log = logging.getLogger("ckptkit")
 
@@ -192,26 +191,6 @@ class ParameterHolder:
             _refuse_other_kinds(one.owner, name)
             found.update(_places(getattr(one.owner, name), name, partial(setattr, one.owner, name), plain=True))
         return found
-
-
-class GeneratorHolder:
-    """Stores a random generator of Python or NumPy, as a stateful object."""
-
-    def __init__(self, one: np.random.Generator | np.random.RandomState | random.Random) -> None:
-        self._one = one
-
-    def state_dict(self) -> Any:
-        """Return the generator's state."""
-        return generator_state(self._one)
-
-    def load_state_dict(self, state: Any) -> None:
-        """Restore the generator's state."""
-        if isinstance(self._one, np.random.Generator):
-            self._one.bit_generator.state = state
-        elif isinstance(self._one, np.random.RandomState):
-            self._one.set_state(state)
-        else:
-            self._one.setstate(state)
 
 
 def stateful_of(name: str, one: Any) -> Stateful:

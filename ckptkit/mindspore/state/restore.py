@@ -24,6 +24,7 @@ from ckptkit.mindspore.rng import restore_rng
 from ckptkit.mindspore.state.compatibility import check_data, check_leaves, check_mode, check_stateful, some
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.forward_check import watch_forward
+from ckptkit.mindspore.state.generators import GeneratorHolder
 from ckptkit.mindspore.state.holders import ParameterHolder, Stateful
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
@@ -64,7 +65,7 @@ class Restore:
         check_leaves(contents, sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary))
         check_stateful(sources.stateful.keys(), state["user"].keys())
         for name, one in sources.stateful.items():
-            if isinstance(one, ParameterHolder):
+            if isinstance(one, (ParameterHolder, GeneratorHolder)):
                 one.check(state["user"][name])
         check_data(contents, sources.position, state["data"])
         check_mode(contents, state["train"]["mode"], mode_in_force())

@@ -9,6 +9,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN
@@ -95,7 +97,7 @@ def _unread(names: Sequence[str]) -> Finding:
 
 
 def _drawn(path: str, one: Any, who: str) -> Finding:
-    draws = isinstance(one, GENERATORS)
+    draws = isinstance(one, (*GENERATORS, np.random.SeedSequence))
     return Finding(
         "unseen",
         f"{path} ({type(one).__name__})",

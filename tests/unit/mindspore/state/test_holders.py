@@ -653,3 +653,20 @@ def test_code_that_cannot_be_examined_stops_no_training(root, caplog, monkeypatc
         strict.begin("runs")
     with pytest.raises(ck.ResumeError, match="could not be examined"):
         strict.begin("runs")
+
+
+@pytest.mark.parametrize("make", [lambda: np.random.default_rng(5), lambda: np.random.SeedSequence(5)])
+def test_spawned_generators_go_on(root, make):
+    def drawn(rng):
+        seed = rng.spawn(1)[0]
+        return (seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)).random()
+
+    given, fresh = make(), make()
+    first = [drawn(given) for _ in range(3)]
+    stored(root, rng=given)
+    later = [drawn(given) for _ in range(2)]
+    restored(root, rng=fresh)
+    assert [drawn(fresh) for _ in range(2)] == later
+    assert len({*first, *later}) == 5
+    with pytest.raises(ck.StateMismatchError, match=r"has spawned 5 times, and in the checkpoint 3 times"):
+        restored(root, rng=fresh)
