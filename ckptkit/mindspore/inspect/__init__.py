@@ -16,7 +16,7 @@ from ckptkit.mindspore.inspect.constants import constants_in_callbacks, constant
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import loop_variables
 from ckptkit.mindspore.inspect.loops import find_in_loops
-from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks, find_in_steps_of_cells
+from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks, find_in_steps_of_cells, hooks_of
 from ckptkit.mindspore.inspect.pipelines import find_in_pipeline
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "find_in_loops",
     "find_in_steps_of_callbacks",
     "find_in_steps_of_cells",
+    "hooks_of",
     "left_out",
     "loop_variables",
 ]

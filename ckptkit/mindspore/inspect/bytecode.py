@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, attribute, in_class, own_attributes
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, attribute, in_class, is_users, own_attributes
 
 _MOST = 5_000  # code objects read per callable: a second or two, more than any augmentation calls
 
+_MOST_HELD = 100  # closures of one function of a library
 _STARTS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_GLOBAL", "LOAD_NAME")
 _CHAIN = (*_STARTS, "LOAD_ATTR")
 _STORES = ("STORE_FAST", "STORE_DEREF", "STORE_NAME")
@@ -317,6 +318,23 @@ def closure_of(function: types.FunctionType) -> dict[str, Any]:
     """Return the function's closure variables; `UNKNOWN` for one without a value yet."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {name: _content(one) for name, one in cells}
+
+
+def held_by(function: Any) -> list[Any]:
+    """Return the functions of the user's that a function of a library's holds in closures, as that of a gradient."""
+    found: list[Any] = []
+    waiting, seen = [function], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or len(seen) > _MOST_HELD:
+            continue
+        seen.add(id(one))
+        inner = getattr(one, "__func__", one)
+        if isinstance(inner, types.FunctionType) and is_users(inner.__module__):
+            found.append(one)
+        elif isinstance(inner, types.FunctionType):
+            waiting += closure_of(inner).values()
+    return found
 
 
 def _content(one: types.CellType) -> Any:

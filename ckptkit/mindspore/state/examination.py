@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 import mindspore as ms
+from mindspore import nn
 
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.text import listed
@@ -26,6 +27,7 @@ from ckptkit.mindspore.inspect import (
     find_in_loops,
     find_in_steps_of_callbacks,
     find_in_steps_of_cells,
+    hooks_of,
     left_out,
     loop_variables,
 )
@@ -71,13 +73,18 @@ class Examination:
         # Where `Model` trains, the code after the running line is not part of the training loop.
         variables = itertools.chain(given, () if sources.by_model() else loop_variables())
         cells = sources.every_cell()
-        steps = find_in_steps_of_cells(cells, sources.objects())
+        steps = find_in_steps_of_cells(cells, sources.known())
         found = (*find(cells, pipeline, named=named, variables=variables), *steps, *left)
         if sources.by_model():
             return found
-        stored = [*sources.objects(), sources.position, pipeline]
+        stored = [*sources.known(), sources.position, pipeline]
         constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
-        return (*found, *constants, *find_in_loops(stored, since))
+        hooks = hooks_of([*cells, *(one for one in sources.given.values() if isinstance(one, nn.Cell))])
+        return (
+            *found,
+            *constants,
+            *find_in_loops(stored, since, is_placed=sources.position is not None, hooks=hooks),
+        )
 
     def examined(self) -> tuple[Finding, ...]:
         """Return `findings`, or nothing if the code cannot be examined, which is logged once.
@@ -107,7 +114,7 @@ class Examination:
     def judge_callbacks(self, callbacks: Sequence[object]) -> None:
         """Report what ``callbacks`` do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""
         cells = self._sources.every_cell() if mode_in_force() == "GRAPH" else []
-        known = self._sources.objects()
+        known = self._sources.known()
         self._report(
             self._examined(
                 lambda: (*constants_in_callbacks(callbacks, cells), *find_in_steps_of_callbacks(callbacks, known))

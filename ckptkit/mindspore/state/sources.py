@@ -19,6 +19,8 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
+from ckptkit.mindspore.inspect.loops.objects import Stored
+from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import capture_rng
@@ -82,6 +84,10 @@ class Sources:
         """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
         return [one.owner if isinstance(one, NamedAttributes) else one for one in self.given.values()]
 
+    def known(self) -> list[Any]:
+        """Return the objects that are stored by name; `Stored` for one of which some attributes are."""
+        return [_known(one) for one in self.given.values()]
+
     def by_model(self) -> bool:
         """Return whether ``Model`` trains; a loop of the user's gives no callbacks."""
         return any(isinstance(one, OtherCallbacks) for one in self.stateful.values())
@@ -134,3 +140,10 @@ class Sources:
         """Undo what the script has switched since the start; does nothing once the loop trains."""
         for one in self.switches():
             one.put_back()
+
+
+def _known(one: Any) -> Any:
+    if isinstance(one, NamedAttributes):
+        return Stored(one.owner, frozenset(one.names))
+    names = None if isinstance(one, nn.Cell) else stored_by(type(one))
+    return Stored(one, names) if names is not None else one

@@ -10,7 +10,7 @@ not exist yet. Main thread only.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ckptkit.mindspore.inspect.finding import Finding
@@ -23,13 +23,17 @@ from ckptkit.mindspore.inspect.loops.source import ahead, body_of
 from ckptkit.mindspore.inspect.loops.statements import Statements
 
 
-def find_in_loops(known: Iterable[Any], since: Lines | None = None) -> Iterator[Finding]:
+def find_in_loops(
+    known: Iterable[Any], since: Lines | None = None, *, is_placed: bool = False, hooks: Sequence[Any] = ()
+) -> Iterator[Finding]:
     """Yield the findings of the loops ahead in the running functions.
 
     Args:
         known: Objects that checkpoints hold by name, and the data that they position. Nothing below them is reported.
         since: Where the functions were when training was restored; read from there, to know what comes from the
             checkpoint. None if they are there now.
+        is_placed: Whether a checkpoint has the position in the data.
+        hooks: Functions that calls of the trained cells also run.
     """
     flow, objects = Flow(), Objects(known)
     begun = {frame.f_code for _, frame, _ in _begun(since)}
@@ -38,12 +42,13 @@ def find_in_loops(known: Iterable[Any], since: Lines | None = None) -> Iterator[
         for _, frame in running_frames()
     }
     statements = Statements(flow, objects, Libraries(frame.f_globals for _, frame in running_frames()), running)
+    statements.run_with_cells(hooks)
     for _ in passes(flow):
         for path, frame, line in _begun(since):
             now = Running(locals_of(frame), frame.f_lineno)
             scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", now)
             statements.read(ahead(body_of(frame.f_code, frame.f_globals), line), scope)
-    yield from reported(flow, objects, statements)
+    yield from reported(flow, objects, statements, is_placed=is_placed)
 
 
 def _begun(since: Lines | None) -> Iterator[tuple[str, types.FrameType, int]]:

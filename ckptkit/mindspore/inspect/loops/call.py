@@ -20,8 +20,16 @@ from mindspore import Tensor
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
-from ckptkit.mindspore.inspect.loops.effects import SEEDS, asked_parameters
-from ckptkit.mindspore.inspect.loops.flow import DATA, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.effects import (
+    SEEDS,
+    asked_parameters,
+    asks_a_clock,
+    is_draw,
+    is_ours,
+    loads,
+    makes_new,
+)
+from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, TIMED, Scope, Sources, Value, together
 
 DRAWN = "draw"  # by a random operator
 
@@ -30,6 +38,7 @@ _MOST_ITEMS = 1_000  # of a dict
 _SAME_ITEMS = (list, tuple, sorted, reversed, iter, filter, copy.copy, set, frozenset, collections.deque)
 _SOME_ITEMS = ("choices", "sample", "permutation", "permuted")
 _ONE_ITEM = (next, heapq.heappop, heapq.heapreplace, heapq.heappushpop)
+_GIVES_ITSELF = ("set_train", "set_grad", "to_float", "recompute", "add_flags")  # methods of cells
 _OWN_ITEM = ("get", "setdefault", "get_nowait", "pop", "popleft")  # methods that give an item of their container
 
 
@@ -60,11 +69,31 @@ def is_generator(owner: Value) -> bool:
     return isinstance(owner.target, GENERATORS) or any(owner.target is one for one in (random, np.random))
 
 
+def marks_of(call: Call, *, computes: bool) -> Sources:
+    """Return how the result of a call is marked; ``computes`` says that the call computes for the training."""
+    called, owner = call.called.target, call.owner.target
+    marks = {
+        RESTORED: loads(call.name),
+        TIMED: asks_a_clock(called, owner),
+        DATA: computes or is_draw(called),
+    }
+    return frozenset(mark for mark, holds in marks.items() if holds)
+
+
 def is_seeded(call: Call) -> bool:
     """Return whether the call gives a state to a generator that was made without a seed."""
     given = [*call.node.args, *(one.value for one in call.node.keywords)]
     gives = any(ast.unparse(one) != "None" for one in given)  # seed(None) asks the operating system
     return call.name in SEEDS and gives and any(one.name == DRAWN for one in call.owner.sources)
+
+
+def counts_anew(call: Call) -> bool:
+    """Return whether it is an `itertools.islice` of our batches, whose count no checkpoint has."""
+    if call.called.target is not itertools.islice or not call.given or not is_ours(call.given[0].target):
+        return False
+    stop = call.given[1:3][-1:]  # islice(batches, stop) or islice(batches, start, stop, ...)
+    unlimited = any(isinstance(one, ast.Constant) and one.value is None for one in call.node.args[1:3][-1:])
+    return bool(stop) and not unlimited and RESTORED not in stop[0].sources
 
 
 def one_of(over: Value) -> tuple[Any, tuple[Any, ...]]:
@@ -123,5 +152,18 @@ def item_or_view(call: Call, sources: Sources) -> Value:
         over = owner if call.name in _OWN_ITEM else call.given[0]
         target, also = one_of(over)
         return Value(target, sources, place=over.place, also=also)
+    if makes_new(called, call.name) or (owner.is_new and call.name in _GIVES_ITSELF):
+        return Value(UNKNOWN, sources, is_new=True)
     is_view = call.name in VIEW_METHODS and isinstance(owner.target, (np.ndarray, Tensor))
     return Value(owner.target, sources, place=owner.place) if is_view else Value(UNKNOWN, sources)
+
+
+def parts_of(value: Value, count: int) -> list[Value]:
+    """Return the parts of a tuple that is taken apart."""
+    if len(value.items) == count:
+        return [*value.items]
+    tuples = [one for one in (value.target, *value.also) if type(one) in (tuple, list) and len(one) == count]
+    if not tuples:
+        return [Value(UNKNOWN, value.sources)] * count
+    found = [choices([one[number] for one in tuples]) for number in range(count)]
+    return [Value(target, value.sources, place=value.place, also=also) for target, also in found]

@@ -8,25 +8,32 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import itertools
 import random
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, owner_of
-from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
+from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of, held_by
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.arguments import bind, bind_fields
-from ckptkit.mindspore.inspect.loops.call import DRAWN, Call, is_seeded, item_given, item_or_view, rearranged
+from ckptkit.mindspore.inspect.loops.call import (
+    DRAWN,
+    Call,
+    counts_anew,
+    is_seeded,
+    item_given,
+    item_or_view,
+    marks_of,
+    rearranged,
+)
 from ckptkit.mindspore.inspect.loops.containers import choices
 from ckptkit.mindspore.inspect.loops.effects import (
     CALLED_BY,
     RESETS,
-    asks_a_clock,
     changes,
     computes,
     draws_out_of_reach,
@@ -34,15 +41,14 @@ from ckptkit.mindspore.inspect.loops.effects import (
     fills,
     is_draw,
     is_ours,
-    loads,
     outputs,
     trains,
+    writes_state,
 )
 from ckptkit.mindspore.inspect.loops.flow import (
     DATA,
     MARKS,
     RESTORED,
-    TIMED,
     Flow,
     Inline,
     Place,
@@ -55,6 +61,7 @@ from ckptkit.mindspore.inspect.loops.flow import (
 )
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.reader import Reader
 from ckptkit.mindspore.inspect.loops.source import body_of, returns_one
 
 TAKEN = "the number of batches taken"  # by islice()
@@ -63,22 +70,6 @@ _MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these
 _TAKES = ("send", "__next__", "spawn")  # methods that advance their object
 _FUNCTIONS = (types.FunctionType, types.MethodType, Inline)
 _GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
-
-
-class Reader(Protocol):
-    """Reads expressions; a protocol, since expressions have calls in them."""
-
-    def value(self, node: ast.expr, scope: Scope) -> Value:
-        """Read an expression."""
-        ...
-
-    def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
-        """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
-        ...
-
-    def store(self, node: ast.expr, value: Value, scope: Scope) -> None:
-        """Read the assignment of ``value`` to the target ``node``."""
-        ...
 
 
 class Calls:
@@ -94,6 +85,7 @@ class Calls:
 
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
+        after: What a loop changes or draws after it has saved, in order.
     """
 
     def __init__(
@@ -116,6 +108,8 @@ class Calls:
         self._inline: list[ast.Lambda] = []
         self._yields: list[list[Value]] = []
         self.taken: dict[int, tuple[str, Any]] = {}
+        self.after: dict[str, None] = {}
+        self.hooks: Sequence[Any] = ()  # functions that a call of a cell also runs
 
     @property
     def within_function(self) -> bool:
@@ -127,6 +121,8 @@ class Calls:
         call = self._parts(node, scope)
         if call.called.target is super:
             return Value(scope.parent(), call.sources)
+        if is_ours(call.owner.target) and call.name in ("step", "save"):
+            self._flow.saved()
         is_by_name = any(call.called.target is one for one in (getattr, setattr))
         if is_by_name and len(call.given) > 1 and type(call.given[1].target) is str:
             return self._by_name(call, call.given[1].target)
@@ -139,7 +135,12 @@ class Calls:
         unknown = found is None  # what it does is not read, but told from its object and name
         computing = unknown and computes(call.called.target, call.owner.target, call.name)
         self._steer(call, trains=unknown and trains(call.called.target, call.name), computes=computing)
-        marks = self._marks(call, computes=computing)
+        marks = marks_of(call, computes=computing)
+        if is_draw(call.called.target) or (unknown and writes_state(call.called.target, call.name)):
+            self.late(node, scope)
+        for one in (*self.hooks, *held_by(call.called.target)) if computing else ():
+            inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * 8, {}, scope)
+            self._flow.steer(inner.sources if inner is not None else frozenset())
         if found is not None:
             return found._replace(sources=found.sources | marks | (call.called.sources - MARKS))
         self._draws(call)
@@ -158,6 +159,11 @@ class Calls:
             sources |= self.special(call.given[0], asked, scope).sources
         sources |= marks | self._counted(call) | self._drawn(call)
         return item_or_view(call, sources)
+
+    def late(self, node: ast.expr, scope: Scope) -> None:
+        """Record a change of what checkpoints hold, if the present iteration has saved already."""
+        if self._flow.is_after():
+            self.after[f"{scope.path}{ast.unparse(node.func if isinstance(node, ast.Call) else node)}"] = None
 
     def _followed(self, call: Call) -> Value | None:
         """Follow what is called, whichever of several objects it is; None if none of them is the user's."""
@@ -204,22 +210,13 @@ class Calls:
     def _steer(self, call: Call, *, trains: bool, computes: bool) -> None:
         """Record what training depends on if the call trains, computes or ends it."""
         called = call.called.target
-        if trains or ends(called) or self._objects.is_known(call.owner.target):
+        if trains or ends(called) or self._objects.is_named(call.owner.target):
             sources = together(call.arguments) if is_seeded(call) else call.sources
             self._flow.steer(sources | self._flow.control)
         elif computes:
             self._flow.steer(call.sources)
         for place in self._objects.read_by(called) if computes else ():
             self._flow.steer(self._flow.read(place, call.scope))
-
-    def _marks(self, call: Call, *, computes: bool) -> Sources:
-        called, owner = call.called.target, call.owner.target
-        marks = {
-            RESTORED: loads(call.name),
-            TIMED: asks_a_clock(called, owner),
-            DATA: computes or is_draw(called),
-        }
-        return frozenset(mark for mark, holds in marks.items() if holds)
 
     def _argument(self, node: ast.expr, scope: Scope, *, written: bool) -> Value:
         """Read an argument; ``written`` says that the call only writes it."""
@@ -362,12 +359,18 @@ class Calls:
         keeps = call.name == "setdefault" and not is_remade(Value(sources=call.sources))
         if isinstance(node.func, ast.Attribute) and (keeps or changes(call.name, owner)):
             self._reader.change(node.func.value, call.sources, call.scope, whole=call.name in RESETS)
-        bound = owner_of(target) if isinstance(node.func, ast.Name) else None
-        if bound is not None and changes(target.__name__, bound):  # add = losses.append
-            for place in self._objects.places_of(bound):
-                self._flow.write(place, call.sources, call.scope, whole=target.__name__ in RESETS)
+        if not isinstance(node.func, ast.Attribute):  # add = losses.append
+            self._change_by(target, call.sources, call.scope)
         if isinstance(node.func, ast.Attribute) and is_seeded(call):
             self._reader.store(node.func.value, Value(UNKNOWN, together(call.arguments)), call.scope)
+
+    def _change_by(self, method: Any, sources: Sources, scope: Scope) -> None:
+        """Record what a call of a method that is not the user's changes, such as that of a list."""
+        bound = owner_of(method)
+        if bound is None or not changes(method.__name__, bound):
+            return
+        for place in self._objects.places_of(bound):
+            self._flow.write(place, sources, scope, whole=method.__name__ in RESETS)
 
     def _mapped(self, call: Call) -> Sources:
         """Read `map` and `filter` as loops."""
@@ -377,17 +380,12 @@ class Calls:
             elements = [item_given(one) for one in over]
             returned = self.follow(call.given[0].target, elements, {}, call.scope)
             found |= returned.sources if returned is not None else frozenset()
+            self._change_by(call.given[0].target, call.sources, call.scope)
         return found
 
     def _counted(self, call: Call) -> Sources:
         """Return the count of an `itertools.islice` of our batches, which starts anew with every start."""
-        if call.called.target is not itertools.islice or not call.given or not is_ours(call.given[0].target):
-            return frozenset()
-        stop = call.given[1:3][-1:]  # islice(batches, stop) or islice(batches, start, stop, ...)
-        unlimited = any(isinstance(one, ast.Constant) and one.value is None for one in call.node.args[1:3][-1:])
-        if not stop or unlimited or RESTORED in stop[0].sources:
-            return frozenset()
-        return self._noted(call, TAKEN, "")
+        return self._noted(call, TAKEN, "") if counts_anew(call) else frozenset()
 
     def _drawn(self, call: Call) -> Sources:
         """Return the draw of a random operator whose state no checkpoint has."""

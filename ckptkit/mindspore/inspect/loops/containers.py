@@ -80,3 +80,10 @@ def item_at(target: Any, index: ast.expr) -> tuple[Any, tuple[Any, ...]]:
     except (ValueError, TypeError, IndexError):  # no constant, or no such item
         pass
     return item_of(target)
+
+
+def is_whole(index: ast.expr) -> bool:
+    """Return whether it is ``[:]`` or ``[...]``."""
+    if isinstance(index, ast.Slice):
+        return index.lower is None and index.upper is None and index.step is None
+    return isinstance(index, ast.Constant) and index.value is ...

@@ -45,6 +45,8 @@ _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_")  # methods of tensors, such as mul_
 _EFFECTS = re.compile(
     r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|save_checkpoint|load_param_into_net|request_stop$|export$"
 )
+_WRITES_FILES = re.compile(r"save_checkpoint|request_stop$|export$")  # of these, what changes nothing that is stored
+_MAKES = ("value_and_grad", "grad", "jit")
 NO_DATA = ("shape", "dtype", "ndim", "size", "name")  # attributes that are the same for every batch
 RESETS = ("clear", "fill")  # methods after which nothing is left of what was there
 SEEDS = ("seed", "setstate")  # methods of a generator after which its first seed no longer matters
@@ -76,6 +78,18 @@ def trains(called: Any, name: str) -> bool:
         cells = own_attributes(called).get("_cells") or {}
         return any(isinstance(one, _OPTIMIZERS) for one in (called, *cells.values()))
     return _EFFECTS.match(name) is not None
+
+
+def writes_state(called: Any, name: str) -> bool:
+    """Return whether the call changes parameters or generators, which checkpoints hold."""
+    return trains(called, name) and _WRITES_FILES.match(name) is None
+
+
+def makes_new(called: Any, name: str) -> bool:
+    """Return whether the call makes a cell, or a function that computes gradients or runs a graph."""
+    if isinstance(called, type):
+        return issubclass(called, nn.Cell)
+    return name in _MAKES and str(getattr(called, "__module__", "")).partition(".")[0] == "mindspore"
 
 
 def computes(called: Any, owner: Any, name: str) -> bool:

@@ -17,8 +17,9 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
+from ckptkit.mindspore.inspect.loops.call import parts_of
 from ckptkit.mindspore.inspect.loops.calls import Calls
-from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, item_at, item_of
+from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, is_whole, item_at, item_of
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
 from ckptkit.mindspore.inspect.loops.flow import (
     DATA,
@@ -182,15 +183,17 @@ class Expressions:
                 scope.lasting.pop(node.id, None)  # the default stays as it is
                 place = scope.place(node.id)
                 self._objects.note(f"{scope.path}{node.id}", scope.value(node.id).target, place)
-                self._objects.rebind(place, value.target)
+                self._objects.rebind(place, value)
                 self._flow.write(place, value.sources, scope, whole=True)
                 is_made = self._objects.is_stand_in(value.target)
                 now = scope.assigned(node.id, value, node.lineno, is_made=is_made)
+                if value.is_new and now.target is UNKNOWN:
+                    now = now._replace(target=scope.value(node.id).target)  # does the same as the one before
                 if DATA in value.sources and is_taken(now.target):
                     self._flow.take(place)
                 scope.known[node.id] = value if is_ours(now.target) else now  # reading ours would count as a save
             case ast.Tuple() | ast.List():
-                for each, part in zip(node.elts, _parts_of(value, len(node.elts)), strict=True):
+                for each, part in zip(node.elts, parts_of(value, len(node.elts)), strict=True):
                     self.store(each, part, scope)
             case ast.Starred():
                 self.store(node.value, Value(UNKNOWN, value.sources), scope)
@@ -198,7 +201,8 @@ class Expressions:
                 self._set(node, value, scope)
             case ast.Subscript():
                 index = self.value(node.slice, scope)
-                self.change(node.value, value.sources | index.sources, scope, whole=_is_whole(node.slice))
+                self._set_layer(node, value, scope)
+                self.change(node.value, value.sources | index.sources, scope, whole=is_whole(node.slice))
                 item = self._item(node, scope)
                 if item is not None:
                     self._flow.write(item, value.sources, scope, whole=True)
@@ -219,12 +223,21 @@ class Expressions:
             self.calls.follow(types.MethodType(setter.fset, owner.target), [value], {}, scope)
         elif self._objects.has(owner.target, node.attr):
             self._objects.give(owner.target, node.attr, value.target)
-            self._objects.rebind(self._place_in(owner.target, node, scope), value.target)
+            self._objects.rebind(self._place_in(owner.target, node, scope), value)
             self._write(owner.target, node, value.sources, scope, whole=True)
         elif self._objects.is_of_library(owner.target):
             self.change(node.value, value.sources, scope)
-        if isinstance(owner.target, (nn.Cell, ms.Parameter)) or self._objects.is_known(owner.target):
+        if isinstance(owner.target, (nn.Cell, ms.Parameter)) or self._objects.stores(owner.target, node.attr):
             self._flow.steer((value.sources | self._flow.control) - {Place(id(owner.target), node.attr)})
+            self.calls.late(node, scope)
+
+    def _set_layer(self, node: ast.Subscript, value: Value, scope: Scope) -> None:
+        """Read ``cells[1] = other``, which other cells call."""
+        with self._flow.quiet():
+            owner = self.value(node.value, scope).target
+        if isinstance(owner, nn.Cell) and (value.is_new or isinstance(value.target, nn.Cell)):
+            place = self._objects.replaces_layer(owner, f"{scope.path}{ast.unparse(node.value)}")
+            self._flow.write(place, value.sources, scope, whole=False)
 
     def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
         """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
@@ -265,6 +278,8 @@ class Expressions:
         if node.attr in VIEWS and isinstance(owner.target, np.ndarray):
             return owner
         sources = owner.sources | self._marked(target)
+        if self._objects.stores(owner.target, node.attr):
+            sources |= {RESTORED}
         if self._objects.has(owner.target, node.attr):
             sources |= self._flow.read(self._place_in(owner.target, node, scope), scope)
             kind = self._objects.class_with(owner.target, node.attr)
@@ -277,7 +292,9 @@ class Expressions:
                 sources |= found.sources if found is not None else frozenset()
                 target = found.target if found is not None else UNKNOWN
             elif target is UNKNOWN:
-                sources |= self.calls.special(owner, "__getattr__", scope, Value(node.attr)).sources
+                found = self.calls.special(owner, "__getattr__", scope, Value(node.attr))
+                sources |= found.sources
+                target = found.target
         has = self._objects.has(owner.target, node.attr)
         return Value(target, sources, place=Place(id(owner.target), node.attr) if has else None)
 
@@ -368,21 +385,3 @@ class Expressions:
         if same and isinstance(item_of(overs[0].target)[0], ms.Parameter):
             found -= {DATA}  # parameters themselves, and nothing that was made of them
         return overs[0]._replace(sources=found, place=None) if same else Value(UNKNOWN, found)
-
-
-def _parts_of(value: Value, count: int) -> list[Value]:
-    """Return the parts of a tuple that is taken apart."""
-    if len(value.items) == count:
-        return [*value.items]
-    tuples = [one for one in (value.target, *value.also) if type(one) in (tuple, list) and len(one) == count]
-    if not tuples:
-        return [Value(UNKNOWN, value.sources)] * count
-    found = [choices([one[number] for one in tuples]) for number in range(count)]
-    return [Value(target, value.sources, place=value.place, also=also) for target, also in found]
-
-
-def _is_whole(index: ast.expr) -> bool:
-    """Return whether it is ``[:]`` or ``[...]``."""
-    if isinstance(index, ast.Slice):
-        return index.lower is None and index.upper is None and index.step is None
-    return isinstance(index, ast.Constant) and index.value is ...

@@ -10,7 +10,7 @@ import ast
 import builtins
 import contextlib
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ class Value(NamedTuple):
     items: tuple[Value, ...] = ()
     place: Place | None = None  # where the object lies
     also: tuple[Any, ...] = ()  # other objects that it may be
+    is_new: bool = False  # a cell, or a function of MindSpore's, that is made here
 
 
 class Inline(NamedTuple):
@@ -116,6 +117,8 @@ class _Iteration:
     written: set[Place] = field(default_factory=set)
     read: set[Place] = field(default_factory=set)  # in the present iteration, before any write
     saves: bool = False
+    saved: bool = False  # in some iteration, by a call of the manager
+    after: bool = False  # the present iteration has saved
 
 
 class Flow:
@@ -215,6 +218,32 @@ class Flow:
         for one in self._iterations:
             one.saves = True
 
+    def saved(self) -> None:
+        """Record that a checkpoint is taken here, or none is due."""
+        for one in self._iterations:
+            one.saved = True
+        for one in self._iterations[-1:]:
+            one.after = True
+
+    def is_after(self) -> bool:
+        """Return whether the present iteration has saved already."""
+        return any(one.after for one in self._iterations)
+
+    def afters(self, given: Sequence[bool] | None = None) -> list[bool]:
+        """Return which of the current iterations have saved already, and set that to ``given``."""
+        before = [one.after for one in self._iterations]
+        for one, after in zip(self._iterations, before if given is None else given, strict=True):
+            one.after = after
+        return before
+
+    def begun(self, place: Place) -> Sources:
+        """Return what a place was made of before the innermost loop."""
+        return self._iterations[-1].begun.get(place, frozenset()) if self._iterations else frozenset()
+
+    def has_saved(self) -> bool:
+        """Return whether the innermost loop saves."""
+        return bool(self._iterations) and self._iterations[-1].saved
+
     def saves(self) -> bool:
         """Return whether a checkpoint may be taken while the variables are in their current state."""
         return any(one.loop in self._saving for one in self._iterations)
@@ -241,12 +270,15 @@ class Flow:
         outside = self.control
         self.control |= test
         before, begun = [set(one.assigned) for one in self._iterations], dict(self._made_of)
+        saved = self.afters()
         first()
+        saved_by_first = self.afters(saved)
         after, made_by_first = [one.assigned for one in self._iterations], self._made_of
         for one, assigned in zip(self._iterations, before, strict=True):
             one.assigned = assigned
         self._made_of = dict(begun)
         second()
+        self.afters([any(pair) for pair in zip(self.afters(), saved_by_first, strict=True)])
         for one, assigned in zip(self._iterations, after, strict=True):
             one.assigned &= assigned
         for place, sources in made_by_first.items():
@@ -266,6 +298,7 @@ class Flow:
     def iterate(self) -> None:
         """Start one iteration."""
         self._iterations[-1].assigned, self._iterations[-1].read = set(), set()
+        self._iterations[-1].after = False
         self.control = self._iterations[-1].control
 
     def leave(self, decides: Sources) -> None:

@@ -8,30 +8,20 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.loops.call import one_of
-from ckptkit.mindspore.inspect.loops.calls import Calls
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Flow, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.reader import Reader
 
 NUMBER = "enumerate()"  # the name of its index
 BESIDE = "zip()"  # the name of what is zipped with batches
-
-
-class Reader(Protocol):
-    """Reads expressions; a protocol, since expressions have comprehensions in them."""
-
-    calls: Calls
-
-    def value(self, node: ast.expr, scope: Scope) -> Value:
-        """Read an expression."""
-        ...
 
 
 class Iteration:

@@ -12,7 +12,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -22,10 +22,11 @@ from mindspore import nn
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.bytecode import instructions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
-from ckptkit.mindspore.inspect.loops.flow import Place
+from ckptkit.mindspore.inspect.loops.flow import Place, Value
 from ckptkit.mindspore.inspect.sequential import cells_of
 
 _NAMESPACES = (types.SimpleNamespace, threading.local, argparse.Namespace)
+LAYERS = "its layers"  # the name of the cells in a cell
 _MOST = 20_000  # objects that are known
 _CODE = (types.ModuleType, types.MethodType)
 _NO_ATTRIBUTES = (ms.Tensor, ds.Dataset, *_CODE)
@@ -33,16 +34,30 @@ _NO_STATE = (nn.Cell, ms.Parameter, ds.Dataset, *_CODE, types.FunctionType, type
 _NOT_SEARCHED = (*_CODE, types.FunctionType, type, ms.Tensor, str, int, float, types.NoneType)
 
 
+class Stored(NamedTuple):
+    """Names the attributes of an object that checkpoints hold; they do not hold the others."""
+
+    owner: Any
+    names: frozenset[str]
+
+
 class Objects:
     """Records the objects and places that are met while code is read.
 
     Args:
-        known: Objects that checkpoints hold by name, and the data that they position; their contents are known too.
+        known: Objects that checkpoints hold by name, and the data that they position; their contents are known too. Of
+            `Stored` ones, some attributes.
         told: Objects whose contents, except for cells, are reported elsewhere.
     """
 
     def __init__(self, known: Iterable[Any], told: Iterable[Any] = ()) -> None:
-        self._known = {at: one for at, one in _by_id(told).items() if not isinstance(one, nn.Cell)} | _by_id(known)
+        known = [*known]
+        self._stored = {id(one.owner): one for one in known if isinstance(one, Stored)}
+        parts = [attribute(one.owner, name) for one in self._stored.values() for name in one.names]
+        whole = [*(one for one in known if not isinstance(one, Stored)), *parts]
+        self._known = {at: one for at, one in _by_id(told).items() if not isinstance(one, nn.Cell)} | _by_id(whole)
+        for at in self._stored:  # what holds the object does not store the rest of it
+            self._known.pop(at, None)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
         self._stand_ins: dict[ast.Call, Any] = {}  # by the call that makes such an object
@@ -53,6 +68,14 @@ class Objects:
     def is_known(self, one: Any) -> bool:
         """Return whether checkpoints hold or position the object."""
         return id(one) in self._known
+
+    def is_named(self, one: Any) -> bool:
+        """Return whether checkpoints hold the object, or some of its attributes."""
+        return self.is_known(one) or id(one) in self._stored
+
+    def stores(self, owner: Any, name: str) -> bool:
+        """Return whether checkpoints hold this attribute of the object."""
+        return self.is_known(owner) or (id(owner) in self._stored and name in self._stored[id(owner)].names)
 
     def is_plain(self, one: Any) -> bool:
         """Return whether ``one`` is an object of the user's, whose plain attributes no checkpoint holds."""
@@ -101,10 +124,10 @@ class Objects:
         if self.is_plain(one) or isinstance(one, (*GENERATORS, Iterator)):
             self.path_of(one, path)
 
-    def rebind(self, place: Place, one: Any) -> None:
+    def rebind(self, place: Place, value: Value) -> None:
         """Record that an object is assigned to a place; whether it is another one than before may be unknown."""
-        before = self._places[place][1] if place in self._places else UNKNOWN
-        if before is not UNKNOWN and one is not UNKNOWN and not _is_same(before, one):
+        before, now = self._places[place][1] if place in self._places else UNKNOWN, value.target
+        if before is not UNKNOWN and (value.is_new or (now is not UNKNOWN and not _is_same(before, now))):
             self._rebound.add(place)
 
     def path_of(self, one: Any, path: str) -> str:
@@ -113,7 +136,7 @@ class Objects:
 
     def has(self, owner: Any, name: str) -> bool:
         """Return whether ``owner`` is plain, and the attribute of that name is not what every cell has, or a buffer."""
-        if not self.is_plain(owner):
+        if not self.is_plain(owner) or self.stores(owner, name):
             return False
         return not isinstance(owner, nn.Cell) or (name not in BARE and name not in (owner._buffers or ()))
 
@@ -121,6 +144,14 @@ class Objects:
         """Record a change of an attribute; in PYNATIVE mode, calls of its cell read it."""
         if isinstance(owner, nn.Cell) and ms.get_context("mode") == ms.PYNATIVE_MODE and _reads(owner, place.name):
             self._read_by_cells[place] = None
+
+    def replaces_layer(self, owner: nn.Cell, path: str) -> Place:
+        """Record that a cell gets another cell in place of one of its own; return the place."""
+        place = Place(id(owner), LAYERS)
+        self.path_of(owner, path)
+        self._places.setdefault(place, (path, UNKNOWN))
+        self._read_by_cells[place] = None
+        return place
 
     def read_by(self, called: Any) -> list[Place]:
         """Return the changed attributes that a call of a cell reads; of a function, which cells it calls is unknown."""
@@ -158,7 +189,7 @@ class Objects:
         A variable is its own holder, with an empty type name.
         """
         path, one = self._places[place]
-        if (isinstance(one, _NO_STATE) and place not in self._rebound) or self.is_known(one):
+        if (isinstance(one, _NO_STATE) and place not in self._rebound) or self.is_named(one):
             return None
         if place.within in self._objects:
             path, owner = self._objects[place.within]

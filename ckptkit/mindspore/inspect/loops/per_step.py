@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import types
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.flow import DATA, Flow, Place, Running, Scope, Value
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.objects import Objects, Stored
 from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.statements import Statements
 from ckptkit.mindspore.inspect.sequential import cells_of
@@ -82,10 +82,13 @@ def find_in_steps_of_callbacks(callbacks: Sequence[object], known: Iterable[Any]
     """Yield the findings of the code that callbacks call.
 
     Args:
-        callbacks: Those that ``Model`` calls. What they hold themselves is not reported.
+        callbacks: Those that ``Model`` calls. What they hold themselves is not reported, unless some of it is stored.
         known: Objects that checkpoints hold by name. Nothing below them is reported.
     """
-    yield from _found(_of_callbacks(callbacks), Objects(known, told=callbacks), draws=True)
+    known = [*known]
+    partly = {id(one.owner) for one in known if isinstance(one, Stored)}
+    told = [one for one in callbacks if id(one) not in partly]
+    yield from _found(_of_callbacks(callbacks), Objects(known, told=told), draws=True)
 
 
 def _found(
@@ -126,6 +129,19 @@ def _compute(flow: Flow, objects: Objects, scope: Scope) -> None:
         flow.steer(flow.read(place, scope))
 
 
+def hooks_of(cells: Iterable[nn.Cell]) -> list[Any]:
+    """Return the hooks that cells run in PYNATIVE mode."""
+    if ms.get_context("mode") != ms.PYNATIVE_MODE:
+        return []
+    found = {id(one.cell): one.cell for root in cells for one in cells_of(root)}
+    return [hook for cell in found.values() for hook in _hooks_of(own_attributes(cell))]
+
+
+def _hooks_of(own: Mapping[str, Any]) -> Iterator[Any]:
+    for hooks in _HOOKS:
+        yield from dict.values(own.get(f"_lazy{hooks}") or own.get(hooks) or {})
+
+
 def steps_of_cells(cells: Collection[tuple[str, nn.Cell]]) -> Iterator[_Step]:
     """Yield what cells run in PYNATIVE mode, and what they run in Python in either mode."""
     alike, seen = Alike(depth=2), set[Hashable]()
@@ -146,9 +162,8 @@ def _of_cell(where: str, cell: nn.Cell, alike: Alike) -> Iterator[tuple[Hashable
     construct = in_class(kind, "construct")
     if type(construct) is types.FunctionType and is_users(construct.__module__):
         yield ("construct", alike.key(cell)), _Step(types.MethodType(construct, cell), f"{where}: construct(): ")
-    for hooks in _HOOKS:
-        for hook in [*dict.values(own.get(f"_lazy{hooks}") or own.get(hooks) or {})]:
-            yield _code_of(hook), _Step(hook, f"{where}: {_name_of(hook)}: ", given=(Value(cell),))
+    for hook in _hooks_of(own):
+        yield _code_of(hook), _Step(hook, f"{where}: {_name_of(hook)}: ", given=(Value(cell),))
     if not is_users(kind.__module__):
         for held in _called(own[name] for name in own if name not in BARE):
             yield _code_of(held), _Step(held, f"{where}: {_name_of(held)}: ")

@@ -17,7 +17,7 @@ from ckptkit.mindspore.inspect.loops.call import DRAWN
 from ckptkit.mindspore.inspect.loops.calls import TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow, Place
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
-from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.objects import LAYERS, Objects
 from ckptkit.mindspore.inspect.loops.statements import Statements
 
 _MOST_PASSES = 4
@@ -39,6 +39,7 @@ def reported(
     *,
     per_step: bool = False,
     draws: bool = True,
+    is_placed: bool = False,
     without: Collection[Place] = (),
 ) -> Iterator[Finding]:
     """Yield the findings of code that was read.
@@ -49,6 +50,7 @@ def reported(
         read: What was read.
         per_step: Whether it is code that cells or ``Model`` call, and not a loop of one's own.
         draws: Whether to report random operators.
+        is_placed: Whether a checkpoint has the position in the data.
         without: Attributes, by object and name, that are reported elsewhere.
     """
     who = "code that is called once per step" if per_step else "the loop"
@@ -56,6 +58,10 @@ def reported(
         yield _unread([*read.unread])
     for path, one in read.taken.values():
         yield _drawn(path, one, who)
+    for path in read.after if not per_step else ():
+        yield _after(path)
+    for path in read.unplaced if not (per_step or is_placed) else ():
+        yield _unplaced(path)
     carried: dict[tuple[str, str], list[str]] = {}
     for place in flow.steering:
         holder = objects.holder(place) if place not in without else None
@@ -72,6 +78,27 @@ def reported(
         why = f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it"
         way_out = _by_name(path, kind, names) if kind else _elsewhere(names) if per_step else _in_loop(names)
         yield Finding("unseen", f"{path} ({kind})" if kind else path, why, way_out, certain=False)
+
+
+def _after(path: str) -> Finding:
+    return Finding(
+        "unseen",
+        path,
+        "the loop changes it, or draws from it, after the save in the same iteration, so that a checkpoint made there "
+        "is without that",
+        "Do it before manager.step()",
+        certain=False,
+    )
+
+
+def _unplaced(path: str) -> Finding:
+    return Finding(
+        "unseen",
+        path,
+        "the loop begins there again, whatever was restored, so that a resumed run trains with other batches",
+        "Give it batches by StateManager(cell, ckptkit.data.resumable(...)), or begin it where restore() says",
+        certain=False,
+    )
 
 
 def _taken(path: str) -> Finding:
@@ -120,6 +147,8 @@ def _random(path: str) -> Finding:
 
 
 def _by_name(path: str, kind: str, names: list[str]) -> str:
+    if names == [LAYERS]:
+        return "Decide from what restore() returns which layers it has, before the training goes on"
     name = _last_word(path)
     name = name if name.isidentifier() and name != "self" else kind.lower()
     return (

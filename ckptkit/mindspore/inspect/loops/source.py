@@ -13,7 +13,7 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ckptkit.mindspore.inspect.attributes import is_users
+from ckptkit.mindspore.inspect.attributes import in_class, is_users
 from ckptkit.mindspore.inspect.bytecode import functions_of
 
 TRIES: tuple[type[ast.stmt], ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))  # Python 3.10 has only one
@@ -76,6 +76,30 @@ def assigned_in_methods(kind: type) -> frozenset[str] | None:
                     return None
                 found |= names
     return frozenset(found)
+
+
+def stored_by(kind: type) -> frozenset[str] | None:
+    """Return the attributes that ``state_dict`` reads and ``load_state_dict`` assigns; None if that cannot be told."""
+    found: set[str] = set()
+    for name in ("state_dict", "load_state_dict"):
+        method = in_class(kind, name)
+        if not isinstance(method, types.FunctionType) or not is_users(method.__module__):
+            return None
+        body = body_of(method.__code__, method.__globals__)
+        names = _used_of(method.__code__.co_varnames[:1], body)
+        if not body or names is None or any(each.startswith("__") or hasattr(kind, each) for each in names):
+            return None
+        found |= names
+    return frozenset(found)
+
+
+def _used_of(names: Collection[str], body: Sequence[ast.stmt]) -> set[str] | None:
+    """Return the attributes of variables that code names; None if it gives one of the variables to other code."""
+    whole = ast.Module([*body], [])
+    used = [one for one in ast.walk(whole) if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)]
+    owners = {one.value for one in used if one.value.id in names}  # type: ignore[attr-defined]
+    escapes = any(isinstance(one, ast.Name) and one.id in names and one not in owners for one in ast.walk(whole))
+    return None if escapes else {one.attr for one in used if one.value in owners}
 
 
 def _assigned_to(names: Collection[str], body: Sequence[ast.stmt]) -> set[str] | None:

@@ -12,8 +12,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptkit.mindspore.inspect.loops.containers import is_changed_in_place
+from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
-from ckptkit.mindspore.inspect.loops.flow import MARKS, Flow, Place, Running, Scope, Sources, Value, is_remade
+from ckptkit.mindspore.inspect.loops.flow import (
+    DATA,
+    MARKS,
+    RESTORED,
+    Flow,
+    Place,
+    Running,
+    Scope,
+    Sources,
+    Value,
+    is_remade,
+)
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of
@@ -42,7 +54,9 @@ class Statements:
 
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
+        after: What a loop changes or draws after it has saved, in order.
         unread: Names of the functions of which only a part was read, in order.
+        unplaced: Loops that save and begin at the same place whatever was restored, in order.
     """
 
     def __init__(
@@ -53,13 +67,20 @@ class Statements:
         self._cache: _Cache | None = None  # being filled
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.taken
+        self.after: dict[str, None] = self._expressions.calls.after
         self.unread: dict[str, None] = {}
+        self.unplaced: dict[str, None] = {}
+        self._are_placed: list[bool] = []  # of the current loops, whether they begin where the checkpoint says
 
     def read(self, body: Sequence[ast.stmt], scope: Scope) -> None:
         """Read the body of a function or module that is running."""
         self._expressions.begin()
         self._block(body, scope)
         self._end(scope)
+
+    def run_with_cells(self, hooks: Sequence[Any]) -> None:
+        """Read ``hooks`` at each call of a cell."""
+        self._expressions.calls.hooks = hooks
 
     def call(self, function: Any, given: Sequence[Value], scope: Scope, most: int) -> tuple[Value | None, int]:
         """Read a function that is called; return its result, and how many expressions and statements were read.
@@ -114,13 +135,21 @@ class Statements:
             trains: Whether the statements may have an effect on training.
         """
         if all(guards) and guards:
-            effects, before = self._flow.effects, self._cache
+            effects, before, saved = self._flow.effects, self._cache, self._flow.afters()
             self._cache = cache = _Cache(read)
             returned = self._block(body, scope)
             self._cache = before
-            if all(cache.filled.intersection(one) for one in guards) and (trains or effects == self._flow.effects):
+            fills = all(cache.filled.intersection(one) for one in guards) and not self._begins_filled(guards, cache)
+            if fills and (trains or effects == self._flow.effects):
                 return returned
+            self._flow.afters(saved)
         return self._block(body, scope)
+
+    def _begins_filled(self, guards: Iterable[Collection[Place]], cache: _Cache) -> bool:
+        """Return whether a resumed loop takes the cache for filled: its guards come from the checkpoint."""
+        asked = set[Place]().union(*guards)
+        begins = {place for place in cache.filled | asked if RESTORED in self._flow.begun(place)}
+        return not begins.isdisjoint(asked) and not cache.filled <= begins
 
     def _guards(  # noqa: PLR0911 - one return per kind reads as the table that it is
         self, test: ast.expr, scope: Scope, *, missing: bool = True
@@ -233,6 +262,7 @@ class Statements:
         returned: list[Value] = []
         read = self._flow.read_so_far()
         test = self._expressions.test(one.test, scope)
+        self._place(test)
         # What a condition on data, or on something that the loop carries, assigns is state, whatever it looks like.
         guards = self._guards(one.test, scope) if is_remade(test) else []
         read -= self._expressions.aliases(one.test, scope)  # m = cache.get(key), and then: if m is None
@@ -304,7 +334,9 @@ class Statements:
         returned: list[Value] = []
         decides: Sources = frozenset()
         self._flow.enter(one, scope)
+        self._are_placed.append(isinstance(one, ast.While))
         for over, element in self._iterations(one, scope):
+            self._place(over)
             decides = over.sources - MARKS
             self._flow.control |= decides
             if isinstance(one, ast.While):
@@ -313,8 +345,19 @@ class Statements:
             else:
                 self._expressions.store(one.target, element, scope)
             returned += self._block(one.body, scope)
+        is_placed = self._are_placed.pop()
+        if self._are_placed:
+            self._are_placed[-1] |= is_placed
+        elif self._flow.has_saved() and not is_placed and isinstance(one, (ast.For, ast.AsyncFor)):
+            self.unplaced[f"{scope.path}for {ast.unparse(one.target)} in {ast.unparse(one.iter)}"] = None
         self._flow.leave(decides)
         return returned + self._block(one.orelse, scope)
+
+    def _place(self, value: Value) -> None:
+        """Note that the current loops read where they are: in what they run over, or in a condition."""
+        is_position = RESTORED in value.sources and DATA not in value.sources
+        if self._are_placed and (is_position or is_ours(value.target) or self._objects.is_named(value.target)):
+            self._are_placed[-1] = True
 
     def _iterations(self, one: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> Iterator[tuple[Value, Value]]:
         """Start each iteration; yield what it depends on, and what the loop takes."""
