@@ -9,7 +9,6 @@ does. `Worker.join` returns only when it has ended or never begins. `threading.T
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 
@@ -49,7 +48,7 @@ class Worker:
         """
         runs = self._runs.get("runs")
         if runs:  # not `is_alive`, for the reason above
-            return self._thread.ident not in sys._current_frames() and not self._ended.is_open
+            return self._thread not in threading.enumerate() and not self._ended.is_open
         is_being_started = self._is_started or threading.get_ident() != self._maker
         return runs is False or os.getpid() != self._process or not is_being_started
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import countdown
 from ckptkit.errors import ResumeError
-from ckptkit.manager.background import SaveHandle
+from ckptkit.manager.background import NotEndedError, SaveHandle
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.options import WhenBusy
@@ -132,7 +132,7 @@ class ActiveRun:
             if not self.final_save.is_mirror_given_up:
                 self.services.mirror.finish(left)
             self.services.results.refuse_ended()  # after the wait: no rank may leave the others alone
-        except TimeoutError:
+        except NotEndedError:
             if not self.final_save.is_over:
                 raise
             if self.services.preemption.exits:  # the grace is over, and the exit of the interpreter would wait again

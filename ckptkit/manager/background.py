@@ -33,6 +33,10 @@ _SLICE_SECONDS = 0.005
 _T = TypeVar("_T")
 
 
+class NotEndedError(TimeoutError):
+    """Says that what was waited for has not ended in time; any other TimeoutError is that of the user's code."""
+
+
 class _Untold:
     """Keeps a save's failure until somebody asks for it, as text: the error would keep the state in memory."""
 
@@ -221,7 +225,7 @@ class SaveHandle:
                 if self._has_ended():
                     return
                 if until is not None and time.monotonic() >= until:
-                    raise TimeoutError(
+                    raise NotEndedError(
                         f"the save under way has not ended within {timeout}; it continues in the background"
                     )
                 wait.reach(0 if self._staged is None else self._staged.cost.streamed_bytes)

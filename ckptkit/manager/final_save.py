@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
-from ckptkit.manager.background import account_of
+from ckptkit.manager.background import NotEndedError, account_of
 from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.manager.scheduler import A_WHILE, Metrics, Scheduler, Services
 from ckptkit.manager.step_timing import fits
@@ -205,7 +205,7 @@ class FinalSave:
     def _wait(self, left: Countdown) -> None:
         """Wait until no rank writes; no rank waits for another rank's storage inside a collective."""
         while True:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(NotEndedError):
                 self._results.drain(timedelta(seconds=min(A_WHILE.total_seconds(), left())))
             mine = "late" if left() <= 0 and self._results.busy else "busy" if self._results.busy else "done"
             said = self._rank_sync.say(mine)
@@ -256,8 +256,8 @@ class FinalSave:
             self._mirror.finish(left)
         except StaleAttemptError:
             raise
-        except (CkptKitError, TimeoutError) as error:
-            self.is_given_up = isinstance(error, TimeoutError)  # `close` must not wait for an upload given up here
+        except (CkptKitError, NotEndedError) as error:
+            self.is_given_up = isinstance(error, NotEndedError)  # `close` must not wait for an upload given up here
             self.is_mirror_given_up = True  # nor begin another one: after this nothing ends the process at the grace
             _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))
 

@@ -18,7 +18,7 @@ from ckptkit.core.contents import Capture
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.background import SaveHandle
+from ckptkit.manager.background import NotEndedError, SaveHandle
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import MidCycle, WindowUse
 from ckptkit.manager.preemption.request import PreemptionRequest
@@ -216,7 +216,7 @@ class Scheduler:
         rank waits a little for its own writer, and all meet again.
         """
         while True:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(NotEndedError):
                 self._results.drain(A_WHILE)
             self._collect()
             said = self._meet(moment)

@@ -20,7 +20,7 @@ from ckptkit.core.worker import Worker
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.at_exit import AT_EXIT
-from ckptkit.manager.background import account_of, lower_priority, warn_of_failure
+from ckptkit.manager.background import NotEndedError, account_of, lower_priority, warn_of_failure
 from ckptkit.run.upload import UploadOutcome
 
 _log = logging.getLogger("ckptkit")
@@ -144,7 +144,7 @@ class Uploads:
         with LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes) as wait:
             while not self._idle.wait(min(_GLANCE_SECONDS, seconds_left())):
                 if not seconds_left():
-                    raise TimeoutError(f"the upload to {self._mirror_url} has not ended in time; it continues")
+                    raise NotEndedError(f"the upload to {self._mirror_url} has not ended in time; it continues")
                 if self._worker is not None and self._worker.is_lost:  # a second Ctrl-C, or a forked child
                     self._give_up_start(self._worker)
                 wait.reach(self._uploader.done_bytes)

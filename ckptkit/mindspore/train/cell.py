@@ -42,7 +42,7 @@ from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.train.counters import CycleCounters
 from ckptkit.mindspore.train.loss_scale import LossScale, LossScaler
-from ckptkit.mindspore.train.micro_step import MicroStep, Normalize, WeightedMicroStep
+from ckptkit.mindspore.train.micro_step import MicroStep, Normalize, WeightedMicroStep, is_before_adding
 from ckptkit.mindspore.train.nesting import refuse_capture, refuse_graph, wrapper_name
 from ckptkit.mindspore.train.reduce import Reduce, ranks_to_reduce_over
 from ckptkit.mindspore.train.update import Clear, Finite, Update
@@ -62,9 +62,10 @@ class AccumulationTrainCell(nn.Cell):
     skips the update in all. Start the ranks with equal weights (`mindspore.set_seed`), and call the cell equally often
     in each.
 
-    An exception in the forward or backward pass leaves counters and accumulators unchanged, so that the next call may
-    follow. After Ctrl-C, or an exception later in a call, the parameters may have the micro-batch, or a part of the
-    update, without the counters: calls and saves are refused until a checkpoint is restored.
+    An exception in the forward or backward pass in PYNATIVE, or while a graph is compiled, leaves counters and
+    accumulators unchanged, so that the next call may follow. After Ctrl-C, or any other exception in a call, parameters
+    may have the micro-batch, or a part of the update, without the counters: calls and saves are refused until a
+    checkpoint is restored.
 
     Args:
         network: Returns the loss of one micro-batch, a scalar that is a mean over the micro-batch; with
@@ -211,8 +212,9 @@ class AccumulationTrainCell(nn.Cell):
         self._interrupted = "anywhere"  # until the counters say so: what Ctrl-C leaves belongs to no position
         try:
             loss = self._micro(*inputs)
-        except Exception:
-            self._interrupted = "before adding"
+        except Exception as error:
+            if is_before_adding(error):
+                self._interrupted = "before adding"
             raise
         if watched is not None:
             self._watch = None

@@ -31,9 +31,13 @@ class MicroStep(nn.Cell):
 
     def construct(self, *inputs: Any) -> Any:
         """Return the micro-batch's loss."""
-        loss, grads = ms.value_and_grad(self.objective, None, self.weights)(inputs)
+        loss, grads = self.differentiated(inputs)
         added = gradients.hyper_map(gradients.add, self.sums, grads), ops.assign_add(self.divisor, 1.0)
         return ops.depend(loss, added)
+
+    def differentiated(self, inputs: tuple[Any, ...]) -> Any:
+        """Return the loss and its gradients; nothing is added yet."""
+        return ms.value_and_grad(self.objective, None, self.weights)(inputs)
 
 
 class WeightedMicroStep(nn.Cell):
@@ -50,7 +54,7 @@ class WeightedMicroStep(nn.Cell):
 
     def construct(self, *inputs: Any) -> Any:
         """Return the micro-batch's mean loss, unscaled."""
-        (_, loss, weight), grads = ms.value_and_grad(self.objective, None, self.weights)(inputs)
+        (_, loss, weight), grads = self.differentiated(inputs)
         one = ops.ones((), ms.float32)
         factor = one
         if self.by_sample:
@@ -60,6 +64,32 @@ class WeightedMicroStep(nn.Cell):
         scale = one if self.scale is None else self.scale
         sums = gradients.hyper_map(ops.partial(gradients.add_weighted, factor, scale), self.sums, grads)
         return ops.depend(loss, (sums, ops.assign_add(self.divisor, weight)))
+
+    def differentiated(self, inputs: tuple[Any, ...]) -> Any:
+        """Return the loss with what `_Objective` returns beside it, and the gradients; nothing is added yet."""
+        return ms.value_and_grad(self.objective, None, self.weights)(inputs)
+
+
+_BEFORE_ADDING = (MicroStep.differentiated.__code__, WeightedMicroStep.differentiated.__code__)
+
+
+def is_before_adding(error: Exception) -> bool:
+    """Return whether a micro-step that raised ``error`` has certainly not added gradients.
+
+    That is so in the forward and backward pass in PYNATIVE, and while a graph is compiled. An error of a graph that
+    runs may be that of a signal handler, which Python calls when the graph has ended.
+    """
+    found = error.__traceback__
+    while found is not None:
+        code = found.tb_frame.f_code
+        # `_GraphExecutor.compile` of mindspore.common.api; if it moves, such an error only costs a restore.
+        is_compiled = code.co_name == "compile" and str(found.tb_frame.f_globals.get("__name__")).startswith(
+            "mindspore."
+        )
+        if is_compiled or code in _BEFORE_ADDING:
+            return True
+        found = found.tb_next
+    return False
 
 
 class _Loss(nn.Cell):

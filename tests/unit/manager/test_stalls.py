@@ -694,6 +694,34 @@ def test_slice_that_a_waiting_thread_still_copies_gets_into_no_later_save(root, 
     assert_restores(root, handle.result(), run.digest(), 8, size=LARGE)
 
 
+class DeadlineError(TimeoutError):
+    """The user's own, raised by a handler of SIGALRM."""
+
+
+def test_deadline_of_the_user_ends_a_final_save(root, monkeypatch):
+    """It is no TimeoutError of a wait of ours, which goes on."""
+    run, go, waits = NumpyRun(), threading.Event(), []
+    fault = Fault(lambda: go.wait(LONG_SECONDS), operations={"write"}, key="*.safetensors")
+    manager = CheckpointManager(FaultyStorage(LocalStorage(root), [fault]), save=ON_REQUEST)
+    manager.restore(run)
+    go_on(manager, run, 4)
+    wait = SaveHandle._wait
+
+    def interrupted(handle, timeout):
+        waits.append(timeout)
+        if len(waits) == 1:
+            raise DeadlineError
+        go.set()
+        return wait(handle, timeout)
+
+    monkeypatch.setattr(SaveHandle, "_wait", interrupted)
+    with pytest.raises(DeadlineError):
+        manager.save_final(run)
+    assert len(waits) == 1
+    go.set()
+    manager.close()
+
+
 class Interrupted(NumpyRun):
     """Ctrl-C comes once, right after the state was taken."""
 

@@ -115,6 +115,45 @@ def test_batch_whose_update_failed_is_not_trained_twice(tmp_path):
     again.close()
 
 
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_error_after_the_gradients_were_added_is_not_passed_by_calling_again(tmp_path, mode):
+    """As of a signal handler, which Python calls when the compiled code has ended."""
+    begin_process(mode=mode)
+    cell = accumulation_cell(2).set_train()
+    manager = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000))
+    state = ck.StateManager(cell)
+    manager.restore(state)
+    cell(*BATCH)
+    micro, late = cell._micro, []
+
+    class Late:
+        def __call__(self, *inputs):
+            micro(*inputs)
+            late.append(True)
+            raise TimeoutError("the step took too long")
+
+    object.__setattr__(cell, "_micro", Late())
+    with pytest.raises(TimeoutError):
+        cell(*BATCH)
+    assert late
+    object.__setattr__(cell, "_micro", micro)
+    refused("was interrupted", lambda: cell(*BATCH), state.progress, lambda: manager.save_final(state))
+    manager.close()
+
+
+def test_network_that_cannot_be_compiled_has_added_nothing(tmp_path):
+    begin_process(mode="graph")
+    cell = accumulation_cell(2).set_train()
+    manager = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000))
+    state = ck.StateManager(cell)
+    manager.restore(state)
+    with pytest.raises((ValueError, RuntimeError, TypeError)):
+        cell(ms.Tensor(np.ones((4, 5), np.float32)), BATCH[1])
+    cell(*BATCH)
+    assert state.progress().micro_step == 1
+    manager.close()
+
+
 def test_fence_that_raised_is_not_passed_by_calling_again(job):
     cell, manager, state = job
     cell(*BATCH)
