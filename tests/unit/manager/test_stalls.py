@@ -692,6 +692,7 @@ def test_slice_that_a_waiting_thread_still_copies_gets_into_no_later_save(root, 
     waiter.join(LONG_SECONDS)
     assert fault.fired == 1
     assert_restores(root, handle.result(), run.digest(), 8, size=LARGE)
+    manager.close()
 
 
 class DeadlineError(TimeoutError):

@@ -41,6 +41,7 @@ def check_refused(loop, root, message):
     with pytest.raises(ResumeError, match=message):
         loop(job)
     assert job.cell.counters.micro_steps == 0
+    job.manager.close()  # one that is left open would hear the signals of later tests
 
 
 def check_accepted(loop, root):
