@@ -45,8 +45,8 @@ class SaveCost:
     skipped_saves: int = 0
 
     def as_numbers(self) -> dict[str, float | int]:
-        """Return the fields by name."""
-        return asdict(self)
+        """Return the fields by name; time that a clock measured backwards counts as none."""
+        return {name: max(0, value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,12 @@ def is_before_adding(error: Exception) -> bool:
     That is so in the forward and backward pass in PYNATIVE, and while a graph is compiled. An error of a graph that
     runs may be that of a signal handler, which Python calls when the graph has ended.
     """
-    found = error.__traceback__
+    found, caller = error.__traceback__, None
     while found is not None:
         code = found.tb_frame.f_code
+        if caller is not None and found.tb_frame.f_back is not caller:
+            return False  # from here on it is where the same object was raised before
+        caller = found.tb_frame
         # `_GraphExecutor.compile` of mindspore.common.api; if it moves, such an error only costs a restore.
         is_compiled = code.co_name == "compile" and str(found.tb_frame.f_globals.get("__name__")).startswith(
             "mindspore."

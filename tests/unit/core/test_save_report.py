@@ -217,3 +217,8 @@ def test_totals_add_up():
         "2 saves of 2.0 MiB took 2.00 s each and kept training waiting for 375.0 ms each (at most 500.0 ms), "
         "with 8 MiB of buffers"
     )
+
+
+def test_clock_that_goes_backwards_makes_no_cost_that_cannot_be_stored():
+    assert SaveCost(stall_seconds=-3.5, copied_bytes=7).as_numbers()["stall_seconds"] == 0
+    assert SaveCost(stall_seconds=-3.5, copied_bytes=7).as_numbers()["copied_bytes"] == 7

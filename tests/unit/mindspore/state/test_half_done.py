@@ -141,6 +141,33 @@ def test_error_after_the_gradients_were_added_is_not_passed_by_calling_again(tmp
     manager.close()
 
 
+def test_error_that_was_raised_before_says_nothing_of_now(tmp_path):
+    """Python keeps where one object was raised first, here in a forward pass."""
+    begin_process(mode="pynative")
+    cell = accumulation_cell(2, network=Normalized).set_train()
+    manager = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000))
+    state = ck.StateManager(cell)
+    manager.restore(state)
+    cell(*BATCH)
+    error = TimeoutError("one object for all deadlines")
+    interrupt(cell, error)
+    refused("raised in its forward", state.progress)
+    micro = cell._micro
+
+    def late(*inputs):
+        micro(*inputs)
+        raise error
+
+    object.__setattr__(cell, "_micro", late)
+    vars(cell)["_micro"] = late
+    with pytest.raises(TimeoutError):
+        cell(*BATCH)
+    vars(cell).pop("_micro")
+    object.__setattr__(cell, "_micro", micro)
+    refused("was interrupted", lambda: cell(*BATCH), state.progress)
+    manager.close()
+
+
 def test_network_that_cannot_be_compiled_has_added_nothing(tmp_path):
     begin_process(mode="graph")
     cell = accumulation_cell(2).set_train()
