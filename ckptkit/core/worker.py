@@ -49,8 +49,8 @@ class Worker:
         runs = self._runs.get("runs")
         if runs:  # not `is_alive`, for the reason above
             return self._thread not in threading.enumerate() and not self._ended.is_open
-        is_being_started = self._is_started or threading.get_ident() != self._maker
-        return runs is False or os.getpid() != self._process or not is_being_started
+        may_begin = self._is_started or threading.get_ident() != self._maker
+        return runs is False or os.getpid() != self._process or not may_begin
 
     def start(self) -> None:
         """Start the thread.

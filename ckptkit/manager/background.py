@@ -241,7 +241,7 @@ class SaveHandle:
     def _has_ended(self) -> bool:
         """Return whether there is an outcome; a thread that ended without one, or never begins, becomes an error."""
         # Without a worker: Ctrl-C arrived before it was made, so nobody else ends the save.
-        if (self._worker is None or self._worker.is_lost) and not self._outcome.is_there:
+        if not self._outcome.is_there and (self._worker is None or self._worker.is_lost):
             self.withdraw(RuntimeError("its thread was never started"))
             if not self._outcome.is_there:
                 AT_EXIT.discard(self.finish)

@@ -77,62 +77,57 @@ def reported(
             continue
         why = f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it"
         way_out = _by_name(path, kind, names) if kind else _elsewhere(names) if per_step else _in_loop(names)
-        yield Finding("unseen", f"{path} ({kind})" if kind else path, why, way_out, certain=False)
+        yield _unseen(f"{path} ({kind})" if kind else path, why, way_out)
+
+
+def _unseen(path: str, why: str, way_out: str) -> Finding:
+    """Return a finding of state that was met while code was read, which may not matter."""
+    return Finding("unseen", path, why, way_out, certain=False)
 
 
 def _after(path: str) -> Finding:
-    return Finding(
-        "unseen",
+    return _unseen(
         path,
         "the loop changes it, or draws from it, after the save in the same iteration, so that a checkpoint made there "
         "is without that",
         "Do it before manager.step()",
-        certain=False,
     )
 
 
 def _unplaced(path: str) -> Finding:
-    return Finding(
-        "unseen",
+    return _unseen(
         path,
         "the loop begins there again, whatever was restored, so that a resumed run trains with other batches",
         "Give it batches by StateManager(cell, ckptkit.data.resumable(...)), or begin it where restore() says",
-        certain=False,
     )
 
 
 def _taken(path: str) -> Finding:
-    return Finding(
-        "unseen",
+    return _unseen(
         path,
         "the loop uses it, and it was taken after the restore from what training changes, so that a resumed run has "
         "another one",
         "Take it before restore(), or keep it in an object that is given by name",
-        certain=False,
     )
 
 
 def _unread(names: Sequence[str]) -> Finding:
-    return Finding(
-        "unseen",
+    return _unseen(
         names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
         "it is too long to be examined completely before training, so state that the rest of it carries from one "
         "batch to the next is not named",
         "Give such state by name; `ckptkit doctor` checks whether any is left",
-        certain=False,
     )
 
 
 def _drawn(path: str, one: Any, who: str) -> Finding:
     draws = isinstance(one, (*GENERATORS, np.random.SeedSequence))
-    return Finding(
-        "unseen",
+    return _unseen(
         f"{path} ({type(one).__name__})",
         f"{who} {'draws' if draws else 'takes'} from it, and its position would be in no checkpoint",
         f"Give it by name: StateManager(..., {_last_word(path)}=it), or draw from np.random"
         if draws
         else "Join it and the batches in one loader for ckptkit.data.resumable",
-        certain=False,
     )
 
 
