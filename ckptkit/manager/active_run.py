@@ -157,7 +157,7 @@ class ActiveRun:
 
     def _step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
         self._collect(tolerate=self.services.preemption.is_asked)
-        progress = state.progress()
+        progress = state.complete_step()
         self.services.recorder.note(progress, metrics)
         self.services.step_timing.arrive(progress.accumulation_steps)
         self._due_saves.begin_cycle(state, progress)

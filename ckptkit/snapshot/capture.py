@@ -31,6 +31,13 @@ class Capturable(Protocol):
         """Return the current progress of the run; cheap, called after every micro-step."""
         ...
 
+    def complete_step(self) -> Progress:
+        """Return the same as `progress`, and note that the micro-step that it counts last is complete.
+
+        `CheckpointManager.step` calls it. A save without it may come from the handler of an error in that micro-step.
+        """
+        ...
+
     def capture(self) -> Capture:
         """Return references to the current state, after waiting for every operation under way.
 

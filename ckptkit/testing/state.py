@@ -97,6 +97,10 @@ class NumpyRun:
         """Return the progress of the run."""
         return self._progress_at(self.batches)
 
+    def complete_step(self) -> Progress:
+        """Return the progress of the run; every micro-step that it counts is complete."""
+        return self.progress()
+
     def _progress_at(self, batches: int) -> Progress:
         cycles, micro_step = divmod(batches, self._accumulation_steps)
         return Progress(

@@ -7,6 +7,7 @@ checked against the cells, and refused by name. Changes no parameter. Main threa
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import mindspore as ms
 from mindspore import nn
@@ -112,6 +113,14 @@ def all_of(cell: nn.Cell) -> list[ms.Parameter]:
         rate for one in optimizers_of([cell]) for rate in getattr(one, "lrs", ()) if isinstance(rate, ms.Parameter)
     ]
     return [*cell.get_parameters(), *rates]
+
+
+def cells_of(given: Any) -> tuple[nn.Cell, ...]:
+    """Return the cells that ``given``, one of them or a list, consists of; TypeError if it is something else."""
+    cells = (given,) if isinstance(given, nn.Cell) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    if not cells or not all(isinstance(one, nn.Cell) for one in cells):
+        raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
+    return cells
 
 
 def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:

@@ -27,7 +27,7 @@ from ckptkit.mindspore.inspect import Finding
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.half_restored import refuse_half_restored
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.parameters.roles import optimizers_of
+from ckptkit.mindspore.parameters.roles import cells_of
 from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.fresh_start import begin_afresh, begin_with_weights, holds_weights_only
@@ -106,10 +106,12 @@ class StateManager:
         refuse_other_types(training=(training, Training), ranks=(ranks, Ranks))
         training, ranks = training or Training(), ranks or Ranks()
         may_change_k = training.on_k_change == "next_cycle"
-        cells = _cells(train_cell)
+        cells = cells_of(train_cell)
         refuse_uncounted(cells, stateful)
         self.cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), cells[0])
-        counting = counting_of(self.cell, optimizers_of(cells), training.cycle, may_change_k=may_change_k)
+        counting = counting_of(
+            self.cell, cells, training.cycle, may_change_k=may_change_k, delivers_first=isinstance(dataset, Resumable)
+        )
         self.position = self._position_of(dataset, training.augmentation)
         stores = {
             name: NamedCell(name, one, may_change_k=may_change_k)
@@ -237,6 +239,11 @@ class StateManager:
             one.look()
         return progress
 
+    def complete_step(self) -> Progress:
+        """Return the same as `progress`, and note that the last batch has been trained."""
+        self._sources.counting.complete_step()
+        return self.progress()
+
     def capture(self) -> Capture:
         """Return references to the whole state as it is now.
 
@@ -248,6 +255,7 @@ class StateManager:
         leaves = self._sources.parameters.leaves(at_boundary=progress.at_boundary)
         self._examination.judge_buffers(leaves)
         if self._sources.ended is None:
+            self._examination.judge_doubt(self._sources.counting.doubt())
             self._sources.counting.prove(progress, self._sources.parameters)
             self._sources.detached.refuse(progress.updates)
         return captured(progress, leaves, self._sources.sections(progress, self.world.size))
@@ -390,10 +398,3 @@ class StateManager:
             raise ValueError("augmentation: give it to ckptkit.data.resumable, which positions the data here")
         dataset.bind(self)
         return dataset.position
-
-
-def _cells(given: Any) -> tuple[nn.Cell, ...]:
-    cells = (given,) if isinstance(given, nn.Cell) else tuple(given) if isinstance(given, (list, tuple)) else ()
-    if not cells or not all(isinstance(one, nn.Cell) for one in cells):
-        raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
-    return cells

@@ -46,6 +46,10 @@ class Counting(Protocol):
         """Set the number of batches delivered since epoch 0; with None, add one."""
         ...
 
+    def complete_step(self) -> None:
+        """Note that the batch that was delivered last has been trained."""
+        ...
+
     def now(self) -> tuple[CycleCounters, int]:
         """Return the train cell's counters and the number of delivered batches."""
         ...
@@ -70,6 +74,14 @@ class Counting(Protocol):
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """Raise ResumeError unless the counts in the parameters, given by name, agree with ``progress``."""
+        ...
+
+    def doubt(self) -> str | None:
+        """Return a warning if the batch that was delivered last may not have been trained, before `prove`.
+
+        Raises:
+            ResumeError: If an error that is being handled shows that it was not, or not wholly.
+        """
         ...
 
     def begin_loop(self) -> None:

@@ -31,11 +31,11 @@ from ckptkit.mindspore.train.adapter import (
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.mindspore.train.counters import CycleCounters
 from ckptkit.mindspore.train.counting import Arrays, Counting, CycleLeft, global_step_of
+from ckptkit.mindspore.train.last_call import LastCall
 
 _log = logging.getLogger("ckptkit")
 
 _FENCES = "_ckptkit_fences"
-_STEPS = ("global_step", "state_step", "step_t")  # in MindSpore's optimizers, including the experimental ones
 
 
 class OwnCounting:
@@ -59,6 +59,9 @@ class OwnCounting:
             self._delivered = batches
         else:  # the cell has already counted this batch
             self._delivered = self._cell.counters.micro_steps if self._delivered is None else self._delivered + 1
+
+    def complete_step(self) -> None:
+        """Do nothing: the cell knows whether its last call returned."""
 
     def now(self) -> tuple[CycleCounters, int]:
         """See `Counting`."""
@@ -105,6 +108,9 @@ class OwnCounting:
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """See `Counting`."""
         self._prove(progress, arrays, self._base)
+
+    def doubt(self) -> str | None:
+        """Return None: the cell refuses to be saved after a call that did not return."""
 
     def begin_loop(self) -> None:
         """Do nothing: the cell counts its calls."""
@@ -178,14 +184,17 @@ class ForeignCounting:
 
     Args:
         cell: The train cell.
+        cells: All cells of the training.
         cycle: Reports K and the micro-step; None if every call counts as a cycle.
-        optimizers: Optimizers of all cells.
+        delivers_first: Whether a batch counts as delivered before it is trained.
     """
 
-    def __init__(self, cell: nn.Cell, cycle: CycleAdapter | None, optimizers: Sequence[nn.Cell]) -> None:
+    def __init__(
+        self, cell: nn.Cell, cells: Sequence[nn.Cell], cycle: CycleAdapter | None, *, delivers_first: bool
+    ) -> None:
         self._cell = cell
         self._cycle = cycle
-        self._optimizers = optimizers
+        self._last_call = LastCall(cells, delivers_first=delivers_first)
         self._delivered = 0
         self._began: tuple[CycleCounters, list[int]] | None = None
         # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so
@@ -195,8 +204,13 @@ class ForeignCounting:
 
     def deliver(self, batches: int | None) -> None:
         """See `Counting`."""
+        self._last_call.begin()
         self._delivered = self._delivered + 1 if batches is None else batches
         self._fence_if_due()
+
+    def complete_step(self) -> None:
+        """See `Counting`."""
+        self._last_call.end()
 
     def now(self) -> tuple[CycleCounters, int]:
         """See `Counting`."""
@@ -223,9 +237,14 @@ class ForeignCounting:
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """Do nothing: ckptkit does not know a foreign cell's counters. `now` asks the adapter."""
 
+    def doubt(self) -> str | None:
+        """See `Counting`."""
+        return self._last_call.doubt(self._delivered)
+
     def begin_loop(self) -> None:
         """See `Counting`."""
-        self._began = self.now()[0], self._steps()
+        self._last_call.look(self._delivered)
+        self._began = self.now()[0], self._last_call.counts()
 
     def read_ahead(self) -> str | None:
         """See `Counting`. Only the first call after a taken batch decides; later, a loop may skip batches on purpose.
@@ -236,9 +255,9 @@ class ForeignCounting:
         """
         if self._began is None or self._delivered == self._began[0].micro_steps:
             return None
-        before, steps = self._began
+        before, counts = self._began
         taken, cycles = self._delivered - before.micro_steps, self.now()[0].cycles - before.cycles
-        updates = max((now - then for now, then in zip(self._steps(), steps, strict=True)), default=cycles)
+        updates = self._last_call.updates_since(counts, default=cycles)
         if taken > 1 and self._cycle is None and updates == 0:
             return None
         self._began = None
@@ -250,11 +269,6 @@ class ForeignCounting:
             "ahead before resumable() instead. If it adds up gradients or skips batches, this is correct; give "
             "Training(cycle=...), or call manager.step(state) after each batch, to turn this check off"
         )
-
-    def _steps(self) -> list[int]:
-        """Return the counts of those optimizers that count."""
-        counts = (getattr(one, name, None) for one in self._optimizers for name in _STEPS)
-        return [int(one.asnumpy().reshape(-1)[0]) for one in counts if isinstance(one, ms.Parameter)]
 
     def end_epoch(self) -> None:
         """Do nothing: the foreign cell decides whether its cycles end with an epoch."""
@@ -299,9 +313,21 @@ def accumulation_of(cell: AccumulationTrainCell) -> dict[str, Any]:
 
 
 def counting_of(
-    cell: nn.Cell, optimizers: Sequence[nn.Cell], cycle: CycleAdapter | None, *, may_change_k: bool
+    cell: nn.Cell,
+    cells: Sequence[nn.Cell],
+    cycle: CycleAdapter | None = None,
+    *,
+    may_change_k: bool = False,
+    delivers_first: bool = False,
 ) -> Counting:
-    """Return the counting for ``cell``; ``optimizers`` are all of the training.
+    """Return the counting for ``cell``.
+
+    Args:
+        cell: The train cell.
+        cells: All cells of the training.
+        cycle: Reports K and the micro-step of another cell than an `AccumulationTrainCell`.
+        may_change_k: Whether a restore accepts another K than the checkpoint's.
+        delivers_first: Whether a batch counts as delivered before it is trained, as by `ckptkit.data.resumable`.
 
     Raises:
         ValueError: If ``cycle`` is given with an `AccumulationTrainCell`.
@@ -315,10 +341,10 @@ def counting_of(
         cycle = cell
     if cycle is None:
         _hint_at_boost(cell)
-        return ForeignCounting(cell, None, optimizers)
+        return ForeignCounting(cell, cells, None, delivers_first=delivers_first)
     if not isinstance(cycle, CycleAdapter):
         raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(cycle).__name__}")
-    return ForeignCounting(cell, cycle, optimizers)
+    return ForeignCounting(cell, cells, cycle, delivers_first=delivers_first)
 
 
 def _hint_at_boost(cell: nn.Cell) -> None:

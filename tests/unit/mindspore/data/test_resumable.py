@@ -544,7 +544,7 @@ def test_a_loop_that_steps_each_batch_is_sound(tmp_path, trained):
 def test_optimizer_that_moved_most_tells_of_reading(steps):
     """A loop may train with one of two, as in the phases of a GAN."""
     optimizers = [nn.Adam(network_and_optimizer()[0].trainable_params()) for _ in steps]
-    counting = counting_of(nn.Dense(2, 2), optimizers, None, may_change_k=False)
+    counting = counting_of(nn.Dense(2, 2), optimizers)
     counting.begin_loop()
     counting.deliver(3)
     for optimizer, step in zip(optimizers, steps, strict=True):
@@ -555,7 +555,7 @@ def test_optimizer_that_moved_most_tells_of_reading(steps):
 @pytest.mark.parametrize(("kind", "step"), [(optim.Adam, "state_step"), (optim.Adamax, "step_t")])
 def test_experimental_optimizers_tell_of_reading_too(kind, step):
     optimizer = kind(network_and_optimizer()[0].trainable_params())
-    counting = counting_of(nn.Dense(2, 2), [optimizer], None, may_change_k=False)
+    counting = counting_of(nn.Dense(2, 2), [optimizer])
     counting.begin_loop()
     counting.deliver(3)
     ops.assign(getattr(optimizer, step), ms.Tensor(1, ms.int32))

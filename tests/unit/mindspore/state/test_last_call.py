@@ -1,0 +1,286 @@
+"""What a foreign train cell leaves when its call does not return is not saved as the state after that batch."""
+
+from __future__ import annotations
+
+import contextlib
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from support.training import begin_process
+
+import ckptkit as ck
+from ckptkit.errors import ResumeError
+
+DATA = [(ms.Tensor(np.full((2, 3), one, np.float32)), ms.Tensor(np.zeros((2, 3), np.float32))) for one in range(1, 9)]
+
+DOUBT = "no optimizer has counted an update for the last one"
+
+
+class Stops(nn.Momentum):
+    """An optimizer that raises what it is given, once, after its update."""
+
+    error = None
+
+    def __call__(self, gradients):
+        done = super().__call__(gradients)
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return done
+
+
+class Job:
+    """A plain train cell over resumable batches, or a loop without a train cell."""
+
+    def __init__(self, root, *, functional=False):
+        begin_process(mode="pynative")
+        self.network = nn.WithLossCell(nn.Dense(3, 3), nn.MSELoss())
+        self.optimizer = Stops(self.network.trainable_params(), 0.1, 0.9)
+        self.batches = ck.data.resumable(DATA, epochs=1)
+        if functional:
+            cells = [self.network, self.optimizer]
+            differentiated = ms.value_and_grad(self.network, None, self.optimizer.parameters)
+            self.call = lambda *batch: self.optimizer(differentiated(*batch)[1])
+        else:
+            cells = self.call = nn.TrainOneStepCell(self.network, self.optimizer).set_train()
+        self.state = ck.StateManager(cells, self.batches)
+        self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000))
+        self.manager.restore(self.state)
+
+    def committed(self):
+        return [one.progress.batches_delivered for one in self.manager.checkpoints()]
+
+
+@pytest.fixture(params=[False, True], ids=["train cell", "own loop"])
+def job(request, tmp_path):
+    one = Job(tmp_path, functional=request.param)
+    yield one
+    one.manager.close()
+
+
+def refuses(job, message="was raised in a call of"):
+    for _ in range(2):  # asking again does not help
+        with pytest.raises(ResumeError, match=message):
+            job.manager.save_final(job.state)
+        with pytest.raises(ResumeError, match=message):
+            job.manager.save(job.state)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_call_that_raised_is_not_saved_while_its_error_is_handled(job, error):
+    for at, batch in enumerate(job.batches):
+        if at == 3:
+            job.optimizer.error = error("now")
+            try:
+                job.call(*batch)
+            except (KeyboardInterrupt, MemoryError):
+                assert int(job.optimizer.global_step.asnumpy()[0]) == 4, "the update has not begun"
+                refuses(job)
+            break
+        job.call(*batch)
+        job.manager.step(job.state)
+    assert job.committed() == []
+
+
+def test_error_that_another_one_followed_is_seen(job):
+    batch = next(iter(job.batches))
+    job.optimizer.error = KeyboardInterrupt()
+    try:
+        try:
+            job.call(*batch)
+        finally:
+            raise ValueError("in the cleaning up")
+    except ValueError:
+        refuses(job)
+
+
+def test_call_in_with_block_is_not_saved(job):
+    batch = next(iter(job.batches))
+    job.optimizer.error = KeyboardInterrupt()
+
+    class SavesAtTheEnd:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            refuses(job)
+
+    with pytest.raises(KeyboardInterrupt), SavesAtTheEnd():
+        job.call(*batch)
+
+
+def test_batch_that_no_call_got_is_not_saved(job):
+    """Ctrl-C came between the loop's head and the call."""
+    for at, batch in enumerate(job.batches):
+        if at == 3:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                refuses(job, DOUBT)
+            break
+        job.call(*batch)
+        job.manager.step(job.state)
+    assert job.committed() == []
+
+
+def test_batch_that_no_call_got_is_doubted_later(job, caplog):
+    for at, batch in enumerate(job.batches):
+        if at == 3:
+            break
+        job.call(*batch)
+        job.manager.step(job.state)
+    job.manager.save_final(job.state)
+    assert [
+        line for line in caplog.text.splitlines() if f"4 batches of resumable() were delivered, but {DOUBT}" in line
+    ]
+    assert job.committed() == [4]
+
+
+def test_batch_that_no_call_got_is_refused_by_strict(tmp_path):
+    begin_process(mode="pynative")
+    network = nn.WithLossCell(nn.Dense(3, 3), nn.MSELoss())
+    cell = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9)).set_train()
+    batches = ck.data.resumable(DATA, epochs=1)
+    state = ck.StateManager(cell, batches, strict=True)
+    with ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000)) as manager:
+        manager.restore(state)
+        for batch in batches:
+            if state.progress().batches_delivered == 4:
+                break
+            cell(*batch)
+            manager.step(state)
+        with pytest.raises(ResumeError, match=DOUBT):
+            manager.save_final(state)
+        assert manager.checkpoints() == []
+
+
+@pytest.mark.parametrize("saved", ["at once", "after step"])
+def test_trained_batch_is_saved_while_an_error_is_handled(job, saved, caplog):
+    for at, batch in enumerate(job.batches):
+        job.call(*batch)
+        if at == 3:
+            if saved == "after step":
+                job.manager.step(job.state)
+            try:
+                raise FloatingPointError("the loss is not finite")
+            except FloatingPointError:
+                job.manager.save_final(job.state)
+            break
+        job.manager.step(job.state)
+    assert job.committed() == [4]
+    assert DOUBT not in caplog.text
+
+
+def test_evaluation_that_failed_says_nothing_of_the_training(job):
+    for batch in job.batches:
+        job.call(*batch)
+        job.manager.step(job.state)
+        try:
+            job.network(ms.Tensor(np.ones((2, 5), np.float32)), batch[1])
+        except (ValueError, RuntimeError):
+            job.manager.save_final(job.state)
+            break
+    assert job.committed() == [1]
+
+
+def test_loop_within_a_handler_is_saved(job):
+    """A script that starts again in ``except``: that error is older than the batches."""
+    job.optimizer.error = RuntimeError("a device was lost")
+    try:
+        job.call(*DATA[0])
+    except RuntimeError:
+        for batch in job.batches:
+            job.call(*batch)
+            job.manager.step(job.state)
+            if job.state.progress().batches_delivered == 2:
+                job.manager.save(job.state).result()
+        job.manager.save_final(job.state)
+    assert job.committed() == [2, 8]
+
+
+def test_call_that_is_tried_again_is_saved(job):
+    """The loop knows that the batch is trained, and says so by `step`, outside of ``except``."""
+    for batch in job.batches:
+        job.optimizer.error = RuntimeError("out of memory")
+        with contextlib.suppress(RuntimeError):
+            job.call(*batch)
+        job.manager.step(job.state)
+        break
+    job.manager.save_final(job.state)
+    assert job.committed() == [1]
+
+
+def test_updates_that_are_skipped_are_no_reason_for_doubt(tmp_path, caplog):
+    """As at an overflow: `step` says that the batch was trained, whatever the optimizers count."""
+    job = Job(tmp_path)
+    for at, batch in enumerate(job.batches):
+        if at != 3:
+            job.call(*batch)
+        job.manager.step(job.state)
+        if at == 3:
+            job.manager.save(job.state).result()
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        job.manager.save_final(job.state)
+    assert (job.committed(), DOUBT in caplog.text) == ([4, 8], False)
+    job.manager.close()
+
+
+def test_loop_that_saves_without_step_is_believed_unless_an_error_is_handled(tmp_path, caplog):
+    job = Job(tmp_path)
+    for at, batch in enumerate(job.batches):
+        if at not in (3, 7):
+            job.call(*batch)
+        if at == 3:
+            job.manager.save(job.state).result()
+            assert DOUBT not in caplog.text
+        elif at == 7:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                job.manager.save_final(job.state)
+    assert f"8 batches of resumable() were delivered, but {DOUBT}" in caplog.text
+    assert job.committed() == [4, 8]
+    job.manager.close()
+
+
+def test_loop_that_counts_after_the_call_is_refused_in_the_next_one(tmp_path):
+    begin_process(mode="pynative")
+    network = nn.WithLossCell(nn.Dense(3, 3), nn.MSELoss())
+    optimizer = Stops(network.trainable_params(), 0.1, 0.9)
+    cell = nn.TrainOneStepCell(network, optimizer).set_train()
+    with ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000)) as manager:
+        state = ck.StateManager(cell)
+        manager.restore(state)
+        for batch in DATA[:3]:
+            cell(*batch)
+            state.count_delivered()
+            manager.step(state)
+        optimizer.error = KeyboardInterrupt()
+        try:
+            cell(*DATA[3])
+        except KeyboardInterrupt:
+            with pytest.raises(ResumeError, match="was raised in a call of TrainOneStepCell"):
+                manager.save_final(state)
+        assert manager.checkpoints() == []
+
+
+def test_optimizer_that_counts_nothing_gives_no_doubt(tmp_path, caplog):
+    """Each batch is saved before `step`, by a loop whose updates ckptkit does not know."""
+    begin_process(mode="pynative")
+    network = nn.Dense(3, 3)
+    batches = ck.data.resumable(DATA, epochs=1)
+    with ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000)) as manager:
+        state = ck.StateManager([network, nn.Momentum(network.trainable_params(), 0.1, 0.9)], batches)
+        manager.restore(state)
+        for batch in batches:
+            ops.assign(network.weight, network.weight - network(batch[0]).mean())
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                manager.save_final(state)
+            manager.step(state)
+    assert DOUBT not in caplog.text
