@@ -82,16 +82,14 @@ class LastCall:
             return None
         text = (
             f"{delivered} batches of resumable() were delivered, but no optimizer has counted an update for the last "
-            "one, as they did for each batch before: a resume would skip it. "
+            "one, as they did for each batch before: a resume would skip it. If it was trained, call "
+            "manager.step(state) before the save"
         )
         if errors and self._completes_each:
-            raise ResumeError(
-                f"{text}This state is not saved; it was to be saved while {type(errors[0]).__name__} was being "
-                "handled. Restore a checkpoint to train on exactly"
-            )
+            raise ResumeError(text)
         is_doubtful = bool(errors) or self._completes_each
         self._accept(delivered, counts_each=False)
-        return f"{text}If it was trained, call manager.step(state) before the save" if is_doubtful else None
+        return text if is_doubtful else None
 
     def _is_uncounted(self, delivered: int) -> bool:
         """Return whether the optimizers counted every batch since the last look but the last one, which is open."""
