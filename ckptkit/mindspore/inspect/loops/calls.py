@@ -131,6 +131,7 @@ class Calls:
         bound = owner_of(call.called.target) if isinstance(node.func, ast.Name) else None
         if bound is not None:  # add = counter.add
             self._objects.path_of(bound, f"{scope.path}{ast.unparse(node.func)}")
+        self._objects.position(node.func, together(call.arguments), scope)
         found = self._followed(call)
         unknown = found is None  # what it does is not read, but told from its object and name
         computing = unknown and computes(call.called.target, call.owner.target, call.name)

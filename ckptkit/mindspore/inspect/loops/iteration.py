@@ -37,6 +37,7 @@ class Iteration:
         self._flow = flow
         self._objects = objects
         self._reader = reader
+        self.own_numbers: set[Place] = set()  # of batches that ckptkit does not position
 
     def elements(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> Sequence[Value]:
         """Return what a loop takes: each object of a short list, otherwise one value for all items.
@@ -99,6 +100,8 @@ class Iteration:
         if RESTORED in begin.sources:
             return Value(items=(Value(), element))
         place = Place(id(one), NUMBER)
+        if counted is not None and not is_ours(over.target):
+            self.own_numbers.add(place)
         self._objects.note(f"{scope.path}{NUMBER}", None, place)
         return Value(items=(Value(sources=frozenset((place,))), element))
 

@@ -22,7 +22,7 @@ from mindspore import nn
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.bytecode import instructions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
-from ckptkit.mindspore.inspect.loops.flow import Place, Value
+from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.sequential import cells_of
 
 _NAMESPACES = (types.SimpleNamespace, threading.local, argparse.Namespace)
@@ -64,6 +64,7 @@ class Objects:
         self._named_calls: dict[ast.Call, str] = {}
         self._rebound: set[Place] = set()  # that get another function or cell
         self._read_by_cells: dict[Place, None] = {}  # attributes that the code changes and `construct` reads
+        self._positioned: set[tuple[Place, str]] = set()  # expressions, by the variable that they begin with
 
     def is_known(self, one: Any) -> bool:
         """Return whether checkpoints hold or position the object."""
@@ -90,6 +91,25 @@ class Objects:
         return (
             one is not UNKNOWN and not isinstance(one, _NO_STATE) and not self.is_known(one) and not self.is_plain(one)
         )
+
+    def position(self, part: ast.expr, sources: Sources, scope: Scope) -> None:
+        """Record that what ``part`` is an attribute or method of is set to a position, if ``sources`` are one."""
+        while RESTORED in sources and DATA not in sources and isinstance(part, (ast.Attribute, ast.Subscript)):
+            part = part.value
+            self._positioned.update(_expressions(part, scope))
+
+    def skip(self, loop: ast.For | ast.AsyncFor, scope: Scope) -> None:
+        """Record that ``loop``, which runs as often as batches are done, takes those from its iterators."""
+        calls = [one for each in loop.body for one in ast.walk(each) if isinstance(one, ast.Call) and one.args]
+        for one in calls:
+            if isinstance(one.func, ast.Name) and one.func.id == "next":
+                self._positioned.update(_expressions(one.args[0], scope))
+
+    def is_positioned(self, over: ast.expr, scope: Scope) -> bool:
+        """Return whether a loop over ``over`` begins where `position` or `skip` left it."""
+        if isinstance(over, ast.Call):
+            return any(self.is_positioned(one, scope) for one in over.args)
+        return not self._positioned.isdisjoint(_expressions(over, scope))
 
     def name_call(self, node: ast.Call, path: str) -> None:
         """Record the expression of the variable that gets the result of a call."""
@@ -236,3 +256,12 @@ def _by_id(known: Iterable[Any]) -> dict[int, Any]:
         if not isinstance(one, (nn.Cell, np.ndarray)):
             waiting.extend(value for _, value in below(one))
     return seen
+
+
+def _expressions(one: ast.expr, scope: Scope) -> Iterator[tuple[Place, str]]:
+    """Yield the expression with the place of the variable that it begins with; nothing if it begins otherwise."""
+    root = one
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        root = root.value
+    if isinstance(root, ast.Name):
+        yield scope.place(root.id), ast.unparse(one)

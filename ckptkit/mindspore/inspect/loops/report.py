@@ -64,7 +64,7 @@ def reported(
         yield _unplaced(path)
     carried: dict[tuple[str, str], list[str]] = {}
     for place in flow.steering:
-        holder = objects.holder(place) if place not in without else None
+        holder = objects.holder(place) if place not in without and place not in read.skipping else None
         if holder is None or (place.name == DRAWN and not draws) or id(objects.at(place)) in read.taken:
             continue
         if place in flow.taken and not flow.is_carried(place):

@@ -57,6 +57,7 @@ class Statements:
         after: What a loop changes or draws after it has saved, in order.
         unread: Names of the functions of which only a part was read, in order.
         unplaced: Loops that save and begin at the same place whatever was restored, in order.
+        skipping: Numbers of batches of which those are passed over that were done before the restore.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Statements:
         self.after: dict[str, None] = self._expressions.calls.after
         self.unread: dict[str, None] = {}
         self.unplaced: dict[str, None] = {}
+        self.skipping: set[Place] = set()
         self._are_placed: list[bool] = []  # of the current loops, whether they begin where the checkpoint says
 
     def read(self, body: Sequence[ast.stmt], scope: Scope) -> None:
@@ -251,6 +253,7 @@ class Statements:
                 value = value._replace(target=before.target, place=before.place)
         for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
             places = self._expressions.places(target, scope)
+            self._objects.position(target, value.sources, scope)
             if self._cache is None or not is_remade(value) or _reads_itself(one, target) or places & self._cache.read:
                 self._expressions.store(target, value, scope)
             else:
@@ -337,6 +340,10 @@ class Statements:
         self._are_placed.append(isinstance(one, ast.While))
         for over, element in self._iterations(one, scope):
             self._place(over)
+            if not isinstance(one, ast.While):
+                self._are_placed[-1] |= self._objects.is_positioned(one.iter, scope)
+                if RESTORED in over.sources and DATA not in over.sources:
+                    self._objects.skip(one, scope)
             decides = over.sources - MARKS
             self._flow.control |= decides
             if isinstance(one, ast.While):
@@ -356,6 +363,8 @@ class Statements:
     def _place(self, value: Value) -> None:
         """Note that the current loops read where they are: in what they run over, or in a condition."""
         is_position = RESTORED in value.sources and DATA not in value.sources
+        if is_position:
+            self.skipping |= self._expressions.iteration.own_numbers & value.sources
         if self._are_placed and (is_position or is_ours(value.target) or self._objects.is_named(value.target)):
             self._are_placed[-1] = True
 

@@ -111,12 +111,124 @@ def runs_over_a_named_loader(job):
         job.manager.step(job.state)
 
 
-@pytest.mark.parametrize("loop", [every_epoch_again, every_step_again])
+class Rows:
+    """A loader that begins where its sampler says."""
+
+    def __init__(self):
+        self.sampler = types.SimpleNamespace(start=0)
+
+    def __iter__(self):
+        return iter(ROWS[self.sampler.start :])
+
+    def seek(self, start):
+        vars(self.sampler)["start"] = start
+
+
+def takes_what_is_done(job):
+    point = job.restore(batches=False)
+    rows = iter(ROWS)
+    for _ in range(point.batches_delivered):
+        next(rows)
+    for x, y in rows:
+        job.cell(x, y)
+        job.manager.step(job.state)
+
+
+def sets_a_sampler(job):
+    loader = Rows()
+    point = job.restore(batches=False)
+    loader.sampler.start = point.batches_delivered
+    for x, y in loader:
+        job.cell(x, y)
+        job.manager.step(job.state)
+
+
+def positions_by_a_method(job):
+    loader = Rows()
+    point = job.restore(batches=False)
+    loader.seek(point.batches_delivered)
+    for at, (x, y) in enumerate(loader, point.batches_delivered):
+        job.cell(x, y)
+        job.manager.step(job.state, {"at": at})
+
+
+def passes_over_the_first_of_an_epoch(job):
+    point = job.restore(batches=False)
+    for epoch in range(point.epoch, 2):
+        for at, (x, y) in enumerate(ROWS):
+            if epoch == point.epoch and at < point.batch:
+                continue
+            job.cell(x, y)
+            job.manager.step(job.state)
+
+
+def positions_another_loader(job):
+    loader, other = Rows(), Rows()
+    point = job.restore(batches=False)
+    other.seek(point.batches_delivered)
+    for x, y in loader:
+        job.cell(x, y)
+        job.manager.step(job.state)
+
+
+def positions_what_holds_the_rows(job):
+    point = job.restore(batches=False)
+    job.at = point.batches_delivered
+    job.rows = ROWS
+    for x, y in job.rows:
+        job.cell(x, y)
+        job.manager.step(job.state)
+
+
+def takes_from_another_iterator(job):
+    point = job.restore(batches=False)
+    rows, others = iter(ROWS), iter(ROWS)
+    for _ in range(point.batches_delivered):
+        next(others)
+    for x, y in rows:
+        job.cell(x, y)
+        job.manager.step(job.state)
+
+
+def passes_over_batches_that_are_positioned(job):
+    point = job.restore()
+    for at, (x, y) in enumerate(job.batches):
+        if at < point.batch:
+            continue
+        job.cell(x, y)
+        job.manager.step(job.state)
+
+
+def test_number_of_batches_that_ckptkit_positions_is_named(root):
+    check_refused(passes_over_batches_that_are_positioned, root, r"carries enumerate\(\) from one batch to the next")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        every_epoch_again,
+        every_step_again,
+        positions_another_loader,
+        positions_what_holds_the_rows,
+        takes_from_another_iterator,
+    ],
+)
 def test_loop_that_begins_again_is_named(loop, root):
     check_refused(loop, root, "the loop begins there again, whatever was restored")
 
 
-@pytest.mark.parametrize("loop", [begins_where_restored, passes_over_what_is_done, runs_over_a_named_loader])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        begins_where_restored,
+        passes_over_what_is_done,
+        runs_over_a_named_loader,
+        takes_what_is_done,
+        sets_a_sampler,
+        positions_by_a_method,
+        passes_over_the_first_of_an_epoch,
+    ],
+)
 def test_loop_that_goes_on_is_not_named(loop, root):
     check_accepted(loop, root)
 
