@@ -208,8 +208,9 @@ def stateful_of(name: str, one: Any) -> Stateful:
     holder = ParameterHolder(name, one)
     if not isinstance(one, NamedAttributes) and not holder.holds_tensors():
         raise TypeError(
-            f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict(), and no parameters. Give it the "
-            f'two methods, or name the attributes to store: {name}=ckptkit.attributes(it, "NAME", ...)'
+            f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict(), and no parameters outside of "
+            "cells. Give it the two methods, name the attributes to store: "
+            f'{name}=ckptkit.attributes(it, "NAME", ...), or give a cell by a name of its own'
         )
     return holder
 
