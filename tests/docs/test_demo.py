@@ -2,10 +2,10 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.process import python
 
 from ckptkit.cli.commands import demo
 from ckptkit.mindspore.demo import ACCUMULATION_STEPS, BATCH_SIZE, EPOCHS
@@ -13,8 +13,7 @@ from ckptkit.mindspore.digits import load_digits
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ckptkit", "demo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    return python("-m", "ckptkit", "demo", *arguments, expect=None, timeout=500)
 
 
 # .ci/run runs the other mode at its end, and test_docs.py in a bucket, as README says.

@@ -95,6 +95,41 @@ def run_python(*arguments: str, folder: Path, environment: Mapping[str, str], ti
     return Ended(returncode, out.read_text(errors="replace"), err.read_text(errors="replace"), repeat, logs)
 
 
+def python(
+    *arguments: object,
+    expect: int | None = 0,
+    timeout: float = 60,
+    environment: Mapping[str, str] | None = None,
+    **also: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python ARGUMENTS`` in a new interpreter, which finds the modules that this one finds; returns what it said.
+
+    Args:
+        arguments: ``-c CODE ...``, ``-m MODULE ...`` or ``SCRIPT ...``.
+        expect: The exit code; None if any will do.
+        timeout: Seconds after which the process is killed.
+        environment: What differs from this process's environment.
+        also: Further arguments of `subprocess.run`; without ``stdout`` and ``stderr``, both are captured.
+
+    Raises:
+        AssertionError: If the process ended otherwise, with what it said.
+        subprocess.TimeoutExpired: If the process had to be killed.
+    """
+    streams = {} if also.keys() & {"stdout", "stderr"} else {"capture_output": True}
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, **paths, **(environment or {})},
+        text=True,
+        timeout=timeout,
+        check=False,
+        **streams,
+        **also,
+    )
+    assert expect in (None, done.returncode), f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
 def _in_new_interpreter(request: Mapping[str, Any]) -> int:
     with open(request["out"], "wb") as out, open(request["err"], "wb") as err:
         return subprocess.run(

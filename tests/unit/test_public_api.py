@@ -3,12 +3,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.process import python
 
 import ckptkit
 from ckptkit import data, errors, nn
@@ -72,10 +71,9 @@ ERRORS = {
 UNUSABLE = {"CorruptCheckpointError", "FormatVersionError"}
 
 
-def python(code: str) -> str:
+def printed(code: str) -> str:
     """What a fresh interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    return done.stdout.strip()
+    return python("-c", code).stdout.strip()
 
 
 def test_the_public_names():
@@ -99,7 +97,7 @@ def test_the_tables_of_the_facade_agree():
 
 def test_importing_the_package_imports_nothing_heavy():
     code = "import sys, ckptkit; print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    loaded = set(python(code).split())
+    loaded = set(printed(code).split())
     assert "ckptkit" in loaded
     assert not loaded & {"mindspore", "numpy", "pydantic", "pydantic_core", "fsspec", "xxhash", "typer", "rich"}
 
@@ -107,12 +105,12 @@ def test_importing_the_package_imports_nothing_heavy():
 def test_public_name_loads_no_mindspore():
     """A name loads the module of its own, and not MindSpore."""
     code = "import sys, ckptkit; ckptkit.CheckpointManager; print('mindspore' in sys.modules, 'numpy' in sys.modules)"
-    assert python(code) == "False True"
+    assert printed(code) == "False True"
 
 
 def test_the_errors_load_nothing_but_themselves():
     code = "import sys, ckptkit; ckptkit.StorageError; print(*(n for n in sys.modules if n.startswith('ckptkit')))"
-    assert python(code).split() == ["ckptkit", "ckptkit.scrubber", "ckptkit.errors"]
+    assert printed(code).split() == ["ckptkit", "ckptkit.scrubber", "ckptkit.errors"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -142,7 +140,7 @@ def test_names_below_mindspore_resolve():
     names = [name for name in NAMES if "mindspore" in ckptkit._HOME[name]]
     assert names
     code = f"import ckptkit; print(*(getattr(ckptkit, name).__name__ for name in {names!r}))"
-    assert python(code).split()[-len(names) :] == names
+    assert printed(code).split()[-len(names) :] == names
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "mindspore" not in ckptkit._HOME[name]])
@@ -165,7 +163,7 @@ def test_the_modules_of_the_facade_list_their_names(module):
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = module.nothing
     names = ", ".join(f"ckptkit.{module.__name__.rpartition('.')[2]}.{name}" for name in module.__all__)
-    assert python(f"import ckptkit; print(all(one.__doc__ for one in ({names},)))") == "True"
+    assert printed(f"import ckptkit; print(all(one.__doc__ for one in ({names},)))") == "True"
 
 
 def test_unknown_name_raises_attribute_error_and_dir_lists():

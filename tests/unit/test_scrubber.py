@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import logging
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -14,6 +12,7 @@ from urllib.parse import quote
 
 import fsspec
 import pytest
+from support.process import python
 from typer.testing import CliRunner
 
 from ckptkit.cli.app import app
@@ -473,14 +472,6 @@ def test_an_uncaught_error_shows_no_secret(debug, tmp_path):
         "CheckpointManager('s3://bucket/run', storage_options={'endpoint_url': os.environ['PLANTED']})\n"
     )
     planted = f"user:{SECRET}@{NOWHERE}"
-    ended = subprocess.run(
-        [sys.executable, str(script)],
-        env={"PLANTED": planted, "CKPTKIT_DEBUG": debug, "PYTHONPATH": ":".join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert ended.returncode == 1
+    ended = python(script, expect=1, timeout=120, environment={"PLANTED": planted, "CKPTKIT_DEBUG": debug})
     assert "Invalid endpoint" in ended.stderr
     assert_hidden(ended.stderr)

@@ -1,17 +1,12 @@
 """A real process under a real SIGKILL: what `Killed` stands for elsewhere, at the moments that matter most."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support.process import python
 from support.runs.roots import LocalRoot
 from support.runs.scenario import check_new_start, committed, folders, name_at, tree
-
-import ckptkit
 
 VICTIM = """
 import json, os, signal, sys
@@ -75,15 +70,7 @@ def root(new_root):
 
 
 def killed_at(root, *place):
-    home = str(Path(ckptkit.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", VICTIM, root.url, json.dumps(dict(root.options)), *place],
-        env={**os.environ, "PYTHONPATH": home},
-        check=False,
-        capture_output=True,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    python("-c", VICTIM, root.url, json.dumps(dict(root.options)), *place, expect=-signal.SIGKILL, timeout=120)
 
 
 @pytest.mark.covering(1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.process import python
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -21,16 +20,8 @@ def extended(*values: object) -> list:
 
 def doctor(folder: Path, script: str, *options: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, JSON and what stderr said."""
-    command = [sys.executable, "-m", "ckptkit", "doctor", "--json", *options]
-    done = subprocess.run(
-        [*command, "--", sys.executable, str(SCRIPTS / script)],
-        cwd=folder,
-        env={**os.environ, "GLOG_v": "3"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    command = ["-m", "ckptkit", "doctor", "--json", *options, "--", sys.executable, SCRIPTS / script]
+    done = python(*command, expect=None, timeout=500, environment={"GLOG_v": "3"}, cwd=folder)
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 

@@ -6,8 +6,6 @@ import contextlib
 import itertools
 import logging
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.process import python
 from support.runs.grown import opened
 from support.runs.ranks import CYCLE, SIZE, check_whole, committed, digests_at, job, new_run
 
@@ -789,7 +788,7 @@ def test_replicated_state_is_written_in_equal_shares(tmp_path: Path) -> None:
 def test_copy_of_run_with_many_ranks_resumes(tmp_path: Path) -> None:
     results_of(job(tmp_path / "here", 3, 7))
     here, there = tmp_path / "here", tmp_path / "there"
-    subprocess.run([sys.executable, "-m", "ckptkit", "copy", str(here), str(there)], check=True, timeout=60)
+    python("-m", "ckptkit", "copy", here, there)
     assert committed(there) == committed(here)
     lives = results_of(job(tmp_path / "there", 3, 12))
     assert {one.began for one in lives} == {6}

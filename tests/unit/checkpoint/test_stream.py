@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import xxhash
 from support.corrupt import corrupt
+from support.process import python
 from support.runs.grown import opened
 
 from ckptkit.checkpoint import stream
@@ -263,14 +262,7 @@ else:
 
 
 def in_a_process(root, what):
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(root), what],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
-    )
-    return done.stdout
+    return python("-c", MEMORY, root, what).stdout
 
 
 def test_restore_needs_few_windows_of_memory(root):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support.process import python
 from support.runs.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at, tree
 
 from ckptkit.cli import storage_option
@@ -33,8 +33,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ckptkit", "copy", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return python("-m", "ckptkit", "copy", *arguments, expect=None)
 
 
 def test_copied_run_resumes_from_newest_checkpoint(source, target):
@@ -207,9 +206,7 @@ app(["copy", *sys.argv[1:]])
 
 def test_interrupted_copy_is_completed_by_same_command(source, target):
     """Ctrl-C exits with 130, says what to do, and the same command copies the rest."""
-    command = [sys.executable, "-c", INTERRUPT, str(source), str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 130
+    done = python("-c", INTERRUPT, source, target, expect=130)
     assert "interrupted" in done.stderr
     assert "the same command copies the rest" in done.stderr
     assert "Traceback" not in done.stderr
@@ -260,8 +257,7 @@ def test_copy_without_terminal_prints_line_per_checkpoint():
 
 def test_it_imports_no_mindspore(source, target):
     code = "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\nfinally: print('mindspore' in sys.modules)"
-    command = [sys.executable, "-c", code, "copy", str(source), str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = python("-c", code, "copy", source, target)
     assert done.stdout.splitlines()[-1] == "False"
 
 

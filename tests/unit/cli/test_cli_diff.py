@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from support.process import python
 from support.runs.rank_files import leaf, write_ranks
 from support.runs.scenario import AT_6, corrupt, history, name_at, tree
 from support.servers.client import ACCESS_KEY, SECRET_KEY
@@ -185,8 +184,7 @@ def test_diff_program_works_across_roots(root, bucket):
     other += [f"--other-option={name}={value}" for name, value in pairs.items()]
 
     def run(*arguments):
-        command = [sys.executable, "-c", code, "diff", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return python("-c", code, "diff", *arguments, expect=None)
 
     done = run(root, AT_6, "latest", *other)
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import typer
 from safetensors.numpy import save_file
+from support.process import python
 from support.runs.scenario import AT_6, corrupt, history, name_at
 from typer.testing import CliRunner
 
@@ -69,8 +70,7 @@ def run(*arguments: str | Path, app: typer.Typer = app, **environment: str):
 
 
 def program(*arguments: str | Path, **options) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ckptkit", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    return python("-m", "ckptkit", *arguments, expect=None, **options)
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 import json
 import shutil
 import subprocess
-import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from support.process import python
 from support.runs.scenario import Life, history, name_at
 
 from ckptkit.cli.commands.ls import run_ls
@@ -32,8 +32,7 @@ def make_run(root: Path) -> None:
 
 
 def ls(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ckptkit", "ls", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return python("-m", "ckptkit", "ls", *arguments, expect=None)
 
 
 def test_the_table_names_every_checkpoint_and_the_latest(tmp_path: Path) -> None:
@@ -146,8 +145,7 @@ def test_ls_imports_neither_mindspore_nor_remote_storage(tmp_path: Path) -> None
         "run_ls(sys.argv[1], now=datetime.now(timezone.utc), as_json=True);"
         "print([name for name in ('mindspore', 's3fs', 'boto3') if name in sys.modules], file=sys.stderr)"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = python("-c", code, tmp_path)
     assert done.stderr.strip() == "[]"
 
 
@@ -159,10 +157,7 @@ def test_ls_needs_under_a_second_of_processor(tmp_path: Path) -> None:
         "run_ls(sys.argv[1], now=datetime.now(timezone.utc));"
         "print(time.process_time())"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    times = [
-        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]) for _ in range(3)
-    ]
+    times = [float(python("-c", code, tmp_path).stdout.split()[-1]) for _ in range(3)]
     assert 0 < min(times) < 1.0
 
 

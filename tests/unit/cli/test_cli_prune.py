@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from support.process import python
 from support.runs.scenario import Life, committed, corrupt, name_at, tree
 from support.servers.client import ACCESS_KEY, SECRET_KEY
 
@@ -254,10 +255,8 @@ def test_program_without_terminal_prunes_bucket_with_yes(root, bucket):
     options = [f"--option={name}={value}" for name, value in pairs.items()]
 
     def run(*arguments):
-        command = [sys.executable, "-c", code, "prune", f"s3://{bucket.name}/run", *arguments, *options]
-        return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-        )
+        given = ["prune", f"s3://{bucket.name}/run", *arguments, *options]
+        return python("-c", code, *given, expect=None, stdin=subprocess.DEVNULL)
 
     def left():
         listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="run/checkpoints/")["Contents"]

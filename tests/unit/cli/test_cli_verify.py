@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 
 import pytest
 from rich.console import Console
+from support.process import python
 from support.runs.scenario import AT_6, AT_8, Life, corrupt, history, name_at, tree
 
 from ckptkit.cli.commands import verify
@@ -220,9 +219,7 @@ def test_verify_program_only_reads_bucket(root, bucket, monkeypatch):
         "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\n"
         "finally: print([one for one in ('mindspore', 'numpy.testing') if one in sys.modules])"
     )
-    command = [sys.executable, "-c", code, "verify", f"s3://{bucket.name}/run"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    done = python("-c", code, "verify", f"s3://{bucket.name}/run")
     assert f"a start continues from {name_at(2, 8)}" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
     listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="")["Contents"]

@@ -3,13 +3,12 @@
 import io
 import logging
 import random
-import subprocess
-import sys
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from support.process import python
 from support.runs.scenario import Life, history, name_at
 
 from ckptkit.core.progress_bar import LongWait, countdown
@@ -92,7 +91,7 @@ def test_import_and_bar_leave_global_generator_alone(clock):
     shown(clock, [(3.0, 1)], terminal=True)
     assert random.getstate() == before
     code = "from random import *; seed(3); a = getstate(); import ckptkit.core.progress_bar; assert a == getstate()"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    python("-c", code)
 
 
 def test_restore_waits_for_every_byte(tmp_path, monkeypatch):

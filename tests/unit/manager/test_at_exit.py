@@ -1,9 +1,7 @@
 """What is to happen when the interpreter exits."""
 
-import subprocess
-import sys
-
 import pytest
+from support.process import python
 
 from ckptkit.manager.at_exit import AtExit
 
@@ -34,5 +32,4 @@ AT_EXIT.add(lambda: os.write(1, b"ran "))
 if os.fork():
     os.wait()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "ran "
+    assert python("-c", script).stdout == "ran "

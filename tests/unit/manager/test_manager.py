@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ import numpy as np
 import pytest
 from support.interrupted import InterruptedStart
 from support.options import grouped
+from support.process import python
 from support.runs.grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
 
 from ckptkit.checkpoint.verify import load
@@ -1180,10 +1180,7 @@ if how == "collected":
 @pytest.mark.parametrize("how", ["at the end", "before", "asked for", "collected"])
 def test_unawaited_failed_save_is_reported_at_exit(root, how):
     """A failed save that nobody asked for is told when the interpreter ends."""
-    done = subprocess.run(
-        [sys.executable, "-c", AT_EXIT, str(root), how], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0
+    done = python("-c", AT_EXIT, root, how)
     told = {"asked for": [], "collected": ["a background save failed (1 in a row): the disk is gone"]}
     last = ["the last background save failed, and the program ended without checking its result: the disk is gone. The"]
     lines = done.stderr.splitlines()
@@ -1216,9 +1213,7 @@ with CheckpointManager(sys.argv[1]) as manager:
 
 
 def said_by_a_loop(*arguments):
-    command = [sys.executable, "-c", SAID, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return done.stderr.splitlines()
+    return python("-c", SAID, *arguments).stderr.splitlines()
 
 
 def test_custom_loop_is_told_its_resume_point(root):

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 import textwrap
 import threading
@@ -19,6 +18,7 @@ import pytest
 from crash.test_away import Quiet
 from support.interrupted import InterruptedStart
 from support.options import grouped
+from support.process import python
 from support.runs.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
 
 from ckptkit.checkpoint.commit import void
@@ -762,10 +762,7 @@ def test_interpreter_exit_waits_for_upload(tmp_path, started_at_exit):
         if not {started_at_exit}:
             handle.result()
         """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("-c", textwrap.dedent(code))
     begun, *others = done.stderr.splitlines()
     assert begun == f"[ckptkit] starting afresh at {tmp_path / 'local'}"
     assert [line for line in others if "is uploaded to the mirror" not in line] == []

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.options import grouped
+from support.process import python
 from support.runs.grown import run_at
 from support.runs.ranks import new_run
 
@@ -33,7 +33,6 @@ from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
 
 VICTIM = Path(__file__).parents[2] / "support/victim.py"
-PATHS = os.pathsep.join([str(Path(ck.__file__).parents[1]), str(VICTIM.parents[1])])
 TERMINATED = 143
 WHOLE = 23  # micro-steps; K is 4
 
@@ -53,14 +52,7 @@ class Ended:
 def live(root, **plan) -> Ended:
     """One life of the training."""
     begun = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, str(VICTIM), str(root), json.dumps({"until": WHOLE, **plan})],
-        env={**os.environ, "PYTHONPATH": PATHS},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = python(VICTIM, root, json.dumps({"until": WHOLE, **plan}), expect=None)
     said = [json.loads(line) for line in done.stdout.splitlines()]
     return Ended(done.returncode, said, done.stderr, time.monotonic() - begun)
 
@@ -181,16 +173,8 @@ def test_grace_ends_without_stderr_reader(root):
     ear, mouth = os.pipe()
     os.close(ear)
     plan = {"until": WHOLE, "stall": "checkpoints/*", "grace": 1, "signals": {6: ["SIGTERM"]}}
-    done = subprocess.run(
-        [sys.executable, str(VICTIM), str(root), json.dumps(plan)],
-        env={**os.environ, "PYTHONPATH": PATHS},
-        check=False,
-        stdout=subprocess.DEVNULL,
-        stderr=mouth,
-        timeout=30,
-    )
+    python(VICTIM, root, json.dumps(plan), expect=TERMINATED, stdout=subprocess.DEVNULL, stderr=mouth)
     os.close(mouth)
-    assert done.returncode == TERMINATED
 
 
 def test_hang_at_end_of_training_is_ended(root):
@@ -358,11 +342,7 @@ def after():
     os.kill(os.getpid(), signal.SIGUSR1)
     os._exit(0)
 """
-    command = [sys.executable, str(VICTIM), str(root), json.dumps({"until": 6, "script": script})]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": PATHS}, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
+    done = python(VICTIM, root, json.dumps({"until": 6, "script": script}))
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert {"passed_on": [signal.SIGWINCH], "fd": True} in lines
     assert {"heard": [signal.SIGTERM], "threads": []} in lines
@@ -454,7 +434,7 @@ def test_signal_that_nobody_took_does_what_it_did():
         "import signal; from ckptkit.manager.preemption.signals import PreviousHandler as D; "
         "D(signal.SIGTERM).take(None)"
     )
-    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == -signal.SIGTERM
+    python("-c", script, expect=-signal.SIGTERM)
 
 
 def test_forked_process_that_trains_hears_for_itself():
@@ -481,7 +461,7 @@ else:
     SIGNALS.leave(own)
     print(len(parent.signals), len(own.signals))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = python("-c", script)
     assert done.stdout == "0 1\n"
 
 

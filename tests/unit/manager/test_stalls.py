@@ -6,21 +6,18 @@ import errno
 import fnmatch
 import json
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.clock import clock_of_calls
 from support.live import LONG_SECONDS, Stall
 from support.options import grouped
+from support.process import python
 from support.runs.grown import ON_REQUEST, opened
 
-import ckptkit
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
 from ckptkit.core.policies import KeepLatest, SaveEvery
@@ -455,15 +452,7 @@ if how == "exit":
 @pytest.mark.parametrize(("how", "code"), [("falling off the end", 0), ("exit", 3), ("exception", 1)])
 @pytest.mark.parametrize("window", ["auto", "slice"])
 def test_interpreter_exit_finishes_a_begun_save(tmp_path, window, how, code, key):
-    done = subprocess.run(
-        [sys.executable, "-c", LEAVING, str(tmp_path), window, how, key],
-        env={**os.environ, "PYTHONPATH": str(Path(ckptkit.__file__).parents[1])},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == code, done.stderr
+    done = python("-c", LEAVING, tmp_path, window, how, key, expect=code, timeout=120)
     assert ("KeyError" in done.stderr) == (how == "exception")
     assert_restores(tmp_path, "a000001-c0000000001-m0002", done.stdout.strip(), 4, 1_200_001)
 
@@ -824,14 +813,7 @@ finally:
 @pytest.mark.parametrize("how", ["exit", "error", "use"])
 def test_forked_child_leaves_the_save_alone(tmp_path, how):
     """Also inside of the manager's context: the child has neither the writer thread nor the run."""
-    done = subprocess.run(
-        [sys.executable, "-c", LEAVING_THE_CONTEXT, str(tmp_path / "run"), how],
-        env={**os.environ, "PYTHONPATH": str(Path(ckptkit.__file__).parents[1])},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    done = python("-c", LEAVING_THE_CONTEXT, tmp_path / "run", how, expect=None)
     assert done.stdout == "code 7 fired 1 a000001-c0000000001-m0002\n", done.stderr
     for root in ("run", "run-mirror"):
         assert [one.name for one in CheckpointManager(tmp_path / root).checkpoints()] == ["a000001-c0000000001-m0002"]
@@ -842,15 +824,7 @@ def test_forked_child_leaves_the_save_alone(tmp_path, how):
 
 def test_forked_child_does_not_wait_for_writer(tmp_path):
     """The child of a fork does not have the writer thread."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(Path(ckptkit.__file__).parents[1])},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert done.returncode == 0, done.stderr
+    python("-c", FORKING, tmp_path)
 
 
 def test_manager_made_before_fork_saves_in_the_child(root, monkeypatch):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 
 import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import ops
+from support.process import python
 from support.training import begin_process, disturb, rng_digest
 
 from ckptkit.core.tree import decode_tree, encode_tree
@@ -155,5 +154,4 @@ def test_importing_all_of_ckptkit_draws_from_no_generator():
         "loaded += [getattr(ckptkit.data, name) for name in ckptkit.data.__all__]\n"
         "assert (random.getstate(), numpy.random.get_state()[2]) == before\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    python("-c", code, timeout=120)

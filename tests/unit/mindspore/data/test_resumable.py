@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import queue
-import subprocess
-import sys
 import threading
 
 import mindspore as ms
@@ -15,6 +13,7 @@ from mindspore import nn, ops
 from mindspore.experimental import optim
 from mindspore.train import Callback
 from support.options import grouped
+from support.process import python
 from support.training import (
     SIZE,
     Job,
@@ -959,8 +958,7 @@ def test_the_process_is_left_as_it_was(tmp_path, until):
 
 def test_the_facade_is_lazy_and_complete():
     code = "import sys, ckptkit.data as d; print('mindspore' in sys.modules, *d.__all__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == ["False", *ck.data.__all__]
+    assert python("-c", code).stdout.split() == ["False", *ck.data.__all__]
     known = {"Augmented", "EpochSampler", "GlobalIndices", "GlobalSampler", "resumable", "sample_rng"}
     assert set(ck.data.__all__) == known
     assert all(hasattr(data, name) for name in data.__all__)

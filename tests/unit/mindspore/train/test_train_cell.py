@@ -1,14 +1,12 @@
 """AccumulationTrainCell: one update per K micro-batches, bit for bit, from a state that can be copied anywhere."""
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from support.process import python
 
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.mindspore.train.counters import CycleCounters
@@ -655,15 +653,7 @@ def test_inside_a_traced_function_raises_and_names_it(tmp_path):
     # In a process of its own: after any exception in a traced function MindSpore cannot exit cleanly.
     script = tmp_path / "traced.py"
     script.write_text(TRACED)
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = python(script, timeout=120, cwd=tmp_path)
     assert "graph of the @ms.jit function traced." in done.stdout, done.stderr
     assert done.stdout.strip().endswith(" 0")
 

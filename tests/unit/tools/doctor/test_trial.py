@@ -17,6 +17,7 @@ from datetime import timedelta
 
 import pytest
 from support.doctor_lives import NAMES, NUMPY_SCRIPT, life, stepped
+from support.process import python
 
 from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.tools.doctor import examine
@@ -168,14 +169,8 @@ def test_terminated_doctor_ends_current_life(here):
 
 def test_the_command_line_takes_the_scripts_own_options(here):
     (here / "train.py").write_text("import sys\nraise SystemExit(f'got {sys.argv[1:]}')\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "ckptkit", "doctor", "--steps", "4", "--", *command("--lr", "0.1", "--steps", "8")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1
+    own = command("--lr", "0.1", "--steps", "8")
+    done = python("-m", "ckptkit", "doctor", "--steps", "4", "--", *own, expect=1)
     assert "got ['--lr', '0.1', '--steps', '8']" in done.stderr
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from support.process import python
 from typer.testing import CliRunner
 
 import ckptkit as ck
@@ -347,8 +346,7 @@ def ckptkit_with_little_room(*arguments):
     """The program, whose files may have 10 kB, as if the disk were full then; Python would store cut modules."""
     limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000));"
     code = f"{limit} runpy.run_module('ckptkit', run_name='__main__')"
-    command = [sys.executable, "-B", "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return python("-B", "-c", code, *arguments, expect=None)
 
 
 @pytest.mark.parametrize("end", ["ckpt", "safetensors"])
@@ -754,5 +752,4 @@ def test_neither_command_imports_mindspore(tmp_path, weights):
         "import sys; from ckptkit.tools.interchange import *; import_weights(sys.argv[1], sys.argv[2]);"
         "export_weights(sys.argv[2], sys.argv[2] + '.ckpt'); print('mindspore' in sys.modules)"
     )
-    command = [sys.executable, "-c", code, str(weights), str(tmp_path / "run")]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip() == "False"
+    assert python("-c", code, weights, tmp_path / "run").stdout.strip() == "False"

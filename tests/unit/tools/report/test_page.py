@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from plotly.offline import get_plotlyjs
+from support.process import python
 from support.runs.report_lives import grow_short
 from typer.testing import CliRunner
 
@@ -495,5 +495,4 @@ def test_it_imports_no_mindspore(grown, tmp_path):
         "run_report(sys.argv[1], output=sys.argv[2], now=datetime.now(timezone.utc));"
         "assert 'mindspore' not in sys.modules and 'pandas' not in sys.modules"
     )
-    command = [sys.executable, "-c", code, str(grown), str(tmp_path / "x.html")]
-    subprocess.run(command, check=True, timeout=120)
+    python("-c", code, grown, tmp_path / "x.html", timeout=120)
