@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from support.options import grouped
-from support.training import accumulation_cell, begin_process, digest, disturb, pipeline, rng_digest
+from support.own_loop import OwnLoop
+from support.training import accumulation_cell, begin_process, pipeline
 
 import ckptkit as ck
 
@@ -41,33 +40,20 @@ class Eager:
         return iter([rows()[index] for index in np.random.permutation(SIZE)])
 
 
-class Life:
-    """One start of a script; notes after every micro-step the digest of everything, and of the next draw."""
+class Life(OwnLoop):
+    """Draws in every micro-step; ``change`` gets the first column of each batch before it is trained."""
 
-    def __init__(self, root, make=rows, k=4, epochs=EPOCHS, remainder="carry", **options):
+    def __init__(self, root, make=rows, *, k=4, epochs=EPOCHS, remainder="carry", change=None, **options):
         begin_process()
-        self.cell = accumulation_cell(k, network=Quiet, remainder=remainder)
-        self.cell.set_train()
-        self.batches = ck.data.resumable(make(), epochs)
-        self.state = ck.StateManager(self.cell, self.batches)
-        self.manager = ck.CheckpointManager(root, keep=ck.KeepLatest(99), **grouped(when_busy="wait", **options))
-        self.steps = {}
+        cell = accumulation_cell(k, network=Quiet, remainder=remainder)
+        super().__init__(root, cell, ck.data.resumable(make(), epochs), keep=ck.KeepLatest(99), **options)
+        self.change = change
 
-    def run(self, until=None, change=None):
-        with self.manager as manager:
-            if manager.restore(self.state).checkpoint is not None:
-                disturb()
-            for x, y in self.batches:
-                if change is not None:
-                    change(x)
-                self.cell(ms.Tensor(x), ms.Tensor(y)) if isinstance(x, np.ndarray) else self.cell(x, y)
-                np.random.rand()
-                self.steps[self.cell.counters.micro_steps] = digest(self.cell) + rng_digest()
-                manager.step(self.state)
-                if self.cell.counters.micro_steps == until:
-                    return self
-            manager.save_final(self.state)
-        return self
+    def train(self, batch):
+        if self.change is not None:
+            self.change(batch[0])
+        super().train(batch)
+        np.random.rand()
 
 
 def places(root):
@@ -139,7 +125,7 @@ def test_a_loop_may_change_its_batches_in_place(tmp_path):
         x *= 0.5
 
     options = {"make": Unsized, "save": ck.SaveEvery(micro_steps=1)}
-    expected = Life(tmp_path / "whole", **options).run(change=halve)
-    Life(tmp_path / "run", **options).run(until=2, change=halve)
-    resumed = Life(tmp_path / "run", **options).run(change=halve)
+    expected = Life(tmp_path / "whole", change=halve, **options).run()
+    Life(tmp_path / "run", change=halve, **options).run(until=2)
+    resumed = Life(tmp_path / "run", change=halve, **options).run()
     assert resumed.steps == {step: expected.steps[step] for step in range(3, 19)}

@@ -13,6 +13,7 @@ from mindspore import nn, ops
 from mindspore.experimental import optim
 from mindspore.train import Callback
 from support.options import grouped
+from support.own_loop import OwnLoop
 from support.process import python
 from support.training import (
     SIZE,
@@ -22,7 +23,6 @@ from support.training import (
     checkpoints,
     crashed,
     digest,
-    disturb,
     pipeline,
     reference,
     samples,
@@ -98,36 +98,19 @@ def network_and_optimizer():
     return cell.network, nn.Adam(cell.network.trainable_params(), 1e-2)
 
 
-class Life:
-    """One start of a script with its own loop."""
+class Life(OwnLoop):
+    """Notes the batches, too, and which epochs they are of."""
 
     def __init__(self, root, make, cell=accumulation_cell, epochs=EPOCHS, every=1000, **options):
         begin_process()
-        self.cell = cell()
-        self.cell.set_train()
-        self.batches = data.resumable(make(), epochs, **options)
-        self.state = ck.StateManager(self.cell, self.batches)
-        self.manager = ck.CheckpointManager(
-            root, save=ck.SaveEvery(micro_steps=every), saving=ck.Saving(when_busy="wait")
-        )
-        self.seen = {}
+        batches = data.resumable(make(), epochs, **options)
+        super().__init__(root, cell(), batches, save=ck.SaveEvery(micro_steps=every))
         self.epochs = []
 
-    def run(self, until=None):
-        disturb()
-        with self.manager as manager:
-            self.point = manager.restore(self.state)
-            for batch in self.batches:
-                self.cell(*(ms.Tensor(column) if isinstance(column, np.ndarray) else column for column in batch))
-                step = self.state.progress().batches_delivered
-                # A fresh start draws no state from the disturbed generators, hence not theirs.
-                self.seen[step] = digest_of([batch, *(one.asnumpy() for one in self.cell.get_parameters())])
-                self.epochs.append(self.batches.epoch)
-                manager.step(self.state)
-                if step == until:
-                    return self
-            manager.save_final(self.state)
-        return self
+    def look(self, batch):
+        self.epochs.append(self.batches.epoch)
+        # A fresh start draws no state from the disturbed generators, hence not theirs.
+        return digest_of([batch, *(one.asnumpy() for one in self.cell.get_parameters())])
 
 
 @pytest.mark.covering(1)
@@ -139,12 +122,12 @@ def test_an_interrupted_loop_goes_on_exactly(tmp_path, kind, cell, place):
         return Life(tmp_path / root, KINDS[kind], CELLS[cell], **options)
 
     expected = life("whole").run()
-    size = len(expected.seen) // EPOCHS
+    size = len(expected.steps) // EPOCHS
     assert expected.epochs == [epoch for epoch in range(EPOCHS) for _ in range(size)]
     at = {"within": 2, "epoch end": size, "later": 2 * size + 1}[place]
     life("cut", every=at).run(until=at)
     again = life("cut").run()
-    assert again.seen == {step: one for step, one in expected.seen.items() if step > at}
+    assert again.steps == {step: one for step, one in expected.steps.items() if step > at}
     assert again.epochs == expected.epochs[at:]
     assert again.point.batches_delivered == at
 
@@ -161,21 +144,21 @@ class DrawingLoader(Loader):
 @pytest.mark.parametrize("at", [2, pytest.param(4, marks=pytest.mark.extended), 9])
 def test_order_from_global_generator_goes_on_exactly(tmp_path, at):
     """From any epoch: a replay begins with the generators that the first one began with."""
-    expected = Life(tmp_path / "whole", DrawingLoader).run().seen
+    expected = Life(tmp_path / "whole", DrawingLoader).run().steps
     Life(tmp_path / "cut", DrawingLoader, every=at).run(until=at)
     again = Life(tmp_path / "cut", DrawingLoader).run()
     assert again.point.batches_delivered == at
-    assert again.seen == {step: one for step, one in expected.items() if step > at}
+    assert again.steps == {step: one for step, one in expected.items() if step > at}
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_finished_loop_continues_with_more_epochs(tmp_path, kind):
-    expected = Life(tmp_path / "whole", KINDS[kind]).run().seen
-    short = Life(tmp_path / "grown", KINDS[kind], epochs=2).run().seen
+    expected = Life(tmp_path / "whole", KINDS[kind]).run().steps
+    short = Life(tmp_path / "grown", KINDS[kind], epochs=2).run().steps
     again = Life(tmp_path / "grown", KINDS[kind], epochs=2).run()
-    assert again.seen == {}
+    assert again.steps == {}
     assert again.point.batches_delivered == len(short)
-    more = Life(tmp_path / "grown", KINDS[kind], epochs=3).run().seen
+    more = Life(tmp_path / "grown", KINDS[kind], epochs=3).run().steps
     assert short | more == expected
     assert not short.keys() & more.keys()
 
@@ -295,7 +278,7 @@ def test_a_state_behind_its_batches_is_refused(tmp_path):
     life = Life(tmp_path, Behind, every=1)
     with pytest.raises(ck.ResumeError, match="same before and after the first batch of epoch 0"):
         life.run()
-    assert life.seen == {}
+    assert life.steps == {}
 
 
 class BehindLater(WithState):
@@ -319,7 +302,7 @@ def test_a_state_that_falls_behind_is_refused(tmp_path, monkeypatch, lag, at):
     life = Life(tmp_path, BehindLater)
     with pytest.raises(ck.ResumeError, match=f"the BehindLater was behind: from its state before batch {at - 1}"):
         life.run()
-    assert life.seen == {}
+    assert life.steps == {}
 
 
 @pytest.mark.parametrize("at", [4, *(pytest.param(at, marks=pytest.mark.extended) for at in (2, 6))])
@@ -420,7 +403,7 @@ def test_a_state_beside_global_draws_goes_on_exactly(tmp_path, at, shown):
     expected = Life(tmp_path / "whole", Drawing).run()
     Life(tmp_path / "run", Drawing, every=at).run(until=at)
     again = Life(tmp_path / "run", Drawing).run()
-    assert again.seen == {step: one for step, one in expected.seen.items() if step > at}
+    assert again.steps == {step: one for step, one in expected.steps.items() if step > at}
     assert "the Drawing draws from the global generators" in shown()
 
 
@@ -613,11 +596,11 @@ def test_a_batch_may_be_taken_apart(tmp_path):
                 x *= 0.5
                 life.cell(ms.Tensor(x), ms.Tensor(batch.pop("y")))
                 step = life.state.progress().batches_delivered
-                life.seen[step] = digest(life.cell)
+                life.steps[step] = digest(life.cell)
                 life.manager.step(life.state)
                 if step == until:
                     break
-        return life.seen
+        return life.steps
 
     expected = life("whole")
     life("run", until=3)
@@ -633,11 +616,11 @@ def test_a_loop_may_change_a_pipelines_batches(tmp_path):
                 x[:, 0] = 0.0
                 life.cell(x, y)
                 step = life.state.progress().batches_delivered
-                life.seen[step] = digest(life.cell)
+                life.steps[step] = digest(life.cell)
                 life.manager.step(life.state)
                 if step == until:
                     break
-        return life.seen
+        return life.steps
 
     expected = life("whole")
     life("run", until=3)
@@ -926,13 +909,13 @@ def test_a_call_without_a_batch_is_noticed(tmp_path):
 def test_the_seed_of_the_pipeline_can_be_given(tmp_path):
     def order(seed):
         life = Life(tmp_path / f"{seed}", pipeline, seed=seed)
-        return digest(life.cell), list(life.run().seen.values())
+        return digest(life.cell), list(life.run().steps.values())
 
     first, second = order(9), order(10)
     assert first[0] == second[0]
     assert first[1] != second[1]
     again = Life(tmp_path / "9", pipeline, seed=9, epochs=4).run()
-    assert list(again.seen) == [*range(3 * SIZE + 1, 4 * SIZE + 1)]
+    assert list(again.steps) == [*range(3 * SIZE + 1, 4 * SIZE + 1)]
     with pytest.raises(ck.ResumeError, match=r"the checkpoint has 9, this process set 10"):
         Life(tmp_path / "9", pipeline, seed=10, epochs=5).run()
 

@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from support.options import grouped
+from support.own_loop import OwnLoop
 from support.training import Job, begin_process, checkpoints, digest, disturb, each_mode, pipeline
 
 import ckptkit as ck
@@ -60,37 +60,35 @@ class CrashError(Exception):
     pass
 
 
-class Life:
-    """One start of a loop over both; the second cell is called twice for each third batch."""
+def by_name(first, second, batches):
+    return ck.StateManager(first, batches, d=second)
 
-    def __init__(self, root, *, mode="pynative", crash_at=None, given=None, cells=pair, **options):
+
+class Life(OwnLoop):
+    """Trains both to the end or the crash; the second cell is called twice for each third batch."""
+
+    def __init__(self, root, *, mode="pynative", crash_at=None, given=by_name, cells=pair, **options):
         begin_process(mode=mode)
         self.first, self.second = cells()
-        self.batches = ck.data.resumable(pipeline(), 2)
-        self.state = (given or (lambda first, second, *rest, **more: ck.StateManager(first, *rest, d=second, **more)))(
-            self.first, self.second, self.batches
-        )
-        self.steps = {}
+        self.crash_at = crash_at
+        batches = ck.data.resumable(pipeline(), 2)
+        state = given(self.first, self.second, batches)
+        super().__init__(root, self.first, batches, state=state, **{"save": ck.SaveEvery(micro_steps=1), **options})
         try:
-            self.run(root, crash_at, options)
+            self.run()
         except CrashError:
             assert crash_at
 
-    def run(self, root, crash_at, options):
-        options = {"save": ck.SaveEvery(micro_steps=1), "when_busy": "wait", **options}
-        with ck.CheckpointManager(root, **grouped(**options)) as manager:
-            if manager.restore(self.state).checkpoint is not None:
-                disturb()
-            for x, y in self.batches:
-                done = self.first.counters.micro_steps + 1
-                if done == crash_at:
-                    raise CrashError
-                self.first(x, y)
-                for _ in range(1 + (done % 3 == 0)):
-                    self.second(x, y)
-                self.steps[done] = digest(self.first) + digest(self.second)
-                manager.step(self.state)
-            manager.save_final(self.state)
+    def train(self, batch):
+        done = self.first.counters.micro_steps + 1
+        if done == self.crash_at:
+            raise CrashError
+        self.first(*batch)
+        for _ in range(1 + (done % 3 == 0)):
+            self.second(*batch)
+
+    def look(self, batch):
+        return digest(self.first) + digest(self.second)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +115,6 @@ def test_second_cell_goes_where_first_cell_does(tmp_path, mid_cycle):
     assert {step: whole.steps[step] for step in second.steps} == second.steps
 
 
-def advised(first, second, batches):
-    return ck.StateManager(first, batches, d=second)
-
-
 def advised_around(first, second, batches):
     return ck.StateManager(Around(first, second), batches, g=first, d=second)
 
@@ -128,7 +122,7 @@ def advised_around(first, second, batches):
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
-        (lambda g, d: ck.StateManager([g, d]), advised),
+        (lambda g, d: ck.StateManager([g, d]), by_name),
         (lambda g, d: ck.StateManager([d, g]), None),
         (lambda g, d: ck.StateManager([g, d.network, d], net=d.network), None),
         (lambda g, d: ck.StateManager([g, Around(d)]), None),

@@ -1,0 +1,51 @@
+"""One start of a script with a loop of its own, for the tests that compare such starts bit by bit."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+
+import ckptkit as ck
+from support.options import grouped
+from support.training import digest, disturb, rng_digest
+
+
+class OwnLoop:
+    """Trains a cell on resumable batches, and notes what is there after every micro-step.
+
+    Args:
+        root: The run root.
+        cell: The train cell.
+        batches: What `ckptkit.data.resumable` gave.
+        state: The state manager over both, if it is not the plain one.
+        options: Those of the manager, as `support.options.grouped` takes them.
+    """
+
+    def __init__(self, root, cell, batches, *, state=None, **options):
+        self.cell = cell.set_train()
+        self.batches = batches
+        self.state = ck.StateManager(cell, batches) if state is None else state
+        self.manager = ck.CheckpointManager(root, **grouped(when_busy="wait", **options))
+        self.steps = {}
+
+    def train(self, batch):
+        self.cell(*(ms.Tensor(column) if isinstance(column, np.ndarray) else column for column in batch))
+
+    def look(self, batch):
+        """What two lives are compared by: the digest of everything, and of the next draw."""
+        return digest(self.cell) + rng_digest()
+
+    def run(self, until=None):
+        """Restore, in a process whose generators stand somewhere else, and train to ``until`` or to the end."""
+        disturb()
+        with self.manager as manager:
+            self.point = manager.restore(self.state)
+            for batch in self.batches:
+                self.train(batch)
+                at = self.state.progress().batches_delivered
+                self.steps[at] = self.look(batch)
+                manager.step(self.state)
+                if at == until:
+                    return self
+            manager.save_final(self.state)
+        return self
