@@ -68,7 +68,8 @@ class CheckpointCallback(Callback):
             of warning.
         training: What ckptkit cannot see in the code of the training.
         saving: How saves are taken and reported. A callback of your own that acts within an epoch turns the window
-            ``"off"``, unless `Training.read_only` has it. The loss and the norm of the gradients are recorded, too.
+            ``"off"``, unless its code proves that it only looks, or `Training.read_only` has it. The loss and the norm
+            of the gradients are recorded, too.
         mirror: A second root, usually remote, that follows a local one; a `Mirror` to give its options.
         ranks: What matters in a job of many ranks.
         preemption: What happens after SIGTERM or SIGUSR1. Signals are watched while ``Model.train`` or ``Model.fit``

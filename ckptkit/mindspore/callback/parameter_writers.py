@@ -1,8 +1,8 @@
 """Finds callbacks that may write to the parameters while a checkpoint still reads them.
 
 Guarantees: a user's callback that acts while a checkpoint may still be read from live memory is named, unless it is
-declared to change nothing; whether it really writes is not examined. MindSpore's own callbacks change only what a
-save copies anyway. Pure functions, any thread.
+proven to look only (`ckptkit.mindspore.callback.only_looks`) or declared to change nothing. MindSpore's own callbacks
+change only what a save copies anyway. Main thread only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mindspore.train import Callback, LambdaCallback
+
+from ckptkit.mindspore.callback.only_looks import only_looks
 
 # Hooks that run while a window may be open.
 _STEP_HOOKS = (
@@ -47,7 +49,8 @@ def may_write_in_window(
         followed: Whether some of ``callbacks`` come after the one that saves and fences.
     """
     hooks = _STEP_HOOKS + _END_HOOKS if followed else _STEP_HOOKS
-    suspects = [one for one in callbacks if not _is_declared(one, read_only) and _acts(one, hooks)]
+    acting = [one for one in callbacks if not _is_declared(one, read_only) and _acts(one, hooks)]
+    suspects = [one for one in acting if not only_looks(one)]
     return sorted({type(one).__name__ for one in suspects})
 
 

@@ -10,7 +10,7 @@ import ast
 import functools
 import linecache
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptkit.mindspore.inspect.attributes import in_class, is_users
@@ -23,6 +23,18 @@ def body_of(code: types.CodeType, module: Mapping[str, Any]) -> Sequence[ast.stm
     """Return the statements of a function or a module; of a lambda, the return of its expression."""
     lines = tuple(linecache.getlines(code.co_filename, dict(module)))
     return _bodies(lines).get((code.co_name, 0 if code.co_name == "<module>" else code.co_firstlineno), ())
+
+
+def compiled_body_of(function: types.FunctionType) -> Sequence[ast.stmt]:
+    """Return the statements that a function was compiled from, as written; nothing if its file has changed since."""
+    code = function.__code__
+    tree, compiled = _compiled("".join(linecache.getlines(code.co_filename, function.__globals__)))
+    named = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == code.co_name]
+    at = [
+        one for one in named if min([one.lineno, *(each.lineno for each in one.decorator_list)]) == code.co_firstlineno
+    ]
+    is_same = len(at) == 1 and any(_is_same(one, code) for one in _inner(compiled) if one.co_name == code.co_name)
+    return at[0].body if is_same else ()
 
 
 def ahead(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
@@ -113,6 +125,31 @@ def _assigned_to(names: Collection[str], body: Sequence[ast.stmt]) -> set[str] |
                 found.add(one.attr)
     escapes = any(isinstance(one, ast.Name) and one.id in names and one not in owners for one in ast.walk(whole))
     return None if escapes else found
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(text: str) -> tuple[ast.Module, types.CodeType]:
+    try:
+        return ast.parse(text), compile(text, "", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):  # the file has changed
+        return ast.Module([], []), compile("", "", "exec")
+
+
+def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield one
+            yield from _inner(one)
+
+
+def _is_same(one: types.CodeType, other: types.CodeType) -> bool:
+    names = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_firstlineno")
+    if any(getattr(one, name) != getattr(other, name) for name in names) or len(one.co_consts) != len(other.co_consts):
+        return False
+    return all(
+        _is_same(mine, its) if isinstance(mine, types.CodeType) and isinstance(its, types.CodeType) else mine == its
+        for mine, its in zip(one.co_consts, other.co_consts, strict=True)
+    )
 
 
 @functools.lru_cache(maxsize=64)

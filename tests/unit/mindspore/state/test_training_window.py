@@ -599,8 +599,23 @@ def test_best_weights_of_early_stopping_are_fenced(root, copies, monkeypatch, mo
 
 
 class OnlyLooking(Callback):
+    """Reaches the network, so that its code proves nothing."""
+
     def on_train_step_end(self, run_context):
-        run_context.original_args()
+        run_context.original_args().train_network.trainable_params()
+
+
+class PrintsLoss(Callback):
+    """As half of all scripts have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def on_train_step_end(self, run_context):
+        params = run_context.original_args()
+        self.losses.append(float(params.net_outputs.asnumpy()))
+        print(f"step {params.cur_step_num}: {sum(self.losses) / len(self.losses):.4f}")
 
 
 @pytest.mark.covering(1)
@@ -614,6 +629,19 @@ def test_read_only_callback_keeps_window(root, copies, monkeypatch, *, shown, wi
     assert ("OnlyLooking may change parameters" in shown()) == (read_only == "none")
     assert_whole(root, copies, at_least=3)
     assert_window(job.reports[0], copied_whole=read_only == "none")
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+def test_callback_that_is_proven_to_look_keeps_window(root, copies, monkeypatch, *, shown, mode, window):
+    begin_process(mode=mode)
+    job, looking = Job(root, monkeypatch, window=window), PrintsLoss()
+    job.train(before=[looking])
+    assert len(looking.losses) > SIZE
+    assert "may change parameters" not in shown()
+    assert_whole(root, copies, at_least=3)
+    assert_window(job.reports[0])
 
 
 class Plain(Wide):

@@ -1,0 +1,298 @@
+"""Lists what code of a callback may use without writing a parameter: kinds of values, their attributes, and functions.
+
+Guarantees: an allow-list; whatever is not in it raises `NotProvenError`. Assumes that output (``sys.stdout``, handlers
+of logs, open files) writes no parameter, and that what a train cell returns consists of tensors. Runs nothing of the
+user's. Any thread.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import logging
+import math
+import os
+import sys
+import time
+import types
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import mindspore as ms
+import numpy as np
+
+# Kinds. A value has several if it may be one or another, and none while no assignment of it was read.
+PLAIN = "a number or text"
+CONTAINER = "a container"  # of Python's, with plain values, arrays, tensors and containers of them
+ARRAY = "an array"  # maybe the memory of a parameter
+FRESH = "a new array"  # in memory of its own, or a number of NumPy's
+TENSOR = "a tensor"  # maybe a parameter
+NEW_TENSOR = "a new tensor"  # in memory of its own
+SELF = "the callback"
+CONTEXT = "the run context"
+PARAMS = "the arguments of the training"
+OPTIMIZER = "the optimizer"
+FILE = "a text file"
+TABLE = "a writer of csv"
+LOGGER = "a logger"
+BAR = "a progress bar"
+READ = frozenset(
+    (PLAIN, CONTAINER, ARRAY, FRESH, TENSOR, NEW_TENSOR)
+)  # may be computed with, compared, printed and kept
+ANY = frozenset((PLAIN, CONTAINER, ARRAY, TENSOR))  # in a container
+# Objects that write text, with their methods.
+OUTPUT: Mapping[str, Sequence[str]] = {
+    FILE: ("write", "writelines", "flush", "close"),
+    TABLE: ("writerow", "writerows", "writeheader"),
+    LOGGER: ("debug", "info", "warning", "error", "critical", "log", "exception"),
+    BAR: ("update", "set_description", "set_postfix", "set_postfix_str", "close", "refresh", "write"),
+}
+
+_PLAIN = (int, float, str, bool, complex, bytes, type(None), datetime.datetime, datetime.date, datetime.timedelta)
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_DEEPEST, _LARGEST = 6, 20_000  # of containers that are searched
+
+_METHOD = "a method"
+_SIZES = dict.fromkeys(("shape", "dtype", "ndim", "size"), PLAIN)
+_OF_TIMES = ("days", "seconds", "microseconds", "year", "month", "day", "hour", "minute", "second")
+_ATTRIBUTES = {
+    PLAIN: dict.fromkeys(_OF_TIMES, PLAIN),
+    TENSOR: _SIZES,
+    NEW_TENSOR: _SIZES,
+    ARRAY: {**_SIZES, "T": ARRAY},
+    FRESH: {**_SIZES, "T": FRESH},
+}
+_FOLDS = ("mean", "sum", "min", "max", "std", "var", "prod", "any", "all", "argmax", "argmin", "copy", "flatten")
+_OF_ARRAYS = {
+    **dict.fromkeys(("item", "tolist"), CONTAINER),
+    **dict.fromkeys(_FOLDS, FRESH),
+    **dict.fromkeys(("reshape", "ravel", "squeeze"), ARRAY),
+}
+_OF_TENSORS = {"asnumpy": ARRAY, "item": PLAIN, "tolist": CONTAINER, "mean": TENSOR, "sum": TENSOR}
+_METHODS = {
+    TENSOR: _OF_TENSORS,
+    NEW_TENSOR: _OF_TENSORS,
+    ARRAY: _OF_ARRAYS,
+    FRESH: {name: FRESH if kind == ARRAY else kind for name, kind in _OF_ARRAYS.items()},
+}
+_TYPES: Mapping[str, Sequence[type]] = {
+    PLAIN: _PLAIN,
+    CONTAINER: _CONTAINERS,
+    TENSOR: (ms.Tensor, ms.Parameter),
+    NEW_TENSOR: (ms.Tensor,),
+    ARRAY: (np.ndarray,),
+    FRESH: (np.ndarray, np.generic),
+}
+_OF_CONTEXT = {"original_args": PARAMS, "request_stop": PLAIN, "get_stop_requested": PLAIN}
+_OF_TRAINING = {
+    **dict.fromkeys(("cur_step_num", "cur_epoch_num", "batch_num", "epoch_num", "device_number", "mode"), (PLAIN,)),
+    **dict.fromkeys(("dataset_sink_mode", "last_save_ckpt_step", "latest_ckpt_file", "parallel_mode"), (PLAIN,)),
+    "eval_results": (CONTAINER, PLAIN),
+    **dict.fromkeys(("net_outputs", "train_dataset_element"), (TENSOR, CONTAINER)),
+    "optimizer": (OPTIMIZER,),
+}
+_OF_OPTIMIZER = {"learning_rate": TENSOR, "global_step": TENSOR}
+
+_OF_TYPES: Mapping[type, str] = {
+    **dict.fromkeys((logging.Logger, logging.RootLogger), LOGGER),
+    **dict.fromkeys((csv.DictWriter, type(csv.writer(io.StringIO()))), TABLE),
+    io.TextIOWrapper: FILE,
+}
+_BARS = ("tqdm.std", "tqdm.asyncio", "tqdm.notebook")
+
+# Functions that write to none of their arguments, by what they return.
+_RETURNS: Mapping[frozenset[str], Sequence[Any]] = {
+    frozenset((PLAIN,)): (
+        *(float, int, str, bool, len, repr, format, hash, ord, chr, any, all, range),
+        *(time.time, time.perf_counter, time.monotonic, time.process_time, time.time_ns, time.perf_counter_ns),
+        *(time.strftime, time.localtime, time.gmtime, time.asctime, time.ctime, time.sleep, datetime.timedelta),
+        *(os.getpid, os.makedirs, os.getenv, os.path.join, os.path.exists, os.path.basename, os.path.dirname),
+        *(os.path.isfile, os.path.isdir, os.path.abspath, json.dumps),
+        *(logging.debug, logging.info, logging.warning, logging.error, logging.critical),
+        *(one for one in vars(math).values() if type(one) is types.BuiltinFunctionType),
+    ),
+    frozenset((CONTAINER,)): (list, tuple, dict, set, sorted, reversed, enumerate, zip, divmod),
+    ANY: (min, max),
+    frozenset((PLAIN, FRESH, TENSOR, CONTAINER)): (sum, abs, round),
+    frozenset((FILE,)): (open,),
+    frozenset((LOGGER,)): (logging.getLogger,),
+    # Only with one argument: a second one may be what they write to.
+    frozenset((FRESH,)): (
+        *(np.mean, np.isnan, np.isfinite, np.isinf, np.abs, np.exp, np.log, np.sqrt, np.max, np.min, np.sum, np.std),
+        *(np.median, np.array, np.float32, np.float64, np.int32, np.int64, np.any, np.all, np.round, np.square),
+    ),
+}
+# Names of arguments that no function above calls or writes to.
+_NAMED = (
+    *("start", "default", "ndigits", "axis", "exist_ok", "encoding", "newline", "mode", "indent", "reverse", "strict"),
+    *("seconds", "minutes", "hours", "days", "milliseconds"),
+)
+_OF_CLASSES = ((datetime.datetime, "now"), (datetime.datetime, "utcnow"), (datetime.date, "today"))
+
+
+class NotProvenError(Exception):
+    """Raised by whatever is not known to write nothing."""
+
+
+class Value(NamedTuple):
+    """Holds the kinds of an expression; instead, of what code names, the object, and of a method its owner."""
+
+    kinds: frozenset[str] = frozenset()
+    one: Any = None
+    owner: Value | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it may be computed with, compared, printed and kept."""
+        return self.one is None and self.kinds <= READ
+
+
+def of(*kinds: str) -> Value:
+    """Return a value of the ``kinds``."""
+    return Value(frozenset(kinds))
+
+
+def require(holds: bool) -> None:
+    """Raise NotProvenError unless ``holds``."""
+    if not holds:
+        raise NotProvenError
+
+
+def kinds_of(one: Any, depth: int = 0) -> frozenset[str]:
+    """Return the kinds of an object, by its exact type; NotProvenError for all that is not known to be plain."""
+    kind = type(one)
+    if kind in _PLAIN:
+        return frozenset((PLAIN,))
+    if issubclass(kind, np.generic) and kind.__module__ == "numpy" and kind is not np.void:
+        return frozenset((FRESH,))
+    if kind is np.ndarray:
+        require(one.dtype != object)
+        return frozenset((ARRAY,))
+    if kind in (ms.Tensor, ms.Parameter):
+        return frozenset((TENSOR,))
+    output = output_of(kind)
+    if output is not None and not depth:
+        return frozenset((output,))
+    require(kind in _CONTAINERS and depth < _DEEPEST and len(one) < _LARGEST)
+    for each in (*one.keys(), *one.values()) if kind is dict else one:
+        kinds_of(each, depth + 1)
+    return frozenset((CONTAINER,))
+
+
+def computed(kinds: frozenset[str]) -> frozenset[str]:
+    """Return the kinds of what an operator with two operands makes of ``kinds``: its arrays and tensors are new."""
+    made = {ARRAY: FRESH, TENSOR: NEW_TENSOR}
+    return frozenset(made.get(kind, kind) for kind in kinds)
+
+
+def item_of(owner: Value) -> Value:
+    """Return what an index gives."""
+    require(owner.is_readable)
+    given = {PLAIN: {PLAIN, CONTAINER}, CONTAINER: ANY, ARRAY: {ARRAY}, FRESH: {FRESH}}
+    return Value(frozenset().union(*(given.get(kind, {TENSOR}) for kind in owner.kinds)))
+
+
+def output_of(kind: type) -> str | None:
+    """Return the kind of objects of a class that only write text; None for other classes."""
+    is_bar = kind.__module__ in _BARS and kind.__name__.startswith("tqdm")
+    return BAR if is_bar else _OF_TYPES.get(kind)
+
+
+def named(one: Any) -> Value:
+    """Return what is known of an object that code names."""
+    if isinstance(one, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, np.ufunc)):
+        return Value(one=one)
+    if type(one) is type(np.mean):
+        return Value(one=one)
+    return of(FILE) if one is sys.stdout or one is sys.stderr else Value(kinds_of(one))
+
+
+def attribute_of(owner: Value, name: str) -> Value:
+    """Return an attribute, or a method, of anything but the callback."""
+    require(not name.startswith("_"))
+    if owner.one is not None:
+        return _attribute_of_object(owner.one, name)
+    if owner.kinds == {PARAMS}:
+        return argument_of_training(name) if name != "get" else Value(one=name, owner=owner)
+    if owner.kinds == {OPTIMIZER}:
+        require(name in _OF_OPTIMIZER)
+        return of(_OF_OPTIMIZER[name])
+    having = {kind for kind in owner.kinds if kind not in _TYPES or _has(kind, name)}
+    found = {_ATTRIBUTES.get(kind, {}).get(name, _METHOD) for kind in having - {PLAIN}}
+    if PLAIN in having:  # all that a plain value has is plain; without others, it may be a method
+        found.add(_ATTRIBUTES[PLAIN].get(name, _METHOD if found <= {_METHOD} else PLAIN))
+    if found <= {_METHOD}:
+        return Value(one=name, owner=owner)
+    require(_METHOD not in found)
+    return Value(frozenset(found))
+
+
+def _has(kind: str, name: str) -> bool:
+    """Return whether values of the kind have the attribute; if not, asking for it raises."""
+    return kind == PLAIN or any(hasattr(one, name) for one in _TYPES[kind])
+
+
+def argument_of_training(name: Any) -> Value:
+    """Return one of the arguments that ``Model`` gives to callbacks."""
+    require(name in _OF_TRAINING)
+    return of(*_OF_TRAINING[name])
+
+
+def _attribute_of_object(one: Any, name: str) -> Value:
+    if isinstance(one, types.ModuleType):
+        require(name in vars(one))
+        return named(vars(one)[name])
+    if any(one is kind and name == each for kind, each in _OF_CLASSES):
+        return Value(one=(one, name))
+    raise NotProvenError
+
+
+def called_method(owner: Value, name: str, given: Sequence[Value], by_name: Mapping[str, Value]) -> Value:
+    """Return what a method returns."""
+    if owner.kinds == {CONTEXT}:
+        require(name in _OF_CONTEXT and not given and not by_name)
+        return of(_OF_CONTEXT[name])
+    require(all(each.is_readable for each in (*given, *by_name.values())))
+    output = owner.kinds & OUTPUT.keys()
+    if output:  # it is None before the file is open, and that has no such method
+        require(owner.kinds <= {PLAIN, *output} and all(name in OUTPUT[kind] for kind in output))
+        return of(PLAIN)
+    require(owner.kinds <= READ and (not by_name or owner.kinds == {PLAIN}))
+    return Value(frozenset[str]().union(*(_returned(kind, name, given) for kind in owner.kinds)))
+
+
+def _returned(kind: str, name: str, given: Sequence[Value]) -> frozenset[str]:
+    """Return the kinds of what a method of a value of one kind returns."""
+    if kind == CONTAINER:  # each of its methods writes to the container itself only
+        return ANY
+    if kind == PLAIN or not _has(kind, name):
+        return frozenset((PLAIN, CONTAINER))
+    require(name in _METHODS[kind] and (not given or name == "reshape"))
+    return frozenset((_METHODS[kind][name],))
+
+
+def called_function(target: Any, given: Sequence[Value], by_name: Mapping[str, Value]) -> Value | None:
+    """Return what a function of a library returns; None if it is not known."""
+    if target is print:
+        require(by_name.get("file", of(FILE)).kinds == {FILE} and by_name.keys() <= {"sep", "end", "flush", "file"})
+        require(all(each.is_readable for each in given))
+        return of(PLAIN)
+    if isinstance(target, type) and output_of(target) == BAR:
+        require(by_name.keys() <= {"total", "desc", "unit", "ncols", "leave", "disable", "initial"})
+        require(all(each.is_readable for each in (*given, *by_name.values())))
+        return of(BAR)
+    if (target is csv.writer or target is csv.DictWriter) and given:
+        require(given[0].kinds == {FILE} and all(each.is_readable for each in (*given[1:], *by_name.values())))
+        return of(TABLE)
+    if isinstance(target, tuple):
+        require(target in _OF_CLASSES and not given and not by_name)
+        return of(PLAIN)
+    for kinds, functions in _RETURNS.items():
+        if any(target is one for one in functions):
+            require(all(each.is_readable for each in (*given, *by_name.values())) and by_name.keys() <= set(_NAMED))
+            require(kinds != {FRESH} or len(given) == 1)
+            return Value(kinds)
+    return None
