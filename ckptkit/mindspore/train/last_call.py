@@ -2,15 +2,18 @@
 
 A foreign cell does not say so, and a batch may count as delivered before it is trained.
 
-Guarantees: an error that came out of a call is seen while it is being handled (``except``, ``finally``, ``with``); a
-batch that no optimizer counted is seen if they counted each one before. Anything else is not seen: an interrupted call
-whose error is no longer handled, and that has begun its update, looks like a complete one. Main thread only.
+Guarantees: a save from inside of a call is seen, and so is an error that came out of one, while it is being handled
+(``except``, ``finally``, ``with``); a batch that an optimizer did not count is seen if that one counted each batch
+before. Anything else is not seen: an interrupted call whose error is no longer handled, and that has begun its update,
+looks like a complete one. Main thread only.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any
 
 import mindspore as ms
 from mindspore import nn
@@ -19,6 +22,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.roles import optimizers_of
 
 _STEPS = ("global_step", "state_step", "step_t")  # in MindSpore's optimizers, including the experimental ones
+_CALLS = ("__call__", "construct")  # methods that run only in a call of a cell
 
 
 class LastCall:
@@ -27,16 +31,19 @@ class LastCall:
     Args:
         cells: The cells of the training.
         delivers_first: Whether a batch counts as delivered before it is trained, as by `ckptkit.data.resumable`.
+        counts: Whether each batch is one update, unless it is seen that it is not.
     """
 
-    def __init__(self, cells: Sequence[nn.Cell], *, delivers_first: bool) -> None:
+    def __init__(self, cells: Sequence[nn.Cell], *, delivers_first: bool, counts: bool) -> None:
         self._cells = cells
         self._delivers_first = delivers_first
         self._updating = [one for one in cells if optimizers_of([one])]
-        self._optimizers = optimizers_of(cells)
+        steps = [getattr(one, name, None) for one in optimizers_of(cells) for name in _STEPS]
+        self._steps = [one for one in steps if isinstance(one, ms.Parameter)]
+        # Of each optimizer, whether it counts each batch; None while that is not known.
+        self._counts_each: list[bool | None] = [None if counts else False for _ in self._steps]
         self._is_open = False  # delivered, and not said to be complete
         self._completes_each = False
-        self._counts_each = False
         self._error_before: BaseException | None = None
         self._looked_at: tuple[int, list[int]] | None = None
 
@@ -47,17 +54,19 @@ class LastCall:
         self._error_before = sys.exc_info()[1]
 
     def end(self) -> None:
-        """Note that the last batch has been trained."""
-        self._is_open = False
+        """Note that the last batch has been trained; who says so while its error is handled need not know it."""
+        if next(_handled_since(self._error_before), None) is None:
+            self._is_open = False
 
-    def look(self, delivered: int) -> None:
-        """Compare later counts with those of now, after ``delivered`` batches."""
+    def restored(self, delivered: int) -> None:
+        """Note that all is as after ``delivered`` batches, whatever was raised before."""
+        self._is_open = False
+        self._error_before = sys.exc_info()[1]
         self._looked_at = delivered, self.counts()
 
     def counts(self) -> list[int]:
         """Return the counts of those optimizers that count. Waits for the device."""
-        counts = (getattr(one, name, None) for one in self._optimizers for name in _STEPS)
-        return [int(one.asnumpy().reshape(-1)[0]) for one in counts if isinstance(one, ms.Parameter)]
+        return [int(one.asnumpy().reshape(-1)[0]) for one in self._steps]
 
     def updates_since(self, counts: Sequence[int], *, default: int) -> int:
         """Return how far the optimizer went that went farthest since `counts`; ``default`` if none counts."""
@@ -67,60 +76,101 @@ class LastCall:
         """Return a warning if the last of ``delivered`` batches may not have been trained.
 
         Raises:
-            ResumeError: If an error that is being handled shows that it was not, or not wholly.
+            ResumeError: If an error that is being handled, or the call that this comes from, shows that it was not, or
+                not wholly.
         """
+        within = _called_in(_stack(), self._cells)
+        if within is not None:
+            raise ResumeError(
+                f"the save was asked for inside of a call of {type(within).__name__}, such as by a signal handler or "
+                f"a hook, and that call is counted as one of {delivered} batches or not at all. This state is not "
+                "saved. Set a flag there, and save between two calls"
+            )
         errors = list(_handled_since(self._error_before))
+        uncounted = self._is_open and self._is_uncounted(delivered, in_doubt=bool(errors))
         for error in errors:
-            cell = _raised_in(error, self._cells if self._is_open else self._updating)
+            cell = self._broken_off(error, uncounted=uncounted)
             if cell is not None:
                 raise ResumeError(
                     f"{type(error).__name__} was raised in a call of {type(cell).__name__}, and the weights may have a "
                     f"part of an update that does not belong to {delivered} batches. This state is not saved. Restore "
                     "a checkpoint to train on exactly"
                 )
-        if not self._is_uncounted(delivered):
-            return None
         text = (
-            f"{delivered} batches of resumable() were delivered, but no optimizer has counted an update for the last "
-            "one, as they did for each batch before: a resume would skip it. If it was trained, call "
+            f"{delivered} batches of resumable() were delivered, but an optimizer has not counted an update for the "
+            "last one, as it did for each batch before: a resume would skip it. If it was trained, call "
             "manager.step(state) before the save"
         )
-        if errors and self._completes_each:
+        if uncounted and errors and self._completes_each:
             raise ResumeError(text)
-        is_doubtful = bool(errors) or self._completes_each
-        self._accept(delivered, counts_each=False)
-        return text if is_doubtful else None
+        self._accept(delivered, learns=not uncounted)
+        return text if uncounted and (errors or self._completes_each) else None
 
-    def _is_uncounted(self, delivered: int) -> bool:
-        """Return whether the optimizers counted every batch since the last look but the last one, which is open."""
+    def _broken_off(self, error: BaseException, *, uncounted: bool) -> nn.Cell | None:
+        """Return the cell that raised ``error`` in a call, if the state may be half changed; otherwise None."""
+        updating = _called_in(_frames_of(error), self._updating)
+        if updating is not None or not self._is_open or (self._steps and not uncounted):
+            return updating  # a network that raised after the update, as in an evaluation, has changed nothing
+        return _called_in(_frames_of(error), self._cells)
+
+    def _is_uncounted(self, delivered: int, *, in_doubt: bool) -> bool:
+        """Return whether an optimizer counted all batches since the last look but the last one.
+
+        Several that it counted show that it counts each. If an error is handled (``in_doubt``), nothing that was seen
+        against it is enough.
+        """
         before, counts = self._looked_at or (delivered, self.counts())
-        batches, updates = delivered - before, self.updates_since(counts, default=0)
-        if self._is_open and batches > 0 and updates == batches - 1 and (updates > 0 or self._counts_each):
-            return True
-        self._accept(delivered, counts_each=updates == batches if batches > 0 else self._counts_each)
-        return False
+        batches = delivered - before
+        return batches > 0 and any(
+            now - then == batches - 1 and (counts_each or (counts_each is None and (now - then > 1 or in_doubt)))
+            for now, then, counts_each in zip(self.counts(), counts, self._counts_each, strict=True)
+        )
 
-    def _accept(self, delivered: int, *, counts_each: bool) -> None:
-        self._counts_each = counts_each
-        self.look(delivered)
+    def _accept(self, delivered: int, *, learns: bool) -> None:
+        """Compare later counts with those of now; if it ``learns``, also learn which optimizers count each batch."""
+        before, counts = self._looked_at or (delivered, self.counts())
+        batches, now = delivered - before, self.counts()
+        self._looked_at = delivered, now
+        for at, updates in enumerate(one - then for one, then in zip(now, counts, strict=True)):
+            if learns and batches > 0 and updates != batches:
+                self._counts_each[at] = False
+            elif learns and batches > 1:
+                self._counts_each[at] = True
 
 
 def _handled_since(earlier: BaseException | None) -> Iterator[BaseException]:
-    """Yield the errors that are being handled, the last one first, up to ``earlier``."""
-    error, seen = sys.exc_info()[1], set[int]()
-    while error is not None and error is not earlier and id(error) not in seen:
+    """Yield the errors that are being handled, their causes and the members of groups, but not ``earlier``."""
+    waiting: list[BaseException | None] = [sys.exc_info()[1]]
+    seen = {id(earlier)}
+    while waiting:
+        error = waiting.pop()
+        if error is None or id(error) in seen:
+            continue
         seen.add(id(error))
         yield error
-        error = error.__context__
+        waiting += [error.__context__, error.__cause__, *getattr(error, "exceptions", ())]
 
 
-def _raised_in(error: BaseException, cells: Iterable[nn.Cell]) -> nn.Cell | None:
-    """Return the one of ``cells`` in whose call ``error`` was raised, or None."""
-    known = {id(one): one for one in cells}
+def _frames_of(error: BaseException) -> Iterator[FrameType]:
     trace = error.__traceback__
     while trace is not None:
-        found = known.get(id(trace.tb_frame.f_locals.get("self")))
-        if found is not None:
-            return found
+        yield trace.tb_frame
         trace = trace.tb_next
-    return None
+
+
+def _stack() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _called_in(frames: Iterable[FrameType], cells: Collection[nn.Cell]) -> nn.Cell | None:
+    """Return the first of ``cells`` that one of the frames is a call of, or None."""
+    known: dict[int, Any] = {id(one): one for one in cells}
+    callers = (frame.f_locals.get("self") for frame in frames if _is_call(frame.f_code))
+    return next((known[id(one)] for one in callers if id(one) in known), None)
+
+
+def _is_call(code: CodeType) -> bool:
+    return code.co_name in _CALLS

@@ -194,7 +194,7 @@ class ForeignCounting:
     ) -> None:
         self._cell = cell
         self._cycle = cycle
-        self._last_call = LastCall(cells, delivers_first=delivers_first)
+        self._last_call = LastCall(cells, delivers_first=delivers_first, counts=cycle is None)
         self._delivered = 0
         self._began: tuple[CycleCounters, list[int]] | None = None
         # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so
@@ -232,6 +232,7 @@ class ForeignCounting:
         """See `Counting`; raises StateMismatchError if the adapter contradicts the checkpoint."""
         self._delivered = progress.batches_delivered
         self._base = recorded["global_step_at_start"]
+        self._last_call.restored(self._delivered)
         check_restored(self._cycle, progress)
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
@@ -243,7 +244,7 @@ class ForeignCounting:
 
     def begin_loop(self) -> None:
         """See `Counting`."""
-        self._last_call.look(self._delivered)
+        self._last_call.restored(self._delivered)
         self._began = self.now()[0], self._last_call.counts()
 
     def read_ahead(self) -> str | None:

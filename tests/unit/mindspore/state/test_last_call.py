@@ -15,19 +15,21 @@ from ckptkit.errors import ResumeError
 
 DATA = [(ms.Tensor(np.full((2, 3), one, np.float32)), ms.Tensor(np.zeros((2, 3), np.float32))) for one in range(1, 9)]
 
-DOUBT = "no optimizer has counted an update for the last one"
+DOUBT = "an optimizer has not counted an update for the last one"
 
 
 class Stops(nn.Momentum):
-    """An optimizer that raises what it is given, once, after its update."""
+    """An optimizer that raises what it is given, once, after its update, or calls it."""
 
     error = None
 
     def __call__(self, gradients):
         done = super().__call__(gradients)
         error, self.error = self.error, None
-        if error is not None:
+        if isinstance(error, BaseException):
             raise error
+        if error is not None:
+            error()
         return done
 
 
@@ -123,6 +125,165 @@ def test_batch_that_no_call_got_is_not_saved(job):
         job.call(*batch)
         job.manager.step(job.state)
     assert job.committed() == []
+
+
+def test_first_batch_that_no_call_got_is_not_saved(job):
+    """Nothing was seen of the optimizer yet."""
+    for _ in job.batches:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            refuses(job, DOUBT)
+        break
+    assert job.committed() == []
+
+
+@pytest.mark.parametrize("how", ["save", "save_final"])
+def test_save_inside_of_a_call_is_refused(job, how):
+    """As by a signal handler, or a hook of a cell."""
+    tried = []
+
+    def save():
+        with pytest.raises(ResumeError, match="inside of a call of"):
+            getattr(job.manager, how)(job.state)
+        tried.append(how)
+
+    for batch in job.batches:
+        job.optimizer.error = save
+        job.call(*batch)
+        job.manager.step(job.state)
+        break
+    assert tried == [how]
+    job.manager.save_final(job.state)
+    assert job.committed() == [1]
+
+
+class Group(Exception):  # noqa: N818 - as ExceptionGroup, which Python 3.10 has not
+    def __init__(self, *exceptions):
+        super().__init__("several")
+        self.exceptions = exceptions
+
+
+@pytest.mark.parametrize("how", ["cause", "group"])
+def test_error_that_is_raised_again_in_another_one_is_seen(job, how):
+    """As libraries that retry, and task groups, do."""
+    batch = next(iter(job.batches))
+    job.optimizer.error = KeyboardInterrupt()
+    caught = None
+    try:
+        job.call(*batch)
+    except KeyboardInterrupt as error:
+        caught = error
+    try:
+        if how == "group":
+            raise Group(ValueError(), caught)
+        raise ValueError("tried three times") from caught
+    except (Group, ValueError):
+        refuses(job)
+
+
+def test_step_in_finally_does_not_make_the_batch_complete(tmp_path):
+    job = Job(tmp_path, functional=True)
+    job.manager.close()
+    job.state = ck.StateManager([job.network, job.optimizer], batches := ck.data.resumable(DATA, epochs=1))
+    job.manager = ck.CheckpointManager(tmp_path / "each", save=ck.SaveEvery(micro_steps=1))
+    job.manager.restore(job.state)
+
+    def train():
+        for batch in batches:
+            try:
+                if job.state.progress().batches_delivered == 4:
+                    raise KeyboardInterrupt
+                job.call(*batch)
+            finally:
+                job.manager.step(job.state)
+                job.manager.wait()
+
+    with pytest.raises(ResumeError, match=DOUBT):
+        train()
+    assert job.committed() == [1, 2, 3]
+    job.manager.close()
+
+
+def test_second_optimizer_that_did_not_run_is_seen(tmp_path):
+    """In a GAN, the first one has updated its half."""
+    begin_process(mode="pynative")
+    pairs = [nn.WithLossCell(nn.Dense(3, 3), nn.MSELoss()) for _ in range(2)]
+    for number, network in enumerate(pairs):
+        network.update_parameters_name(f"{number}.")
+    optimizers = [Stops(network.trainable_params(), 0.1, 0.9) for network in pairs]
+    for number, optimizer in enumerate(optimizers):
+        optimizer.update_parameters_name(f"of_{number}.")
+    differentiated = [
+        ms.value_and_grad(network, None, optimizer.parameters)
+        for network, optimizer in zip(pairs, optimizers, strict=True)
+    ]
+    batches = ck.data.resumable(DATA, epochs=1)
+    with ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000)) as manager:
+        state = ck.StateManager([*pairs, *optimizers], batches)
+        manager.restore(state)
+        for batch in batches:
+            optimizers[0](differentiated[0](*batch)[1])
+            if state.progress().batches_delivered == 4:
+                try:
+                    raise KeyboardInterrupt
+                except KeyboardInterrupt:
+                    with pytest.raises(ResumeError, match=DOUBT):
+                        manager.save_final(state)
+                break
+            optimizers[1](differentiated[1](*batch)[1])
+            manager.step(state)
+        assert manager.checkpoints() == []
+
+
+@pytest.mark.parametrize("at", range(3, 8))
+def test_loop_that_updates_at_every_second_batch_is_saved(tmp_path, at):
+    """Also while an error of the loop's own code is handled, before `step`."""
+    job = Job(tmp_path, functional=True)
+    for number, batch in enumerate(job.batches):
+        if number % 2:
+            job.call(*batch)
+        if number == at:
+            try:
+                raise FloatingPointError
+            except FloatingPointError:
+                job.manager.save_final(job.state)
+            break
+        job.manager.step(job.state)
+    assert job.committed() == [at + 1]
+    job.manager.close()
+
+
+def test_restore_within_a_handler_is_saved(tmp_path):
+    """The script goes on in ``except``, with the same cells."""
+    job = Job(tmp_path)
+    for at, batch in enumerate(job.batches):
+        job.optimizer.error = RuntimeError("a device was lost") if at == 2 else None
+        try:
+            job.call(*batch)
+        except RuntimeError:
+            job.manager.close()
+            with ck.CheckpointManager(tmp_path) as manager:
+                state = ck.StateManager(job.call, ck.data.resumable(DATA, epochs=1))
+                assert manager.restore(state).batches_delivered == 2
+                assert manager.save(state, {"loss": 1.0}).result() == manager.latest().name
+            break
+        job.manager.step(job.state)
+        job.manager.save(job.state).result()
+    assert job.committed()[-1] == 2
+
+
+def test_evaluation_that_failed_before_step_says_nothing_of_the_training(job):
+    for at, batch in enumerate(job.batches):
+        job.call(*batch)
+        if at == 3:
+            try:
+                job.network(ms.Tensor(np.ones((2, 5), np.float32)), batch[1])
+            except (ValueError, RuntimeError):
+                job.manager.save_final(job.state)
+            break
+        job.manager.step(job.state)
+    assert job.committed() == [4]
 
 
 def test_batch_that_no_call_got_is_doubted_later(job, caplog):
@@ -274,7 +435,7 @@ def test_optimizer_that_counts_nothing_gives_no_doubt(tmp_path, caplog):
     network = nn.Dense(3, 3)
     batches = ck.data.resumable(DATA, epochs=1)
     with ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000)) as manager:
-        state = ck.StateManager([network, nn.Momentum(network.trainable_params(), 0.1, 0.9)], batches)
+        state = ck.StateManager(network, batches)
         manager.restore(state)
         for batch in batches:
             ops.assign(network.weight, network.weight - network(batch[0]).mean())
