@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -40,7 +41,7 @@ _DEEPEST = 8  # nesting depth of options
 _LINK = re.compile(r"::(?=(?:[a-z][\w+.-]*::)*[a-z][\w+.-]*://)", re.IGNORECASE)
 _IN_TEXT = re.compile(r"\b([a-z][a-z0-9+.-]+)(:/{1,2})([^\s\"'<>]*)", re.IGNORECASE)
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may log while it is taken; in C, for the reason that ADR 42 gives
 _known: set[str] = set()
 _pattern: re.Pattern[str] | None = None
 
@@ -156,6 +157,15 @@ class _Scrubbing(logging.Filter):
 
 
 logging.getLogger("ckptkit").addFilter(_Scrubbing())
+
+
+def _begin_in_child() -> None:
+    """After a fork, replace the lock: a thread that had taken it does not exist here."""
+    global _lock  # noqa: PLW0603 - one for the process, as the module says
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _remember(found: list[str]) -> None:

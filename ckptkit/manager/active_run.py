@@ -12,6 +12,9 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from types import FrameType
+
+from typing_extensions import Self
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import countdown
@@ -20,6 +23,7 @@ from ckptkit.manager.background import NotEndedError, SaveHandle
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.options import WhenBusy
+from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import DueSaves, Metrics, Scheduler, Services
 from ckptkit.snapshot import Capturable
 
@@ -67,6 +71,22 @@ class ActiveRun:
     def is_forked(self) -> bool:
         """Whether this process was forked after the restore: it has the objects, but not the threads."""
         return os.getpid() != self._process
+
+    def ready(self) -> Self:
+        """Return itself; ResumeError if a call of it is in progress in this thread, such as below a signal handler.
+
+        Half of what that call does is done, and a second one would take its place. ``on_save`` is called at the end.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code is not SaveResults.tell.__code__:
+            if frame.f_code in _CALLS and frame.f_locals.get("self") is self:
+                raise ResumeError(
+                    f"the manager was called while its {_CALLS[frame.f_code]}() was in progress in the same thread: by "
+                    "a signal handler, a state_dict() or a finalizer. Set a flag there, and call the manager when that "
+                    "call has returned; Preemption(when=...) asks such a flag"
+                )
+            frame = frame.f_back
+        return self
 
     def step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
         """See `CheckpointManager.step`."""
@@ -196,3 +216,8 @@ class ActiveRun:
     def _collect(self, *, tolerate: bool = False) -> None:
         self.services.mirror.collect(tolerate=tolerate)
         self.services.results.collect(tolerate=tolerate)
+
+
+_CALLS = {
+    getattr(ActiveRun, name).__code__: name for name in ("step", "save", "save_final", "heed", "agree", "wait", "close")
+}

@@ -297,7 +297,7 @@ class CheckpointManager:
         under way it does nothing.
         """
         if self._run is not None:
-            self._run.scheduler.fence()
+            self._run.ready().scheduler.fence()
 
     def give_up_window(self) -> None:
         """Make `save` itself copy everything from now on: other code may write to the parameters at any time."""
@@ -331,7 +331,7 @@ class CheckpointManager:
         """
         self._refuse_forked()
         if self._run is not None:
-            self._run.wait(timeout)
+            self._run.ready().wait(timeout)
 
     def close(self, timeout: timedelta | None = None) -> None:
         """Wait as `wait` does, then let the writer thread end; the manager saves no more.
@@ -346,9 +346,10 @@ class CheckpointManager:
             self._close(timeout, None)
 
     def _close(self, timeout: timedelta | None, ended_by: BaseException | None) -> None:
+        run = None if self._run is None else self._run.ready()
         try:
-            if self._run is not None:
-                self._run.close(timeout, ended_by=ended_by)
+            if run is not None:
+                run.close(timeout, ended_by=ended_by)
         finally:
             self._closed = True
 
@@ -394,7 +395,6 @@ class CheckpointManager:
         self._refuse_forked()
         if self._run is None or self._closed:
             raise ResumeError(
-                "call restore(state) before the first save, and not after close(): it finds out what the run "
-                "already holds"
+                "call restore(state) before the first save, and not after close(): it finds out what the run holds"
             )
-        return self._run
+        return self._run.ready()

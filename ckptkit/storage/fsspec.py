@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,16 @@ from ckptkit.storage.source import ByteStream, Source
 _log = logging.getLogger("ckptkit")
 _PIECE_BYTES = 8 << 20
 _WINDOW_BYTES = 32 << 20
-_CREATING = threading.Lock()  # global, since two storages on one root have a lease each
+_creating = threading.Lock()  # global, since two storages on one root have a lease each
+
+
+def _begin_in_child() -> None:
+    """After a fork, replace the lock: a thread that had taken it does not exist here."""
+    global _creating  # noqa: PLW0603 - one for the process
+    _creating = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
@@ -183,7 +193,7 @@ class FsspecStorage:
 
     def create(self, key: str, data: bytes) -> None:
         """Publish ``data`` at ``key`` unless it exists."""
-        with _CREATING:
+        with _creating:
             self._lease.create(key, data)
 
     def delete(self, keys: Sequence[str]) -> None:

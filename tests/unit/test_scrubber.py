@@ -15,6 +15,7 @@ import pytest
 from support.process import python
 from typer.testing import CliRunner
 
+from ckptkit import scrubber
 from ckptkit.cli.app import app
 from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import CkptKitError, SaveFailedError, StorageError
@@ -475,3 +476,35 @@ def test_an_uncaught_error_shows_no_secret(debug, tmp_path):
     ended = python(script, expect=1, timeout=120, environment={"PLANTED": planted, "CKPTKIT_DEBUG": debug})
     assert "Invalid endpoint" in ended.stderr
     assert_hidden(ended.stderr)
+
+
+FORKS_WITH_THE_LOCK = """
+import os, threading
+from ckptkit import scrubber
+scrubber.learn("a-secret-of-mine")
+taken, go = threading.Event(), threading.Event()
+def hold():
+    with scrubber._lock:
+        taken.set()
+        go.wait()
+holder = threading.Thread(target=hold)
+holder.start()
+taken.wait()
+child = os.fork()
+if child == 0:
+    os.write(1, scrubber.scrub("a-secret-of-mine").encode())
+    os._exit(0)
+os.waitpid(child, 0)
+go.set()
+holder.join()
+"""
+
+
+def test_forked_process_hides_secrets_while_its_parent_does():
+    assert python("-c", FORKS_WITH_THE_LOCK).stdout == "***"
+
+
+def test_signal_handler_may_log_while_a_secret_is_hidden():
+    """The handler runs in the thread that has the lock."""
+    with scrubber._lock:
+        assert scrubber.scrub("nothing to hide") == "nothing to hide"

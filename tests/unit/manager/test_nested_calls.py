@@ -1,0 +1,99 @@
+"""A signal handler that calls the manager while it is at work is refused, and what is at work is not disturbed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from support.options import grouped
+from support.runs.grown import ON_REQUEST
+
+from ckptkit.core.policies import SaveEvery
+from ckptkit.errors import ResumeError
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.snapshot.staging import StagingArea
+from ckptkit.testing.state import NumpyRun
+
+CALLS = {
+    "step": lambda manager, run: manager.step(run),
+    "save": lambda manager, run: manager.save(run),
+    "save_final": lambda manager, run: manager.save_final(run),
+    "wait": lambda manager, run: manager.wait(),
+    "fence": lambda manager, run: manager.fence(),
+    "close": lambda manager, run: manager.close(),
+}
+PLACES = {"before the capture": (NumpyRun, "capture"), "before the window": (StagingArea, "open")}
+
+
+@pytest.fixture
+def signalled(monkeypatch):
+    """Sends a signal to this process once, at the place that is given; returns what its handler raised."""
+    found = []
+
+    def at(place, act):
+        owner, name = place
+        original = getattr(owner, name)
+
+        def sending(*given, **named):
+            monkeypatch.setattr(owner, name, original)
+            os.kill(os.getpid(), signal.SIGUSR2)
+            return original(*given, **named)
+
+        def handler(*_):
+            try:
+                act()
+            except ResumeError as error:
+                found.append(str(error))
+
+        monkeypatch.setattr(owner, name, sending)
+        before.append(signal.signal(signal.SIGUSR2, handler))
+        return found
+
+    before = []
+    yield at
+    signal.signal(signal.SIGUSR2, before[0])
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("inner", CALLS)
+@pytest.mark.parametrize("outer", ["save", "save_final", "step"])
+def test_call_within_a_call_is_refused(root, signalled, outer, inner, place):
+    run = NumpyRun(accumulation_steps=4)
+    manager = CheckpointManager(root, save=SaveEvery(micro_steps=3))
+    manager.restore(run)
+    for _ in run.train_until(3):
+        pass
+    stored = run.digest()
+    found = signalled(PLACES[place], lambda: CALLS[inner](manager, run))
+    CALLS[outer](manager, run)
+    manager.wait()
+    assert len(found) == 1, "the signal came at no such place"
+    assert "was in progress in the same thread" in found[0]
+    for _ in run.train_until(9):
+        pass
+    manager.close()
+    again = NumpyRun(accumulation_steps=4)
+    with CheckpointManager(root) as other:
+        assert other.restore(again).batches_delivered == 3
+    assert again.digest() == stored
+
+
+def test_on_save_may_call_the_manager(root):
+    """It is called when the save is settled."""
+    saved = []
+    run = NumpyRun()
+
+    def on_save(report):
+        saved.append(report.checkpoint)
+        if len(saved) == 1:
+            run.train_step()
+            manager.save(run).result()
+
+    manager = CheckpointManager(root, save=ON_REQUEST, **grouped(on_save=on_save))
+    manager.restore(run)
+    run.train_step()
+    manager.save(run).result()
+    manager.wait()
+    manager.close()
+    assert len(saved) == 2
