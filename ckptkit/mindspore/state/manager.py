@@ -193,7 +193,7 @@ class StateManager:
         An `AccumulationTrainCell` counts its own calls; with this call too, a capture requires that both agree. For
         any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
         """
-        self._sources.counting.deliver(batches)
+        self._sources.deliver(batches)
 
     def end_epoch(self) -> None:
         """Tell an `AccumulationTrainCell` that an epoch ended; does nothing for another cell."""

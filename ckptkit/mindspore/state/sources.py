@@ -92,6 +92,10 @@ class Sources:
         """Return whether ``Model`` trains; a loop of the user's gives no callbacks."""
         return any(isinstance(one, OtherCallbacks) for one in self.stateful.values())
 
+    def deliver(self, batches: int | None) -> None:
+        """Count a delivered batch as `Counting.deliver`; note the modes of its micro-step."""
+        self.own_switches.note(self.counting.deliver(batches))
+
     def progress(self) -> Progress:
         """Return the position of the training.
 
@@ -129,7 +133,7 @@ class Sources:
                 "ended": self.ended,
                 "first_world": ranks if self.first_world is None else self.first_world,
                 "mode": mode_in_force(),
-                "switches": self.own_switches.record(),
+                "switches": self.own_switches.record(by_model=self.by_model()),
                 "rates": self.rates,
                 **self.counting.record(),
             },

@@ -2,8 +2,9 @@
 
 Guarantees: a resumed training has the switches of the interrupted one at the save, whatever the script sets before its
 loop. A compiled graph keeps the modes that it was compiled with, so in GRAPH the modes of the first micro-step are
-stored, and a resumed process that compiled another graph is refused. Modes are stored of networks that train as a
-whole: after a save during evaluation, the loop sets them anyway. Main thread only.
+stored, and a resumed process that compiled another graph is refused. Of a network that trained and is in evaluation
+mode at the save, the modes of its last micro-step are stored: the loop is about to set them again. If it does not, that
+is logged at its next micro-step. Main thread only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import itertools
 import logging
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import mindspore as ms
 from mindspore import nn
@@ -22,6 +23,10 @@ from ckptkit.mindspore.state.compatibility import some
 
 _log = logging.getLogger("ckptkit")
 
+# Of each cell of a network, whether it trains; None if all do, and () if nothing is known.
+_Modes: TypeAlias = tuple[bool, ...] | None
+
+_ALL, _UNKNOWN = "*", "?"  # in place of the names of a network's cells
 _requires_grad = operator.attrgetter("requires_grad")
 _training = operator.attrgetter("training")
 
@@ -52,18 +57,41 @@ class Switches:
         self._restored: Mapping[str, Any] | None = None
         self._begun_at: int | None = None
         self._compiled: list[str] | None = None
+        self._at_call: list[_Modes] | None = None
+        self._taken_for_training: set[int] = set()  # places of networks that evaluated at a save
+        self._told = False
 
-    def record(self) -> dict[str, Any]:
-        """Return what a checkpoint stores."""
+    def note(self, delivered: int) -> None:
+        """Note the modes of the micro-step that ended or begins, the last one of ``delivered``.
+
+        Raises:
+            ResumeError: As `look`.
+        """
+        self.look(delivered)
+        self._at_call = self._modes()
+        stay = {place for place, modes in enumerate(self._at_call) if _evaluates(modes)} & self._taken_for_training
+        self._taken_for_training = set()
+        if stay and not self._told:
+            self._told = True
+            _log.warning(
+                "%s was in evaluation mode at a save, and still is in the micro-step after it. A run that resumes from "
+                "that checkpoint trains in training mode, since most loops set it again. Set the mode for the next "
+                "micro-step before manager.step()",
+                ", ".join(type(self._cells[place][0]).__name__ for place in sorted(stay)),
+            )
+
+    def record(self, *, by_model: bool = False) -> dict[str, Any]:
+        """Return what a checkpoint stores; ``by_model`` says that ``Model`` sets the modes before each micro-step."""
         still = [*itertools.compress(self._parameters, map(operator.not_, map(_requires_grad, self._infos)))]
         graph = mode_in_force() == "GRAPH"
-        return {"without_grad": still, "evaluating": self._compiled if graph else self._evaluating()}
+        return {"without_grad": still, "evaluating": self._compiled if graph else self._names(by_model=by_model)}
 
     def load(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
         """Continue from what `record` returned, or None if nothing was stored, after ``delivered`` batches."""
         self._restored = recorded
         self._begun_at = delivered
         self._compiled = recorded["evaluating"] if recorded is not None else None
+        self._at_call = None
         self.put_back()
 
     def put_back(self) -> None:
@@ -91,7 +119,7 @@ class Switches:
         if self._begun_at is None or delivered == self._begun_at:
             return
         self._begun_at = None
-        now = self._evaluating() if mode_in_force() == "GRAPH" else None
+        now = self._names() if mode_in_force() == "GRAPH" else None
         if self._compiled is None or now is None:
             self._compiled = now
         elif now != self._compiled:
@@ -111,25 +139,49 @@ class Switches:
         return [f"requires_grad of {self._prefix}{name}" for name in changed]
 
     def _put_modes(self, evaluating: Collection[str] | None) -> list[str]:
-        now = self._evaluating()
-        if now is None or evaluating is None:
+        if evaluating is None:
             return []
-        changed = set(now) ^ set(evaluating)
-        for name, cell in self._named():
-            if name in changed:
-                cell.add_flags(training=name in now)
+        changed = []
+        for prefix, network in self._by_prefix():
+            if f"{prefix}{_UNKNOWN}" in evaluating:
+                continue
+            all_evaluate, was_set = f"{prefix}{_ALL}" in evaluating, network[0][1].training
+            for name, cell in network:
+                trains = not all_evaluate and f"{prefix}{name}" not in evaluating
+                if cell.training != trains:
+                    cell.add_flags(training=trains)
+                    # A network that evaluates before its loop may just not have been told to train yet.
+                    changed += [f"{prefix}{name or type(cell).__name__}"] if was_set else []
         return [f"set_train of {self._prefix}{name}" for name in sorted(changed)]
 
-    def _evaluating(self) -> list[str] | None:
-        """Return the names of cells that evaluate while their networks train, or None if no network trains."""
-        if not any(cells[0].training for cells in self._cells):
-            return None
-        if all(all(map(_training, cells)) for cells in self._cells):
-            return []
-        return [name for name, cell in self._named() if not cell.training]
+    def _modes(self) -> list[_Modes]:
+        """Return the modes of each network: of each cell whether it trains, or None if all do."""
+        return [None if all(map(_training, cells)) else tuple(map(_training, cells)) for cells in self._cells]
 
-    def _named(self) -> Iterator[tuple[str, nn.Cell]]:
+    def _names(self, *, by_model: bool = False) -> list[str]:
+        """Return the names of the cells that evaluate, `_ALL` for a whole network, `_UNKNOWN` for what is not known."""
+        found: list[str] = []
+        before = self._at_call or [()] * len(self._cells)
+        networks = zip(self._by_prefix(), self._modes(), before, strict=True)
+        for place, ((prefix, network), modes, noted) in enumerate(networks):
+            turns_back = noted != () and _evaluates(modes) and not _evaluates(noted)
+            self._taken_for_training |= {place} if turns_back and not by_model else set()
+            kept = noted if noted != () and (by_model or turns_back) else modes
+            if kept is None:
+                continue
+            if noted == () and _evaluates(kept):
+                found.append(f"{prefix}{_UNKNOWN}")
+            elif not any(kept):
+                found.append(f"{prefix}{_ALL}")
+            else:
+                found += [f"{prefix}{name}" for (name, _), trains in zip(network, kept, strict=True) if not trains]
+        return found
+
+    def _by_prefix(self) -> Iterator[tuple[str, list[tuple[str, nn.Cell]]]]:
+        """Yield each network's cells by name, and what their names begin with."""
         for place, network in enumerate(self._networks):
-            if network[0][1].training:
-                for name, cell in network:
-                    yield f"{place}:{name}" if place else name, cell
+            yield f"{place}:" if place else "", network
+
+
+def _evaluates(modes: _Modes) -> bool:
+    return modes is not None and modes != () and not modes[0]

@@ -42,8 +42,8 @@ class CycleLeft(NamedTuple):
 class Counting(Protocol):
     """Counts for a `StateManager`; hides whether the train cell is ckptkit's own or a foreign one."""
 
-    def deliver(self, batches: int | None) -> None:
-        """Set the number of batches delivered since epoch 0; with None, add one."""
+    def deliver(self, batches: int | None) -> int:
+        """Set the number of batches delivered since epoch 0; with None, add one. Return it."""
         ...
 
     def complete_step(self) -> None:

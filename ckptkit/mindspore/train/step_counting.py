@@ -53,12 +53,13 @@ class OwnCounting:
         step = global_step_of(cell)
         self._base = None if step is None else step - cell.counters.updates
 
-    def deliver(self, batches: int | None) -> None:
+    def deliver(self, batches: int | None) -> int:
         """See `Counting`."""
         if batches is not None:
             self._delivered = batches
         else:  # the cell has already counted this batch
             self._delivered = self._cell.counters.micro_steps if self._delivered is None else self._delivered + 1
+        return self._delivered
 
     def complete_step(self) -> None:
         """Do nothing: the cell knows whether its last call returned."""
@@ -202,11 +203,12 @@ class ForeignCounting:
         self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
         self._base = global_step_of(cell)
 
-    def deliver(self, batches: int | None) -> None:
+    def deliver(self, batches: int | None) -> int:
         """See `Counting`."""
         self._last_call.begin()
         self._delivered = self._delivered + 1 if batches is None else batches
         self._fence_if_due()
+        return self._delivered
 
     def complete_step(self) -> None:
         """See `Counting`."""

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
-from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
-from support.training import SIZE, CrashError, Interrupt, Job, Stop, both_modes, checkpoints, disturb
+from mindspore import nn
+from mindspore.train import MSE, Callback, EarlyStopping, Model, ReduceLROnPlateau
+from support.training import (
+    SIZE,
+    CrashError,
+    Interrupt,
+    Job,
+    Stop,
+    Trace,
+    begin_process,
+    both_modes,
+    checkpoints,
+    disturb,
+    pipeline,
+)
 
 import ckptkit as ck
 from ckptkit.manager.manager import CheckpointManager
@@ -77,6 +92,38 @@ def test_resumed_fit_has_every_bit_and_every_evaluation(root, whole, mode, at):
     epoch = (at - 1) // SIZE + 1
     assert first.trace.evaluated == {one: expected.evaluated[one] for one in range(1, epoch)}
     assert second.trace.evaluated == {one: expected.evaluated[one] for one in range(epoch, 4)}
+
+
+class Plain:
+    """What ``Model`` makes of a network, a loss and an optimizer: its evaluation shares only the network."""
+
+    def __init__(self, mode):
+        begin_process(mode=mode)
+        network = nn.SequentialCell(nn.Dense(6, 8), nn.BatchNorm1d(8), nn.Dense(8, 3))
+        optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
+        self.model = Model(network, nn.MSELoss(), optimizer, metrics={"mse": MSE()})
+        self.data, self.valid, self.trace = pipeline(), pipeline(12, 4, shuffle=False), Trace()
+
+    def fit(self, *callbacks, with_checkpoints=None):
+        given = [self.trace, *callbacks]
+        if with_checkpoints is None:
+            self.model.fit(3, self.data, self.valid, callbacks=given)
+            return self.trace
+        with contextlib.suppress(CrashError):
+            with_checkpoints.fit(self.model, 3, self.data, self.valid, callbacks=given)
+        return self.trace
+
+
+@both_modes
+@pytest.mark.parametrize("at", [SIZE - 1, SIZE, SIZE + 1])
+def test_plain_model_resumes_around_the_end_of_an_epoch(root, mode, at):
+    """The first micro-step after the restore may be the last one before an evaluation."""
+    expected = Plain(mode).fit()
+    Plain(mode).fit(Interrupt(at + 1), with_checkpoints=checkpoints(root, at))
+    disturb()
+    resumed = Plain(mode).fit(with_checkpoints=checkpoints(root))
+    assert resumed.steps == {step: expected.steps[step] for step in range(at + 1, 3 * SIZE + 1)}
+    assert resumed.evaluated == {one: expected.evaluated[one] for one in resumed.evaluated}
 
 
 def test_evaluation_is_neither_skipped_nor_saved_before(root):

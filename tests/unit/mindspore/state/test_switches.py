@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mindspore as ms
 import pytest
 from mindspore import amp, nn
 from mindspore.train import Callback
@@ -15,7 +16,9 @@ from support.training import (
     begin_process,
     both_modes,
     checkpoints,
+    digest,
     each_mode,
+    pipeline,
 )
 
 import ckptkit as ck
@@ -99,8 +102,11 @@ def test_network_that_evaluates_hides_no_other_switch():
     training.set_train()
     training.norm.set_train(False)
     evaluating.set_train(False)
-    for networks, name in (([training, evaluating], "norm"), ([evaluating, training], "1:norm")):
-        assert Switches(networks, []).record()["evaluating"] == [name]
+    for networks, names in (([training, evaluating], ["norm", "1:?"]), ([evaluating, training], ["?", "1:norm"])):
+        assert Switches(networks, []).record()["evaluating"] == names
+    switches = Switches([training, evaluating], [])
+    switches.note(1)
+    assert switches.record()["evaluating"] == ["norm", "1:*"]
 
 
 def test_cell_is_put_back_without_its_inner_cells():
@@ -167,3 +173,78 @@ def test_another_execution_mode_is_refused(tmp_path):
     Job().started(checkpoints(tmp_path), 1)
     with pytest.raises(ck.ResumeError, match=r"taken in PYNATIVE_MODE, this process is in GRAPH_MODE"):
         Job(mode="graph").resumed(checkpoints(tmp_path), 2)
+
+
+class Evaluations:
+    """A loop without a train cell, over a network with normalization, that evaluates at some steps."""
+
+    def __init__(self, root, at, *, before=True, within=(False, True), late=False):
+        begin_process()
+        self.network = Mlp()
+        if before:
+            self.network.set_train()
+        self.optimizer = nn.Momentum(self.network.trainable_params(), 0.1, 0.9)
+        self.batches = ck.data.resumable(pipeline(), 1)
+        self.state = ck.StateManager([self.network, self.optimizer], self.batches)
+        self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
+        self.at, self.within, self.late = at, within, late
+        self.steps = {}
+
+    def evaluate(self, x, y):
+        for trains in self.within[:1]:
+            self.network.set_train(trains)
+        self.network(x, y)
+        for trains in self.within[1:]:
+            self.network.set_train(trains)
+
+    def run(self, until=None):
+        gradients = ms.value_and_grad(self.network, None, self.optimizer.parameters)
+        with self.manager as manager:
+            manager.restore(self.state)
+            for x, y in self.batches:
+                self.optimizer(gradients(x, y)[1])
+                number = self.state.progress().batches_delivered
+                if number in self.at and not self.late:
+                    self.evaluate(x, y)
+                if number in self.at and self.late:  # the save is within the evaluation
+                    self.network.set_train(False)
+                manager.step(self.state)
+                if number in self.at and self.late:
+                    self.network.set_train()
+                self.steps[number] = digest(self.network)
+                if number == until:
+                    break
+        return self.steps
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"before": False, "within": (False, True)},  # the first evaluation says for the first time that it trains
+        {"late": True},
+        {},
+    ],
+    ids=["trains from the first evaluation on", "saved within an evaluation", "set back"],
+)
+@pytest.mark.parametrize("until", [3, 6, 8])
+def test_mode_of_a_whole_network_is_that_of_its_next_micro_step(tmp_path, options, until):
+    def job(root):
+        return Evaluations(tmp_path / root, [3, 7], **options)
+
+    expected = job("whole").run()
+    job("cut").run(until)
+    assert job("cut").run() == {step: one for step, one in expected.items() if step > until}
+
+
+@pytest.mark.parametrize("until", [3, 6, 8])
+def test_network_that_stays_in_evaluation_resumes_so(tmp_path, caplog, until):
+    """At the first such save, the loop is taken for one that sets it back, and the next micro-step tells."""
+
+    def job(root):
+        return Evaluations(tmp_path / root, [3, 7], within=(False,))
+
+    expected = job("whole").run()
+    assert "Mlp was in evaluation mode at a save, and still is in the micro-step after it" in caplog.text
+    job("cut").run(until)
+    found = job("cut").run()
+    assert (found == {step: one for step, one in expected.items() if step > until}) == (until != 3)
