@@ -26,6 +26,8 @@ from ckptkit.mindspore.parameters.roles import Roles, all_of
 from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
 from ckptkit.mindspore.state.compatibility import is_rate, some
 
+_BEGINNING_BYTES = 1 << 16  # of a tensor; what a script writes to one by mistake, it writes there, too
+
 
 class CellParameters:
     """Holds every parameter and every buffer of ``cells``.
@@ -146,6 +148,12 @@ class CellParameters:
     def digests(self) -> dict[str, str]:
         """Return, by name, the digest of every parameter and buffer."""
         return {leaf.name: digest_of(leaf) for leaf in self.leaves(at_boundary=False)}
+
+    def beginnings(self) -> dict[str, str]:
+        """Return, by name, digests of the first bytes of parameters and buffers; nothing where reading copies."""
+        leaves = self.leaves(at_boundary=False) if can_be_live() else []
+        first = {leaf.name: bytes_of(leaf.array).data[:_BEGINNING_BYTES] for leaf in leaves}
+        return {name: xxhash.xxh3_128_hexdigest(one) for name, one in first.items()}
 
     def steady_digests(self) -> dict[str, str]:
         """Return, by name, the digest of every parameter that is assumed not to change within a cycle."""

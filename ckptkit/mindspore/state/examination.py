@@ -105,6 +105,12 @@ class Examination:
         """Report what was made or defined since `judge`; ResumeError if ``strict`` refuses it."""
         if self._reported is None or self._sources.by_model():
             return
+        changed = self._sources.changed_since()
+        if changed:
+            self.judge_doubt(
+                f"{some(changed)}: changed between restore() and the first batch. A resumed run begins with these "
+                "values, and not with those of its checkpoint. Change them before restore()"
+            )
         known = {(one.kind, one.where) for one in self._reported}
         found = self._examined(lambda: self.findings(self._restored_at))
         new = [one for one in found if (one.kind, one.where) not in known]

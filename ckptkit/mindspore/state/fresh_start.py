@@ -89,6 +89,7 @@ def _prepare(sources: Sources, root: str) -> None:
         sources.position.prepare(0, None)
     sources.prepared = True
     sources.parameters.note_buffers()
+    sources.note_beginning()
     for one in sources.switches():
         one.load(None, 0)
     watch_forward(sources.cell, sources.parameters)

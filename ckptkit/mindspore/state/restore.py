@@ -105,6 +105,7 @@ class Restore:
         if worlds.before != worlds.now:
             tell(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
+        sources.note_beginning()
         watch_forward(sources.cell, sources.parameters)
 
     def again(self) -> None:

@@ -8,7 +8,7 @@ between two micro-steps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore import nn
@@ -53,6 +53,7 @@ class Sources:
         ended: Why training ended for good; None while it may continue.
         prepared: Whether a start has prepared data and switches.
         cycle_start: State at the start of the running cycle, if it is kept.
+        began_with: Digests of the parameters as a loop of `resumable` found them.
     """
 
     cell: nn.Cell
@@ -71,6 +72,7 @@ class Sources:
     ended: str | None = None
     prepared: bool = False
     cycle_start: CycleStart | None = None
+    began_with: Mapping[str, str] = field(default_factory=dict)
 
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
@@ -139,6 +141,15 @@ class Sources:
             },
             "user": {name: one.state_dict() for name, one in self.stateful.items()},
         }
+
+    def note_beginning(self) -> None:
+        """Remember the parameters, for `changed_since`; only of a loop that takes the batches of `resumable`."""
+        self.began_with = self.parameters.beginnings() if self.batches is not None else {}
+
+    def changed_since(self) -> list[str]:
+        """Return the names of the parameters that the script has changed since `note_beginning`."""
+        now = self.parameters.beginnings() if self.began_with else {}
+        return sorted(name for name, digest in self.began_with.items() if now.get(name) != digest)
 
     def put_back(self) -> None:
         """Undo what the script has switched since the start; does nothing once the loop trains."""

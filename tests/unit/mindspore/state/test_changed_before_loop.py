@@ -1,0 +1,78 @@
+"""What a script changes between the restore and its loop would take the place of what was restored: it is named."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import pytest
+from mindspore import nn, ops
+from support.training import accumulation_cell, begin_process, each_mode, pipeline
+
+import ckptkit as ck
+from ckptkit.errors import ResumeError
+
+SAID = "changed between restore() and the first batch"
+
+
+def assign_rate(cell):
+    ops.assign(cell.optimizer.learning_rate, ms.Tensor(0.5))
+
+
+def load_weights(cell):
+    """As of a pretrained network."""
+    for one in cell.network.trainable_params():
+        one.set_data(one * 0.5)
+
+
+def warm_up(cell):
+    ops.assign(cell.network.hidden.bias, cell.network.hidden.bias + 1)
+
+
+def look(cell):
+    cell.network.hidden.weight.asnumpy()
+
+
+@pytest.fixture
+def trained(root):
+    """Trains after ``change``; returns the cell."""
+
+    def train(change, *, strict=False, batches=True):
+        cell = accumulation_cell(2, optimizer=lambda weights: nn.Momentum(weights, 0.1, 0.9)).set_train()
+        data = ck.data.resumable(pipeline(), epochs=1)
+        state = ck.StateManager(cell, data, strict=strict)
+        with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
+            manager.restore(state)
+            change(cell)
+            for batch in data:
+                cell(*batch)
+                manager.step(state)
+                if cell.counters.micro_steps == 4:
+                    break
+        return cell
+
+    return train
+
+
+@each_mode
+@pytest.mark.parametrize("change", [assign_rate, load_weights, warm_up])
+def test_change_is_named_at_the_first_start_and_at_the_next(trained, caplog, mode, change):
+    begin_process(mode=mode)
+    trained(change)
+    assert caplog.text.count(SAID) == 1
+    begin_process(mode=mode)
+    trained(change)
+    # The checkpoint has the rate that the script sets, so that the second time it changes nothing.
+    assert caplog.text.count(SAID) == (1 if change is assign_rate else 2)
+
+
+def test_strict_refuses_it(trained):
+    begin_process()
+    with pytest.raises(ResumeError, match="changed between restore"):
+        trained(load_weights, strict=True)
+
+
+def test_looking_at_parameters_is_no_change(trained, caplog):
+    begin_process()
+    trained(look)
+    begin_process()
+    trained(look)
+    assert SAID not in caplog.text
