@@ -1,8 +1,8 @@
 """Lists what code of a callback may use without writing a parameter: kinds of values, their attributes, and functions.
 
 Guarantees: an allow-list; whatever is not in it raises `NotProvenError`. Assumes that output (``sys.stdout``, handlers
-of logs, open files) writes no parameter, and that what a train cell returns consists of tensors. Runs nothing of the
-user's. Any thread.
+of logs, open files) writes no parameter, that what a train cell returns consists of tensors and what an evaluation
+returns of numbers. Any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 import types
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import mindspore as ms
@@ -53,10 +53,10 @@ OUTPUT: Mapping[str, Sequence[str]] = {
 
 _PLAIN = (int, float, str, bool, complex, bytes, type(None), datetime.datetime, datetime.date, datetime.timedelta)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
-_DEEPEST, _LARGEST = 6, 20_000  # of containers that are searched
+_LARGEST = 20_000  # items of a value that are searched
 
 _METHOD = "a method"
-_SIZES = dict.fromkeys(("shape", "dtype", "ndim", "size"), PLAIN)
+_SIZES = dict.fromkeys(("shape", "ndim", "size"), PLAIN)
 _OF_TIMES = ("days", "seconds", "microseconds", "year", "month", "day", "hour", "minute", "second")
 _ATTRIBUTES = {
     PLAIN: dict.fromkeys(_OF_TIMES, PLAIN),
@@ -106,25 +106,27 @@ _BARS = ("tqdm.std", "tqdm.asyncio", "tqdm.notebook")
 # Functions that write to none of their arguments, by what they return.
 _RETURNS: Mapping[frozenset[str], Sequence[Any]] = {
     frozenset((PLAIN,)): (
-        *(float, int, str, bool, len, repr, format, hash, ord, chr, any, all, range),
+        *(float, int, str, bool, len, repr, hash, ord, chr, any, all, range),
         *(time.time, time.perf_counter, time.monotonic, time.process_time, time.time_ns, time.perf_counter_ns),
         *(time.strftime, time.localtime, time.gmtime, time.asctime, time.ctime, time.sleep, datetime.timedelta),
         *(os.getpid, os.makedirs, os.getenv, os.path.join, os.path.exists, os.path.basename, os.path.dirname),
         *(os.path.isfile, os.path.isdir, os.path.abspath, json.dumps),
         *(logging.debug, logging.info, logging.warning, logging.error, logging.critical),
-        *(one for one in vars(math).values() if type(one) is types.BuiltinFunctionType),
+        *(ms.log.debug, ms.log.info, ms.log.warning, ms.log.error, ms.log.critical),
+        # The product of nothing is its argument.
+        *(one for one in vars(math).values() if type(one) is types.BuiltinFunctionType and one is not math.prod),
     ),
     frozenset((CONTAINER,)): (list, tuple, dict, set, sorted, reversed, enumerate, zip, divmod),
     ANY: (min, max),
-    frozenset((PLAIN, FRESH, TENSOR, CONTAINER)): (sum, abs, round),
+    frozenset((PLAIN, FRESH, ARRAY, TENSOR, CONTAINER)): (sum, abs, round),
     frozenset((FILE,)): (open,),
-    frozenset((LOGGER,)): (logging.getLogger,),
-    # Only with one argument: a second one may be what they write to.
-    frozenset((FRESH,)): (
-        *(np.mean, np.isnan, np.isfinite, np.isinf, np.abs, np.exp, np.log, np.sqrt, np.max, np.min, np.sum, np.std),
-        *(np.median, np.array, np.float32, np.float64, np.int32, np.int64, np.any, np.all, np.round, np.square),
-    ),
 }
+# Of NumPy, with one argument only: a second one may be what they write to.
+_NEW = (
+    *(np.mean, np.isnan, np.isfinite, np.isinf, np.abs, np.exp, np.log, np.sqrt, np.max, np.min, np.sum, np.std),
+    *(np.median, np.array, np.any, np.all, np.square),
+)
+_SAME = (np.float32, np.float64, np.int32, np.int64, np.round)  # of an array of that type, it may be the array itself
 # Names of arguments that no function above calls or writes to.
 _NAMED = (
     *("start", "default", "ndigits", "axis", "exist_ok", "encoding", "newline", "mode", "indent", "reverse", "strict"),
@@ -161,25 +163,44 @@ def require(holds: bool) -> None:
         raise NotProvenError
 
 
-def kinds_of(one: Any, depth: int = 0) -> frozenset[str]:
+def kinds_of(one: Any) -> frozenset[str]:
     """Return the kinds of an object, by its exact type; NotProvenError for all that is not known to be plain."""
+    found = _kind_of(one)
+    waiting, left = [one] if found == CONTAINER else [], _LARGEST
+    while waiting:
+        each = waiting.pop()
+        items = [*each.keys(), *each.values()] if type(each) is dict else [*each]
+        left -= len(items)
+        require(left > 0)
+        kinds = [_kind_of(item) for item in items]
+        require(not OUTPUT.keys() & kinds)
+        waiting += [item for item, kind in zip(items, kinds, strict=True) if kind == CONTAINER]
+    return frozenset((found,))
+
+
+def _kind_of(one: Any) -> str:
     kind = type(one)
-    if kind in _PLAIN:
-        return frozenset((PLAIN,))
-    if issubclass(kind, np.generic) and kind.__module__ == "numpy" and kind is not np.void:
-        return frozenset((FRESH,))
+    if _is_in(kind, _PLAIN):
+        require(kind is not datetime.datetime or one.tzinfo is None or type(one.tzinfo) is datetime.timezone)
+        return PLAIN
+    if issubclass(kind, np.generic) and kind.__module__ == "numpy" and not issubclass(kind, np.void):
+        return FRESH
     if kind is np.ndarray:
-        require(one.dtype != object)
-        return frozenset((ARRAY,))
-    if kind in (ms.Tensor, ms.Parameter):
-        return frozenset((TENSOR,))
+        require(not one.dtype.hasobject)
+        return ARRAY
+    if kind is ms.Tensor or kind is ms.Parameter:
+        return TENSOR
     output = output_of(kind)
-    if output is not None and not depth:
-        return frozenset((output,))
-    require(kind in _CONTAINERS and depth < _DEEPEST and len(one) < _LARGEST)
-    for each in (*one.keys(), *one.values()) if kind is dict else one:
-        kinds_of(each, depth + 1)
-    return frozenset((CONTAINER,))
+    if output is not None:
+        require(output != LOGGER or not vars(one).keys() & set(OUTPUT[LOGGER]))
+        return output
+    require(_is_in(kind, _CONTAINERS))
+    return CONTAINER
+
+
+def _is_in(one: Any, some: Iterable[Any]) -> bool:
+    """Return whether ``one`` is one of ``some``, without asking it."""
+    return any(one is each for each in some)
 
 
 def computed(kinds: frozenset[str]) -> frozenset[str]:
@@ -197,15 +218,16 @@ def item_of(owner: Value) -> Value:
 
 def output_of(kind: type) -> str | None:
     """Return the kind of objects of a class that only write text; None for other classes."""
+    if type(kind) is not type:
+        return None
     is_bar = kind.__module__ in _BARS and kind.__name__.startswith("tqdm")
-    return BAR if is_bar else _OF_TYPES.get(kind)
+    return BAR if is_bar else next((name for one, name in _OF_TYPES.items() if one is kind), None)
 
 
 def named(one: Any) -> Value:
     """Return what is known of an object that code names."""
-    if isinstance(one, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, np.ufunc)):
-        return Value(one=one)
-    if type(one) is type(np.mean):
+    kinds = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, np.ufunc, type(np.mean))
+    if _is_in(type(one), kinds) or issubclass(type(one), type):
         return Value(one=one)
     return of(FILE) if one is sys.stdout or one is sys.stderr else Value(kinds_of(one))
 
@@ -220,10 +242,9 @@ def attribute_of(owner: Value, name: str) -> Value:
     if owner.kinds == {OPTIMIZER}:
         require(name in _OF_OPTIMIZER)
         return of(_OF_OPTIMIZER[name])
-    having = {kind for kind in owner.kinds if kind not in _TYPES or _has(kind, name)}
-    found = {_ATTRIBUTES.get(kind, {}).get(name, _METHOD) for kind in having - {PLAIN}}
-    if PLAIN in having:  # all that a plain value has is plain; without others, it may be a method
-        found.add(_ATTRIBUTES[PLAIN].get(name, _METHOD if found <= {_METHOD} else PLAIN))
+    having = [kind for kind in owner.kinds if kind not in _TYPES or _has(kind, name)]
+    require(bool(having) or not owner.kinds)  # what none of them has is of something else
+    found = {_ATTRIBUTES.get(kind, {}).get(name, _METHOD) for kind in having}
     if found <= {_METHOD}:
         return Value(one=name, owner=owner)
     require(_METHOD not in found)
@@ -232,7 +253,7 @@ def attribute_of(owner: Value, name: str) -> Value:
 
 def _has(kind: str, name: str) -> bool:
     """Return whether values of the kind have the attribute; if not, asking for it raises."""
-    return kind == PLAIN or any(hasattr(one, name) for one in _TYPES[kind])
+    return any(hasattr(one, name) for one in _TYPES[kind])
 
 
 def argument_of_training(name: Any) -> Value:
@@ -242,7 +263,7 @@ def argument_of_training(name: Any) -> Value:
 
 
 def _attribute_of_object(one: Any, name: str) -> Value:
-    if isinstance(one, types.ModuleType):
+    if type(one) is types.ModuleType:
         require(name in vars(one))
         return named(vars(one)[name])
     if any(one is kind and name == each for kind, each in _OF_CLASSES):
@@ -257,42 +278,61 @@ def called_method(owner: Value, name: str, given: Sequence[Value], by_name: Mapp
         return of(_OF_CONTEXT[name])
     require(all(each.is_readable for each in (*given, *by_name.values())))
     output = owner.kinds & OUTPUT.keys()
-    if output:  # it is None before the file is open, and that has no such method
-        require(owner.kinds <= {PLAIN, *output} and all(name in OUTPUT[kind] for kind in output))
+    if output:
+        require(is_output(owner, *output) and all(name in OUTPUT[kind] for kind in output))
         return of(PLAIN)
-    require(owner.kinds <= READ and (not by_name or owner.kinds == {PLAIN}))
-    return Value(frozenset[str]().union(*(_returned(kind, name, given) for kind in owner.kinds)))
+    having = [kind for kind in owner.kinds if kind in READ and _has(kind, name)]
+    require(owner.kinds <= READ and (bool(having) or not owner.kinds) and (not by_name or having == [PLAIN]))
+    # A text looks up attributes for `format`.
+    require("format" not in name or all(each.kinds <= {PLAIN, FRESH} for each in (*given, *by_name.values())))
+    return Value(frozenset[str]().union(*(_returned(kind, name, given) for kind in having)))
+
+
+def is_output(value: Value, *kinds: str) -> bool:
+    """Return whether the value is such an output; it may be None as long as the file is not open."""
+    return bool(value.kinds & set(kinds)) and value.kinds <= {PLAIN, *kinds}
 
 
 def _returned(kind: str, name: str, given: Sequence[Value]) -> frozenset[str]:
     """Return the kinds of what a method of a value of one kind returns."""
     if kind == CONTAINER:  # each of its methods writes to the container itself only
         return ANY
-    if kind == PLAIN or not _has(kind, name):
+    if kind == PLAIN:
         return frozenset((PLAIN, CONTAINER))
     require(name in _METHODS[kind] and (not given or name == "reshape"))
     return frozenset((_METHODS[kind][name],))
 
 
-def called_function(target: Any, given: Sequence[Value], by_name: Mapping[str, Value]) -> Value | None:
+def called_function(  # noqa: PLR0911 - one return per kind of function, as in a table
+    target: Any, given: Sequence[Value], by_name: Mapping[str, Value], *, starred: bool
+) -> Value | None:
     """Return what a function of a library returns; None if it is not known."""
+    readable = all(each.is_readable for each in (*given, *by_name.values()))
+    first = given[0] if given else Value()
     if target is print:
-        require(by_name.get("file", of(FILE)).kinds == {FILE} and by_name.keys() <= {"sep", "end", "flush", "file"})
-        require(all(each.is_readable for each in given))
+        output = by_name.get("file", of(FILE))
+        require(type(print) is types.BuiltinFunctionType and is_output(output, FILE))
+        require(by_name.keys() <= {"sep", "end", "flush", "file"} and all(each.is_readable for each in given))
         return of(PLAIN)
-    if isinstance(target, type) and output_of(target) == BAR:
-        require(by_name.keys() <= {"total", "desc", "unit", "ncols", "leave", "disable", "initial"})
-        require(all(each.is_readable for each in (*given, *by_name.values())))
+    if issubclass(type(target), type) and output_of(target) == BAR:
+        require(readable and by_name.keys() <= {"total", "desc", "unit", "ncols", "leave", "disable", "initial"})
         return of(BAR)
-    if (target is csv.writer or target is csv.DictWriter) and given:
-        require(given[0].kinds == {FILE} and all(each.is_readable for each in (*given[1:], *by_name.values())))
+    if target is csv.writer or target is csv.DictWriter:
+        require(is_output(first, FILE) and all(each.is_readable for each in (*given[1:], *by_name.values())))
         return of(TABLE)
-    if isinstance(target, tuple):
-        require(target in _OF_CLASSES and not given and not by_name)
+    if target is json.dump:
+        require(len(given) == 2 and first.is_readable and is_output(given[1], FILE) and by_name.keys() <= {"indent"})
         return of(PLAIN)
+    if type(target) is tuple:
+        require(any(target is one or target == one for one in _OF_CLASSES) and not given and not by_name)
+        return of(PLAIN)
+    if _is_in(target, _NEW) or _is_in(target, _SAME):
+        require(readable and len(given) == 1 and not starred and by_name.keys() <= {"axis"})
+        if CONTAINER in first.kinds:  # an array of objects, or one of them
+            return Value(ANY)
+        return of(FRESH) if _is_in(target, _NEW) else of(ARRAY if first.kinds & {ARRAY, TENSOR} else FRESH)
     for kinds, functions in _RETURNS.items():
-        if any(target is one for one in functions):
-            require(all(each.is_readable for each in (*given, *by_name.values())) and by_name.keys() <= set(_NAMED))
-            require(kinds != {FRESH} or len(given) == 1)
+        if _is_in(target, functions):
+            require(readable and by_name.keys() <= set(_NAMED))
             return Value(kinds)
     return None

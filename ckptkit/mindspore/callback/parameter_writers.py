@@ -39,18 +39,23 @@ _END_HOOKS = (
 
 
 def may_write_in_window(
-    callbacks: Sequence[Callback], read_only: Sequence[Callback | type[Callback]], *, followed: bool
+    callbacks: Sequence[Callback],
+    read_only: Sequence[Callback | type[Callback]],
+    *,
+    followed: bool,
+    optimizer: object = None,
 ) -> list[str]:
     """Return the class names of the ``callbacks`` that run user code while a window may be open.
 
     Args:
         callbacks: Callbacks of the training.
         read_only: Callbacks, or classes of them, that are declared to change no parameter.
+        optimizer: The optimizer of the training, if there is one.
         followed: Whether some of ``callbacks`` come after the one that saves and fences.
     """
     hooks = _STEP_HOOKS + _END_HOOKS if followed else _STEP_HOOKS
     acting = [one for one in callbacks if not _is_declared(one, read_only) and _acts(one, hooks)]
-    suspects = [one for one in acting if not only_looks(one)]
+    suspects = [one for one in acting if not only_looks(one, optimizer)]
     return sorted({type(one).__name__ for one in suspects})
 
 

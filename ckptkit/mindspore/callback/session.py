@@ -76,12 +76,13 @@ class TrainingSession:
         self._other_callbacks.bind(callbacks, self._state.stateful_objects(), self._state.has_all_of)
         self._state.judge_callbacks(callbacks)
         self._refuse_late_callbacks(list(params.list_callback), me)
-        writers = may_write_in_window(callbacks, self._read_only, followed=params.list_callback[-1] is not me)
-        if writers:
-            self._give_up_window(writers)
         if params.optimizer is None:
             # Model(cell) leaves it empty, which makes MindSpore's learning-rate callbacks fail.
             params.optimizer = getattr(self._state.cell, "optimizer", None)
+        followed = params.list_callback[-1] is not me
+        writers = may_write_in_window(callbacks, self._read_only, followed=followed, optimizer=params.optimizer)
+        if writers:
+            self._give_up_window(writers)
         params.cur_step_num = self._point.batches_delivered
         self._state.count_delivered(self._point.batches_delivered)
         self._position.iterator_made()

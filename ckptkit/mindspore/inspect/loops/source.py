@@ -10,6 +10,7 @@ import ast
 import functools
 import linecache
 import types
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,13 +29,9 @@ def body_of(code: types.CodeType, module: Mapping[str, Any]) -> Sequence[ast.stm
 def compiled_body_of(function: types.FunctionType) -> Sequence[ast.stmt]:
     """Return the statements that a function was compiled from, as written; nothing if its file has changed since."""
     code = function.__code__
-    tree, compiled = _compiled("".join(linecache.getlines(code.co_filename, function.__globals__)))
-    named = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == code.co_name]
-    at = [
-        one for one in named if min([one.lineno, *(each.lineno for each in one.decorator_list)]) == code.co_firstlineno
-    ]
-    is_same = len(at) == 1 and any(_is_same(one, code) for one in _inner(compiled) if one.co_name == code.co_name)
-    return at[0].body if is_same else ()
+    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    bodies, codes = _compiled(text).get((code.co_name, code.co_firstlineno), ([], []))
+    return bodies[0] if len(bodies) == 1 and any(_is_same(one, code) for one in codes) else ()
 
 
 def ahead(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
@@ -128,11 +125,23 @@ def _assigned_to(names: Collection[str], body: Sequence[ast.stmt]) -> set[str] |
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(text: str) -> tuple[ast.Module, types.CodeType]:
+def _compiled(text: str) -> Mapping[tuple[str, int], tuple[list[Sequence[ast.stmt]], list[types.CodeType]]]:
+    """Return the bodies and the code objects of the functions of a file, by name and first line."""
+    found: dict[tuple[str, int], tuple[list[Sequence[ast.stmt]], list[types.CodeType]]] = {}
     try:
-        return ast.parse(text), compile(text, "", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):  # the file has changed
-        return ast.Module([], []), compile("", "", "exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the import has given them
+            tree, whole = ast.parse(text), compile(text, "", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, MemoryError):  # the file has changed
+        return found
+    for one in ast.walk(tree):
+        if isinstance(one, ast.FunctionDef):
+            first = min([one.lineno, *(each.lineno for each in one.decorator_list)])
+            found.setdefault((one.name, first), ([], []))[0].append(one.body)
+    for code in _inner(whole):
+        if (code.co_name, code.co_firstlineno) in found:
+            found[code.co_name, code.co_firstlineno][1].append(code)
+    return found
 
 
 def _inner(code: types.CodeType) -> Iterator[types.CodeType]:

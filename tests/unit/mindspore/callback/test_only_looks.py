@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import time
+import weakref
 
 import mindspore as ms
 import mindspore.numpy as mnp
@@ -26,6 +27,7 @@ from ckptkit.mindspore.callback.only_looks import only_looks
 logger = logging.getLogger(__name__)
 NETWORK = nn.Dense(3, 3)
 BITS = NETWORK.weight.asnumpy()
+OPTIMIZER = nn.Momentum(NETWORK.trainable_params(), 0.1, 0.9)
 SEEN = []
 RATE = 0.5
 
@@ -178,12 +180,67 @@ class Smoothed(Callback):
         print("{:.3f}".format(float(total)), max(0.0, float(self.value)))  # noqa: UP032
 
 
-LOOKING = [Losses(), Clock(), Stops(60), Rows("none/rows"), Bar(3), Derived(), Rate(), Smoothed()]
+class Private2(Callback):
+    def __init__(self):
+        self.__losses = []
+
+    def on_train_step_end(self, run_context):
+        cb_params = run_context.original_args()
+        if hasattr(cb_params, "net_outputs"):
+            self.__losses.append(number_of(getattr(cb_params, "net_outputs", None)))
+        ms.log.info("%s", {step: 2 * one for step, one in enumerate(self.__losses)})
+        super(Private2, self).on_train_step_end(run_context)  # noqa: UP008
+
+
+class Guarded(Callback):
+    def __init__(self):
+        self.file = None
+
+    def on_train_begin(self, run_context):
+        if self.file is None:
+            self.file = open("none", "a")
+        self.table = csv.DictWriter(self.file, ["loss"])
+
+    def on_train_step_end(self, run_context):
+        loss = run_context.original_args().net_outputs
+        try:
+            loss = float(loss)
+        except (TypeError, ValueError):
+            loss = float("nan")
+        assert loss < 1e9, f"the loss is {loss}"
+        self.table.writerow({"loss": loss})
+        with open("none", "w") as file:
+            json.dump({"loss": loss}, file, indent=2)
+
+
+LOOKING = [
+    Private2(),
+    Guarded(),
+    Losses(),
+    Clock(),
+    Stops(60),
+    Rows("none/rows"),
+    Bar(3),
+    Derived(),
+    Rate(),
+    Smoothed(),
+]
 
 
 @pytest.mark.parametrize("callback", LOOKING, ids=lambda one: type(one).__name__)
 def test_callback_that_only_looks_is_known(callback):
-    assert only_looks(callback)
+    assert only_looks(callback, OPTIMIZER)
+
+
+def test_rate_of_an_unknown_optimizer_is_not_read():
+    class Own:
+        @property
+        def learning_rate(self):
+            halve(0)
+
+    assert not only_looks(Rate())
+    assert not only_looks(Rate(), nn.Momentum(NETWORK.trainable_params(), nn.ExponentialDecayLR(0.1, 0.9, 2), 0.9))
+    assert not only_looks(Rate(), Own())
 
 
 def test_function_that_becomes_a_hook_is_read():
@@ -621,6 +678,230 @@ def takes_a_metric(self, run_context):
     run_context.original_args().metrics["loss"].update(1)
 
 
+@at_step_end
+def casts_to_the_same_type(self, run_context):
+    square = np.float32(run_context.original_args().net_outputs.asnumpy())
+    square *= square
+
+
+@at_step_end
+def rounds_numbers(self, run_context):
+    step = np.round(run_context.original_args().optimizer.global_step.asnumpy())
+    step += 1
+
+
+@at_step_end
+def hides_a_name_in_a_comprehension(self, run_context):
+    print([NETWORK * 2 for NETWORK in ["a"]])
+    NETWORK.update(1)
+
+
+@at_step_end
+def hides_a_function_in_a_comprehension(self, run_context):
+    print([halve * 2 for halve in ["a"]], halve(0))
+
+
+@at_step_end
+def calls_the_type_of_an_array(self, run_context):
+    bits = run_context.original_args().net_outputs.asnumpy()
+    same = bits.dtype.type(bits)
+    same *= 2
+
+
+@at_step_end
+def multiplies_nothing(self, run_context):
+    same = math.prod([], start=run_context.original_args().net_outputs.asnumpy())
+    same *= 2
+
+
+@at_step_end
+def sums_nothing(self, run_context):
+    same = sum([], run_context.original_args().net_outputs.asnumpy())
+    same *= 2
+
+
+@at_step_end
+def takes_the_largest_object(self, run_context):
+    same = np.max([[run_context.original_args().net_outputs]])
+    same += 2
+
+
+@at_step_end
+def keeps_an_object_in_an_array(self, run_context):
+    np.array([{"a": run_context.original_args().net_outputs.asnumpy()}])[0]["a"] *= 2
+
+
+@at_step_end
+def formats_an_attribute(self, run_context):
+    print(f"{run_context.original_args().net_outputs.owner.size}")
+
+
+@at_step_end
+def calls_what_a_number_has_not(self, run_context):
+    run_context.original_args().cur_step_num.update()
+
+
+@at_step_end
+def calls_what_a_container_has_not(self, run_context):
+    run_context.original_args().eval_results["loss"].set_data(1)
+
+
+@at_step_end
+def calls_what_a_tensor_has_not(self, run_context):
+    run_context.original_args().net_outputs.halve()
+
+
+class AsksItsInstances(type):
+    def __instancecheck__(cls, one):
+        halve(0)
+        return True
+
+
+class Asked(metaclass=AsksItsInstances):
+    pass
+
+
+@at_step_end
+def asks_a_metaclass(self, run_context):
+    isinstance(1, Asked)
+
+
+class OddError(ValueError):
+    __module__ = "builtins"
+
+    def __init__(self, *given):
+        halve(0)
+
+
+@at_step_end
+def raises_its_own_error(self, run_context):
+    raise OddError(1)
+
+
+@at_step_end
+def writes_in_the_else_of_a_try(self, run_context):
+    try:
+        print(1)
+    except (ValueError, KeyError):
+        print(2)
+    else:
+        halve(0)
+
+
+@at_step_end
+def names_its_error(self, run_context):
+    try:
+        print(1)
+    except ValueError as error:
+        error.halve()
+
+
+@at_step_end
+def asks_for_the_network_by_name(self, run_context):
+    getattr(run_context.original_args(), "train_network").set_train()  # noqa: B009
+
+
+@at_step_end
+def asks_any_object_by_name(self, run_context):
+    getattr(NETWORK, "weight").set_data(1)  # noqa: B009
+
+
+class Private(Callback):
+    """The name in its code is not that of the attribute."""
+
+    def __init__(self):
+        self.__ema = NETWORK
+
+    def on_train_step_end(self, run_context):
+        self.__ema.update()
+
+    def on_train_end(self, run_context):
+        self.__ema = None
+
+
+class ByData:
+    """Its value is in the object, and Python asks it first."""
+
+    def __get__(self, owner, kind=None):
+        return NETWORK
+
+    def __set__(self, owner, value):
+        pass
+
+
+class OverData(Callback):
+    ema = ByData()
+
+    def __init__(self):
+        vars(self)["ema"] = 1
+
+    def on_train_step_end(self, run_context):
+        self.ema.update()
+
+
+class Weak(Callback):
+    def __init__(self):
+        self.ema = weakref.proxy(NETWORK)
+
+    def on_train_step_end(self, run_context):
+        self.ema.update()
+
+    def on_train_end(self, run_context):
+        self.ema = None
+
+
+class OtherArguments(Callback):
+    def step_end(self, run_context):
+        run_context.original_args()
+
+    def on_train_step_end(self, run_context):
+        super().on_train_step_end(halve)
+
+
+class OfObjects(Callback):
+    def __init__(self):
+        self.rows = np.zeros(1, [("a", object)])
+        self.rows[0]["a"] = BITS
+
+    def on_train_step_end(self, run_context):
+        self.rows[0]["a"] *= 2
+
+
+class OfRecords(Callback):
+    def __init__(self):
+        self.row = np.zeros(1, [("a", np.float32)]).view(np.recarray)[0]
+
+    def on_train_step_end(self, run_context):
+        self.row += 1
+
+
+class Zone(datetime.tzinfo):
+    def utcoffset(self, at):
+        halve(0)
+
+
+class Zoned(Callback):
+    def __init__(self):
+        self.at = datetime.datetime(2026, 1, 1, tzinfo=Zone())
+
+    def on_train_step_end(self, run_context):
+        print(self.at)
+
+
+class PatchedLog(Callback):
+    def __init__(self):
+        self.log = logging.Logger("patched")
+        self.log.info = halve
+
+    def on_train_step_end(self, run_context):
+        self.log.info("a")
+
+
+class WithMeta(Callback, metaclass=AsksItsInstances):
+    def on_train_step_end(self, run_context):
+        print(1)
+
+
 class Property(Callback):
     @property
     def loss(self):
@@ -916,6 +1197,7 @@ class StarArguments(Callback):
 
 
 KINDS = [
+    *(Private, OverData, Weak, OtherArguments, OfObjects, OfRecords, Zoned, PatchedLog, WithMeta),
     *(Property, Setter, HasDescriptor, SetsAttributes, GetsAttributes, GetsMissing, SlotsOf, Enters, InAnotherHook),
     *(AcrossHooks, Given, Averaged, Bound, Hook, Listed, Numbered, NumberInAList, Logged, Decorated, ByClass, ByStatic),
     *(ByChild, MixedIn, Monitor, Calls, ByArgument, ByDefault, Recursive, StarArguments),
@@ -926,7 +1208,7 @@ KINDS = [
 def test_callback_that_may_write_is_not_taken_for_one_that_looks(callback):
     if type(callback) in KINDS:
         type(callback).__init__(callback)
-    assert not only_looks(callback)
+    assert not only_looks(callback, OPTIMIZER)
 
 
 def test_lambdas_are_not_read():
