@@ -22,6 +22,7 @@ from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
 from ckptkit.mindspore.inspect.loops.effects import (
     SEEDS,
+    asked_cells,
     asked_parameters,
     asks_a_clock,
     is_draw,
@@ -109,6 +110,15 @@ def item_given(over: Value) -> Value:
     return Value(target, over.sources | {DATA}, place=over.place, also=also)
 
 
+def given_to(call: Call, at: int) -> list[Value]:
+    """Return what a function gets that is the argument ``at`` of a call: items of the further ones, or each cell."""
+    cells = asked_cells(call.owner.target, call.name) if call.name == "apply" else None
+    if cells is None:
+        return [item_given(one) for one in call.given[at + 1 :]]
+    target, also = choices(cells)
+    return [Value(target, also=also)]
+
+
 def rearranged(call: Call, sources: Sources) -> Value | None:
     """Return what a call gives of the items of a container, in another container or order; None for others.
 
@@ -131,8 +141,9 @@ def rearranged(call: Call, sources: Sources) -> Value | None:
         return Value(type(one.target) if one.target is not UNKNOWN else UNKNOWN, sources)
     if called is itertools.chain:
         return Value([each for one in call.given for each in items_of(one.target, FEW)], sources)
-    parameters = asked_parameters(owner, call.name)
-    return Value(parameters, sources) if parameters is not None else None
+    asked = asked_parameters(owner, call.name)
+    asked = asked if asked is not None or call.name == "apply" else asked_cells(owner, call.name)
+    return Value(asked, sources) if asked is not None else None
 
 
 def _of_dict(call: Call, sources: Sources) -> Value:

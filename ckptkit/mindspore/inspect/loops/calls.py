@@ -24,6 +24,7 @@ from ckptkit.mindspore.inspect.loops.call import (
     DRAWN,
     Call,
     counts_anew,
+    given_to,
     is_seeded,
     item_given,
     item_or_view,
@@ -182,7 +183,7 @@ class Calls:
         for at, value in enumerate(call.arguments):
             if not isinstance(value.target, _FUNCTIONS) or (call.name in _MAKERS and isinstance(value.target, Inline)):
                 continue
-            given = [item_given(one) for one in call.given[at + 1 :]]
+            given = given_to(call, at)
             returned = self.follow(value.target, given, {}, call.scope)
             found |= returned.sources if returned is not None and call.name not in _MAKERS else frozenset()
         return found

@@ -12,15 +12,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, met
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, met, own_attributes
 
 FEW = 8  # lists up to this length are read item by item
 _SAMPLE = 64  # of a longer list, of which one object of each class is read
 VIEWS = ("T", "flat", "mT")  # attributes of an array that share its memory
 VIEW_METHODS = ("asnumpy", "reshape", "ravel", "view", "transpose", "squeeze", "swapaxes")
 _CONTAINERS: tuple[Any, ...] = (list, tuple, deque)
+_CELLS = (nn.CellList, nn.SequentialCell)
 _DATA = (type(None), bool, int, float, complex, str, bytes, np.generic)
 _CHANGED_IN_PLACE = (np.ndarray, Tensor, list, dict, set, deque)
 
@@ -37,7 +38,9 @@ def is_taken(one: Any) -> bool:
 
 
 def items_of(target: Any, most: int) -> list[Any]:
-    """Return the first items of a container, of a dict its values."""
+    """Return the first items of a container, of a dict its values, of a list of cells its cells."""
+    if isinstance(target, _CELLS):
+        return [*itertools.islice((own_attributes(target).get("_cells") or {}).values(), most)]
     base = next((one for one in _CONTAINERS if isinstance(target, one)), None)
     items = dict.values(target) if isinstance(target, dict) else base.__iter__(target) if base is not None else ()
     return [met(one) for one in itertools.islice(items, most)]
@@ -74,6 +77,8 @@ def item_at(target: Any, index: ast.expr) -> tuple[Any, tuple[Any, ...]]:
         key = ast.literal_eval(index)
         if isinstance(target, dict):
             return met(dict.get(target, key, UNKNOWN)), ()
+        if isinstance(target, _CELLS):
+            return items_of(target, _SAMPLE)[key], ()
         base = next((one for one in _CONTAINERS if isinstance(target, one)), None)
         if base is not None:
             return met(base.__getitem__(target, key)), ()

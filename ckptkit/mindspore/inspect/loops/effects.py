@@ -68,6 +68,7 @@ CALLED_BY: Mapping[Any, str] = {
 _OF_THE_SYSTEM = (os.urandom, uuid.uuid4, secrets.token_bytes, secrets.token_hex, secrets.randbelow, secrets.randbits)
 _LOADS = re.compile(r"load|restore|resume|read|open")
 _ASKS = ("get_parameters", "trainable_params", "untrainable_params", "parameters_dict", "parameters_and_names")
+_ASKS_CELLS = ("cells", "cells_and_names", "name_cells", "apply")
 _CLOCKS = (time, datetime.datetime, datetime.date)
 _OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 
@@ -113,6 +114,19 @@ def asked_parameters(owner: Any, name: str) -> Any:
     if name == "parameters_dict":
         return {first.name: first}
     return [(first.name, first)] if name == "parameters_and_names" else [first]
+
+
+def asked_cells(owner: Any, name: str) -> Any:
+    """Return what such a call of MindSpore's code gives, with one cell of each class; None for others."""
+    if not isinstance(owner, nn.Cell) or name not in _ASKS_CELLS or is_users(in_class(type(owner), name).__module__):
+        return None
+    is_deep = name in ("cells_and_names", "apply")
+    inner = nn.Cell.cells_and_names(owner) if is_deep else (own_attributes(owner).get("_cells") or {}).items()
+    by_class = {type(one): (place, one) for place, one in inner if one is not None}
+    found = sorted(by_class.values(), key=lambda each: not is_users(type(each[1]).__module__))
+    if name == "name_cells":
+        return dict(found)
+    return found if name == "cells_and_names" else [one for _, one in found]
 
 
 def changes(name: str, owner: Any) -> bool:

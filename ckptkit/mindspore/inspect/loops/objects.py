@@ -79,11 +79,13 @@ class Objects:
         return self.is_known(owner) or (id(owner) in self._stored and name in self._stored[id(owner)].names)
 
     def is_plain(self, one: Any) -> bool:
-        """Return whether ``one`` is an object of the user's, whose plain attributes no checkpoint holds."""
+        """Return whether ``one`` is an object whose plain attributes no checkpoint holds: the user's, or any cell."""
         if one is UNKNOWN or isinstance(one, _NO_ATTRIBUTES) or self.is_known(one):
             return False
         # Functions and classes have attributes too.
         home = one if isinstance(one, (type, types.FunctionType)) else type(one)
+        if issubclass(type(one), nn.Cell):
+            return True
         return any(home is one for one in _NAMESPACES) or is_users(getattr(home, "__module__", "builtins"))
 
     def is_of_library(self, one: Any) -> bool:
