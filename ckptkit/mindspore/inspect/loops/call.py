@@ -25,10 +25,12 @@ from ckptkit.mindspore.inspect.loops.effects import (
     asked_cells,
     asked_parameters,
     asks_a_clock,
+    changes,
     is_draw,
     is_ours,
     loads,
     makes_new,
+    writes_state,
 )
 from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, TIMED, Scope, Sources, Value, together
 
@@ -108,6 +110,13 @@ def item_given(over: Value) -> Value:
     """Return what a function gets that is called for each item."""
     target, also = one_of(over)
     return Value(target, over.sources | {DATA}, place=over.place, also=also)
+
+
+def changes_stored(call: Call, is_named: bool) -> bool:
+    """Return whether the call changes what checkpoints hold; ``is_named`` says that they hold its object."""
+    return writes_state(call.called.target, call.name) or (
+        is_named and (call.name == "step" or changes(call.name, call.owner.target))
+    )
 
 
 def given_to(call: Call, at: int) -> list[Value]:

@@ -23,6 +23,7 @@ from ckptkit.mindspore.inspect.loops.arguments import bind, bind_fields
 from ckptkit.mindspore.inspect.loops.call import (
     DRAWN,
     Call,
+    changes_stored,
     counts_anew,
     given_to,
     is_seeded,
@@ -44,7 +45,6 @@ from ckptkit.mindspore.inspect.loops.effects import (
     is_ours,
     outputs,
     trains,
-    writes_state,
 )
 from ckptkit.mindspore.inspect.loops.flow import (
     DATA,
@@ -138,7 +138,7 @@ class Calls:
         computing = unknown and computes(call.called.target, call.owner.target, call.name)
         self._steer(call, trains=unknown and trains(call.called.target, call.name), computes=computing)
         marks = marks_of(call, computes=computing)
-        if is_draw(call.called.target) or (unknown and writes_state(call.called.target, call.name)):
+        if is_draw(call.called.target) or (unknown and changes_stored(call, self._objects.is_named(call.owner.target))):
             self.late(node, scope)
         for one in (*self.hooks, *held_by(call.called.target)) if computing else ():
             inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * 8, {}, scope)
