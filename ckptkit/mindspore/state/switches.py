@@ -1,4 +1,4 @@
-"""Stores and restores what a loop switches while it trains: ``requires_grad``, and cells in evaluation mode.
+"""Stores and restores what a loop switches: ``requires_grad``, modes of cells, and options of parameter groups.
 
 Guarantees: a resumed training has the switches of the interrupted one at the save, whatever the script sets before its
 loop. A compiled graph keeps the modes that it was compiled with, so in GRAPH the modes of the first micro-step are
@@ -19,6 +19,7 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.errors import ResumeError
+from ckptkit.mindspore.parameters.roles import optimizers_of
 from ckptkit.mindspore.state.compatibility import some
 
 _log = logging.getLogger("ckptkit")
@@ -53,6 +54,7 @@ class Switches:
         self._parameters = {one.name: one for one in parameters}
         # `Parameter.requires_grad` reads param_info; reading it directly takes a third of the time.
         self._infos = [one.param_info for one in self._parameters.values()]
+        self._groups = [group for one in optimizers_of(cells) for group in getattr(one, "param_groups", ())]
         self._prefix = f"{name}/" if name else ""
         self._restored: Mapping[str, Any] | None = None
         self._begun_at: int | None = None
@@ -84,7 +86,11 @@ class Switches:
         """Return what a checkpoint stores; ``by_model`` says that ``Model`` sets the modes before each micro-step."""
         still = [*itertools.compress(self._parameters, map(operator.not_, map(_requires_grad, self._infos)))]
         graph = mode_in_force() == "GRAPH"
-        return {"without_grad": still, "evaluating": self._compiled if graph else self._names(by_model=by_model)}
+        return {
+            "without_grad": still,
+            "evaluating": self._compiled if graph else self._names(by_model=by_model),
+            "groups": [] if graph else [_options_of(group) for group in self._groups],  # a graph keeps the first ones
+        }
 
     def load(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
         """Continue from what `record` returned, or None if nothing was stored, after ``delivered`` batches."""
@@ -98,7 +104,11 @@ class Switches:
         """Undo what the script has set since `load`; does nothing after `trained`."""
         if self._restored is None:
             return
-        changed = self._put_gradients(self._restored["without_grad"]) + self._put_modes(self._restored["evaluating"])
+        changed = [
+            *self._put_gradients(self._restored["without_grad"]),
+            *self._put_modes(self._restored["evaluating"]),
+            *self._put_options(self._restored.get("groups", [])),
+        ]
         if changed:
             _log.warning(
                 "%s: restored to the value at the save, which is not what the script set before its loop. To "
@@ -154,6 +164,15 @@ class Switches:
                     changed += [f"{prefix}{name or type(cell).__name__}"] if was_set else []
         return [f"set_train of {self._prefix}{name}" for name in sorted(changed)]
 
+    def _put_options(self, recorded: Sequence[Mapping[str, Any]]) -> list[str]:
+        changed = []
+        for place, (group, options) in enumerate(zip(self._groups, recorded, strict=False)):
+            now = _options_of(group)
+            for name in sorted(name for name in now.keys() & options.keys() if now[name] != options[name]):
+                group[name] = tuple(options[name]) if isinstance(group[name], tuple) else options[name]
+                changed.append(f"{name} of parameter group {self._prefix}{place}")
+        return changed
+
     def _modes(self) -> list[_Modes]:
         """Return the modes of each network: of each cell whether it trains, or None if all do."""
         return [None if all(map(_training, cells)) else tuple(map(_training, cells)) for cells in self._cells]
@@ -181,6 +200,21 @@ class Switches:
         """Yield each network's cells by name, and what their names begin with."""
         for place, network in enumerate(self._networks):
             yield f"{place}:" if place else "", network
+
+
+def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers, texts and pairs of numbers in a parameter group of `mindspore.experimental.optim`.
+
+    Its learning rate is a parameter, which the checkpoint has as such.
+    """
+    values = {name: list(one) if isinstance(one, tuple) else one for name, one in group.items()}
+    return {name: one for name, one in values.items() if _is_option(one)}
+
+
+def _is_option(one: Any) -> bool:
+    if type(one) is list:
+        return all(type(each) in (bool, int, float) for each in one) and bool(one)
+    return type(one) in (bool, int, float, str, type(None))
 
 
 def _evaluates(modes: _Modes) -> bool:

@@ -27,6 +27,7 @@ from ckptkit.mindspore.inspect.sequential import cells_of
 
 _NAMESPACES = (types.SimpleNamespace, threading.local, argparse.Namespace)
 LAYERS = "its layers"  # the name of the cells in a cell
+_STORED = ("param_groups",)  # of optimizers, by `ckptkit.mindspore.state.switches`
 _MOST = 20_000  # objects that are known
 _CODE = (types.ModuleType, types.MethodType)
 _NO_ATTRIBUTES = (ms.Tensor, ds.Dataset, *_CODE)
@@ -160,7 +161,7 @@ class Objects:
         """Return whether ``owner`` is plain, and the attribute of that name is not what every cell has, or a buffer."""
         if not self.is_plain(owner) or self.stores(owner, name):
             return False
-        return not isinstance(owner, nn.Cell) or (name not in BARE and name not in (owner._buffers or ()))
+        return not isinstance(owner, nn.Cell) or name not in (*BARE, *(owner._buffers or ()), *_STORED)
 
     def changed(self, owner: Any, place: Place) -> None:
         """Record a change of an attribute; in PYNATIVE mode, calls of its cell read it."""

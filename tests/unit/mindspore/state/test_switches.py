@@ -5,6 +5,7 @@ from __future__ import annotations
 import mindspore as ms
 import pytest
 from mindspore import amp, nn
+from mindspore.experimental import optim
 from mindspore.train import Callback
 from support.training import (
     SIZE,
@@ -248,3 +249,51 @@ def test_network_that_stays_in_evaluation_resumes_so(tmp_path, caplog, until):
     job("cut").run(until)
     found = job("cut").run()
     assert (found == {step: one for step, one in expected.items() if step > until}) == (until != 3)
+
+
+class Groups:
+    """A loop with an optimizer of `mindspore.experimental`, whose options it changes as in ported code."""
+
+    def __init__(self, root, kind, change):
+        begin_process()
+        self.network = Mlp().set_train()
+        self.optimizer = kind(self.network.trainable_params())
+        self.batches = ck.data.resumable(pipeline(), 1)
+        self.state = ck.StateManager([self.network, self.optimizer], self.batches, strict=True)
+        self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
+        self.change, self.steps = change, {}
+
+    def run(self, until=None):
+        gradients = ms.value_and_grad(self.network, None, self.optimizer.parameters)
+        with self.manager as manager:
+            manager.restore(self.state)
+            for x, y in self.batches:
+                self.optimizer(gradients(x, y)[1])
+                for group in self.optimizer.param_groups:
+                    self.change(group)
+                manager.step(self.state)
+                number = self.state.progress().batches_delivered
+                self.steps[number] = digest(self.network)
+                if number == until:
+                    break
+        return self.steps
+
+
+def decay_less(group):
+    group["weight_decay"] *= 0.5
+
+
+def remember_longer(group):
+    group["betas"] = (min(0.99, group["betas"][0] + 0.01), group["betas"][1])
+
+
+@pytest.mark.parametrize("change", [decay_less, remember_longer])
+def test_options_of_parameter_groups_are_stored(tmp_path, caplog, change):
+    def job(root):
+        return Groups(tmp_path / root, lambda weights: optim.Adam(weights, lr=0.01, weight_decay=0.1), change)
+
+    expected = job("whole").run()
+    job("cut").run(5)
+    caplog.clear()
+    assert job("cut").run() == {step: one for step, one in expected.items() if step > 5}
+    assert "of parameter group 0: restored to the value at the save" in caplog.text
