@@ -46,9 +46,11 @@ class Proof(Protocol):
 
     Attributes:
         knows_optimizer: Whether the optimizer is MindSpore's, with a parameter for its learning rate.
+        may_end: Whether some code ends the training.
     """
 
     knows_optimizer: bool
+    may_end: bool
 
     def spend(self) -> None:
         """Count an expression or a statement."""
@@ -138,6 +140,7 @@ class Call:
             case ast.Raise(exc=ast.Call(keywords=[]) as made, cause=None):
                 require(_is_error(self._value(made.func).one))
                 self._together(*made.args)
+                self._proof.may_end = True
             case ast.Try():
                 kinds = [part for each in one.handlers if each.type is not None for part in _parts(each.type)]
                 require(all(_is_error(self._value(each).one) for each in kinds))
@@ -146,6 +149,7 @@ class Call:
                 self._block([part for each in (one.body, *inner, one.orelse, one.finalbody) for part in each])
             case ast.Assert():
                 self._together(one.test, one.msg)
+                self._proof.may_end = True
             case ast.Pass() | ast.Break() | ast.Continue():
                 pass
             case _:
@@ -297,6 +301,7 @@ class Call:
         given = [self._value(each.value if isinstance(each, ast.Starred) else each) for each in one.args]
         by_name = {str(each.arg): self._value(each.value) for each in one.keywords}
         owner = called.owner
+        self._proof.may_end |= type(called.one) is str and called.one == "request_stop"
         if owner is not None and isinstance(called.one, str):
             return self._argument(one) if owner.kinds == {PARAMS} else called_method(owner, called.one, given, by_name)
         known = called_function(called.one, given, by_name, starred=bool(starred)) if owner is None else None

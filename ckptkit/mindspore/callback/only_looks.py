@@ -47,6 +47,16 @@ def only_looks(callback: Callback, optimizer: object = None) -> bool:
     return True
 
 
+def is_idle(callback: Callback) -> bool:
+    """Return whether ``callback`` is proven to have no effect on training: it only looks, and never ends it."""
+    try:
+        proof = _Proof(callback, None)
+        proof.read()
+    except Exception:  # noqa: BLE001 - as above
+        return False
+    return not proof.may_end
+
+
 class _Proof:
     """Reads all hooks of one callback, again until the kinds of its attributes stay."""
 
@@ -58,6 +68,7 @@ class _Proof:
         self._bodies: dict[types.CodeType, Sequence[ast.stmt]] = {}
         self._kinds: dict[str, frozenset[str]] = {}  # of the attributes that are read or written
         self._functions: list[types.CodeType] = []
+        self.may_end = False
         self._left = _MOST
 
     def read(self) -> None:

@@ -17,6 +17,7 @@ from mindspore.train import Callback, LearningRateScheduler
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.mindspore.callback.only_looks import is_idle
 from ckptkit.mindspore.callback.parameter_writers import may_write_in_window
 from ckptkit.mindspore.callback.step_metrics import loss_of, norm_of
 from ckptkit.mindspore.callback.stopping import hold_back, may_stop
@@ -73,7 +74,7 @@ class TrainingSession:
         # Ranks may have different callbacks, such as a log in rank 0 only. If none in any rank can stop, later steps
         # need no agreement.
         self._may_stop = self.manager.agree(any(may_stop(one) for one in callbacks))
-        self._other_callbacks.bind(callbacks, self._state.stateful_objects(), self._state.has_all_of)
+        self._other_callbacks.bind(callbacks, self._state.stateful_objects(), self._state.has_all_of, is_idle)
         self._state.judge_callbacks(callbacks)
         self._refuse_late_callbacks(list(params.list_callback), me)
         if params.optimizer is None:

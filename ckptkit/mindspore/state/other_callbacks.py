@@ -26,6 +26,7 @@ from ckptkit.mindspore.state.holders import Stateful, fits
 _log = logging.getLogger("ckptkit")
 
 _MOST_NAMES = 5
+_BEGIN = frozenset(("step_begin", "on_train_step_begin"))
 # What no method assigns again is the same in each start, unless it is an object that can change itself.
 _CONFIGURATION = (type(None), bool, int, float, str, bytes, timedelta, PurePath)
 
@@ -51,13 +52,20 @@ class OtherCallbacks:
         self.others: list[Callback] = []
         self._loaded: Mapping[str, Any] | None = None
 
-    def bind(self, callbacks: Sequence[Callback], given: Sequence[object], stored: Callable[[nn.Cell], bool]) -> None:
+    def bind(
+        self,
+        callbacks: Sequence[Callback],
+        given: Sequence[object],
+        stored: Callable[[nn.Cell], bool],
+        is_idle: Callable[[Callback], bool] = lambda _: False,
+    ) -> None:
         """Register the callbacks of this training; warn of those whose state would be lost.
 
         Args:
             callbacks: All except `CheckpointCallback`.
             given: Objects that are stored by name.
             stored: Whether the checkpoints have all parameters of a cell.
+            is_idle: Whether a callback can have no effect on training.
         """
         self._adapted = {}
         self.others = [one for one in callbacks if _adapted_kind(one) is None]
@@ -67,6 +75,8 @@ class OtherCallbacks:
                 nth = sum(name.partition("#")[0] == kind.__name__ for name in self._adapted) + 1
                 self._adapted[kind.__name__ if nth == 1 else f"{kind.__name__}#{nth}"] = callback
             kept = [] if any(callback is one for one in given) else _kept(callback, stored)
+            if not any(callback is one for one in given) and not is_idle(callback):
+                kept += _late(callback)
             if kept:
                 shown = [*kept[:_MOST_NAMES], *["..."] * (len(kept) > _MOST_NAMES)]
                 _log.warning(
@@ -127,11 +137,21 @@ def _kept(callback: Callback, stored: Callable[[nn.Cell], bool]) -> list[str]:
     ]
 
 
+def _late(callback: Callback) -> list[str]:
+    """Return the names of what hooks will keep that is not there yet; what a step begins with is of that step alone."""
+    assigned = assigned_in_methods(type(callback)) or {}
+    if _adapted_kind(callback) is not None or type(callback).__module__.partition(".")[0] == "mindspore":
+        return []
+    return sorted(
+        name for name, hooks in assigned.items() if name not in vars(callback) and not _BEGIN.issuperset(hooks)
+    )
+
+
 def _way_out(callback: Callback, kept: Sequence[str]) -> str:
     name = type(callback).__name__.lower()
     if isinstance(callback, Stateful):
         return f"pass it by name: stateful={{'{name}': it}}"
-    if all(fits(getattr(callback, one)) for one in kept):
+    if all(hasattr(callback, one) and fits(getattr(callback, one)) for one in kept):
         return f"pass it by name: stateful={{'{name}': ckptkit.attributes(it, {str(kept)[1:-1]})}}"
     return f"give it state_dict() and load_state_dict(), and pass it by name: stateful={{'{name}': it}}"
 

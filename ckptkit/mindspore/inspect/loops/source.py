@@ -17,6 +17,7 @@ from typing import Any
 from ckptkit.mindspore.inspect.attributes import in_class, is_users
 from ckptkit.mindspore.inspect.bytecode import functions_of
 
+_ASKING = ("hasattr", "getattr", "isinstance", "type")  # functions that do not change their first argument
 TRIES: tuple[type[ast.stmt], ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))  # Python 3.10 has only one
 
 
@@ -70,12 +71,13 @@ def returns_one(body: Sequence[ast.stmt]) -> bool:
     return len(found) == 1 and isinstance(body[-1], ast.Return)
 
 
-def assigned_in_methods(kind: type) -> frozenset[str] | None:
-    """Return the attributes that methods of the user's assign to their object, ``__init__`` left out.
+def assigned_in_methods(kind: type) -> Mapping[str, Collection[str]] | None:
+    """Return the attributes that methods of the user's assign to their object, each with the names of the methods.
 
-    Returns None if that cannot be told: a method has no source, or gives its object to other code.
+    ``__init__`` is left out. Returns None if that cannot be told: a method has no source, or gives its object to other
+    code.
     """
-    found: set[str] = set()
+    found: dict[str, set[str]] = {}
     for one in kind.__mro__:
         for name, method in vars(one).items() if is_users(one.__module__) else ():
             for function, _ in functions_of(method) if name != "__init__" and not isinstance(method, type) else ():
@@ -83,8 +85,9 @@ def assigned_in_methods(kind: type) -> frozenset[str] | None:
                 names = _assigned_to(function.__code__.co_varnames[:1], body)
                 if not body or names is None:
                     return None
-                found |= names
-    return frozenset(found)
+                for each in names:
+                    found.setdefault(each, set()).add(name)
+    return found
 
 
 def stored_by(kind: type) -> frozenset[str] | None:
@@ -120,6 +123,8 @@ def _assigned_to(names: Collection[str], body: Sequence[ast.stmt]) -> set[str] |
             owners.add(one.value)
             if not isinstance(one.ctx, ast.Load):
                 found.add(one.attr)
+        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id in _ASKING:
+            owners.update(one.args[:1])
     escapes = any(isinstance(one, ast.Name) and one.id in names and one not in owners for one in ast.walk(whole))
     return None if escapes else found
 

@@ -207,7 +207,6 @@ class Guarded(Callback):
             loss = float(loss)
         except (TypeError, ValueError):
             loss = float("nan")
-        assert loss < 1e9, f"the loss is {loss}"
         self.table.writerow({"loss": loss})
         with open("none", "w") as file:
             json.dump({"loss": loss}, file, indent=2)

@@ -24,6 +24,7 @@ from support.training import (
 import ckptkit as ck
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.tree import decode_tree, encode_tree
+from ckptkit.mindspore.callback.only_looks import is_idle
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 
 EPOCHS = 7
@@ -520,3 +521,43 @@ def test_two_callbacks_of_one_class_are_kept_apart():
     companions = OtherCallbacks()
     companions.bind([stopping(), stopping(), stopping()], [], none_stored)
     assert list(companions.state_dict()) == ["EarlyStopping", "EarlyStopping#2", "EarlyStopping#3"]
+
+
+class SumsEpochs(Callback):
+    """Has no attribute before its first epoch."""
+
+    def on_train_epoch_begin(self, run_context):
+        self.total = 0.0
+
+    def on_train_step_begin(self, run_context):
+        self.at = run_context.original_args().cur_step_num
+
+    def on_train_step_end(self, run_context):
+        self.total += float(run_context.original_args().net_outputs.asnumpy())
+
+
+class Ends(SumsEpochs):
+    def on_train_epoch_end(self, run_context):
+        if self.total < 1.0:
+            run_context.request_stop()
+
+
+class Writes(SumsEpochs):
+    def on_train_epoch_end(self, run_context):
+        run_context.original_args().optimizer.learning_rate.set_data(ms.Tensor(self.total))
+
+
+class Lazy(Writes):
+    def on_train_step_end(self, run_context):
+        if not hasattr(self, "mean"):
+            self.mean = 0.0
+        self.mean *= 0.9
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [(SumsEpochs, ""), (Ends, "total"), (Writes, "total"), (Lazy, "mean, total")]
+)
+def test_what_hooks_keep_later_is_named_if_it_matters(kind, names, shown):
+    OtherCallbacks().bind([kind()], [], none_stored, is_idle)
+    assert ("may keep state" in shown()) == bool(names)
+    assert f"not in the checkpoints: {names}." in shown() or not names
