@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 import mindspore.dataset as ds
 from mindspore import nn
 
+from ckptkit.mindspore.inspect.arrays import arrays_of
 from ckptkit.mindspore.inspect.cells import find_in_cells, left_out
 from ckptkit.mindspore.inspect.constants import constants_in_callbacks, constants_in_loops
 from ckptkit.mindspore.inspect.finding import Finding
@@ -21,6 +22,7 @@ from ckptkit.mindspore.inspect.pipelines import find_in_pipeline
 
 __all__ = [
     "Finding",
+    "arrays_of",
     "constants_in_callbacks",
     "constants_in_loops",
     "find",

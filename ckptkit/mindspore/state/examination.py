@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import mindspore as ms
 from mindspore import nn
@@ -21,6 +21,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.inspect import (
     Finding,
+    arrays_of,
     constants_in_callbacks,
     constants_in_loops,
     find,
@@ -146,6 +147,23 @@ class Examination:
             raise ResumeError(f"strict=True refuses what cannot be resumed exactly: {why}, or allow it: strict=False")
         _log.warning("A resumed run may not be bit-exact: %s", why)
         self._told_of_buffers = True
+
+    def arrays(self) -> dict[str, str]:
+        """Return digests of the arrays that the script has made, and that no checkpoint holds."""
+        named = {id(one) for one in self._sources.objects()}
+        variables = () if self._sources.by_model() else loop_variables()
+        unnamed = ((place, one) for place, one in variables if id(one) not in named)
+        return arrays_of(self._sources.every_cell(), unnamed)
+
+    def judge_arrays(self, begun_with: Mapping[str, str]) -> None:
+        """Report arrays that are not those with which the run began; ResumeError if ``strict`` refuses it."""
+        now = self.arrays() if begun_with else {}
+        other = sorted(name for name, digest in begun_with.items() if now.get(name, digest) != digest)
+        if other:
+            self.judge_doubt(
+                f"{some(other)}: not the values with which the run began, and no checkpoint has those. If training "
+                "uses them, seed what draws them (ms.set_seed, np.random.seed) before, or keep them in a Parameter"
+            )
 
     def judge_doubt(self, doubt: str | None) -> None:
         """Report ``doubt``, if there is one; ResumeError if ``strict`` refuses it."""

@@ -77,6 +77,8 @@ class Restore:
             )
         left = sources.counting.check(contents, state["train"], worlds if self._elastic else None)
         self._examination.judge()
+        self._examination.judge_arrays(state["train"]["arrays"] or {})
+        sources.arrays = state["train"]["arrays"] or {}
         sources.cycle_start = None
         self._restored = None
         sources.counting.fence()

@@ -17,7 +17,17 @@ from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 
 _SECTIONS = ("rng", "data", "train", "user")
-_TRAIN_KEYS = {"cell", "ended", "accumulation", "global_step_at_start", "first_world", "mode", "switches", "rates"}
+_TRAIN_KEYS = {
+    "cell",
+    "ended",
+    "accumulation",
+    "global_step_at_start",
+    "first_world",
+    "mode",
+    "switches",
+    "rates",
+    "arrays",
+}
 
 
 def captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:
@@ -39,7 +49,7 @@ def decoded(contents: Contents) -> dict[str, Any]:
         state = {name: decode_tree(section, contents.state_tensors) for name, section in sections.items()}
     except ValueError as error:
         raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
-    for unsaid in ("mode", "switches", "rates"):
+    for unsaid in ("mode", "switches", "rates", "arrays"):
         state["train"].setdefault(unsaid, None)
     # A run that has known only one world may omit it.
     first_world = state["train"].setdefault("first_world", contents.world_size)

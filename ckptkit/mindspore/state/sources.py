@@ -54,6 +54,7 @@ class Sources:
         prepared: Whether a start has prepared data and switches.
         cycle_start: State at the start of the running cycle, if it is kept.
         began_with: Digests of the parameters as a loop of `resumable` found them.
+        arrays: Digests of the script's arrays as the run began.
     """
 
     cell: nn.Cell
@@ -73,6 +74,7 @@ class Sources:
     prepared: bool = False
     cycle_start: CycleStart | None = None
     began_with: Mapping[str, str] = field(default_factory=dict)
+    arrays: Mapping[str, str] = field(default_factory=dict)
 
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
@@ -137,6 +139,7 @@ class Sources:
                 "mode": mode_in_force(),
                 "switches": self.own_switches.record(by_model=self.by_model()),
                 "rates": self.rates,
+                "arrays": self.arrays,
                 **self.counting.record(),
             },
             "user": {name: one.state_dict() for name, one in self.stateful.items()},

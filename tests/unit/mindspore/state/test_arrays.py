@@ -1,0 +1,96 @@
+"""Arrays that a script draws without a seed are others after a restart: that is named before the resumed training."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from mindspore.train import Model
+from support.training import adam, begin_process, checkpoints, pipeline
+
+import ckptkit as ck
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.inspect import arrays_of
+
+SAID = "not the values with which the run began"
+
+
+class Masked(nn.Cell):
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = mask
+        self.out = nn.Dense(6, 3)
+
+    def construct(self, x, y):
+        return ops.square(self.out(x * self.mask) - y).mean()
+
+
+def drawn(seed):
+    return ms.Tensor(np.random.default_rng(seed).normal(size=6).astype(np.float32))
+
+
+def life(root, mask, noise, *, strict=False):
+    begin_process()
+    network = Masked(mask)
+    cell = ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2).set_train()
+    batches = ck.data.resumable(pipeline(), epochs=1)
+    state = ck.StateManager(cell, batches, strict=strict)
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")) as manager:
+        point = manager.restore(state)
+        for x, y in batches:
+            cell(x + noise, y)
+            manager.step(state)
+            if cell.counters.micro_steps == point.batches_delivered + 2:
+                break
+
+
+@pytest.mark.parametrize(
+    ("again", "named"),
+    [((1, 2), ""), ((3, 2), "network.mask"), ((1, 3), "life(): noise"), ((4, 5), "life(): noise, network.mask")],
+)
+def test_array_that_is_another_one_is_named(root, caplog, again, named):
+    life(root, drawn(1), drawn(2))
+    assert SAID not in caplog.text
+    life(root, *map(drawn, again))
+    assert (f"{named}: {SAID}" in caplog.text) == bool(named)
+    life(root, *map(drawn, again))  # it is compared with the run's beginning, not with the last start
+    assert caplog.text.count(SAID) == 2 * bool(named)
+
+
+def test_strict_refuses_it(root):
+    life(root, drawn(1), drawn(2), strict=True)
+    with pytest.raises(ResumeError, match=SAID):
+        life(root, drawn(1), drawn(3), strict=True)
+
+
+def test_array_in_a_cell_of_a_model_is_named(root, caplog):
+    for seed in (1, 2):
+        begin_process()
+        network = Masked(drawn(seed))
+        model = Model(ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2))
+        checkpoints(root).train(model, seed, pipeline())
+    assert f"network.mask: {SAID}" in caplog.text
+
+
+def test_what_is_compared():
+    """No single numbers, which may be times, no texts and no parameters; of long values the beginning."""
+    order = [3, 1, 2]
+    values = {
+        "order": order,
+        "pairs": [(np.ones(3), np.zeros(2)), (np.ones(3), np.zeros(2))],
+        "large": np.zeros((1 << 20, 4), np.uint8),
+        "number": 3.0,
+        "text": "a",
+        "names": ["a", "b"],
+        "one": [1],
+        "objects": np.array([{}], dtype=object),
+        "parameter": ms.Parameter(np.ones(3, np.float32)),
+        "large tensor": ms.Tensor(np.zeros(1 << 20, np.float32)),
+    }
+    found = arrays_of([], values.items())
+    assert found.keys() == {"order", "pairs", "large"}
+    order.reverse()
+    values["large"][0, 0] = 1
+    again = arrays_of([], values.items())
+    assert {name for name, digest in again.items() if digest != found[name]} == {"order", "large"}
