@@ -12,6 +12,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import mindspore as ms
+
 from ckptkit.mindspore.callback.harmless import (
     ANY,
     CONTAINER,
@@ -36,7 +38,6 @@ from ckptkit.mindspore.callback.harmless import (
     of,
     require,
 )
-from ckptkit.mindspore.inspect.attributes import is_users
 
 _MISSING = object()
 
@@ -83,6 +84,7 @@ class Call:
         code = function.__code__
         self._names = {*code.co_varnames, *code.co_cellvars}
         self._locals: dict[str, Value] = {}
+        self._is_inner = False  # within a comprehension
         self._returned: frozenset[str] = frozenset((PLAIN,))
 
     def run(self, given: Sequence[Value], by_name: Mapping[str, Value]) -> Value:
@@ -250,17 +252,18 @@ class Call:
 
     def _comprehension(self, generators: Sequence[ast.comprehension], *made: ast.expr) -> None:
         """Read a comprehension; its variables hide others of these names within it only."""
-        before = self._names, self._locals
-        self._names, self._locals = {*self._names}, {**self._locals}
+        self._readable(generators[0].iter)
+        before = self._names, self._locals, self._is_inner
+        self._names, self._locals, self._is_inner = {*self._names}, {**self._locals}, True
         for each in generators:
-            self._readable(each.iter)
+            self._together(*([each.iter] if each is not generators[0] else []))
             inner = {part.id for part in ast.walk(each.target) if isinstance(part, ast.Name)}
             self._names |= inner
             self._locals |= dict.fromkeys(inner, Value(ANY))
             require(all(isinstance(part, (ast.Name, ast.Tuple, ast.expr_context)) for part in ast.walk(each.target)))
             self._together(*each.ifs)
         self._together(*made)
-        self._names, self._locals = before
+        self._names, self._locals, self._is_inner = before
 
     def _compared(self, one: ast.Compare) -> Value:
         """Read a comparison; ``is`` may ask about anything."""
@@ -274,6 +277,7 @@ class Call:
         """Return the name that a private attribute has in its class."""
         if not name.startswith("__") or name.endswith("__"):
             return name
+        require(not self._is_inner)  # another code object has the name then
         found = [one for one in self._function.__code__.co_names if one.startswith("_") and one.endswith(name)]
         require(len(found) == 1 and found != [name])
         return found[0]
@@ -338,8 +342,8 @@ class Call:
         require(len(one.args) == 2 and not one.keywords)
         self._readable(one.args[0])
         kinds = [self._value(each).one for each in _parts(one.args[1])]
-        # A metaclass of the user's may do anything when it is asked.
-        require(all(issubclass(type(each), type) and not is_users(type(each).__module__) for each in kinds))
+        # A metaclass, or an abstract class, may ask the user's code.
+        require(all(type(each) is type or each is ms.Tensor or each is ms.Parameter for each in kinds))
         return of(PLAIN)
 
 

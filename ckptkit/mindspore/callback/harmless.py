@@ -101,6 +101,7 @@ _OF_TYPES: Mapping[type, str] = {
     **dict.fromkeys((csv.DictWriter, type(csv.writer(io.StringIO()))), TABLE),
     io.TextIOWrapper: FILE,
 }
+_OF_BARS = ("n", "last_print_n", "initial", "total", "unit_scale")
 _BARS = ("tqdm.std", "tqdm.asyncio", "tqdm.notebook")
 
 # Functions that write to none of their arguments, by what they return.
@@ -189,13 +190,22 @@ def _kind_of(one: Any) -> str:
         require(not one.dtype.hasobject)
         return ARRAY
     if kind is ms.Tensor or kind is ms.Parameter:
+        require(not _has_functions(one))
         return TENSOR
     output = output_of(kind)
     if output is not None:
-        require(output != LOGGER or not vars(one).keys() & set(OUTPUT[LOGGER]))
+        require(not _has_functions(one))
+        # A bar adds to the numbers that it was given in place.
+        require(output != BAR or all(_is_in(type(vars(one).get(name)), _PLAIN) for name in _OF_BARS))
         return output
     require(_is_in(kind, _CONTAINERS))
     return CONTAINER
+
+
+def _has_functions(one: Any) -> bool:
+    """Return whether the object has functions of its own, which may take the place of its methods."""
+    own = getattr(one, "__dict__", {})
+    return any(_is_in(type(each), (types.FunctionType, types.MethodType)) for each in own.values())
 
 
 def _is_in(one: Any, some: Iterable[Any]) -> bool:
@@ -229,7 +239,10 @@ def named(one: Any) -> Value:
     kinds = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, np.ufunc, type(np.mean))
     if _is_in(type(one), kinds) or issubclass(type(one), type):
         return Value(one=one)
-    return of(FILE) if one is sys.stdout or one is sys.stderr else Value(kinds_of(one))
+    if one is sys.stdout or one is sys.stderr:
+        return of(FILE)
+    found = kinds_of(one)
+    return Value(found | ANY if found <= READ else found)  # other code may give the name another value
 
 
 def attribute_of(owner: Value, name: str) -> Value:
@@ -280,6 +293,7 @@ def called_method(owner: Value, name: str, given: Sequence[Value], by_name: Mapp
     output = owner.kinds & OUTPUT.keys()
     if output:
         require(is_output(owner, *output) and all(name in OUTPUT[kind] for kind in output))
+        require(BAR not in output or all(each.kinds <= {PLAIN, FRESH} for each in given))
         return of(PLAIN)
     having = [kind for kind in owner.kinds if kind in READ and _has(kind, name)]
     require(owner.kinds <= READ and (bool(having) or not owner.kinds) and (not by_name or having == [PLAIN]))
@@ -315,7 +329,8 @@ def called_function(  # noqa: PLR0911 - one return per kind of function, as in a
         require(by_name.keys() <= {"sep", "end", "flush", "file"} and all(each.is_readable for each in given))
         return of(PLAIN)
     if issubclass(type(target), type) and output_of(target) == BAR:
-        require(readable and by_name.keys() <= {"total", "desc", "unit", "ncols", "leave", "disable", "initial"})
+        require(all(each.one is None and each.kinds <= {PLAIN} for each in (*given, *by_name.values())))
+        require(by_name.keys() <= {"total", "desc", "unit", "ncols", "leave", "disable", "initial"})
         return of(BAR)
     if target is csv.writer or target is csv.DictWriter:
         require(is_output(first, FILE) and all(each.is_readable for each in (*given[1:], *by_name.values())))
@@ -334,5 +349,6 @@ def called_function(  # noqa: PLR0911 - one return per kind of function, as in a
     for kinds, functions in _RETURNS.items():
         if _is_in(target, functions):
             require(readable and by_name.keys() <= set(_NAMED))
+            require(target is not os.getenv or all(each.kinds <= {PLAIN} for each in given))  # it returns its default
             return Value(kinds)
     return None

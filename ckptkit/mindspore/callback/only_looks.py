@@ -8,6 +8,7 @@ that this is not known. Reads source and objects, and runs nothing of the user's
 from __future__ import annotations
 
 import ast
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -133,7 +134,8 @@ class _Proof:
 
     def call(self, function: types.FunctionType, given: Sequence[Value], by_name: Mapping[str, Value]) -> Value:
         """Read a function of the user's; return what it returns."""
-        if vars(Callback).get(function.__name__) is function:
+        own = vars(sys.modules[Callback.__module__])
+        if vars(Callback).get(function.__name__) is function and function.__globals__ is own:
             require([one.kinds for one in given] == [{SELF}, {CONTEXT}] and not by_name)
             return of(PLAIN)  # does nothing, or calls another hook
         code = function.__code__

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import csv
 import datetime
@@ -805,6 +806,91 @@ def asks_any_object_by_name(self, run_context):
     getattr(NETWORK, "weight").set_data(1)  # noqa: B009
 
 
+@at_step_end
+def gives_a_default(self, run_context):
+    same = os.getenv("NO_SUCH_NAME", run_context.original_args().net_outputs.asnumpy())
+    same *= 0.5
+
+
+@at_step_end
+def begins_a_bar_with_an_array(self, run_context):
+    tqdm(initial=run_context.original_args().optimizer.global_step.asnumpy()).update(1)
+
+
+@at_step_end
+def adds_to_a_number_of_the_module(self, run_context):
+    total = RATE  # which the training function may set to an array
+    total += 1
+
+
+class Abstract(abc.ABC):
+    @classmethod
+    def __subclasshook__(cls, kind):
+        halve(0)
+        return True
+
+
+@at_step_end
+def asks_an_abstract_class(self, run_context):
+    isinstance(1, Abstract)
+
+
+class BarOfArrays(Callback):
+    """Resumes a bar at the step that a parameter has, and writes to it."""
+
+    def __init__(self):
+        self.bar = tqdm(total=3)
+        self.bar.n = ms.Parameter(1, name="step").asnumpy()
+
+    def on_train_step_end(self, run_context):
+        self.bar.update(1)
+
+
+class PatchedBar(Callback):
+    def __init__(self):
+        self.bar = tqdm(total=3)
+        self.bar.update = halve
+
+    def on_train_step_end(self, run_context):
+        self.bar.update(1)
+
+
+class PatchedTensor(Callback):
+    def __init__(self):
+        self.loss = ms.Tensor(1.0)
+        self.loss.asnumpy = lambda: halve(0)
+
+    def on_train_step_end(self, run_context):
+        self.loss.asnumpy()
+
+
+class HandlesItself(Callback):
+    def __init__(self):
+        self.log = logging.Logger("handles")
+        self.log.handle = halve
+
+    def on_train_step_end(self, run_context):
+        self.log.warning("a")
+
+
+class Inner0(Callback):
+    def __log(self):
+        return 1
+
+    def on_train_step_begin(self, run_context):
+        print(self.__log())
+
+
+class Inner(Inner0):
+    """Its own private method is called where the names are those of another code object."""
+
+    def __log(self):
+        halve(0)
+
+    def on_train_step_end(self, run_context):
+        print(self._Inner0__log(), [self.__log() for _ in [1]])
+
+
 class Private(Callback):
     """The name in its code is not that of the attribute."""
 
@@ -1196,6 +1282,7 @@ class StarArguments(Callback):
 
 
 KINDS = [
+    *(BarOfArrays, PatchedBar, PatchedTensor, HandlesItself, Inner),
     *(Private, OverData, Weak, OtherArguments, OfObjects, OfRecords, Zoned, PatchedLog, WithMeta),
     *(Property, Setter, HasDescriptor, SetsAttributes, GetsAttributes, GetsMissing, SlotsOf, Enters, InAnotherHook),
     *(AcrossHooks, Given, Averaged, Bound, Hook, Listed, Numbered, NumberInAList, Logged, Decorated, ByClass, ByStatic),
@@ -1208,6 +1295,14 @@ def test_callback_that_may_write_is_not_taken_for_one_that_looks(callback):
     if type(callback) in KINDS:
         type(callback).__init__(callback)
     assert not only_looks(callback, OPTIMIZER)
+
+
+def test_hook_of_the_base_class_that_was_exchanged_is_read(monkeypatch):
+    def step_end(self, run_context):
+        halve(0)
+
+    monkeypatch.setattr(Callback, "step_end", step_end)
+    assert not only_looks(Clock())
 
 
 def test_lambdas_are_not_read():
