@@ -124,7 +124,7 @@ class Call:
             case ast.AugAssign():
                 self._augment(one)
             case ast.If() | ast.While():
-                self._readable(one.test)
+                self._tested(one.test)
                 self._block([*one.body, *one.orelse])
             case ast.For():
                 self._readable(one.iter)
@@ -191,6 +191,12 @@ class Call:
         value = self._value(one)
         require(value.is_readable)
         return value
+
+    def _tested(self, one: ast.expr) -> None:
+        """Read a condition; a file is there or not."""
+        inner = one.operand if isinstance(one, ast.UnaryOp) and isinstance(one.op, ast.Not) else one
+        value = self._value(inner)
+        require(value.one is None and value.kinds <= READ | OUTPUT.keys())
 
     def _together(self, *parts: ast.expr | None) -> frozenset[str]:
         """Return the kinds of expressions that may be computed with."""

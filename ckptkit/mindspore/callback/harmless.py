@@ -293,12 +293,12 @@ def called_method(owner: Value, name: str, given: Sequence[Value], by_name: Mapp
     output = owner.kinds & OUTPUT.keys()
     if output:
         require(is_output(owner, *output) and all(name in OUTPUT[kind] for kind in output))
-        require(BAR not in output or all(each.kinds <= {PLAIN, FRESH} for each in given))
+        require(name != "update" or all(each.kinds <= {PLAIN, FRESH} for each in given))
         return of(PLAIN)
     having = [kind for kind in owner.kinds if kind in READ and _has(kind, name)]
     require(owner.kinds <= READ and (bool(having) or not owner.kinds) and (not by_name or having == [PLAIN]))
     # A text looks up attributes for `format`.
-    require("format" not in name or all(each.kinds <= {PLAIN, FRESH} for each in (*given, *by_name.values())))
+    require("format" not in name or all(each.kinds <= {PLAIN, ARRAY, FRESH} for each in (*given, *by_name.values())))
     return Value(frozenset[str]().union(*(_returned(kind, name, given) for kind in having)))
 
 

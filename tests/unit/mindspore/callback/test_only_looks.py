@@ -146,7 +146,7 @@ class Bar(Callback):
 
     def step_end(self, run_context):
         self.bar.update(1)
-        self.bar.set_postfix(loss=float(run_context.original_args().net_outputs))
+        self.bar.set_postfix({"loss": float(run_context.original_args().net_outputs)})
 
 
 class Derived(Losses):
@@ -198,7 +198,7 @@ class Guarded(Callback):
         self.file = None
 
     def on_train_begin(self, run_context):
-        if self.file is None:
+        if not self.file:
             self.file = open("none", "a")
         self.table = csv.DictWriter(self.file, ["loss"])
 
@@ -209,6 +209,7 @@ class Guarded(Callback):
         except (TypeError, ValueError):
             loss = float("nan")
         self.table.writerow({"loss": loss})
+        print("{}: {}".format(run_context.original_args().cur_step_num, np.array(loss)))  # noqa: UP032
         with open("none", "w") as file:
             json.dump({"loss": loss}, file, indent=2)
 
