@@ -36,6 +36,8 @@ from ckptkit.mindspore.inspect.loops.source import compiled_body_of
 _DEEPEST = 6  # nesting of followed calls
 _MOST = 20_000  # expressions and statements that are read
 _MISSING = object()
+# Errors of what is examined, which may be anything: what cannot be read proves nothing.
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 _NOT_READ = 0x04 | 0x08 | 0x20 | 0x80 | 0x200  # flags of code: *args, **kwargs, generators, coroutines
 
 
@@ -43,7 +45,7 @@ def only_looks(callback: Callback, optimizer: object = None) -> bool:
     """Return whether the hooks of ``callback`` are proven to write no parameter of a training with ``optimizer``."""
     try:
         _Proof(callback, optimizer).read()
-    except Exception:  # noqa: BLE001 - what is examined is arbitrary; what cannot be read proves nothing
+    except (NotProvenError, *_UNREADABLE):
         return False
     return True
 
@@ -53,7 +55,7 @@ def is_idle(callback: Callback) -> bool:
     try:
         proof = _Proof(callback, None)
         proof.read()
-    except Exception:  # noqa: BLE001 - as above
+    except (NotProvenError, *_UNREADABLE):
         return False
     return not proof.may_end
 
