@@ -209,7 +209,7 @@ class Guarded(Callback):
         except (TypeError, ValueError):
             loss = float("nan")
         self.table.writerow({"loss": loss})
-        print("{}: {}".format(run_context.original_args().cur_step_num, np.array(loss)))  # noqa: UP032
+        print("{}: {}".format(run_context.original_args().cur_step_num, np.array(float(loss))))  # noqa: UP032
         with open("none", "w") as file:
             json.dump({"loss": loss}, file, indent=2)
 
