@@ -22,7 +22,7 @@ from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.buffers import Buffers
 from ckptkit.mindspore.parameters.cell_changes import CellChanges
 from ckptkit.mindspore.parameters.restore import RestoreTarget
-from ckptkit.mindspore.parameters.roles import Roles, all_of
+from ckptkit.mindspore.parameters.roles import Roles, all_of, optimizers_of
 from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
 from ckptkit.mindspore.state.compatibility import is_rate, some
 
@@ -253,14 +253,16 @@ def _by_id(parameters: Iterable[ms.Parameter]) -> dict[int, ms.Parameter]:
 
 def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:
     found: dict[str, ms.Parameter] = {}
-    twice: set[str] = set()
-    for parameter in (one for cell in cells for one in all_of(cell)):
-        if found.setdefault(parameter.name, parameter) is not parameter:
-            twice.add(parameter.name)
+    twice: dict[str, nn.Cell] = {}
+    for cell in cells:
+        for parameter in all_of(cell):
+            if found.setdefault(parameter.name, parameter) is not parameter:
+                twice[parameter.name] = cell
     if twice:
+        name = "second_optimizer" if optimizers_of([*twice.values()][:1]) else "ema"
         raise StateMismatchError(
             f"parameters must have names of their own; used twice: {some(sorted(twice))}. "
-            "Rename them (Cell.update_parameters_name), or give one of the cells by name: StateManager(..., ema=it)"
+            f"Rename them (Cell.update_parameters_name), or give one of the cells by name: StateManager(..., {name}=it)"
         )
     return found
 

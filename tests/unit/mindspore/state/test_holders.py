@@ -548,6 +548,17 @@ def test_duplicate_parameter_names_are_refused_with_advice():
         StateManager([Mlp(), Mlp()])
 
 
+def test_advice_for_two_optimizers_can_be_followed():
+    """As of a GAN: both count their steps under the same names."""
+    networks = Mlp(), Mlp()
+    for name, network in zip("gd", networks, strict=True):
+        network.update_parameters_name(f"{name}.")
+    first, second = (adam(one.trainable_params()) for one in networks)
+    with pytest.raises(ck.StateMismatchError, match=r"used twice: .*StateManager\(\.\.\., second_optimizer=it\)"):
+        StateManager([*networks, first, second])
+    StateManager([*networks, first], second_optimizer=second)
+
+
 @pytest.mark.parametrize("wrong", [[], [Mlp(), object()], "cell", None])
 def test_anything_but_cells_is_refused(wrong):
     with pytest.raises(TypeError, match=r"train_cell must be an nn\.Cell or a list of them"):
