@@ -53,6 +53,10 @@ class Staged(Protocol):
         """Release the capture: the save has ended, successfully or not."""
         ...
 
-    def advance(self, micro_steps_left: int) -> None:
-        """Give the writer what it may wait for, as far as there is room."""
+    def advance(self, micro_steps_left: int) -> bool:
+        """Give the writer what it may wait for, as far as there is room.
+
+        Returns:
+            False, and nothing is given, if a call of it is in progress in this thread, such as below a signal handler.
+        """
         ...

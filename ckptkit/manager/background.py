@@ -23,7 +23,7 @@ from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport
 from ckptkit.core.worker import Worker
-from ckptkit.errors import CkptKitError, SaveFailedError
+from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError
 from ckptkit.manager.at_exit import AT_EXIT
 
 _log = logging.getLogger("ckptkit")
@@ -220,7 +220,11 @@ class SaveHandle:
         with LongWait("writing the checkpoint", size_bytes) as wait:
             while True:
                 left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
-                self._advance()  # otherwise a writer that needs slices would wait forever
+                if not self._advance():  # otherwise a writer that needs slices would wait forever
+                    raise ResumeError(
+                        "the save under way cannot be waited for here: its fence, or a copy for it, is in progress in "
+                        "this thread, below a signal handler. Set a flag there, and wait when that call has returned"
+                    )
                 self._outcome.wait(min(left, _SLICE_SECONDS) if by_slices else left)
                 if self._has_ended():
                     return
@@ -230,9 +234,8 @@ class SaveHandle:
                     )
                 wait.reach(0 if self._staged is None else self._staged.cost.streamed_bytes)
 
-    def _advance(self) -> None:
-        if self._staged is not None:
-            self._staged.advance(1)
+    def _advance(self) -> bool:
+        return self._staged is None or self._staged.advance(1)
 
     def _release(self) -> None:
         if self._staged is not None:

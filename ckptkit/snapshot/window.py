@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType, FunctionType
+from typing import cast
 
 import numpy as np
 from pydantic import JsonValue
@@ -26,7 +29,7 @@ from pydantic import JsonValue
 from ckptkit.core.latch import what_arrived
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
-from ckptkit.errors import StorageError
+from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.shards import Shard
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
 from ckptkit.snapshot.extent import Extent, Piece
@@ -108,10 +111,18 @@ class Window:
 
         Args:
             patient: If False, take the necessary memory instead of waiting.
+
+        Raises:
+            ResumeError: If a call of it is in progress in this thread, such as below a signal handler.
         """
         if os.getpid() != self._process:
             self._open = []  # as in `advance`
             return
+        if self._is_within(sys._getframe(1)):
+            raise ResumeError(
+                "the fence was called while it, or a copy for the same save, was in progress in this thread, by a "
+                "signal handler. Set a flag there, and change parameters when that call has returned"
+            )
         with self._copying:
             if self._is_over():
                 self._open = []
@@ -133,7 +144,7 @@ class Window:
         self.cost.fence_seconds += took
         self.cost.stall_seconds += took
 
-    def advance(self, micro_steps_left: int) -> None:
+    def advance(self, micro_steps_left: int) -> bool:
         """Copy the next slice, if memory is copied by slices; call between two micro-steps.
 
         A thread that waits for the save may call this too: the training thread may be idle, and an update waits for
@@ -141,12 +152,26 @@ class Window:
 
         Args:
             micro_steps_left: Micro-steps until the update, so that the slices are of similar size.
+
+        Returns:
+            False, and nothing is copied, if a call of it is in progress in this thread, such as below a signal handler.
         """
         if os.getpid() != self._process:
-            return  # a forked child: any thread may have held the lock at the fork
+            return True  # a forked child: any thread may have held the lock at the fork
+        if self._is_within(sys._getframe(1)):
+            return False
         with self._copying:
             if self.by_slices and self._open:
                 self._advance(micro_steps_left)
+        return True
+
+    def _is_within(self, frame: FrameType | None) -> bool:
+        """Return whether ``frame`` is a part of a call of this window, which may have half of its work done."""
+        while frame is not None:
+            if frame.f_code in _CALLS and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
 
     def _advance(self, micro_steps_left: int) -> None:
         begun = self._monotonic()
@@ -337,6 +362,10 @@ class Window:
                     self._given_up = _STANDSTILL
         self.cost.fence_wait_seconds += self._monotonic() - begun
         return self._pool.take(beyond_limit=self._starving)
+
+
+_IS_OPEN = cast(FunctionType, cast(property, vars(Window)["is_open"]).fget)
+_CALLS = tuple(one.__code__ for one in (Window.close, Window.advance, Window.release, _IS_OPEN))
 
 
 class ShardReader:

@@ -45,25 +45,41 @@ def _in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
 def _digest(value: object) -> str | None:
     """Return the digest of the beginning of a value; None if it has neither arrays nor several numbers."""
     hasher = xxhash.xxh3_128()
-    return hasher.hexdigest() if _add(value, hasher) else None
+    try:
+        return hasher.hexdigest() if _add(value, hasher) else None
+    except (TypeError, ValueError, RuntimeError, MemoryError):  # such as a number with more digits than Python prints
+        return None
 
 
 def _add(value: Any, hasher: xxhash.xxh3_128) -> bool:
-    kind = type(value)
-    if kind is ms.Tensor or kind is np.ndarray:
-        if kind is ms.Tensor and (value.has_init or value.nbytes > _BYTES):
-            return False  # reading a tensor may copy all of it
-        array = value.asnumpy() if kind is ms.Tensor else value
-        if array.dtype.hasobject:
+    """Add the beginning of a value: of each list a part, and no more lists than that in all."""
+    waiting, left = [value], _ITEMS
+    while waiting:
+        one = waiting.pop()
+        kind = type(one)
+        if kind is ms.Tensor or kind is np.ndarray:
+            if not _add_array(one, hasher):
+                return False
+            continue
+        left -= 1
+        if kind not in (list, tuple) or len(one) < 2 or left < 0:
             return False
-        hasher.update(f"{array.dtype}{array.shape}".encode())
-        hasher.update(np.ascontiguousarray(array.reshape(-1)[: _BYTES // max(1, array.itemsize)]).tobytes())
-        return True
-    if kind not in (list, tuple) or len(value) < 2:
+        items = [*itertools.islice(one, _ITEMS)]
+        hasher.update(f"{len(one)}".encode())
+        if all(type(each) in _NUMBERS for each in items):
+            hasher.update(repr(items).encode())
+        else:
+            waiting += reversed(items)
+    return True
+
+
+def _add_array(one: Any, hasher: xxhash.xxh3_128) -> bool:
+    if type(one) is ms.Tensor and (one.has_init or one.nbytes > _BYTES):
+        return False  # reading a tensor may copy all of it
+    array = one.asnumpy() if type(one) is ms.Tensor else one
+    if array.dtype.hasobject:
         return False
-    items = [*itertools.islice(value, _ITEMS)]
-    hasher.update(f"{len(value)}".encode())
-    if all(type(one) in _NUMBERS for one in items):
-        hasher.update(repr(items).encode())
-        return True
-    return all(_add(one, hasher) for one in items)
+    hasher.update(f"{array.dtype}{array.shape}".encode())
+    # Not `reshape`, which may copy all of a view.
+    hasher.update(np.ascontiguousarray(array.flat[: _BYTES // max(1, array.itemsize)]).tobytes())
+    return True

@@ -168,7 +168,8 @@ class Switches:
         changed = []
         for place, (group, options) in enumerate(zip(self._groups, recorded, strict=False)):
             now = _options_of(group)
-            for name in sorted(name for name in now.keys() & options.keys() if now[name] != options[name]):
+            other = (name for name in now.keys() & options.keys() if repr(now[name]) != repr(options[name]))  # NaN, too
+            for name in sorted(other):
                 group[name] = tuple(options[name]) if isinstance(group[name], tuple) else options[name]
                 changed.append(f"{name} of parameter group {self._prefix}{place}")
         return changed

@@ -172,8 +172,9 @@ class _FromFile:
     def release(self) -> None:
         """Do nothing: the caller closes the file."""
 
-    def advance(self, micro_steps_left: int) -> None:
+    def advance(self, micro_steps_left: int) -> bool:
         """Do nothing: there is no training."""
+        return True
 
 
 class _ShardOfFile:

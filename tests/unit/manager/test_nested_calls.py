@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
 from support.options import grouped
@@ -12,7 +13,9 @@ from support.runs.grown import ON_REQUEST
 from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.snapshot import Window
 from ckptkit.snapshot.staging import StagingArea
+from ckptkit.storage.local import LocalStorage
 from ckptkit.testing.state import NumpyRun
 
 CALLS = {
@@ -72,6 +75,40 @@ def test_call_within_a_call_is_refused(root, signalled, outer, inner, place):
     assert "was in progress in the same thread" in found[0]
     for _ in run.train_until(9):
         pass
+    manager.close()
+    again = NumpyRun(accumulation_steps=4)
+    with CheckpointManager(root) as other:
+        assert other.restore(again).batches_delivered == 3
+    assert again.digest() == stored
+
+
+class Stalled(LocalStorage):
+    """Writes nothing before it may, so that the window stays open."""
+
+    go = threading.Event()
+
+    def write(self, key, stream, size_bytes):
+        if key.endswith(".safetensors"):
+            self.go.wait()
+        super().write(key, stream, size_bytes)
+
+
+@pytest.mark.parametrize("window", ["auto", "slice"])
+def test_handle_is_not_waited_for_within_the_fence(root, signalled, window):
+    """The writer may need the very lock that the interrupted fence has."""
+    run, storage = NumpyRun(accumulation_steps=4), Stalled(root)
+    storage.go = threading.Event()
+    manager = CheckpointManager(storage, **grouped(save=ON_REQUEST, window=window))
+    manager.restore(run)
+    for _ in run.train_until(3):
+        pass
+    stored = run.digest()
+    handle = manager.save(run)
+    found = signalled((Window, "_copy_some"), lambda: (handle.done(), handle.result()))
+    manager.fence()
+    assert len(found) == 1
+    assert "cannot be waited for here" in found[0]
+    storage.go.set()
     manager.close()
     again = NumpyRun(accumulation_steps=4)
     with CheckpointManager(root) as other:

@@ -12,6 +12,7 @@ from support.live import SMALL_BUFFER_BYTES, Live, Writer, opened
 
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import bytes_of
+from ckptkit.errors import ResumeError
 from ckptkit.snapshot import Handling, StagingArea, buffers, extent, staging, window
 
 LONG_SECONDS = 10.0
@@ -92,6 +93,33 @@ def test_ctrl_c_at_any_call_tears_nothing(by_slices, buffer_bytes):
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             save.micro_steps()
         fired = ctrl_c.fired
+        save.check(area)
+        Save(area, by_slices=by_slices).window.release()
+    assert nth > 100
+
+
+@pytest.mark.parametrize("buffer_bytes", [ONE_BUFFER, 1 << 20])
+@pytest.mark.parametrize("by_slices", [False, True])
+def test_handler_that_asks_for_the_save_at_any_call_tears_nothing(by_slices, buffer_bytes):
+    """As ``handle.done()`` does, which gives the writer a slice, and a second fence."""
+    area = StagingArea(buffer_bytes)
+    nth = 0
+    fired = 1
+    while fired:
+        nth += 1
+        save = Save(area, by_slices=by_slices)
+        given = []
+
+        def act(save=save, given=given):
+            given.append(save.window.advance(1))
+            with pytest.raises(ResumeError, match="in progress in this thread"):
+                save.window.close()
+
+        handler = InterruptedCall(nth, SNAPSHOT, lambda save=save: save.is_training, act)
+        with handler:
+            save.micro_steps()
+        fired = handler.fired
+        assert given == [False] * fired
         save.check(area)
         Save(area, by_slices=by_slices).window.release()
     assert nth > 100

@@ -73,6 +73,18 @@ def test_array_in_a_cell_of_a_model_is_named(root, caplog):
     assert f"network.mask: {SAID}" in caplog.text
 
 
+def test_values_that_are_large_or_odd_cost_nothing():
+    """A window over a recording, which would be terabytes; lists that contain themselves; numbers without an end."""
+    window = np.lib.stride_tricks.sliding_window_view(np.zeros(1 << 22, np.float32), 1 << 16)
+    loop = [1, 2]
+    loop[:] = [loop, loop]
+    nested = [1, 2]
+    for _ in range(30):
+        nested = [nested, nested]
+    found = arrays_of([], {"window": window, "loop": loop, "nested": nested, "digits": [1, 10**5000]}.items())
+    assert found.keys() == {"window"}
+
+
 def test_what_is_compared():
     """No single numbers, which may be times, no texts and no parameters; of long values the beginning."""
     order = [3, 1, 2]
