@@ -451,7 +451,7 @@ class Kept:
         self.released += 1
 
     def advance(self, micro_steps_left):
-        pass
+        return True
 
 
 def dies_at_once(worker):
