@@ -39,9 +39,8 @@ FILE = "a text file"
 TABLE = "a writer of csv"
 LOGGER = "a logger"
 BAR = "a progress bar"
-READ = frozenset(
-    (PLAIN, CONTAINER, ARRAY, FRESH, TENSOR, NEW_TENSOR)
-)  # may be computed with, compared, printed and kept
+# May be computed with, compared, printed and kept.
+READ = frozenset((PLAIN, CONTAINER, ARRAY, FRESH, TENSOR, NEW_TENSOR))
 ANY = frozenset((PLAIN, CONTAINER, ARRAY, TENSOR))  # in a container
 # Objects that write text, with their methods.
 OUTPUT: Mapping[str, Sequence[str]] = {

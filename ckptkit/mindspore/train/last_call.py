@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import mindspore as ms
@@ -87,7 +87,8 @@ class LastCall:
                 "saved. Set a flag there, and save between two calls"
             )
         errors = list(_handled_since(self._error_before))
-        uncounted = self._is_open and self._is_uncounted(delivered, in_doubt=bool(errors))
+        now = self.counts()
+        uncounted = self._is_open and self._is_uncounted(delivered, now, in_doubt=bool(errors))
         for error in errors:
             cell = self._broken_off(error, uncounted=uncounted)
             if cell is not None:
@@ -103,7 +104,7 @@ class LastCall:
         )
         if uncounted and errors and self._completes_each:
             raise ResumeError(text)
-        self._accept(delivered, learns=not uncounted)
+        self._accept(delivered, now, learns=not uncounted)
         return text if uncounted and (errors or self._completes_each) else None
 
     def _broken_off(self, error: BaseException, *, uncounted: bool) -> nn.Cell | None:
@@ -113,25 +114,25 @@ class LastCall:
             return updating  # a network that raised after the update, as in an evaluation, has changed nothing
         return _called_in(_frames_of(error), self._cells)
 
-    def _is_uncounted(self, delivered: int, *, in_doubt: bool) -> bool:
+    def _is_uncounted(self, delivered: int, counts: Sequence[int], *, in_doubt: bool) -> bool:
         """Return whether an optimizer counted all batches since the last look but the last one.
 
         Several that it counted show that it counts each. If an error is handled (``in_doubt``), nothing that was seen
         against it is enough.
         """
-        before, counts = self._looked_at or (delivered, self.counts())
+        before, earlier = self._looked_at or (delivered, counts)
         batches = delivered - before
         return batches > 0 and any(
             now - then == batches - 1 and (counts_each or (counts_each is None and (now - then > 1 or in_doubt)))
-            for now, then, counts_each in zip(self.counts(), counts, self._counts_each, strict=True)
+            for now, then, counts_each in zip(counts, earlier, self._counts_each, strict=True)
         )
 
-    def _accept(self, delivered: int, *, learns: bool) -> None:
-        """Compare later counts with those of now; if it ``learns``, also learn which optimizers count each batch."""
-        before, counts = self._looked_at or (delivered, self.counts())
-        batches, now = delivered - before, self.counts()
-        self._looked_at = delivered, now
-        for at, updates in enumerate(one - then for one, then in zip(now, counts, strict=True)):
+    def _accept(self, delivered: int, counts: list[int], *, learns: bool) -> None:
+        """Compare later counts with these; if it ``learns``, also learn which optimizers count each batch."""
+        before, earlier = self._looked_at or (delivered, counts)
+        batches = delivered - before
+        self._looked_at = delivered, counts
+        for at, updates in enumerate(now - then for now, then in zip(counts, earlier, strict=True)):
             if learns and batches > 0 and updates != batches:
                 self._counts_each[at] = False
             elif learns and batches > 1:
@@ -168,9 +169,5 @@ def _stack() -> Iterator[FrameType]:
 def _called_in(frames: Iterable[FrameType], cells: Collection[nn.Cell]) -> nn.Cell | None:
     """Return the first of ``cells`` that one of the frames is a call of, or None."""
     known: dict[int, Any] = {id(one): one for one in cells}
-    callers = (frame.f_locals.get("self") for frame in frames if _is_call(frame.f_code))
+    callers = (frame.f_locals.get("self") for frame in frames if frame.f_code.co_name in _CALLS)
     return next((known[id(one)] for one in callers if id(one) in known), None)
-
-
-def _is_call(code: CodeType) -> bool:
-    return code.co_name in _CALLS

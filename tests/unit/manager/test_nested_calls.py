@@ -58,6 +58,13 @@ def signalled(monkeypatch):
     signal.signal(signal.SIGUSR2, before[0])
 
 
+def check_restores(root, stored):
+    run = NumpyRun(accumulation_steps=4)
+    with CheckpointManager(root) as manager:
+        assert manager.restore(run).batches_delivered == 3
+    assert run.digest() == stored
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("inner", CALLS)
 @pytest.mark.parametrize("outer", ["save", "save_final", "step"])
@@ -76,16 +83,15 @@ def test_call_within_a_call_is_refused(root, signalled, outer, inner, place):
     for _ in run.train_until(9):
         pass
     manager.close()
-    again = NumpyRun(accumulation_steps=4)
-    with CheckpointManager(root) as other:
-        assert other.restore(again).batches_delivered == 3
-    assert again.digest() == stored
+    check_restores(root, stored)
 
 
 class Stalled(LocalStorage):
     """Writes nothing before it may, so that the window stays open."""
 
-    go = threading.Event()
+    def __init__(self, root):
+        super().__init__(root)
+        self.go = threading.Event()
 
     def write(self, key, stream, size_bytes):
         if key.endswith(".safetensors"):
@@ -97,7 +103,6 @@ class Stalled(LocalStorage):
 def test_handle_is_not_waited_for_within_the_fence(root, signalled, window):
     """The writer may need the very lock that the interrupted fence has."""
     run, storage = NumpyRun(accumulation_steps=4), Stalled(root)
-    storage.go = threading.Event()
     manager = CheckpointManager(storage, **grouped(save=ON_REQUEST, window=window))
     manager.restore(run)
     for _ in run.train_until(3):
@@ -110,10 +115,7 @@ def test_handle_is_not_waited_for_within_the_fence(root, signalled, window):
     assert "cannot be waited for here" in found[0]
     storage.go.set()
     manager.close()
-    again = NumpyRun(accumulation_steps=4)
-    with CheckpointManager(root) as other:
-        assert other.restore(again).batches_delivered == 3
-    assert again.digest() == stored
+    check_restores(root, stored)
 
 
 def test_on_save_may_call_the_manager(root):

@@ -141,13 +141,9 @@ def test_error_after_the_gradients_were_added_is_not_passed_by_calling_again(tmp
     manager.close()
 
 
-def test_error_that_was_raised_before_says_nothing_of_now(tmp_path):
+def test_error_that_was_raised_before_says_nothing_of_now(job):
     """Python keeps where one object was raised first, here in a forward pass."""
-    begin_process(mode="pynative")
-    cell = accumulation_cell(2, network=Normalized).set_train()
-    manager = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000))
-    state = ck.StateManager(cell)
-    manager.restore(state)
+    cell, manager, state = job
     cell(*BATCH)
     error = TimeoutError("one object for all deadlines")
     interrupt(cell, error)
