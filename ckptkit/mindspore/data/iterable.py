@@ -81,6 +81,11 @@ class IterablePosition:
             raise ResumeError("the data was not prepared: restore the state before the first batch")
         return self._delivered
 
+    @property
+    def read_again(self) -> Any:
+        """The iterable, if its place is reached by reading it again; None if it is reached by its own state."""
+        return None if self._has_state else self._iterable
+
     def at(self, delivered: int) -> tuple[int, int]:
         """Return the present epoch and batch; only iterating shows how long an epoch is.
 

@@ -18,7 +18,7 @@ from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import loop_variables
 from ckptkit.mindspore.inspect.loops import find_in_loops
 from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks, find_in_steps_of_cells, hooks_of
-from ckptkit.mindspore.inspect.pipelines import find_in_pipeline
+from ckptkit.mindspore.inspect.pipelines import find_in_pipeline, read_here
 
 __all__ = [
     "Finding",
@@ -32,6 +32,7 @@ __all__ = [
     "hooks_of",
     "left_out",
     "loop_variables",
+    "read_here",
 ]
 
 

@@ -10,6 +10,7 @@ import functools
 import random
 import sys
 import types
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset.transforms.py_transforms_util import Implementation
 
-from ckptkit.mindspore.inspect.attributes import attribute, own_attributes, owner_of
+from ckptkit.mindspore.inspect.attributes import attribute, below, own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.finding import Finding
 
@@ -25,6 +26,7 @@ from ckptkit.mindspore.inspect.finding import Finding
 _PYTHON = random.random.__self__  # type: ignore[attr-defined]
 _NUMPY = np.random.rand.__self__  # type: ignore[attr-defined]
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+_CONTAINERS = (list, tuple, dict, set, deque, np.ndarray)
 _READS = ("getstate", "get_state")  # these draw nothing and change nothing
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _FRESH = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
@@ -42,6 +44,24 @@ def find_in_pipeline(dataset: ds.Dataset) -> Iterator[Finding]:
                     seen.add(found)
                     yield found
     yield from _waits_for_training(dataset)
+
+
+def read_here(data: Any) -> list[Any]:
+    """Return what training may change while the data are read: functions that this process calls, and containers.
+
+    Args:
+        data: A pipeline, or an iterable of the user's that makes batches.
+    """
+    codes, sources = [], [data]
+    if isinstance(data, ds.Dataset):
+        sources = [source for node in _nodes(data) if (source := getattr(node, "source", None)) is not None]
+        for node in _nodes(data):
+            codes += [*(_worker_code(node) if _threads(node) is not None else ()), *_single_code(node)]
+    else:
+        codes += _methods(data, ("__iter__", "__getitem__", "__next__"))
+    held = [one for source in sources for _, one in below(source) if isinstance(one, _CONTAINERS)]
+    inner = [each for one in held if isinstance(one, tuple) for each in one if isinstance(each, _CONTAINERS)]
+    return [*codes, *(one for one in (*sources, *held, *inner) if isinstance(one, _CONTAINERS))]
 
 
 def _waits_for_training(dataset: ds.Dataset) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import mindspore as ms
 from mindspore import nn
@@ -18,6 +19,7 @@ from mindspore import nn
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
+from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.inspect import (
     Finding,
@@ -31,6 +33,7 @@ from ckptkit.mindspore.inspect import (
     hooks_of,
     left_out,
     loop_variables,
+    read_here,
 )
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.state.compatibility import some
@@ -78,14 +81,22 @@ class Examination:
         found = (*find(cells, pipeline, named=named, variables=variables), *steps, *left)
         if sources.by_model():
             return found
-        stored = [*sources.known(), sources.position, pipeline]
+        again = self._read_again()
+        stored = [*sources.known(), *([sources.position] if again is None else [])]
         constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
         hooks = hooks_of([*cells, *(one for one in sources.given.values() if isinstance(one, nn.Cell))])
         return (
             *found,
             *constants,
-            *find_in_loops(stored, since, is_placed=sources.position is not None, hooks=hooks),
+            *find_in_loops(stored, since, is_placed=sources.position is not None, hooks=hooks, data=read_here(again)),
         )
+
+    def _read_again(self) -> Any:
+        """Return the data whose place is reached by reading them again; None if they have a state of their own."""
+        position = self._sources.position
+        if isinstance(position, DatasetPosition):
+            return position.dataset
+        return position.read_again if isinstance(position, IterablePosition) else None
 
     def examined(self) -> tuple[Finding, ...]:
         """Return `findings`, or nothing if the code cannot be examined, which is logged once.
@@ -121,10 +132,13 @@ class Examination:
     def judge_callbacks(self, callbacks: Sequence[object]) -> None:
         """Report what ``callbacks`` do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""
         cells = self._sources.every_cell() if mode_in_force() == "GRAPH" else []
-        known = self._sources.known()
+        known, data = self._sources.known(), self._read_again()
         self._report(
             self._examined(
-                lambda: (*constants_in_callbacks(callbacks, cells), *find_in_steps_of_callbacks(callbacks, known))
+                lambda: (
+                    *constants_in_callbacks(callbacks, cells),
+                    *find_in_steps_of_callbacks(callbacks, known, read_here(data)),
+                )
             )
         )
 

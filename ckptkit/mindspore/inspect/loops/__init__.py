@@ -18,13 +18,19 @@ from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
 from ckptkit.mindspore.inspect.loops.flow import Flow, Running, Scope
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.per_step import read_data
 from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.source import ahead, body_of
 from ckptkit.mindspore.inspect.loops.statements import Statements
 
 
 def find_in_loops(
-    known: Iterable[Any], since: Lines | None = None, *, is_placed: bool = False, hooks: Sequence[Any] = ()
+    known: Iterable[Any],
+    since: Lines | None = None,
+    *,
+    is_placed: bool = False,
+    hooks: Sequence[Any] = (),
+    data: Sequence[Any] = (),
 ) -> Iterator[Finding]:
     """Yield the findings of the loops ahead in the running functions.
 
@@ -34,6 +40,7 @@ def find_in_loops(
             checkpoint. None if they are there now.
         is_placed: Whether a checkpoint has the position in the data.
         hooks: Functions that calls of the trained cells also run.
+        data: What `read_here` returns of the data that a checkpoint positions by reading them again.
     """
     flow, objects = Flow(), Objects(known)
     begun = {frame.f_code for _, frame, _ in _begun(since)}
@@ -48,7 +55,8 @@ def find_in_loops(
             now = Running(locals_of(frame), frame.f_lineno)
             scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", now)
             statements.read(ahead(body_of(frame.f_code, frame.f_globals), line), scope)
-    yield from reported(flow, objects, statements, is_placed=is_placed)
+    fed = read_data(data, flow, statements)
+    yield from reported(flow, objects, statements, is_placed=is_placed, fed=fed)
 
 
 def _begun(since: Lines | None) -> Iterator[tuple[str, types.FrameType, int]]:

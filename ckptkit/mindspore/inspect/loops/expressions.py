@@ -243,6 +243,8 @@ class Expressions:
         """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
         with self._flow.quiet():
             value = self.value(node, scope)
+        if self._flow.is_looping():
+            self._objects.in_place.setdefault(id(value.target), f"{scope.path}{ast.unparse(node)}")
         if isinstance(value.target, ms.Parameter):
             self._flow.steer(sources | self._flow.control)
         elif isinstance(node, ast.Name):

@@ -128,6 +128,8 @@ class Flow:
         control: Decides whether the code that is read runs at all.
         effects: How many effects on training were read.
         taken: The places that got, after the restore and before any loop, what training changes.
+        changed: The places that a loop writes, in order.
+        fed: The places that the code of the data reads.
         steering: The places that training depends on, in the order in which they were found.
     """
 
@@ -135,10 +137,13 @@ class Flow:
         self.control: Sources = frozenset()
         self.effects = 0
         self._is_quiet = False
+        self._is_feeding = False
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
         self.taken: set[Place] = set()
+        self.changed: dict[Place, None] = {}
+        self.fed: dict[Place, None] = {}
         self._left: dict[Place, ast.AST] = {}  # what some iterations wrote, and the loop that they are of
         self._iterations: list[_Iteration] = []
         self._saving: set[ast.AST] = set()  # loops in which a checkpoint may be taken
@@ -147,6 +152,8 @@ class Flow:
 
     def read(self, place: Place, scope: Scope) -> Sources:
         """Record a read of a place; return what it was made of."""
+        if self._is_feeding and not self._is_quiet:
+            self.fed[place] = None
         for one in self._iterations if not self._is_quiet else ():
             if place not in one.assigned and _lasts(place, one, scope):
                 one.exposed.add(place)
@@ -162,6 +169,13 @@ class Flow:
         yield
         self._is_quiet = before
 
+    @contextlib.contextmanager
+    def feeding(self) -> Iterator[None]:
+        """Count reads in the block as those of the data."""
+        self._is_feeding = True
+        yield
+        self._is_feeding = False
+
     def read_so_far(self) -> frozenset[Place]:
         """Return the places that the present iteration has read before it wrote them."""
         return frozenset(self._iterations[-1].read) if self._iterations else frozenset()
@@ -172,6 +186,8 @@ class Flow:
 
     def write(self, place: Place, sources: Sources, scope: Scope, *, whole: bool) -> None:
         """Record a write of a place: all of it (``whole``) or a part."""
+        if self.is_looping():
+            self.changed[place] = None
         for one in self._iterations:
             if _lasts(place, one, scope):
                 one.written.add(place)
@@ -251,6 +267,10 @@ class Flow:
     def is_saving(self, loop: ast.AST) -> bool:
         """Return whether a checkpoint may be taken in an iteration of the loop."""
         return loop in self._saving
+
+    def is_looping(self) -> bool:
+        """Return whether the code that is read is in a loop, and is not that of the data."""
+        return bool(self._iterations) and not self._is_feeding
 
     def innermost_saves(self) -> bool:
         """Return whether a checkpoint may be taken in the innermost current loop."""

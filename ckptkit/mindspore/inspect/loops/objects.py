@@ -66,6 +66,7 @@ class Objects:
         self._rebound: set[Place] = set()  # that get another function or cell
         self._read_by_cells: dict[Place, None] = {}  # attributes that the code changes and `construct` reads
         self._positioned: set[tuple[Place, str]] = set()  # expressions, by the variable that they begin with
+        self.in_place: dict[int, str] = {}  # the expressions of what loops change in place, by id
 
     def is_known(self, one: Any) -> bool:
         """Return whether checkpoints hold or position the object."""
@@ -224,8 +225,12 @@ class Objects:
         return [place for place, (_, each) in self._places.items() if each is one]
 
     def at(self, place: Place) -> Any:
-        """Return the object at a place."""
-        return self._places[place][1]
+        """Return the object at a place; `UNKNOWN` if none was recorded."""
+        return self._places.get(place, ("", UNKNOWN))[1]
+
+    def expression(self, place: Place) -> str:
+        """Return the expression for a place; empty if none was recorded."""
+        return self._places.get(place, ("", UNKNOWN))[0]
 
 
 def _reads(cell: nn.Cell, name: str) -> bool:

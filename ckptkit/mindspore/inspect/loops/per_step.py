@@ -78,21 +78,29 @@ def find_in_steps_of_cells(cells: Iterable[nn.Cell], known: Iterable[Any]) -> It
     )
 
 
-def find_in_steps_of_callbacks(callbacks: Sequence[object], known: Iterable[Any]) -> Iterator[Finding]:
+def find_in_steps_of_callbacks(
+    callbacks: Sequence[object], known: Iterable[Any], data: Sequence[Any] = ()
+) -> Iterator[Finding]:
     """Yield the findings of the code that callbacks call.
 
     Args:
         callbacks: Those that ``Model`` calls. What they hold themselves is not reported, unless some of it is stored.
         known: Objects that checkpoints hold by name. Nothing below them is reported.
+        data: What `read_here` returns of the data.
     """
     known = [*known]
     partly = {id(one.owner) for one in known if isinstance(one, Stored)}
     told = [one for one in callbacks if id(one) not in partly]
-    yield from _found(_of_callbacks(callbacks), Objects(known, told=told), draws=True)
+    yield from _found(_of_callbacks(callbacks), Objects(known, told=told), draws=True, data=data)
 
 
 def _found(
-    steps: Iterable[_Step], objects: Objects, *, draws: bool = False, told: Collection[Place] = ()
+    steps: Iterable[_Step],
+    objects: Objects,
+    *,
+    draws: bool = False,
+    told: Collection[Place] = (),
+    data: Sequence[Any] = (),
 ) -> Iterator[Finding]:
     flow = Flow()
     statements = Statements(flow, objects, Libraries([]), {})
@@ -101,7 +109,19 @@ def _found(
         left = _MOST
         for step in steps:
             left -= _read(step, flow, objects, statements, min(left, _MOST_OF_ONE))
-    yield from reported(flow, objects, statements, per_step=True, draws=draws, without=told)
+    fed = read_data(data, flow, statements)
+    yield from reported(flow, objects, statements, per_step=True, draws=draws, without=told, fed=fed)
+
+
+def read_data(data: Sequence[Any], flow: Flow, statements: Statements) -> list[Any]:
+    """Read the functions in ``data``, which are called for each batch, and tell ``flow``; return the other objects."""
+    scope = Scope(read_data.__code__, {}, "the data: ", Running({}, 0))
+    given = [Value()] * _MOST_ARGUMENTS
+    with flow.feeding():
+        for one in data:
+            if callable(one):
+                statements.call(one, given, scope, _MOST_OF_ONE)
+    return [one for one in data if not callable(one)]
 
 
 def _read(step: _Step, flow: Flow, objects: Objects, statements: Statements, most: int) -> int:

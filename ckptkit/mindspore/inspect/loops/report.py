@@ -9,8 +9,11 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+import mindspore as ms
 import numpy as np
+from mindspore import nn
 
+from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN
@@ -41,6 +44,7 @@ def reported(
     draws: bool = True,
     is_placed: bool = False,
     without: Collection[Place] = (),
+    fed: Sequence[Any] = (),
 ) -> Iterator[Finding]:
     """Yield the findings of code that was read.
 
@@ -52,6 +56,7 @@ def reported(
         draws: Whether to report random operators.
         is_placed: Whether a checkpoint has the position in the data.
         without: Attributes, by object and name, that are reported elsewhere.
+        fed: Containers that hold the data.
     """
     who = "code that is called once per step" if per_step else "the loop"
     if read.unread:
@@ -63,7 +68,12 @@ def reported(
     for path in read.unplaced if not (per_step or is_placed) else ():
         yield _unplaced(path)
     carried: dict[tuple[str, str], list[str]] = {}
+    told = _told_to_data(flow, objects, fed)
+    for path in dict.fromkeys(told.values()):
+        yield _fed(path, who)
     for place in flow.steering:
+        if place in told:
+            continue
         holder = objects.holder(place) if place not in without and place not in read.skipping else None
         if holder is None or (place.name == DRAWN and not draws) or id(objects.at(place)) in read.taken:
             continue
@@ -99,6 +109,31 @@ def _unplaced(path: str) -> Finding:
         path,
         "the loop begins there again, whatever was restored, so that a resumed run trains with other batches",
         "Give it batches by StateManager(cell, ckptkit.data.resumable(...)), or begin it where restore() says",
+    )
+
+
+def _told_to_data(flow: Flow, objects: Objects, fed: Sequence[Any]) -> dict[Place, str]:
+    """Return what training changes and the data read, each place with its expression."""
+    read = {place: one for place in flow.fed if (one := objects.at(place)) is not UNKNOWN}
+    changed = [place for place in flow.fed if place in flow.changed or _is_trained(read.get(place))]
+    found = {place: objects.expression(place) for place in changed}
+    held = {**read, **{Place(id(one), "its items"): one for one in fed}}
+    in_place = {place: objects.in_place[id(one)] for place, one in held.items() if id(one) in objects.in_place}
+    return {place: path for place, path in {**in_place, **found}.items() if path}
+
+
+def _is_trained(one: Any) -> bool:
+    parameters = one.get_parameters() if isinstance(one, nn.Cell) else [one]
+    return any(isinstance(each, ms.Parameter) and each.requires_grad for each in parameters)
+
+
+def _fed(path: str, who: str) -> Finding:
+    return _unseen(
+        path,
+        f"{who} changes it, and the code of the data reads it. A resume reads the data again up to its place, and none "
+        "of these changes is made there",
+        "Let the data depend on (seed, epoch, index of the sample) only, or give them state_dict() and "
+        "load_state_dict() that hold it",
     )
 
 

@@ -141,6 +141,47 @@ def source_that_counts_its_reads(run):
     train(run, ds.GeneratorDataset(Aged(), ["x", "y"], shuffle=True, num_parallel_workers=1).batch(BATCH))
 
 
+class Mosaic(Rows):
+    """Stops to mix samples when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.mixes = True
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return (x + self.x[-index]) / 2 if self.mixes else x, y
+
+
+@job(Told("mixes"), "pynative")
+def source_that_the_loop_switches(run):
+    ds.config.set_prefetch_size(1)
+    source, cell = Mosaic(), accumulating()
+    data = ds.GeneratorDataset(source, ["x", "y"], shuffle=True, num_parallel_workers=1).batch(BATCH)
+    batches = ck.data.resumable(data, EPOCHS)
+    with run.manager() as manager:
+        state = ck.StateManager(cell, batches)
+        run.begin(manager.restore(state))
+        for x, y in batches:
+            source.mixes = batches.epoch < 1
+            loss = cell(x, y)
+            run.step((x, y), loss, cell=cell)
+            manager.step(state)
+
+
+@job(Told("mixes"), "graph")
+def source_that_a_callback_switches(run):
+    source = Mosaic()
+
+    class Off(ms.Callback):
+        def on_train_epoch_end(self, run_context):
+            if run_context.original_args().cur_epoch_num == 1:
+                source.mixes = False
+
+    data = ds.GeneratorDataset(source, ["x", "y"], shuffle=True, num_parallel_workers=1).batch(BATCH)
+    train(run, data, callbacks=[Off()])
+
+
 def lowered(x):
     return x - 0.5
 
