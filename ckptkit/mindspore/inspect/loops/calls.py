@@ -8,21 +8,19 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import random
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of, held_by
-from ckptkit.mindspore.inspect.carried import GENERATORS
-from ckptkit.mindspore.inspect.loops.arguments import bind, bind_fields
 from ckptkit.mindspore.inspect.loops.call import (
     DRAWN,
     Call,
+    bind,
+    bind_fields,
     changes_stored,
     counts_anew,
     given_to,
@@ -33,6 +31,7 @@ from ckptkit.mindspore.inspect.loops.call import (
     rearranged,
 )
 from ckptkit.mindspore.inspect.loops.containers import choices
+from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import (
     CALLED_BY,
     RESETS,
@@ -49,7 +48,6 @@ from ckptkit.mindspore.inspect.loops.effects import (
 from ckptkit.mindspore.inspect.loops.flow import (
     DATA,
     MARKS,
-    RESTORED,
     Flow,
     Inline,
     Place,
@@ -68,9 +66,7 @@ from ckptkit.mindspore.inspect.loops.source import body_of, returns_one
 TAKEN = "the number of batches taken"  # by islice()
 _DEEPEST = 8  # nesting of followed calls
 _MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these give a function, and call none
-_TAKES = ("send", "__next__", "spawn")  # methods that advance their object
 _FUNCTIONS = (types.FunctionType, types.MethodType, Inline)
-_GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
 
 
 class Calls:
@@ -85,7 +81,7 @@ class Calls:
         running: The running functions with what they have now; None for those that are read by themselves.
 
     Attributes:
-        taken: Generators and iterators that a loop draws from, by id, each with its expression.
+        draws: Records what calls draw from.
         after: What a loop changes or draws after it has saved, in order.
     """
 
@@ -108,7 +104,7 @@ class Calls:
         self._functions: list[types.CodeType] = []
         self._inline: list[ast.Lambda] = []
         self._yields: list[list[Value]] = []
-        self.taken: dict[int, tuple[str, Any]] = {}
+        self.draws = Draws(flow, objects)
         self.after: dict[str, None] = {}
         self.hooks: Sequence[Any] = ()  # functions that a call of a cell also runs
 
@@ -145,7 +141,7 @@ class Calls:
             self._flow.steer(inner.sources if inner is not None else frozenset())
         if found is not None:
             return found._replace(sources=found.sources | marks | (call.called.sources - MARKS))
-        self._draws(call)
+        self.draws.of(call)
         sources = call.sources | self._functions_given(call)
         known = self._new(call) or rearranged(call, sources)
         if known is not None:
@@ -264,16 +260,6 @@ class Calls:
         if self._yields:
             self._yields[-1].append(value._replace(sources=value.sources | self._flow.control))
 
-    def draw(self, node: ast.expr, value: Value, scope: Scope, *, takes: bool) -> None:
-        """Record that a call advances a generator, or takes from an iterator that was not made of our batches."""
-        target = value.target
-        takes = takes and isinstance(target, (Iterator, np.random.SeedSequence)) and RESTORED not in value.sources
-        in_reach = not isinstance(target, random.SystemRandom) and not any(target is one for one in _GLOBALS)
-        draws = isinstance(target, GENERATORS) and in_reach
-        if (takes or draws) and not self._objects.is_known(target) and self._flow.saves():
-            path = self._objects.path_of(target, f"{scope.path}{ast.unparse(node)}")
-            self.taken.setdefault(id(target), (path, target))
-
     def follow(
         self, target: Any, given: Sequence[Value], named: Mapping[str | None, Value], scope: Scope
     ) -> Value | None:
@@ -336,19 +322,6 @@ class Calls:
         place = Place(id(target), name)
         self._objects.note(f"{scope.path}{name} of functools.partial()", one, place)
         return Value(one, self._flow.read(place, scope), place=place)
-
-    def _draws(self, call: Call) -> None:
-        """Record the generators and iterators that a call advances."""
-        node, target = call.node, call.called.target
-        takes = target is next or (isinstance(node.func, ast.Attribute) and call.name in _TAKES)
-        if isinstance(node.func, ast.Attribute):
-            self.draw(node.func.value, call.owner, call.scope, takes=takes)
-        else:  # a method in a variable, such as draw = rng.random
-            function = target.func if isinstance(target, functools.partial) else target
-            self.draw(node.func, Value(owner_of(function), call.called.sources), call.scope, takes=takes)
-        by_name = [(one.value, call.named[one.arg]) for one in node.keywords]  # f(**a, **b) has one value for two
-        for one, value in [*zip(node.args, call.given, strict=True), *by_name]:
-            self.draw(one, value, call.scope, takes=takes)
 
     def _changes(self, call: Call) -> None:
         """Record the objects that a call changes in place."""

@@ -117,7 +117,7 @@ class Iteration:
 
     def _beside(self, node: ast.expr, value: Value, scope: Scope) -> Value:
         """Return what one argument of `zip` gives to a loop that saves."""
-        self._reader.calls.draw(node, value, scope, takes=True)
+        self._reader.calls.draws.draw(node, value, scope, takes=True)
         element = self.element(value, scope)
         target = value.target
         function = self._reader.value(node.func, scope).target if isinstance(node, ast.Call) else None
@@ -125,7 +125,7 @@ class Iteration:
         if is_count and isinstance(node, ast.Call) and all(isinstance(each, ast.Constant) for each in node.args):
             return element._replace(sources=element.sources | self._noted(node, NUMBER, scope))
         begins_anew = RESTORED not in value.sources and not is_ours(target) and not self._objects.is_known(target)
-        if is_count or not begins_anew or isinstance(target, nn.Cell) or id(target) in self._reader.calls.taken:
+        if is_count or not begins_anew or isinstance(target, nn.Cell) or id(target) in self._reader.calls.draws.taken:
             return element
         return element._replace(sources=element.sources | self._noted(node, BESIDE, scope))
 

@@ -6,9 +6,9 @@ Any thread.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
+from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.flow import Scope, Sources, Value
 
 
@@ -16,16 +16,12 @@ class CallReader(Protocol):
     """Reads the calls that Python makes where code shows none."""
 
     @property
-    def taken(self) -> Mapping[int, tuple[str, Any]]:
-        """Generators and iterators that a loop draws from, by id, each with its expression."""
+    def draws(self) -> Draws:
+        """Records what calls draw from."""
         ...
 
     def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Value:
         """Follow a special method of an object of the user's."""
-        ...
-
-    def draw(self, node: ast.expr, value: Value, scope: Scope, *, takes: bool) -> None:
-        """Record that a call advances a generator, or takes from an iterator."""
         ...
 
 

@@ -67,7 +67,7 @@ class Statements:
         self._objects = objects
         self._cache: _Cache | None = None  # being filled
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
-        self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.taken
+        self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.draws.taken
         self.after: dict[str, None] = self._expressions.calls.after
         self.unread: dict[str, None] = {}
         self.unplaced: dict[str, None] = {}
