@@ -1,13 +1,17 @@
-"""Digests the arrays and lists of numbers that a script makes at each start, and that no checkpoint holds.
+"""Digests the arrays and lists that a script makes at each start, and that no checkpoint holds.
 
-Guarantees: reads plain attributes of cells and variables of the running code, a bounded part of each; runs nothing of
-the user's. Equal values have equal digests in every process. Main thread only.
+Guarantees: reads plain attributes of cells, variables of the running code, and those of the functions and objects that
+it leads to; a bounded part of each. Runs nothing of the user's. Equal values have equal digests in every process. Main
+thread only.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator
+import types
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import mindspore as ms
@@ -15,23 +19,35 @@ import numpy as np
 import xxhash
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import own_attributes
+from ckptkit.mindspore.inspect.attributes import below, is_users, own_attributes
 from ckptkit.mindspore.inspect.carried import BARE
 
 _MOST = 200  # values that are digested
 _ITEMS = 64  # of a list
 _BYTES = 1 << 16  # of an array
 _NUMBERS = (bool, int, float)
+_TEXTS = 10_000
+_ORDERED = ":"  # before the digest of texts in their order
+_FURTHEST = 4  # from a variable of the running code
+_MOST_SEARCHED = 2_000  # objects
+_ARRAYS = (ms.Tensor, np.ndarray)
+_CODE = (types.FunctionType, types.MethodType, functools.partial)
 
 
-def arrays_of(cells: Iterable[nn.Cell], variables: Iterable[tuple[str, object]]) -> dict[str, str]:
-    """Return the digests of arrays, tensors and lists of numbers, by the expressions for them.
+def arrays_of(
+    cells: Iterable[nn.Cell], variables: Iterable[tuple[str, object]], named: Iterable[object] = ()
+) -> dict[str, str]:
+    """Return the digests of arrays and tensors, and of lists of numbers or texts, by the expressions for them.
 
     Args:
         cells: Cells of the training; those inside of them are read, too.
-        variables: Of the running code, each with its place; see `loop_variables`.
+        variables: Of the running code, each with its place; see `loop_variables`. Of the functions that they lead to,
+            variables are read like these; of objects, arrays alone.
+        named: Objects that checkpoints hold by name. They are left out.
     """
-    found = ((name, _digest(value)) for name, value in itertools.chain(_in_cells(cells), variables))
+    left_out = {id(one) for one in named}
+    own = [(place, one) for place, one in variables if id(one) not in left_out]
+    found = ((name, _digest(value)) for name, value in itertools.chain(_in_cells(cells), own, _further(own, left_out)))
     return dict(itertools.islice(((name, digest) for name, digest in found if digest is not None), _MOST))
 
 
@@ -42,9 +58,42 @@ def _in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
             yield from ((place + key, value) for key, value in own_attributes(one).items() if key not in BARE)
 
 
+def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int]) -> Iterator[tuple[str, object]]:
+    """Yield what functions name, and the arrays in objects of the user's, nearest first."""
+    waiting = deque((place, one, 0) for place, one in variables)
+    seen = {id(one) for _, one, _ in waiting} | {*left_out}
+    kept: list[object] = []  # so that no id is used twice
+    while waiting and len(seen) < _MOST_SEARCHED:
+        place, one, depth = waiting.popleft()
+        is_code = isinstance(one, _CODE)
+        if depth == _FURTHEST or not (is_code or _may_hold_arrays(one)):
+            continue
+        for part, value in below(one):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            kept.append(value)
+            waiting.append((place + part, value, depth + 1))
+            if is_code or isinstance(value, _ARRAYS):
+                yield place + part, value
+
+
+def _may_hold_arrays(one: object) -> bool:
+    return is_users(type(one).__module__) and not isinstance(one, (nn.Cell, type, types.ModuleType))
+
+
+def differ(one: str, other: str) -> bool:
+    """Return whether two digests tell of other values; texts count if they are the same in another order."""
+    texts, _, _ = one.rpartition(_ORDERED)
+    return one != other and texts == other.rpartition(_ORDERED)[0]
+
+
 def _digest(value: object) -> str | None:
-    """Return the digest of the beginning of a value; None if it has neither arrays nor several numbers."""
+    """Return the digest of the beginning of a value; None if it has neither arrays nor several numbers or texts."""
     hasher = xxhash.xxh3_128()
+    texts = _texts(value)
+    if texts:
+        return _ORDERED.join(xxhash.xxh3_128_hexdigest(repr(one).encode()) for one in (sorted(texts), texts))
     try:
         return hasher.hexdigest() if _add(value, hasher) else None
     except (TypeError, ValueError, RuntimeError, MemoryError):  # such as a number with more digits than Python prints
@@ -71,6 +120,16 @@ def _add(value: Any, hasher: xxhash.xxh3_128) -> bool:
         else:
             waiting += reversed(items)
     return True
+
+
+def _texts(value: Any) -> list[str]:
+    """Return the texts of a list, or of a table that gives each text its number, such as a vocabulary; or nothing."""
+    kind = type(value)
+    if kind not in (list, tuple, dict) or not 2 <= len(value) <= _TEXTS:
+        return []
+    if kind is dict and not all(type(one) is int and one == at for at, one in enumerate(value.values())):
+        return []
+    return [*value] if all(type(one) is str for one in value) else []
 
 
 def _add_array(one: Any, hasher: xxhash.xxh3_128) -> bool:

@@ -11,7 +11,7 @@ from support.training import adam, begin_process, checkpoints, pipeline
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.inspect import arrays_of
+from ckptkit.mindspore.inspect import arrays_of, differ
 
 SAID = "not the values with which the run began"
 
@@ -86,7 +86,7 @@ def test_values_that_are_large_or_odd_cost_nothing():
 
 
 def test_what_is_compared():
-    """No single numbers, which may be times, no texts and no parameters; of long values the beginning."""
+    """No single numbers, which may be times, no single texts and no parameters; of long values the beginning."""
     order = [3, 1, 2]
     values = {
         "order": order,
@@ -101,8 +101,48 @@ def test_what_is_compared():
         "large tensor": ms.Tensor(np.zeros(1 << 20, np.float32)),
     }
     found = arrays_of([], values.items())
-    assert found.keys() == {"order", "pairs", "large"}
+    assert found.keys() == {"order", "pairs", "large", "names"}
     order.reverse()
     values["large"][0, 0] = 1
     again = arrays_of([], values.items())
     assert {name for name, digest in again.items() if digest != found[name]} == {"order", "large"}
+
+
+TABLE = np.arange(6)
+
+
+class Holder:
+    def __init__(self, values):
+        self.values, self.times = values, [1.0, 2.0]
+
+
+def of_a_table(x):
+    return x * TABLE[0]
+
+
+def test_what_called_functions_and_objects_hold_is_compared():
+    """The gradient of a function that names an array; an array in an object; no lists of numbers there."""
+
+    def weighted(x):
+        return of_a_table(x) * scale[0]
+
+    scale = [0.5, 2.0]
+    gradient = ms.grad(weighted)
+    held, named = Holder(np.ones(2)), Holder(np.ones(2))
+    found = arrays_of([], [("gradient", gradient), ("held", held), ("named", named)], [named])
+    assert {name.rpartition(".")[2] for name in found} == {"TABLE", "scale", "values"}
+    assert len(found) == 3
+
+
+def test_order_of_texts_is_compared():
+    """Of a set, the order changes with every process; another text is other data, which is compared elsewhere."""
+
+    def differing(one, other):
+        (first,), (second,) = arrays_of([], [("it", one)]).values(), arrays_of([], [("it", other)]).values()
+        return differ(first, second)
+
+    assert differing(["a", "b", "c"], ["b", "a", "c"])
+    assert differing({"a": 0, "b": 1}, {"b": 0, "a": 1})
+    assert not differing(["a", "b", "c"], ["a", "b", "c"])
+    assert not differing(["a", "b", "c"], ["b", "a", "d"])
+    assert arrays_of([], [("it", {"a": 1, "b": 5}), ("mixed", ["a", 1])]) == {}
