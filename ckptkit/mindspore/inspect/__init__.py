@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 import mindspore.dataset as ds
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.arrays import arrays_of
+from ckptkit.mindspore.inspect.arrays import arrays_of, differ
 from ckptkit.mindspore.inspect.cells import find_in_cells, left_out
 from ckptkit.mindspore.inspect.constants import constants_in_callbacks, constants_in_loops
 from ckptkit.mindspore.inspect.finding import Finding
@@ -25,6 +25,7 @@ __all__ = [
     "arrays_of",
     "constants_in_callbacks",
     "constants_in_loops",
+    "differ",
     "find",
     "find_in_loops",
     "find_in_steps_of_callbacks",

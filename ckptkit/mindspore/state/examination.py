@@ -26,6 +26,7 @@ from ckptkit.mindspore.inspect import (
     arrays_of,
     constants_in_callbacks,
     constants_in_loops,
+    differ,
     find,
     find_in_loops,
     find_in_steps_of_callbacks,
@@ -84,11 +85,18 @@ class Examination:
         again = self._read_again()
         stored = [*sources.known(), *([sources.position] if again is None else [])]
         constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
-        hooks = hooks_of([*cells, *(one for one in sources.given.values() if isinstance(one, nn.Cell))])
+        trained = [*cells, *(one for one in sources.given.values() if isinstance(one, nn.Cell))]
         return (
             *found,
             *constants,
-            *find_in_loops(stored, since, is_placed=sources.position is not None, hooks=hooks, data=read_here(again)),
+            *find_in_loops(
+                stored,
+                since,
+                is_placed=sources.position is not None,
+                hooks=hooks_of(trained),
+                data=read_here(again),
+                cells=trained,
+            ),
         )
 
     def _read_again(self) -> Any:
@@ -131,13 +139,13 @@ class Examination:
 
     def judge_callbacks(self, callbacks: Sequence[object]) -> None:
         """Report what ``callbacks`` do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""
-        cells = self._sources.every_cell() if mode_in_force() == "GRAPH" else []
+        cells = self._sources.every_cell()
         known, data = self._sources.known(), self._read_again()
         self._report(
             self._examined(
                 lambda: (
-                    *constants_in_callbacks(callbacks, cells),
-                    *find_in_steps_of_callbacks(callbacks, known, read_here(data)),
+                    *(constants_in_callbacks(callbacks, cells) if mode_in_force() == "GRAPH" else ()),
+                    *find_in_steps_of_callbacks(callbacks, known, read_here(data), cells),
                 )
             )
         )
@@ -164,19 +172,18 @@ class Examination:
 
     def arrays(self) -> dict[str, str]:
         """Return digests of the arrays that the script has made, and that no checkpoint holds."""
-        named = {id(one) for one in self._sources.objects()}
         variables = () if self._sources.by_model() else loop_variables()
-        unnamed = ((place, one) for place, one in variables if id(one) not in named)
-        return arrays_of(self._sources.every_cell(), unnamed)
+        return arrays_of(self._sources.every_cell(), variables, self._sources.objects())
 
     def judge_arrays(self, begun_with: Mapping[str, str]) -> None:
         """Report arrays that are not those with which the run began; ResumeError if ``strict`` refuses it."""
         now = self.arrays() if begun_with else {}
-        other = sorted(name for name, digest in begun_with.items() if now.get(name, digest) != digest)
+        other = sorted(name for name, digest in begun_with.items() if differ(now.get(name, digest), digest))
         if other:
             self.judge_doubt(
                 f"{some(other)}: not the values with which the run began, and no checkpoint has those. If training "
-                "uses them, seed what draws them (ms.set_seed, np.random.seed) before, or keep them in a Parameter"
+                "uses them, seed what draws them (ms.set_seed, np.random.seed) before, sort what comes out of a set, "
+                "or keep them in a Parameter"
             )
 
     def judge_doubt(self, doubt: str | None) -> None:

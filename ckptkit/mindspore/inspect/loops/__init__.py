@@ -13,12 +13,14 @@ import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from mindspore import nn
+
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
 from ckptkit.mindspore.inspect.loops.flow import Flow, Running, Scope
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
-from ckptkit.mindspore.inspect.loops.per_step import read_data
+from ckptkit.mindspore.inspect.loops.per_step import read_by_cells, read_data
 from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.source import ahead, body_of
 from ckptkit.mindspore.inspect.loops.statements import Statements
@@ -31,6 +33,7 @@ def find_in_loops(
     is_placed: bool = False,
     hooks: Sequence[Any] = (),
     data: Sequence[Any] = (),
+    cells: Iterable[nn.Cell] = (),
 ) -> Iterator[Finding]:
     """Yield the findings of the loops ahead in the running functions.
 
@@ -41,8 +44,9 @@ def find_in_loops(
         is_placed: Whether a checkpoint has the position in the data.
         hooks: Functions that calls of the trained cells also run.
         data: What `read_here` returns of the data that a checkpoint positions by reading them again.
+        cells: What is trained.
     """
-    flow, objects = Flow(), Objects(known)
+    flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
     begun = {frame.f_code for _, frame, _ in _begun(since)}
     running = {
         frame.f_code: None if frame.f_code in begun else Running(locals_of(frame), frame.f_lineno)

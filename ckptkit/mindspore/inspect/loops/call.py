@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import contextlib
 import copy
 import dataclasses
 import heapq
@@ -15,7 +16,7 @@ import inspect
 import itertools
 import random
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,7 +134,9 @@ def given_to(call: Call, at: int) -> list[Value]:
     return [Value(target, also=also)]
 
 
-def rearranged(call: Call, sources: Sources) -> Value | None:
+def rearranged(  # noqa: PLR0911 - one return per kind reads as the table that it is
+    call: Call, sources: Sources
+) -> Value | None:
     """Return what a call gives of the items of a container, in another container or order; None for others.
 
     Args:
@@ -141,6 +144,8 @@ def rearranged(call: Call, sources: Sources) -> Value | None:
         sources: What it is made of.
     """
     owner, called = call.owner.target, call.called.target
+    if call.name == "original_args" and isinstance(owner, types.SimpleNamespace):  # see `per_step`
+        return Value(owner.original_args, sources)
     if isinstance(owner, dict) and call.name in ("values", "items"):
         return _of_dict(call, sources)
     if len(call.given) > 1 and any(called is one for one in (min, max)):
@@ -181,6 +186,37 @@ def item_or_view(call: Call, sources: Sources) -> Value:
         return Value(UNKNOWN, sources, is_new=True)
     is_view = call.name in VIEW_METHODS and isinstance(owner.target, (np.ndarray, Tensor))
     return Value(owner.target, sources, place=owner.place) if is_view else Value(UNKNOWN, sources)
+
+
+@contextlib.contextmanager
+def narrowed(test: ast.expr, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> Iterator[None]:
+    """Let a variable be only those of its objects in the block that a condition says it is, by ``isinstance``.
+
+    Args:
+        test: The condition.
+        scope: Has the variable.
+        read: Reads an expression.
+    """
+    before = dict(scope.known)
+    for one in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
+        match one:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=name), kind]):
+                kinds = read(kind, scope)
+                asked = [*(kinds.target if isinstance(kinds.target, tuple) else [kinds.target])]
+                asked += [item.target for item in kinds.items]
+                value = scope.value(name)
+                found = [each for each in (value.target, *value.also) if isinstance(each, _types(asked))]
+                if found:
+                    scope.known[name] = value._replace(target=found[0], also=tuple(found[1:]))
+    narrow = {name: value for name, value in scope.known.items() if before.get(name) is not value}
+    yield
+    for name, value in narrow.items():
+        if scope.known.get(name) is value:  # the block did not assign it
+            scope.known[name] = before[name]
+
+
+def _types(asked: Iterable[Any]) -> tuple[type, ...]:
+    return tuple(one for one in asked if isinstance(one, type))
 
 
 def parts_of(value: Value, count: int) -> list[Value]:

@@ -40,6 +40,7 @@ from ckptkit.mindspore.inspect.loops.effects import (
     draws_out_of_reach,
     ends,
     fills,
+    is_compiled,
     is_draw,
     is_ours,
     outputs,
@@ -129,7 +130,9 @@ class Calls:
         if bound is not None:  # add = counter.add
             self._objects.path_of(bound, f"{scope.path}{ast.unparse(node.func)}")
         self._objects.position(node.func, together(call.arguments), scope)
-        found = self._followed(call)
+        is_graph = is_compiled(call.called.target)
+        with self._flow.compiling(is_graph):
+            found = self._followed(call)
         unknown = found is None  # what it does is not read, but told from its object and name
         computing = unknown and computes(call.called.target, call.owner.target, call.name)
         self._steer(call, trains=unknown and trains(call.called.target, call.name), computes=computing)
@@ -137,7 +140,8 @@ class Calls:
         if is_draw(call.called.target) or (unknown and changes_stored(call, self._objects.is_named(call.owner.target))):
             self.late(node, scope)
         for one in (*self.hooks, *held_by(call.called.target)) if computing else ():
-            inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * 8, {}, scope)
+            with self._flow.compiling(is_graph):
+                inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * 8, {}, scope)
             self._flow.steer(inner.sources if inner is not None else frozenset())
         if found is not None:
             return found._replace(sources=found.sources | marks | (call.called.sources - MARKS))
@@ -213,7 +217,7 @@ class Calls:
             self._flow.steer(sources | self._flow.control)
         elif computes:
             self._flow.steer(call.sources)
-        for place in self._objects.read_by(called) if computes else ():
+        for place in self._objects.read_by(called, self._flow.changed) if computes else ():
             self._flow.steer(self._flow.read(place, call.scope))
 
     def _argument(self, node: ast.expr, scope: Scope, *, written: bool) -> Value:

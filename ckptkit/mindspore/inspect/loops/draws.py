@@ -58,6 +58,8 @@ class Draws:
         takes = takes and isinstance(target, (Iterator, np.random.SeedSequence)) and RESTORED not in value.sources
         in_reach = not isinstance(target, random.SystemRandom) and not any(target is one for one in _GLOBALS)
         draws = isinstance(target, GENERATORS) and in_reach
+        if draws and self._flow.is_looping():
+            self._objects.in_place.setdefault(id(target), f"{scope.path}{ast.unparse(node)}")
         if (takes or draws) and not self._objects.is_known(target) and self._flow.saves():
             path = self._objects.path_of(target, f"{scope.path}{ast.unparse(node)}")
             self.taken.setdefault(id(target), (path, target))

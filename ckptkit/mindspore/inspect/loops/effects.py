@@ -59,7 +59,7 @@ _FILLS = (
 _ENDS = (sys.exit, os._exit, getattr(builtins, "exit", None), getattr(builtins, "quit", None))
 # The methods that functions and operators call.
 CALLED_BY: Mapping[Any, str] = {
-    **{len: "__len__", float: "__float__", int: "__int__", bool: "__bool__", abs: "__abs__"},
+    **{len: "__len__", float: "__float__", int: "__int__", bool: "__bool__", abs: "__abs__", next: "__next__"},
     **{ast.Lt: "__lt__", ast.LtE: "__le__", ast.Gt: "__gt__", ast.GtE: "__ge__", ast.Eq: "__eq__", ast.NotEq: "__eq__"},
     **{ast.In: "__contains__", ast.NotIn: "__contains__", ast.USub: "__neg__", ast.Invert: "__invert__"},
     **{ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"},
@@ -102,6 +102,14 @@ def computes(called: Any, owner: Any, name: str) -> bool:
     # A function that MindSpore made from a user's function.
     made = type(called) is types.FunctionType and "<locals>" in called.__qualname__
     return made and not is_users(called.__module__)
+
+
+def is_compiled(called: Any) -> bool:
+    """Return whether it is a function that MindSpore compiles, as by `mindspore.jit`, or its gradient in GRAPH mode."""
+    function = called.__func__ if type(called) is types.MethodType else called
+    if type(function) is not types.FunctionType or "__wrapped__" not in vars(function):
+        return False
+    return str(function.__globals__.get("__name__")).partition(".")[0] == "mindspore"
 
 
 def asked_parameters(owner: Any, name: str) -> Any:

@@ -31,6 +31,7 @@ from ckptkit.mindspore.inspect.loops.flow import (
     Scope,
     Sources,
     Value,
+    place_in,
     together,
 )
 from ckptkit.mindspore.inspect.loops.iteration import Iteration
@@ -228,7 +229,7 @@ class Expressions:
         elif self._objects.is_of_library(owner.target):
             self.change(node.value, value.sources, scope)
         if isinstance(owner.target, (nn.Cell, ms.Parameter)) or self._objects.stores(owner.target, node.attr):
-            self._flow.steer((value.sources | self._flow.control) - {Place(id(owner.target), node.attr)})
+            self._flow.steer((value.sources | self._flow.control) - {place_in(owner.target, node.attr)})
             self.calls.late(node, scope)
 
     def _set_layer(self, node: ast.Subscript, value: Value, scope: Scope) -> None:
@@ -298,7 +299,7 @@ class Expressions:
                 sources |= found.sources
                 target = found.target
         has = self._objects.has(owner.target, node.attr)
-        return Value(target, sources, place=Place(id(owner.target), node.attr) if has else None)
+        return Value(target, sources, place=place_in(owner.target, node.attr) if has else None)
 
     def aliases(self, node: ast.AST, scope: Scope) -> set[Place]:
         """Return the places that variables of an expression were taken from."""
@@ -317,14 +318,14 @@ class Expressions:
                 return self.places(node.target, scope)
             case ast.Attribute() if node.attr not in NO_DATA:
                 with self._flow.quiet():
-                    return {Place(id(self.value(node.value, scope).target), node.attr)}
+                    return {place_in(self.value(node.value, scope).target, node.attr)}
             case ast.Attribute() | ast.Subscript():
                 return self.places(node.value, scope)
             case ast.Call(func=ast.Name(id="len"), args=[one]):
                 return self.places(one, scope)
             case ast.Call(func=ast.Name(id="hasattr"), args=[owner, ast.Constant(name)]):
                 with self._flow.quiet():
-                    return {Place(id(self.value(owner, scope).target), str(name))}
+                    return {place_in(self.value(owner, scope).target, str(name))}
             case ast.Tuple():
                 return set().union(*(self.places(one, scope) for one in node.elts))
         return set()
@@ -337,7 +338,7 @@ class Expressions:
             place = scope.place(node.value.id)
         elif isinstance(node.value, ast.Attribute):
             with self._flow.quiet():
-                place = Place(id(self.value(node.value.value, scope).target), node.value.attr)
+                place = place_in(self.value(node.value.value, scope).target, node.value.attr)
         else:
             return None
         return Place(place.within, f"{place.name}[{node.slice.value!r}]")

@@ -24,6 +24,11 @@ class Place(NamedTuple):
     name: str
 
 
+def place_in(owner: Any, name: str) -> Place:
+    """Return the place of an attribute; of a module, that of the variable."""
+    return Place(id(vars(owner)) if isinstance(owner, types.ModuleType) else id(owner), name)
+
+
 RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
 TIMED = Place(0, "timed")  # marks what comes from a clock
 DATA = Place(0, "data")  # marks what is made of a batch, of a parameter, of what a cell returned, or of a draw
@@ -116,6 +121,7 @@ class _Iteration:
     exposed: set[Place] = field(default_factory=set)
     written: set[Place] = field(default_factory=set)
     read: set[Place] = field(default_factory=set)  # in the present iteration, before any write
+    again: Sources = frozenset()  # decides whether there is another iteration
     saves: bool = False
     saved: bool = False  # in some iteration, by a call of the manager
     after: bool = False  # the present iteration has saved
@@ -130,6 +136,7 @@ class Flow:
         taken: The places that got, after the restore and before any loop, what training changes.
         changed: The places that a loop writes, in order.
         fed: The places that the code of the data reads.
+        compiled: The places that compiled functions read.
         steering: The places that training depends on, in the order in which they were found.
     """
 
@@ -138,12 +145,14 @@ class Flow:
         self.effects = 0
         self._is_quiet = False
         self._is_feeding = False
+        self._is_compiled = False
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
         self.taken: set[Place] = set()
         self.changed: dict[Place, None] = {}
         self.fed: dict[Place, None] = {}
+        self.compiled: dict[Place, None] = {}
         self._left: dict[Place, ast.AST] = {}  # what some iterations wrote, and the loop that they are of
         self._iterations: list[_Iteration] = []
         self._saving: set[ast.AST] = set()  # loops in which a checkpoint may be taken
@@ -154,6 +163,8 @@ class Flow:
         """Record a read of a place; return what it was made of."""
         if self._is_feeding and not self._is_quiet:
             self.fed[place] = None
+        if self._is_compiled and not self._is_quiet:
+            self.compiled[place] = None
         for one in self._iterations if not self._is_quiet else ():
             if place not in one.assigned and _lasts(place, one, scope):
                 one.exposed.add(place)
@@ -175,6 +186,13 @@ class Flow:
         self._is_feeding = True
         yield
         self._is_feeding = False
+
+    @contextlib.contextmanager
+    def compiling(self, is_compiled: bool) -> Iterator[None]:
+        """Count reads in the block as those of a compiled function, if it is one."""
+        before, self._is_compiled = self._is_compiled, self._is_compiled or is_compiled
+        yield
+        self._is_compiled = before
 
     def read_so_far(self) -> frozenset[Place]:
         """Return the places that the present iteration has read before it wrote them."""
@@ -269,8 +287,8 @@ class Flow:
         return loop in self._saving
 
     def is_looping(self) -> bool:
-        """Return whether the code that is read is in a loop, and is not that of the data."""
-        return bool(self._iterations) and not self._is_feeding
+        """Return whether the code that is read is in a loop, and neither that of the data nor compiled."""
+        return bool(self._iterations) and not self._is_feeding and not self._is_compiled
 
     def innermost_saves(self) -> bool:
         """Return whether a checkpoint may be taken in the innermost current loop."""
@@ -319,7 +337,13 @@ class Flow:
         """Start one iteration."""
         self._iterations[-1].assigned, self._iterations[-1].read = set(), set()
         self._iterations[-1].after = False
-        self.control = self._iterations[-1].control
+        self.control = self._iterations[-1].control | self._iterations[-1].again
+
+    def leaves(self, scope: Scope, *, all_loops: bool) -> None:
+        """Record that a loop of the function, or all of them, ends here under the present conditions."""
+        own = [one for one in self._iterations if one.function == id(scope.code)]
+        for one in own if all_loops else own[-1:]:
+            one.again |= self.control - MARKS
 
     def leave(self, decides: Sources) -> None:
         """End a loop whose number of iterations depends on ``decides``."""

@@ -11,7 +11,7 @@ import ast
 import threading
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import mindspore as ms
@@ -22,7 +22,7 @@ from mindspore import nn
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.bytecode import instructions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
-from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Place, Scope, Sources, Value, place_in
 from ckptkit.mindspore.inspect.sequential import cells_of
 
 _NAMESPACES = (types.SimpleNamespace, threading.local, argparse.Namespace)
@@ -49,9 +49,15 @@ class Objects:
         known: Objects that checkpoints hold by name, and the data that they position; their contents are known too. Of
             `Stored` ones, some attributes.
         told: Objects whose contents, except for cells, are reported elsewhere.
+        read_by_cells: Places outside of cells that the code of cells may read.
+
+    Attributes:
+        read_by_cells: The same.
     """
 
-    def __init__(self, known: Iterable[Any], told: Iterable[Any] = ()) -> None:
+    def __init__(
+        self, known: Iterable[Any], told: Iterable[Any] = (), read_by_cells: Collection[Place] = frozenset()
+    ) -> None:
         known = [*known]
         self._stored = {id(one.owner): one for one in known if isinstance(one, Stored)}
         parts = [attribute(one.owner, name) for one in self._stored.values() for name in one.names]
@@ -64,7 +70,8 @@ class Objects:
         self._stand_ins: dict[ast.Call, Any] = {}  # by the call that makes such an object
         self._named_calls: dict[ast.Call, str] = {}
         self._rebound: set[Place] = set()  # that get another function or cell
-        self._read_by_cells: dict[Place, None] = {}  # attributes that the code changes and `construct` reads
+        self.read_by_cells = read_by_cells
+        self._attributes_read: dict[Place, None] = {}  # attributes of cells that the code changes and `construct` reads
         self._positioned: set[tuple[Place, str]] = set()  # expressions, by the variable that they begin with
         self.in_place: dict[int, str] = {}  # the expressions of what loops change in place, by id
 
@@ -82,6 +89,8 @@ class Objects:
 
     def is_plain(self, one: Any) -> bool:
         """Return whether ``one`` is an object whose plain attributes no checkpoint holds: the user's, or any cell."""
+        if isinstance(one, types.ModuleType):
+            return is_users(vars(one).get("__name__"))
         if one is UNKNOWN or isinstance(one, _NO_ATTRIBUTES) or self.is_known(one):
             return False
         # Functions and classes have attributes too.
@@ -150,8 +159,8 @@ class Objects:
 
     def rebind(self, place: Place, value: Value) -> None:
         """Record that an object is assigned to a place; whether it is another one than before may be unknown."""
-        before, now = self._places[place][1] if place in self._places else UNKNOWN, value.target
-        if before is not UNKNOWN and (value.is_new or (now is not UNKNOWN and not _is_same(before, now))):
+        before, found = self.at(place), [one for one in (value.target, *value.also) if one is not UNKNOWN]
+        if before is not UNKNOWN and (value.is_new or not all(_is_same(before, one) for one in found)):
             self._rebound.add(place)
 
     def path_of(self, one: Any, path: str) -> str:
@@ -167,22 +176,23 @@ class Objects:
     def changed(self, owner: Any, place: Place) -> None:
         """Record a change of an attribute; in PYNATIVE mode, calls of its cell read it."""
         if isinstance(owner, nn.Cell) and ms.get_context("mode") == ms.PYNATIVE_MODE and _reads(owner, place.name):
-            self._read_by_cells[place] = None
+            self._attributes_read[place] = None
 
     def replaces_layer(self, owner: nn.Cell, path: str) -> Place:
         """Record that a cell gets another cell in place of one of its own; return the place."""
         place = Place(id(owner), LAYERS)
         self.path_of(owner, path)
         self._places.setdefault(place, (path, UNKNOWN))
-        self._read_by_cells[place] = None
+        self._attributes_read[place] = None
         return place
 
-    def read_by(self, called: Any) -> list[Place]:
-        """Return the changed attributes that a call of a cell reads; of a function, which cells it calls is unknown."""
-        if not self._read_by_cells or not isinstance(called, nn.Cell):
-            return [*self._read_by_cells]
+    def read_by(self, called: Any, changed: Iterable[Place]) -> list[Place]:
+        """Return the ``changed`` places that a call of a cell reads; of a function, which cells it calls is unknown."""
+        found = [place for place in changed if place in self.read_by_cells]
+        if not self._attributes_read or not isinstance(called, nn.Cell):
+            return [*found, *self._attributes_read]
         cells = {id(one.cell) for one in cells_of(called)}
-        return [place for place in self._read_by_cells if place.within in cells]
+        return [*found, *(place for place in self._attributes_read if place.within in cells)]
 
     def class_with(self, owner: Any, name: str) -> type | None:
         """Return the class of the user's from which an object has the attribute; None if it has one of its own."""
@@ -203,7 +213,7 @@ class Objects:
 
     def attribute_of(self, owner: Any, path: str, name: str) -> Place:
         """Return the place of an attribute; the object's expression is ``path`` unless one is recorded already."""
-        place = Place(id(owner), name)
+        place = place_in(owner, name)
         self.note(f"{self.path_of(owner, path)}.{name}", attribute(owner, name), place)
         return place
 

@@ -18,12 +18,12 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.alike import Alike
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, names_in, own_attributes
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.flow import DATA, Flow, Place, Running, Scope, Value
+from ckptkit.mindspore.inspect.loops.flow import DATA, Flow, Place, Running, Scope, Value, place_in
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects, Stored
 from ckptkit.mindspore.inspect.loops.report import passes, reported
@@ -79,7 +79,7 @@ def find_in_steps_of_cells(cells: Iterable[nn.Cell], known: Iterable[Any]) -> It
 
 
 def find_in_steps_of_callbacks(
-    callbacks: Sequence[object], known: Iterable[Any], data: Sequence[Any] = ()
+    callbacks: Sequence[object], known: Iterable[Any], data: Sequence[Any] = (), cells: Sequence[nn.Cell] = ()
 ) -> Iterator[Finding]:
     """Yield the findings of the code that callbacks call.
 
@@ -87,11 +87,58 @@ def find_in_steps_of_callbacks(
         callbacks: Those that ``Model`` calls. What they hold themselves is not reported, unless some of it is stored.
         known: Objects that checkpoints hold by name. Nothing below them is reported.
         data: What `read_here` returns of the data.
+        cells: What is trained, the train network first.
     """
     known = [*known]
     partly = {id(one.owner) for one in known if isinstance(one, Stored)}
     told = [one for one in callbacks if id(one) not in partly]
-    yield from _found(_of_callbacks(callbacks), Objects(known, told=told), draws=True, data=data)
+    objects = Objects(known, told, read_by_cells(cells))
+    yield from _found(_of_callbacks(callbacks, _context(cells)), objects, draws=True, data=data)
+
+
+def read_by_cells(cells: Iterable[nn.Cell]) -> frozenset[Place]:
+    """Return the variables, and the attributes of objects and modules, that the code of cells may read."""
+    found: set[Place] = set()
+    seen = set[types.CodeType]()
+    for one in {id(each.cell): each.cell for root in cells for each in cells_of(root)}.values():
+        construct = in_class(type(one), "construct")
+        if type(construct) is types.FunctionType and is_users(construct.__module__):
+            held = [each for name, each in own_attributes(one).items() if name not in BARE]
+            _add_places(construct, held, found, seen)
+    return frozenset(found)
+
+
+def _add_places(
+    function: types.FunctionType, held: Iterable[Any], found: set[Place], seen: set[types.CodeType]
+) -> None:
+    """Add what a function of the user's names, and the attributes that it may read of ``held`` and of that."""
+    code, module, names = function.__code__, function.__globals__, names_in(function.__code__)
+    closure = closure_of(function)
+    named = {name: closure.get(name, module.get(name)) for name in names if name in closure or name in module}
+    found.update(Place(code.co_filename if name in closure else id(module), name) for name in named)
+    objects = [one for one in (*held, *named.values()) if _has_plain_attributes(one)]
+    found.update(place_in(one, name) for one in objects for name in names)
+    if code in seen or not is_users(module.get("__name__")):
+        return
+    seen.add(code)
+    for one in named.values():
+        if type(one) is types.FunctionType:
+            _add_places(one, (), found, seen)
+
+
+def _has_plain_attributes(one: Any) -> bool:
+    if isinstance(one, types.ModuleType):
+        return is_users(vars(one).get("__name__"))
+    is_plain = is_users(type(one).__module__) or isinstance(one, types.SimpleNamespace)
+    return is_plain and not isinstance(one, (nn.Cell, ms.Tensor))
+
+
+def _context(cells: Sequence[nn.Cell]) -> types.SimpleNamespace:
+    """Return what stands for the ``RunContext`` of MindSpore that the hooks of callbacks get."""
+    network = cells[0] if cells else UNKNOWN
+    optimizer = (own_attributes(network).get("_cells") or {}).get("optimizer", UNKNOWN)
+    arguments = types.SimpleNamespace(train_network=network, network=network, optimizer=optimizer)
+    return types.SimpleNamespace(original_args=arguments)
 
 
 def _found(
@@ -145,7 +192,7 @@ def _read(step: _Step, flow: Flow, objects: Objects, statements: Statements, mos
 
 def _compute(flow: Flow, objects: Objects, scope: Scope) -> None:
     """Read what training computes between two calls: the attributes of cells that callbacks change."""
-    for place in objects.read_by(None):
+    for place in objects.read_by(None, flow.changed):
         flow.steer(flow.read(place, scope))
 
 
@@ -189,14 +236,15 @@ def _of_cell(where: str, cell: nn.Cell, alike: Alike) -> Iterator[tuple[Hashable
             yield _code_of(held), _Step(held, f"{where}: {_name_of(held)}: ")
 
 
-def _of_callbacks(callbacks: Iterable[object]) -> Iterator[_Step]:
+def _of_callbacks(callbacks: Iterable[object], context: Any) -> Iterator[_Step]:
+    given = (Value(context, frozenset((DATA,))),)
     for one in callbacks:
         methods = {name: vars(kind)[name] for kind in reversed(type(one).__mro__) for name in vars(kind)}
         for name, method in methods.items():
             is_step = type(method) is types.FunctionType and ("step" in name or "epoch" in name)
             if is_step and is_users(method.__module__):
                 where = f"{type(one).__name__}.{name}(): "
-                yield _Step(types.MethodType(method, one), where, steers=False, is_before="begin" in name)
+                yield _Step(types.MethodType(method, one), where, steers=False, given=given, is_before="begin" in name)
         for held in _called(own_attributes(one).values()) if not is_users(type(one).__module__) else ():
             yield _Step(held, f"{type(one).__name__}: {_name_of(held)}: ")
 

@@ -6,6 +6,7 @@ Guarantees: reads what `Flow` and `Objects` recorded; runs no code of the user's
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -61,16 +62,13 @@ def reported(
     who = "code that is called once per step" if per_step else "the loop"
     if read.unread:
         yield _unread([*read.unread])
-    for path, one in read.taken.values():
-        yield _drawn(path, one, who)
-    for path in read.after if not per_step else ():
-        yield _after(path)
-    for path in read.unplaced if not (per_step or is_placed) else ():
-        yield _unplaced(path)
-    carried: dict[tuple[str, str], list[str]] = {}
+    yield from (_drawn(path, one, who) for path, one in read.taken.values())
+    yield from map(_after, read.after if not per_step else ())
+    yield from map(_unplaced, read.unplaced if not (per_step or is_placed) else ())
     told = _told_to_data(flow, objects, fed)
-    for path in dict.fromkeys(told.values()):
-        yield _fed(path, who)
+    yield from (_fed(path, who) for path in dict.fromkeys(told.values()))
+    yield from (_constant(path, who) for path in _told_to_graphs(flow, objects))
+    carried: dict[tuple[str, str], list[str]] = {}
     for place in flow.steering:
         if place in told:
             continue
@@ -122,6 +120,14 @@ def _told_to_data(flow: Flow, objects: Objects, fed: Sequence[Any]) -> dict[Plac
     return {place: path for place, path in {**in_place, **found}.items() if path}
 
 
+def _told_to_graphs(flow: Flow, objects: Objects) -> list[str]:
+    """Return the expressions of what training changes and a compiled function or cell has as a constant."""
+    constant = {*flow.compiled, *(objects.read_by_cells if ms.get_context("mode") == ms.GRAPH_MODE else ())}
+    changed = [place for place in flow.changed if place in constant]
+    parts = (nn.Cell, ms.Parameter, types.FunctionType)  # other findings are about these
+    return [path for one in changed if not isinstance(objects.at(one), parts) and (path := objects.expression(one))]
+
+
 def _is_trained(one: Any) -> bool:
     parameters = one.get_parameters() if isinstance(one, nn.Cell) else [one]
     return any(isinstance(each, ms.Parameter) and each.requires_grad for each in parameters)
@@ -134,6 +140,15 @@ def _fed(path: str, who: str) -> Finding:
         "of these changes is made there",
         "Let the data depend on (seed, epoch, index of the sample) only, or give them state_dict() and "
         "load_state_dict() that hold it",
+    )
+
+
+def _constant(path: str, who: str) -> Finding:
+    return _unseen(
+        path,
+        f"{who} changes it, but a compiled function keeps the value of its first call, and a resumed run compiles "
+        "again with the value of that moment",
+        "Pass it to the function as a Tensor, or make it a Parameter with requires_grad=False",
     )
 
 

@@ -11,6 +11,7 @@ import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ckptkit.mindspore.inspect.loops.call import narrowed
 from ckptkit.mindspore.inspect.loops.containers import is_changed_in_place
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
@@ -232,6 +233,7 @@ class Statements:
         )
         if isinstance(one, ast.Raise) or ends:
             self._flow.steer(self._flow.control)
+        self._flow.leaves(scope, all_loops=isinstance(one, ast.Return))
         # What is returned instead of None depends on the same conditions.
         if not isinstance(one, ast.Return) or ast.unparse(one) in ("return", "return None"):
             return []
@@ -272,11 +274,17 @@ class Statements:
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for part in (one.body, one.orelse) for each in part)
         self._flow.either(
             test.sources - MARKS,
-            lambda: returned.extend(self._guarded(one.body, scope, guards, read, trains=False)),
+            lambda: returned.extend(self._body(one, scope, guards, read)),
             lambda: returned.extend(self._block(one.orelse, scope)),
             leaves=leaves,
         )
         return returned
+
+    def _body(
+        self, one: ast.If, scope: Scope, guards: Sequence[Collection[Place]], read: Collection[Place]
+    ) -> list[Value]:
+        with narrowed(one.test, scope, self._expressions.value):
+            return self._guarded(one.body, scope, guards, read, trains=False)
 
     def _tries(self, one: Any, scope: Scope) -> list[Value]:
         whole = ast.Module(one.body, [])

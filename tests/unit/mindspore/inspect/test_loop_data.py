@@ -60,6 +60,15 @@ class ByNetwork:
             yield ROWS[at]
 
 
+class Shuffled:
+    def __init__(self, rng):
+        self.rng = rng
+
+    def __iter__(self):
+        for at in self.rng.permutation(1):
+            yield ROWS[at]
+
+
 class WithState(Rows):
     def state_dict(self):
         return {"scale": self.inner.scale}
@@ -123,6 +132,12 @@ def by_the_rows(state, cell, batches, source):
     for x, y in batches:
         cell(x, y)
         source.reverse()
+
+
+def by_a_draw(state, cell, batches, source):
+    yield state.findings()
+    for x, y in batches:
+        cell(x + float(source.normal()), y)
 
 
 def only_read(state, cell, batches, source):
@@ -201,6 +216,12 @@ def test_loader_that_asks_the_network_is_named():
     for one in frozen.get_parameters():
         one.requires_grad = False
     assert found(only_read, ByNetwork(frozen), Source()) == []
+
+
+def test_generator_that_data_and_loop_draw_from_is_named():
+    rng = np.random.default_rng(0)
+    assert [one.where for one in found(by_a_draw, Shuffled(rng), rng)] == ["by_a_draw(): source"]
+    assert found(by_a_draw, Shuffled(np.random.default_rng(0)), rng) == []
 
 
 @pytest.mark.parametrize("loop", [only_read, of_another_name])

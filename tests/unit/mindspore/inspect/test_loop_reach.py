@@ -1,0 +1,298 @@
+"""What a loop changes is named wherever training reads it: in modules, compiled functions, cells, inner loops."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import mindspore as ms
+import pytest
+from mindspore import nn, ops
+from mindspore.train import Callback
+from test_loops import Training
+
+from ckptkit.mindspore.inspect import find_in_steps_of_callbacks
+
+config = types.ModuleType("config_of_the_job")
+config.KL = 0.0
+sys.modules[config.__name__] = config
+SCALE = 1.0
+
+
+class Regularized(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(2, 1)
+
+    def construct(self, x):
+        y = self.dense(x)
+        return y * scale_of(y)
+
+
+def scale_of(y):
+    return SCALE + config.KL * y.square().mean()
+
+
+regularized = Regularized()
+
+
+@ms.jit
+def compiled(x):
+    bias = x * 0
+    return x * SCALE + bias
+
+
+class Trainer:
+    def __init__(self):
+        self.beta, self.gamma = 0.0, 0.0
+
+    @ms.jit
+    def step(self, x):
+        return x * self.beta
+
+    def shown(self):
+        return self.gamma
+
+
+class Endless:
+    """Has no ``__iter__``."""
+
+    def __init__(self, rows):
+        self.rows, self.left = rows, iter(rows)
+
+    def __next__(self):
+        try:
+            return next(self.left)
+        except StopIteration:
+            self.left = iter(self.rows)
+            return next(self.left)
+
+
+class Numbers:
+    def __init__(self):
+        self.at = 0
+
+    def __next__(self):
+        self.at += 1
+        return self.at
+
+
+def value_of_a_module(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x * config.KL, y)
+        config.KL = min(1.0, config.KL + 0.1)
+
+
+def module_read_by_a_cell(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(regularized(x), y)
+        config.KL += 0.1
+
+
+def global_read_by_a_cell(cell, batches, rate, restore):
+    global SCALE  # noqa: PLW0603 - as people write it
+    restore()
+    for x, y in batches:
+        cell(regularized(x), y)
+        SCALE = SCALE * 0.9
+
+
+def tolerance_that_ends_an_inner_loop(cell, batches, rate, restore):
+    tolerance = 2.0
+    restore()
+    for x, y in batches:
+        for _ in range(3):
+            loss = cell(x, y)
+            if float(loss) < tolerance:
+                tolerance *= 0.95
+                break
+
+
+def train_until(cell, x, y, kept):
+    for _ in range(3):
+        if float(cell(x, y)) < kept[0]:
+            return
+
+
+def tolerance_that_ends_a_function(cell, batches, rate, restore):
+    kept = [2.0]
+    restore()
+    for x, y in batches:
+        train_until(cell, x, y, kept)
+        kept[0] *= 0.95
+
+
+def without_iter(cell, batches, rate, restore):
+    numbers = Numbers()
+    restore()
+    for x, y in batches:
+        cell(x * next(numbers), y)
+
+
+def endless_without_iter(cell, batches, rate, restore):
+    endless = Endless([1, 2, 3])
+    restore()
+    for x, y in batches:
+        cell(x * next(endless), y)
+
+
+def global_in_a_compiled_function(cell, batches, rate, restore):
+    global SCALE  # noqa: PLW0603 - as people write it
+    point = restore()
+    for at, (x, y) in enumerate(batches, point.batches_delivered):
+        SCALE = 1 / (at + 1)
+        cell(compiled(x), y)
+
+
+def attribute_in_a_compiled_method(cell, batches, rate, restore):
+    trainer = Trainer()
+    point = restore()
+    for at, (x, y) in enumerate(batches, point.batches_delivered):
+        trainer.beta = at / 10
+        cell(trainer.step(x), y)
+
+
+LOSSES = {"mse": nn.MSELoss(), "l1": nn.L1Loss()}
+ORDER = ["mse", "l1"]
+
+
+def loss_by_a_key(cell, batches, rate, restore):
+    criterion = LOSSES["mse"]
+    point = restore()
+    for at, (x, y) in enumerate(batches, point.batches_delivered):
+        if at % 8 == 0:
+            criterion = LOSSES[ORDER[at // 8]]
+        cell(criterion(x, x), y)
+
+
+@pytest.mark.parametrize(
+    ("loop", "where"),
+    [
+        (value_of_a_module, "config.KL"),
+        (module_read_by_a_cell, "config.KL"),
+        (global_read_by_a_cell, "SCALE"),
+        (tolerance_that_ends_an_inner_loop, "tolerance"),
+        (tolerance_that_ends_a_function, "kept"),
+        (without_iter, "numbers (Numbers)"),
+        (endless_without_iter, "endless.left (list_iterator)"),
+        (global_in_a_compiled_function, "SCALE"),
+        (attribute_in_a_compiled_method, "trainer.beta"),
+        (loss_by_a_key, "criterion"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_training_reads_is_named(loop, where):
+    assert {one.where for one in Training(regularized=regularized).found(loop)} == {f"{loop.__name__}(): {where}"}
+
+
+@pytest.mark.parametrize("loop", [module_read_by_a_cell, global_read_by_a_cell], ids=lambda one: one.__name__)
+def test_graph_has_it_as_a_constant(loop):
+    training = Training(regularized=regularized)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    found = [one for one in training.found(loop) if "compiled function keeps the value" in str(one)]
+    assert [one.where for one in found] == [
+        f"{loop.__name__}(): {'SCALE' if 'global' in loop.__name__ else 'config.KL'}"
+    ]
+
+
+def module_set_from_the_position(cell, batches, rate, restore):
+    point = restore()
+    for at, (x, y) in enumerate(batches, point.batches_delivered):
+        config.KL = at / 10
+        cell(regularized(x) * config.KL, y)
+
+
+def module_that_is_only_shown(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        config.shown = float(cell(x, y))
+        print(config.shown)
+
+
+def inner_loop_that_only_looks(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        for one in range(3):
+            if one > 1:
+                break
+        cell(x, y)
+
+
+def attribute_that_no_compiled_method_reads(cell, batches, rate, restore):
+    trainer = Trainer()
+    restore()
+    for x, y in batches:
+        cell(trainer.step(x), y)
+        trainer.gamma += 1
+        print(trainer.shown())
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        module_set_from_the_position,
+        module_that_is_only_shown,
+        inner_loop_that_only_looks,
+        attribute_that_no_compiled_method_reads,
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_what_training_does_not_read_is_not_named(loop):
+    assert Training(regularized=regularized).found(loop) == []
+
+
+class Drop(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.rate = 0.0
+
+    def construct(self, x):
+        return x * (1 - self.rate)
+
+
+class Ramp(Callback):
+    def on_train_step_end(self, run_context):
+        for _, one in run_context.original_args().train_network.cells_and_names():
+            if isinstance(one, Drop):
+                one.rate = min(0.5, one.rate + 0.1)
+
+
+class OnTheOptimizer(Callback):
+    def on_train_step_end(self, run_context):
+        optimizer = run_context.original_args().optimizer
+        optimizer.bad = getattr(optimizer, "bad", 0) + 1
+        if optimizer.bad > 3:
+            ops.assign(optimizer.learning_rate, optimizer.learning_rate * 0.5)
+
+
+class ByModule(Callback):
+    def on_train_step_end(self, run_context):
+        config.KL += 0.1
+
+
+class Looks(Callback):
+    def on_train_step_end(self, run_context):
+        arguments = run_context.original_args()
+        print(arguments.cur_step_num, float(arguments.net_outputs), arguments.optimizer.learning_rate)
+        config.shown = arguments.train_network
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        (Ramp, ["one (Drop)"]),
+        (OnTheOptimizer, ["run_context.original_args.optimizer (Momentum)"]),
+        (ByModule, ["config.KL"]),
+        (Looks, []),
+    ],
+)
+def test_what_a_callback_reaches_is_named(kind, where):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    network = nn.SequentialCell(Regularized(), Drop(), nn.Dense(1, 1))
+    trained = nn.TrainOneStepCell(
+        nn.WithLossCell(network, nn.MSELoss()), nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    )
+    found = find_in_steps_of_callbacks([kind()], [], cells=[trained])
+    assert [one.where for one in found] == [f"{kind.__name__}.on_train_step_end(): {one}" for one in where]
