@@ -23,13 +23,13 @@ from typing import Any
 
 from typing_extensions import Self
 
-from ckptkit.core.console import show_log
 from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.core.progress import ResumePoint
 from ckptkit.core.save_report import SaveTotals
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
+from ckptkit.manager.console import show_log
 from ckptkit.manager.hooks import hooks_of
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.opening import Setup, open_run

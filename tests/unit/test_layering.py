@@ -31,6 +31,7 @@ MODULES = {
     ),
     "manager": (
         *(
+            "console",
             "options",
             "at_exit",
             "step_timing",

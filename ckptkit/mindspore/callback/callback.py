@@ -21,10 +21,10 @@ import mindspore.dataset as ds
 from mindspore.train import Callback, Model
 from typing_extensions import Self
 
-from ckptkit.core.console import show_log
 from ckptkit.core.policies import KeepPolicy, SavePolicy
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
+from ckptkit.manager.console import show_log
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, refuse_other_types
 from ckptkit.mindspore.callback.session import TrainingSession
