@@ -12,12 +12,12 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from types import FrameType
 
 from typing_extensions import Self
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import countdown
+from ckptkit.core.stack import call_of
 from ckptkit.errors import ResumeError
 from ckptkit.manager.background import NotEndedError, SaveHandle
 from ckptkit.manager.final_save import FinalSave
@@ -77,15 +77,13 @@ class ActiveRun:
 
         Half of what that call does is done, and a second one would take its place. ``on_save`` is called at the end.
         """
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code is not SaveResults.tell.__code__:
-            if frame.f_code in _CALLS and frame.f_locals.get("self") is self:
-                raise ResumeError(
-                    f"the manager was called while its {_CALLS[frame.f_code]}() was in progress in the same thread: by "
-                    "a signal handler, a state_dict() or a finalizer. Set a flag there, and call the manager when that "
-                    "call has returned; Preemption(when=...) asks such a flag"
-                )
-            frame = frame.f_back
+        call = call_of(_CALLS, self, sys._getframe(1), until=SaveResults.tell.__code__)
+        if call is not None:
+            raise ResumeError(
+                f"the manager was called while its {_CALLS[call]}() was in progress in the same thread: by a signal "
+                "handler, a state_dict() or a finalizer. Set a flag there, and call the manager when that call has "
+                "returned; Preemption(when=...) asks such a flag"
+            )
         return self
 
     def step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:

@@ -29,6 +29,7 @@ from pydantic import JsonValue
 from ckptkit.core.latch import what_arrived
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
+from ckptkit.core.stack import call_of
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.shards import Shard
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
@@ -167,11 +168,7 @@ class Window:
 
     def _is_within(self, frame: FrameType | None) -> bool:
         """Return whether ``frame`` is a part of a call of this window, which may have half of its work done."""
-        while frame is not None:
-            if frame.f_code in _CALLS and frame.f_locals.get("self") is self:
-                return True
-            frame = frame.f_back
-        return False
+        return call_of(_CALLS, self, frame) is not None
 
     def _advance(self, micro_steps_left: int) -> None:
         begun = self._monotonic()

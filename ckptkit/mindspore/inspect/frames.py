@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+from ckptkit.core.stack import frames_from
 from ckptkit.mindspore.inspect.attributes import is_users, named_in, names_in
 
 _LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_ATTR", "LOAD_METHOD")
@@ -29,12 +30,10 @@ def loop_variables() -> Iterator[tuple[str, object]]:
 
 def running_frames() -> Iterator[tuple[str, types.FrameType]]:
     """Yield the running user frames with their names, innermost first."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in frames_from(sys._getframe(1)):
         if is_users(frame.f_globals.get("__name__")):
             name = frame.f_code.co_name
             yield ("script" if name == "<module>" else f"{name}()"), frame
-        frame = frame.f_back
 
 
 def running_lines() -> Lines:

@@ -18,6 +18,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
+from ckptkit.core.stack import frames_from
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.roles import optimizers_of
 
@@ -79,7 +80,7 @@ class LastCall:
             ResumeError: If an error that is being handled, or the call that this comes from, shows that it was not, or
                 not wholly.
         """
-        within = _called_in(_stack(), self._cells)
+        within = _called_in(frames_from(sys._getframe(1)), self._cells)
         if within is not None:
             raise ResumeError(
                 f"the save was asked for inside of a call of {type(within).__name__}, such as by a signal handler or "
@@ -157,13 +158,6 @@ def _frames_of(error: BaseException) -> Iterator[FrameType]:
     while trace is not None:
         yield trace.tb_frame
         trace = trace.tb_next
-
-
-def _stack() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _called_in(frames: Iterable[FrameType], cells: Collection[nn.Cell]) -> nn.Cell | None:

@@ -13,6 +13,8 @@ from types import FrameType
 import mindspore as ms
 from mindspore import nn, ops
 
+from ckptkit.core.stack import frames_from
+
 _REFUSAL = (
     "AccumulationTrainCell was compiled into the graph of {}. Graphs skip the cell's __call__, which counts the "
     "micro-steps and applies the update. Give the AccumulationTrainCell itself to ms.Model (without optimizer or "
@@ -30,11 +32,9 @@ def refuse_graph() -> None:
 
 def refuse_capture() -> None:
     """Raise if an `AccumulationTrainCell` is called while Python code is being captured into a graph."""
-    frame = inspect.currentframe()
-    while frame is not None:
+    for frame in frames_from(inspect.currentframe()):
         if frame.f_code.co_filename.endswith(_CAPTURING_FILES):
             raise RuntimeError(_REFUSAL.format(wrapper_name(frame)))
-        frame = frame.f_back
 
 
 def wrapper_name(frame: FrameType | None) -> str:
@@ -44,8 +44,8 @@ def wrapper_name(frame: FrameType | None) -> str:
     ``Cell.compile`` (``self``) or a wrapper of `ms.jit` (private: ``fn``, ``self.fn``, ``self.obj``). If these move,
     the message says "another graph" and the tests that expect the name fail.
     """
-    while frame is not None:
-        found = frame.f_locals
+    for one in frames_from(frame):
+        found = one.f_locals
         owner = found.get("self")
         for cell in (owner, getattr(owner, "obj", None)):
             if isinstance(cell, nn.Cell):
@@ -53,5 +53,4 @@ def wrapper_name(frame: FrameType | None) -> str:
         function = found.get("fn", getattr(owner, "fn", None))
         if inspect.isfunction(function) and not isinstance(owner, ops.Primitive):  # the constexpr itself is a Primitive
             return f"the @ms.jit function {function.__qualname__}"
-        frame = frame.f_back
     return "another graph"

@@ -1,0 +1,36 @@
+"""Finds the calls that the present thread is in, such as those that a signal handler interrupted.
+
+Threads: any; each sees its own calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+
+def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and its callers, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def call_of(
+    methods: Collection[CodeType], one: Any, frame: FrameType | None, *, until: CodeType | None = None
+) -> CodeType | None:
+    """Return the innermost of an object's ``methods`` that a frame is a part of; None if it is a part of none.
+
+    Args:
+        methods: What to look for.
+        one: The object.
+        frame: Where to begin.
+        until: A call where the search ends.
+    """
+    while frame is not None and frame.f_code is not until:
+        # The code first: reading the variables of a frame costs more.
+        if frame.f_code in methods and frame.f_locals.get("self") is one:
+            return frame.f_code
+        frame = frame.f_back
+    return None
