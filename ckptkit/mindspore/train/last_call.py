@@ -2,10 +2,11 @@
 
 A foreign cell does not say so, and a batch may count as delivered before it is trained.
 
-Guarantees: a save from inside of a call is seen, and so is an error that came out of one, while it is being handled
-(``except``, ``finally``, ``with``); a batch that an optimizer did not count is seen if that one counted each batch
-before. Anything else is not seen: an interrupted call whose error is no longer handled, and that has begun its update,
-looks like a complete one. Main thread only.
+Guarantees: a save from inside of a call is seen. So is a save while an error is being handled (``except``,
+``finally``, ``with``) and neither the loop nor every optimizer says that the last batch was trained. Without an error,
+a batch that an optimizer did not count is seen if that one counted each batch before. Anything else is not seen: an
+interrupted call whose error is no longer handled, and that has begun its update, looks like a complete one. Main
+thread only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class LastCall:
     Args:
         cells: The cells of the training.
         delivers_first: Whether a batch counts as delivered before it is trained, as by `ckptkit.data.resumable`.
-        counts: Whether each batch is one update, unless it is seen that it is not.
+        counts: Whether the optimizers are asked; not where a `CycleAdapter` tells which batches were trained.
     """
 
     def __init__(self, cells: Sequence[nn.Cell], *, delivers_first: bool, counts: bool) -> None:
@@ -43,6 +44,7 @@ class LastCall:
         self._steps = [one for one in steps if isinstance(one, ms.Parameter)]
         # Of each optimizer, whether it counts each batch; None while that is not known.
         self._counts_each: list[bool | None] = [None if counts else False for _ in self._steps]
+        self._judges = counts
         self._is_open = False  # delivered, and not said to be complete
         self._completes_each = False
         self._error_before: BaseException | None = None
@@ -90,30 +92,49 @@ class LastCall:
         errors = list(_handled_since(self._error_before))
         now = self.counts()
         uncounted = self._is_open and self._is_uncounted(delivered, now, in_doubt=bool(errors))
+        unproven = self._is_open and self._judges and not self._is_counted(delivered, now)
         for error in errors:
-            cell = self._broken_off(error, uncounted=uncounted)
+            cell = self._broken_off(error, unproven=unproven)
             if cell is not None:
                 raise ResumeError(
                     f"{type(error).__name__} was raised in a call of {type(cell).__name__}, and the weights may have a "
                     f"part of an update that does not belong to {delivered} batches. This state is not saved. Restore "
                     "a checkpoint to train on exactly"
                 )
-        text = (
-            f"{delivered} batches of resumable() were delivered, but an optimizer has not counted an update for the "
-            "last one, as it did for each batch before: a resume would skip it. If it was trained, call "
-            "manager.step(state) before the save"
-        )
-        if uncounted and errors and self._completes_each:
-            raise ResumeError(text)
+        doubt = None
+        if errors and unproven:
+            doubt = (
+                f"{type(errors[0]).__name__} is being handled, {delivered} batches of resumable() were delivered, and "
+                "nothing shows that the last one was trained: a resume would skip it. Call manager.step(state) right "
+                "after each update, which shows it"
+            )
+            if self._completes_each:
+                raise ResumeError(f"{doubt}. This state is not saved")
+        elif uncounted and self._completes_each:
+            doubt = (
+                f"{delivered} batches of resumable() were delivered, but an optimizer has not counted an update for "
+                "the last one, as it did for each batch before: a resume would skip it. If it was trained, call "
+                "manager.step(state) before the save"
+            )
         self._accept(delivered, now, learns=not uncounted)
-        return text if uncounted and (errors or self._completes_each) else None
+        return doubt
 
-    def _broken_off(self, error: BaseException, *, uncounted: bool) -> nn.Cell | None:
+    def _broken_off(self, error: BaseException, *, unproven: bool) -> nn.Cell | None:
         """Return the cell that raised ``error`` in a call, if the state may be half changed; otherwise None."""
         updating = _called_in(_frames_of(error), self._updating)
-        if updating is not None or not self._is_open or (self._steps and not uncounted):
+        if updating is not None or not self._is_open or (self._steps and not unproven):
             return updating  # a network that raised after the update, as in an evaluation, has changed nothing
         return _called_in(_frames_of(error), self._cells)
+
+    def _is_counted(self, delivered: int, counts: list[int]) -> bool:
+        """Return whether every optimizer counted all batches since the last look: the last one, too."""
+        before, earlier = self._looked_at or (delivered, counts)
+        batches = delivered - before
+        return (
+            bool(counts)
+            and batches > 0
+            and all(now - then == batches for now, then in zip(counts, earlier, strict=True))
+        )
 
     def _is_uncounted(self, delivered: int, counts: Sequence[int], *, in_doubt: bool) -> bool:
         """Return whether an optimizer counted all batches since the last look but the last one.

@@ -16,6 +16,7 @@ from ckptkit.errors import ResumeError
 DATA = [(ms.Tensor(np.full((2, 3), one, np.float32)), ms.Tensor(np.zeros((2, 3), np.float32))) for one in range(1, 9)]
 
 DOUBT = "an optimizer has not counted an update for the last one"
+UNPROVEN = "nothing shows that the last one was trained"
 
 
 class Stops(nn.Momentum):
@@ -120,7 +121,7 @@ def test_batch_that_no_call_got_is_not_saved(job):
             try:
                 raise KeyboardInterrupt
             except KeyboardInterrupt:
-                refuses(job, DOUBT)
+                refuses(job, UNPROVEN)
             break
         job.call(*batch)
         job.manager.step(job.state)
@@ -133,7 +134,7 @@ def test_first_batch_that_no_call_got_is_not_saved(job):
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:
-            refuses(job, DOUBT)
+            refuses(job, UNPROVEN)
         break
     assert job.committed() == []
 
@@ -199,7 +200,7 @@ def test_step_in_finally_does_not_make_the_batch_complete(tmp_path):
                 job.manager.step(job.state)
                 job.manager.wait()
 
-    with pytest.raises(ResumeError, match=DOUBT):
+    with pytest.raises(ResumeError, match=UNPROVEN):
         train()
     assert job.committed() == [1, 2, 3]
     job.manager.close()
@@ -228,7 +229,7 @@ def test_second_optimizer_that_did_not_run_is_seen(tmp_path):
                 try:
                     raise KeyboardInterrupt
                 except KeyboardInterrupt:
-                    with pytest.raises(ResumeError, match=DOUBT):
+                    with pytest.raises(ResumeError, match=UNPROVEN):
                         manager.save_final(state)
                 break
             optimizers[1](differentiated[1](*batch)[1])
@@ -237,8 +238,8 @@ def test_second_optimizer_that_did_not_run_is_seen(tmp_path):
 
 
 @pytest.mark.parametrize("at", range(3, 8))
-def test_loop_that_updates_at_every_second_batch_is_saved(tmp_path, at):
-    """Also while an error of the loop's own code is handled, before `step`."""
+def test_loop_that_updates_at_every_second_batch_says_what_is_trained(tmp_path, at):
+    """While an error is handled, only `step` tells that a batch was trained."""
     job = Job(tmp_path, functional=True)
     for number, batch in enumerate(job.batches):
         if number % 2:
@@ -247,10 +248,61 @@ def test_loop_that_updates_at_every_second_batch_is_saved(tmp_path, at):
             try:
                 raise FloatingPointError
             except FloatingPointError:
+                refuses(job, UNPROVEN)
+            job.manager.step(job.state)
+            try:
+                raise FloatingPointError
+            except FloatingPointError:
                 job.manager.save_final(job.state)
             break
         job.manager.step(job.state)
     assert job.committed() == [at + 1]
+    job.manager.close()
+
+
+@pytest.mark.parametrize("skipped", [1, 4])
+@pytest.mark.parametrize("saved_each", [False, True])
+def test_batch_after_a_skipped_one_is_not_saved(tmp_path, skipped, saved_each):
+    """One batch has no update, as at an overflow of a loss scale; an error comes between gradients and update."""
+    job = Job(tmp_path, functional=True)
+    differentiated = ms.value_and_grad(job.network, None, job.optimizer.parameters)
+    for number, batch in enumerate(job.batches):
+        gradients = differentiated(*batch)[1]
+        if number == 5:
+            try:
+                raise MemoryError
+            except MemoryError:
+                refuses(job, UNPROVEN)
+            break
+        if number != skipped:
+            job.optimizer(gradients)
+        job.manager.step(job.state)
+        if saved_each:
+            job.manager.save(job.state).result()
+    assert job.committed()[-1:] == ([5] if saved_each else [])
+    job.manager.close()
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_micro_batch_whose_forward_failed_is_not_saved(tmp_path, at):
+    """Gradients are added by hand, and every third batch updates."""
+    job = Job(tmp_path, functional=True)
+    differentiated = ms.value_and_grad(job.network, None, job.optimizer.parameters)
+    total = None
+    for number, batch in enumerate(job.batches):
+        gradients = differentiated(*batch)[1]
+        if number == at:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                refuses(job, UNPROVEN)
+            break
+        total = gradients if total is None else [one + other for one, other in zip(total, gradients, strict=True)]
+        if number % 3 == 2:
+            job.optimizer(tuple(total))
+            total = None
+        job.manager.step(job.state)
+    assert job.committed() == []
     job.manager.close()
 
 
@@ -403,7 +455,7 @@ def test_loop_that_saves_without_step_is_believed_unless_an_error_is_handled(tmp
                 raise KeyboardInterrupt
             except KeyboardInterrupt:
                 job.manager.save_final(job.state)
-    assert f"8 batches of resumable() were delivered, but {DOUBT}" in caplog.text
+    assert f"8 batches of resumable() were delivered, and {UNPROVEN}" in caplog.text
     assert job.committed() == [4, 8]
     job.manager.close()
 
@@ -429,8 +481,8 @@ def test_loop_that_counts_after_the_call_is_refused_in_the_next_one(tmp_path):
         assert manager.checkpoints() == []
 
 
-def test_optimizer_that_counts_nothing_gives_no_doubt(tmp_path, caplog):
-    """Each batch is saved before `step`, by a loop whose updates ckptkit does not know."""
+def test_updates_that_nobody_counts_are_told_by_step(tmp_path):
+    """The loop assigns the weights; while an error is handled, only `step` says that it did."""
     begin_process(mode="pynative")
     network = nn.Dense(3, 3)
     batches = ck.data.resumable(DATA, epochs=1)
@@ -442,6 +494,7 @@ def test_optimizer_that_counts_nothing_gives_no_doubt(tmp_path, caplog):
             try:
                 raise KeyboardInterrupt
             except KeyboardInterrupt:
-                manager.save_final(state)
+                with pytest.raises(ResumeError, match=UNPROVEN):
+                    manager.save(state)
             manager.step(state)
-    assert DOUBT not in caplog.text
+        assert manager.checkpoints() == []
