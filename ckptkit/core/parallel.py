@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ckptkit.core.worker import Worker
+from ckptkit.core.worker import NoThreadError, Worker
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,7 +53,7 @@ def _run_in_threads(run: Callable[[], None], count: int, stop: Callable[[], None
         for _ in range(count):
             workers.append(Worker(run, "ckptkit-read"))  # first: it may run although Ctrl-C arrives in its start
             workers[-1].start()
-    except RuntimeError:  # no more threads (from Python 3.12 on, an ending interpreter starts none)
+    except NoThreadError:  # from Python 3.12 on, an ending interpreter starts none
         run()
     except BaseException:  # Ctrl-C
         stop()

@@ -17,6 +17,10 @@ from ckptkit.core.latch import Latch, what_arrived
 _GLANCE_SECONDS = 0.5
 
 
+class NoThreadError(RuntimeError):
+    """Raised if a thread cannot be started, because there are too many or the interpreter ends."""
+
+
 class Worker:
     """Runs a function once.
 
@@ -56,11 +60,14 @@ class Worker:
         """Start the thread.
 
         Raises:
-            RuntimeError: If there can be no more threads; the function has not run, and may still be taken back.
+            NoThreadError: If there can be no more threads; the function has not run, and may still be taken back.
         """
         try:
             self._thread.start()
         except RuntimeError as error:
+            # A signal handler may raise a RuntimeError of its own here. Python's two messages begin like this.
+            if type(error) is RuntimeError and str(error).startswith("can't "):
+                raise NoThreadError(str(error)) from None
             raise what_arrived(error) from None
         self._is_started = True
 

@@ -22,7 +22,7 @@ from ckptkit.checkpoint.staged import Staged
 from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport
-from ckptkit.core.worker import Worker
+from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError
 from ckptkit.manager.at_exit import AT_EXIT
 
@@ -171,7 +171,7 @@ class SaveHandle:
         AT_EXIT.add(self.finish)
         try:
             self._worker.start()
-        except (RuntimeError, MemoryError) as error:
+        except (NoThreadError, MemoryError) as error:
             if self._take_back():
                 self.end(error)
                 return False

@@ -24,7 +24,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from ckptkit.core.worker import Worker
+from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.storage.descriptors import hide, show
 from ckptkit.storage.system_calls import SYSTEM, SystemCalls
 
@@ -144,8 +144,8 @@ class DirectFile:
     def __enter__(self) -> Self:
         try:
             self._worker.start()
-        except RuntimeError:
-            # No more threads for this process, or (Python 3.12.0) it is ending: write in this thread, only slower.
+        except NoThreadError:
+            # Or (Python 3.12.0) the process is ending: write in this thread, only slower.
             self._alone = True
         except BaseException:
             self._filled.put(None)  # interrupted: the thread may be running and must end

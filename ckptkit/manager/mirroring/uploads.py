@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import Countdown, LongWait, countdown
-from ckptkit.core.worker import Worker
+from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.at_exit import AT_EXIT
@@ -196,7 +196,7 @@ class Uploads:
                 self._worker = worker
                 self._idle = Latch()
             worker.start()
-        except RuntimeError:  # no more threads
+        except NoThreadError:
             if worker.take_back():
                 self._run()
         except BaseException:  # Ctrl-C: nobody else knows whether the thread runs

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn
 
-from ckptkit.core.worker import Worker
+from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.manager.options import Preemption
 from ckptkit.manager.preemption.signals import SIGNALS
 
@@ -175,7 +175,7 @@ class PreemptionRequest:
         if self.exits:
             try:
                 Worker(self._enforce, "ckptkit-grace").start()
-            except RuntimeError as error:  # the process may have no more threads
+            except NoThreadError as error:
                 _log.warning(
                     "could not start the grace-period timer; only the scheduler will stop this process: %s", error
                 )

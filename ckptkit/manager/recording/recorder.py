@@ -26,7 +26,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown
 from ckptkit.core.save_report import SaveReport
 from ckptkit.core.worker import Worker
-from ckptkit.errors import CkptKitError, StaleAttemptError
+from ckptkit.errors import CkptKitError, ResumeError, StaleAttemptError
 from ckptkit.format.events import Began, Ended, Event, How, LeftOut, Removed, Saved, SaveFailed, plain_line
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import Outcome
@@ -281,6 +281,8 @@ class Recorder:
     def _harmless(self) -> Iterator[None]:
         try:
             yield
+        except ResumeError:  # of a signal handler that called the manager: its caller must hear of it
+            raise
         except Exception as error:  # noqa: BLE001 - no error here may fail a save or training
             self._warn(f"{type(error).__name__}: {error}")
             _log.debug("where that failed:", exc_info=error)

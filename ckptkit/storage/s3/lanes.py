@@ -16,7 +16,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from ckptkit.core.latch import Latch
-from ckptkit.core.worker import Worker
+from ckptkit.core.worker import NoThreadError, Worker
 
 Job = Callable[[], None]
 
@@ -51,7 +51,7 @@ class Lanes:
             self._workers.append(worker)  # first: it may run although Ctrl-C arrives in its start
             try:
                 worker.start()
-            except RuntimeError:  # no more threads: use those that run, or this one
+            except NoThreadError:  # use those that run, or this one
                 self._workers.remove(worker)
                 self._count = len(self._workers)
         if self._workers:

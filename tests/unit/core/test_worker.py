@@ -11,7 +11,8 @@ import pytest
 from support.interrupted import InterruptedCall
 
 from ckptkit.core import latch, worker
-from ckptkit.core.worker import Worker
+from ckptkit.core.worker import NoThreadError, Worker
+from ckptkit.errors import ResumeError
 
 PLACES = (worker, latch, threading, contextlib)
 LONG_SECONDS = 30.0
@@ -115,9 +116,20 @@ def test_no_more_threads_is_said_and_the_function_may_be_taken_back(monkeypatch)
 
     monkeypatch.setattr(threading.Thread, "start", start)
     one = Worker(Work(), "test")
-    with pytest.raises(RuntimeError, match="can't start"):
+    with pytest.raises(NoThreadError, match="can't start"):
         one.start()
     assert one.take_back()
+
+
+@pytest.mark.parametrize("error", [ResumeError("of a signal handler"), RuntimeError("of a signal handler")], ids=repr)
+def test_error_of_a_signal_handler_is_not_taken_for_a_missing_thread(monkeypatch, error):
+    def start(thread):
+        raise error
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="of a signal handler") as raised:
+        Worker(Work(), "test").start()
+    assert raised.value is error
 
 
 def test_no_more_threads_within_a_handler_of_ctrl_c_is_not_taken_for_it(monkeypatch):

@@ -13,6 +13,7 @@ from support.runs.grown import ON_REQUEST
 from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.recording.recorder import Recorder
 from ckptkit.snapshot import Window
 from ckptkit.snapshot.staging import StagingArea
 from ckptkit.storage.local import LocalStorage
@@ -34,7 +35,7 @@ def signalled(monkeypatch):
     """Sends a signal to this process once, at the place that is given; returns what its handler raised."""
     found = []
 
-    def at(place, act):
+    def at(place, act, *, escapes=False):
         owner, name = place
         original = getattr(owner, name)
 
@@ -48,6 +49,8 @@ def signalled(monkeypatch):
                 act()
             except ResumeError as error:
                 found.append(str(error))
+                if escapes:
+                    raise
 
         monkeypatch.setattr(owner, name, sending)
         before.append(signal.signal(signal.SIGUSR2, handler))
@@ -82,6 +85,24 @@ def test_call_within_a_call_is_refused(root, signalled, outer, inner, place):
     assert "was in progress in the same thread" in found[0]
     for _ in run.train_until(9):
         pass
+    manager.close()
+    check_restores(root, stored)
+
+
+@pytest.mark.parametrize("place", [(Recorder, "_add"), (threading.Thread, "start")], ids=["events", "thread"])
+def test_refusal_comes_out_of_the_call(root, signalled, place):
+    """Nothing in between takes it for a failure of its own, such as a thread that could not be started."""
+    run = NumpyRun(accumulation_steps=4)
+    manager = CheckpointManager(root, save=SaveEvery(micro_steps=3))
+    manager.restore(run)
+    for _ in run.train_until(3):
+        pass
+    found = signalled(place, lambda: manager.save_final(run), escapes=True)
+    with pytest.raises(ResumeError, match="was in progress in the same thread"):
+        manager.step(run, {"loss": 1.0})
+    assert len(found) == 1
+    stored = run.digest()
+    manager.save_final(run)
     manager.close()
     check_restores(root, stored)
 
