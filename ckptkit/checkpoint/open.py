@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ckptkit.checkpoint.commit import read_commit
+from ckptkit.checkpoint.commit import keys_below, read_commit
 from ckptkit.core.parallel import each_of
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.codec import decode
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
@@ -99,6 +99,22 @@ def open_manifest(storage: Storage, name: CheckpointName, commit: Commit) -> Man
     """Read the manifest of ``name`` and check it against ``commit``; raise as `open_checkpoint` does."""
     entry = FileEntry(key=name.manifest_key, size_bytes=commit.manifest_size_bytes, digest=commit.manifest_digest)
     return decode_manifest(read_entry(storage, name, entry), name)
+
+
+def read_metrics(storage: Storage, name: CheckpointName, commit: Commit) -> dict[str, float]:
+    """Read the metrics of ``name``; empty if nothing is left of it but COMMIT, as where that arrived late.
+
+    Raises:
+        UnusableCheckpointError: As `open_manifest`.
+        CheckpointNotFoundError: If it was removed meanwhile.
+    """
+    try:
+        found = open_manifest(storage, name, commit).metrics
+    except (UnusableCheckpointError, CheckpointNotFoundError):
+        if keys_below(storage, name.folder) == [name.commit_key]:
+            return {}
+        raise
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def decode_manifest(data: bytes, name: CheckpointName) -> Manifest:

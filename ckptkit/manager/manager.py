@@ -131,7 +131,7 @@ class CheckpointManager:
 
     @property
     def mirror_lag(self) -> int:
-        """Number of commits since the newest one that is known to be at the mirror; 0 without uploads."""
+        """Number of commits since the newest one that is known to be at the mirror; 0 without ``mirror=``."""
         return self._setup.mirror.lag
 
     @property

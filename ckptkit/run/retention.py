@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from ckptkit.checkpoint.commit import read_commit, remove_checkpoint
 from ckptkit.checkpoint.listing import list_names
-from ckptkit.checkpoint.open import check_token, open_manifest
+from ckptkit.checkpoint.open import check_token, read_metrics
 from ckptkit.core.parallel import each_of
 from ckptkit.core.policies import Keepable, KeepPolicy
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
@@ -157,8 +157,6 @@ class Retention:
         commit = self._commits[name]
         assert isinstance(commit, Commit)  # noqa: S101 - called for commits only
         try:
-            metrics = open_manifest(self._storage, name, commit).metrics
+            self._metrics[name] = read_metrics(self._storage, name, commit)
         except (UnusableCheckpointError, CheckpointNotFoundError) as error:
             _log.warning("%s is kept, because its metrics cannot be read: %s", name, error)
-            return
-        self._metrics[name] = {key: value for key, value in metrics.items() if value is not None}

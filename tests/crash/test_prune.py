@@ -157,7 +157,7 @@ def test_rules_say_which_of_them_keeps(root):
 
 
 def test_best_and_unreadable_metrics_are_kept(made):
-    """The best checkpoint stays, and so does one whose metrics cannot be read."""
+    """The best one stays, and so does one whose metrics cannot be read; not one of which COMMIT alone is left."""
     root = made({})
     life = Life(root, keep=KeepLatest(100))
     life.restore()
@@ -173,6 +173,10 @@ def test_best_and_unreadable_metrics_are_kept(made):
     goes, stays = why(root, best)
     assert goes == [name_at(1, 6)]
     assert stays[name_at(1, 4)] == "its metrics cannot be read"
+    folder = f"checkpoints/{name_at(1, 4)}/"  # now as if its COMMIT had arrived after it was removed
+    root.remove(*(key for key in tree(root) if key.startswith(folder) and not key.endswith("COMMIT")))
+    goes, stays = why(root, best)
+    assert goes == [name_at(1, 4), name_at(1, 6)]
 
 
 def test_corrupt_newest_does_not_count_in_retention(root):

@@ -136,6 +136,21 @@ def test_unreadable_metrics_keep_their_checkpoint(root, caplog):
     assert f"{name_at(1, 2)} is kept, because its metrics cannot be read" in caplog.text
 
 
+def test_commit_that_arrives_late_is_removed_whatever_the_policy(root, caplog):
+    """Its process stood still, and retention has removed the checkpoint meanwhile."""
+    life = saved(root, 2, 4, 6, 8)
+    commit = root / f"checkpoints/{name_at(1, 2)}/COMMIT"
+    late = commit.read_bytes()
+    _, keeping = retention(root, KeepBest(1, "loss", "min"))
+    assert pruned(keeping) == [name_at(1, 2), name_at(1, 4)]
+    commit.parent.mkdir()
+    commit.write_bytes(late)
+    life.saved_at(9)
+    assert pruned(keeping) == [name_at(1, 2), name_at(1, 6)]
+    assert not commit.exists()
+    assert "cannot be read" not in caplog.text
+
+
 def test_a_folder_that_comes_back_is_read_again(root):
     life = saved(root, 2, 4, 6, 8)
     _, keeping = retention(root, KeepLatest(3))

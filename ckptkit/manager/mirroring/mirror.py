@@ -87,6 +87,7 @@ class RunMirror:
         self._tolerant = tolerant
         self._is_away = False
         self._uploads: Uploads | None = None
+        self._local_only = 0  # commits without the mirror, with the one of the start
 
     @property
     def both(self) -> Storage:
@@ -95,8 +96,8 @@ class RunMirror:
 
     @property
     def lag(self) -> int:
-        """Number of commits since the newest one that is known to be at the mirror."""
-        return self._uploads.lag if self._uploads is not None else 0
+        """Number of commits since the newest one that is known to be at the mirror; all, if it is away."""
+        return self._uploads.lag if self._uploads is not None else self._local_only
 
     def open(self, opening: Opening, target: Target) -> Opened:
         """Open an attempt and start to upload what the mirror lacks.
@@ -109,7 +110,9 @@ class RunMirror:
             reach(self._storage)
         except StorageError as error:
             self._go_on_without(error)
-            return open_alone(self._local, self._storage, opening, target)
+            alone = open_alone(self._local, self._storage, opening, target)
+            self._local_only = int(alone.document.parent is not None)
+            return alone
         self._is_away = False
         opened = open_mirrored(self._local, self._storage, opening, target)
         uploader = Uploader(self._local, self._storage, opened.document, opened.run_id, self._keep)
@@ -130,6 +133,8 @@ class RunMirror:
         """Tell the uploads about a commit at the local root."""
         if self._uploads is not None:
             self._uploads.offer(name)
+        else:
+            self._local_only += 1
 
     def collect(self, *, tolerate: bool = False) -> None:
         """Do the same as `Uploads.collect`."""

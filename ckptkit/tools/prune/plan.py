@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ckptkit.checkpoint.open import check_token, open_checkpoint, open_manifest
+from ckptkit.checkpoint.open import check_token, open_checkpoint, read_metrics
 from ckptkit.checkpoint.verify import check_sizes
 from ckptkit.core.parallel import each_of
 from ckptkit.core.policies import Keepable, KeepPolicy
@@ -243,10 +243,9 @@ class _Planner:
         assert isinstance(commit, Commit)  # noqa: S101 - asked of these only
         try:
             check_token(name, commit, self._survey.document(name.attempt))
-            found = open_manifest(self._storage, name, commit).metrics
+            return read_metrics(self._storage, name, commit)
         except (UnusableCheckpointError, CheckpointNotFoundError) as error:
             return str(error)
-        return {key: value for key, value in found.items() if value is not None}
 
     def _bytes(self, name: CheckpointName) -> int:
         return sum(self._survey.folders.files(name).values())
