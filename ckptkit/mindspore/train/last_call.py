@@ -109,7 +109,7 @@ class LastCall:
                 "after each update, which shows it"
             )
             if self._completes_each:
-                raise ResumeError(f"{doubt}. This state is not saved")
+                raise ResumeError(doubt)
         elif uncounted and self._completes_each:
             doubt = (
                 f"{delivered} batches of resumable() were delivered, but an optimizer has not counted an update for "
