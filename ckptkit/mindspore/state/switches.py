@@ -24,8 +24,7 @@ from ckptkit.mindspore.state.compatibility import some
 
 _log = logging.getLogger("ckptkit")
 
-# Of each cell of a network, whether it trains; None if all do, and () if nothing is known.
-_Modes: TypeAlias = tuple[bool, ...] | None
+_Modes: TypeAlias = tuple[bool, ...]  # of each cell of a network, whether it trains; the network comes first
 
 _ALL, _UNKNOWN = "*", "?"  # in place of the names of a network's cells
 _requires_grad = operator.attrgetter("requires_grad")
@@ -86,6 +85,8 @@ class Switches:
         """Return what a checkpoint stores; ``by_model`` says that ``Model`` sets the modes before each micro-step."""
         still = [*itertools.compress(self._parameters, map(operator.not_, map(_requires_grad, self._infos)))]
         graph = mode_in_force() == "GRAPH"
+        if not graph and not by_model:
+            self._taken_for_training |= self._turned_back()
         return {
             "without_grad": still,
             "evaluating": self._compiled if graph else self._names(by_model=by_model),
@@ -175,26 +176,26 @@ class Switches:
         return changed
 
     def _modes(self) -> list[_Modes]:
-        """Return the modes of each network: of each cell whether it trains, or None if all do."""
-        return [None if all(map(_training, cells)) else tuple(map(_training, cells)) for cells in self._cells]
+        """Return the modes of each network."""
+        return [tuple(map(_training, cells)) for cells in self._cells]
+
+    def _turned_back(self) -> set[int]:
+        """Return the places of the networks that evaluate now, and trained in the last micro-step."""
+        pairs = enumerate(zip(self._modes(), self._at_call or (), strict=False))
+        return {place for place, (now, then) in pairs if _evaluates(now) and not _evaluates(then)}
 
     def _names(self, *, by_model: bool = False) -> list[str]:
         """Return the names of the cells that evaluate, `_ALL` for a whole network, `_UNKNOWN` for what is not known."""
         found: list[str] = []
-        before = self._at_call or [()] * len(self._cells)
-        networks = zip(self._by_prefix(), self._modes(), before, strict=True)
-        for place, ((prefix, network), modes, noted) in enumerate(networks):
-            turns_back = noted != () and _evaluates(modes) and not _evaluates(noted)
-            self._taken_for_training |= {place} if turns_back and not by_model else set()
-            kept = noted if noted != () and (by_model or turns_back) else modes
-            if kept is None:
-                continue
-            if noted == () and _evaluates(kept):
+        now, noted, turned = self._modes(), self._at_call, self._turned_back()
+        for place, (prefix, network) in enumerate(self._by_prefix()):
+            modes = noted[place] if noted is not None and (by_model or place in turned) else now[place]
+            if noted is None and _evaluates(modes):
                 found.append(f"{prefix}{_UNKNOWN}")
-            elif not any(kept):
+            elif not any(modes):
                 found.append(f"{prefix}{_ALL}")
             else:
-                found += [f"{prefix}{name}" for (name, _), trains in zip(network, kept, strict=True) if not trains]
+                found += [f"{prefix}{name}" for (name, _), trains in zip(network, modes, strict=True) if not trains]
         return found
 
     def _by_prefix(self) -> Iterator[tuple[str, list[tuple[str, nn.Cell]]]]:
@@ -219,4 +220,4 @@ def _is_option(one: Any) -> bool:
 
 
 def _evaluates(modes: _Modes) -> bool:
-    return modes is not None and modes != () and not modes[0]
+    return not modes[0]
