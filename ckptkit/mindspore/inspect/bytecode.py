@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mindspore import nn
+
 from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, attribute, in_class, is_users, own_attributes
 
 _MOST = 5_000  # code objects read per callable: a second or two, more than any augmentation calls
@@ -335,6 +337,24 @@ def held_by(function: Any) -> list[Any]:
         elif isinstance(inner, types.FunctionType):
             waiting += closure_of(inner).values()
     return found
+
+
+def functions_in(one: Any) -> list[Any]:
+    """Return what of the user's an object of a library's holds and may call, as a scheduler its function of the epoch.
+
+    Cells are left out: what they call is read elsewhere.
+    """
+    if is_users(type(one).__module__) or isinstance(one, (type, types.ModuleType, nn.Cell)):
+        return []
+    held = [each for value in own_attributes(one).values() for each in (value if type(value) is list else [value])]
+    return [each for each in held[:_MOST_HELD] if _is_callable_of_users(each)]
+
+
+def _is_callable_of_users(one: Any) -> bool:
+    if type(one) in (types.FunctionType, types.MethodType):
+        return is_users(one.__module__)
+    of_users = is_users(type(one).__module__) and not isinstance(one, (type, nn.Cell))
+    return of_users and type(in_class(type(one), "__call__")) is types.FunctionType
 
 
 def _content(one: types.CellType) -> Any:

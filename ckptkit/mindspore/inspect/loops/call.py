@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.carried import GENERATORS
@@ -109,6 +109,9 @@ def one_of(over: Value) -> tuple[Any, tuple[Any, ...]]:
     """Return one item that stands for all, and others, also of a tuple or list that an expression makes."""
     if over.target is UNKNOWN and over.items:
         return choices(each for one in over.items for each in (one.target, *one.also))
+    if over.also:
+        found = [item_of(one) for one in (over.target, *over.also)]
+        return choices(each for first, others in found for each in (first, *others))
     return item_of(over.target)
 
 
@@ -188,12 +191,22 @@ def item_or_view(call: Call, sources: Sources) -> Value:
     return Value(owner.target, sources, place=owner.place) if is_view else Value(UNKNOWN, sources)
 
 
+def makes_cells(one: ast.If, test: Value, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> bool:
+    """Return whether the place of training decides that a cell is made: one made at another place is another one."""
+    if RESTORED not in test.sources:
+        return False
+    calls = [each.func for part in one.body for each in ast.walk(part) if isinstance(each, ast.Call)]
+    named = (each for each in calls if isinstance(each, ast.Name) or isinstance(getattr(each, "value", None), ast.Name))
+    made = [read(each, scope).target for each in named]
+    return any(isinstance(each, type) and issubclass(each, nn.Cell) for each in made)
+
+
 @contextlib.contextmanager
-def narrowed(test: ast.expr, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> Iterator[None]:
+def narrowed(test: ast.expr | None, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> Iterator[None]:
     """Let a variable be only those of its objects in the block that a condition says it is, by ``isinstance``.
 
     Args:
-        test: The condition.
+        test: The condition; None if there is none.
         scope: Has the variable.
         read: Reads an expression.
     """
@@ -291,3 +304,8 @@ def _bind_rest(inside: Scope, names: Sequence[str], given: Sequence[Value], name
     for name in names if None in named else ():
         known = inside.known.get(name, Value())
         inside.known[name] = known._replace(sources=known.sources | named[None].sources)
+
+
+def as_attribute(node: ast.Subscript, name: str) -> ast.Attribute:
+    """Return the attribute that an item is of what stands for the arguments of callbacks."""
+    return ast.copy_location(ast.Attribute(node.value, name, ast.Load()), node)

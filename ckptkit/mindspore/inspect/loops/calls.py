@@ -12,10 +12,10 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mindspore import nn
+from mindspore import amp, nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, owner_of
-from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of, held_by
+from ckptkit.mindspore.inspect.bytecode import closure_of, functions_in, functions_of, held_by
 from ckptkit.mindspore.inspect.loops.call import (
     DRAWN,
     Call,
@@ -35,6 +35,7 @@ from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import (
     CALLED_BY,
     RESETS,
+    REWORKS,
     changes,
     computes,
     draws_out_of_reach,
@@ -121,9 +122,9 @@ class Calls:
             return Value(scope.parent(), call.sources)
         if is_ours(call.owner.target) and call.name in ("step", "save"):
             self._flow.saved()
-        is_by_name = any(call.called.target is one for one in (getattr, setattr))
-        if is_by_name and len(call.given) > 1 and type(call.given[1].target) is str:
-            return self._by_name(call, call.given[1].target)
+        name = _name_asked(call)
+        if name is not None:
+            return self._by_name(call, name)
         if call.given and call.called.target is map:
             return Value(UNKNOWN, call.sources | self._mapped(call))
         bound = owner_of(call.called.target) if isinstance(node.func, ast.Name) else None
@@ -131,7 +132,7 @@ class Calls:
             self._objects.path_of(bound, f"{scope.path}{ast.unparse(node.func)}")
         self._objects.position(node.func, together(call.arguments), scope)
         is_graph = is_compiled(call.called.target)
-        with self._flow.compiling(is_graph):
+        with self._flow.compiling(is_graph), self._flow.depending(call.called.sources - MARKS):
             found = self._followed(call)
         unknown = found is None  # what it does is not read, but told from its object and name
         computing = unknown and computes(call.called.target, call.owner.target, call.name)
@@ -139,7 +140,8 @@ class Calls:
         marks = marks_of(call, computes=computing)
         if is_draw(call.called.target) or (unknown and changes_stored(call, self._objects.is_named(call.owner.target))):
             self.late(node, scope)
-        for one in (*self.hooks, *held_by(call.called.target)) if computing else ():
+        held = [*self.hooks, *held_by(call.called.target)] if computing else []
+        for one in (*held, *(functions_in(call.owner.target) if unknown else ())):
             with self._flow.compiling(is_graph):
                 inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * 8, {}, scope)
             self._flow.steer(inner.sources if inner is not None else frozenset())
@@ -147,7 +149,7 @@ class Calls:
             return found._replace(sources=found.sources | marks | (call.called.sources - MARKS))
         self.draws.of(call)
         sources = call.sources | self._functions_given(call)
-        known = self._new(call) or rearranged(call, sources)
+        known = self._new(call) or rearranged(call, sources | (marks & {DATA}))
         if known is not None:
             return known
         self._changes(call)
@@ -189,9 +191,10 @@ class Calls:
         return found
 
     def _by_name(self, call: Call, name: str) -> Value:
-        """Read `getattr` and `setattr` with a variable whose text is known."""
-        node = ast.copy_location(ast.Attribute(call.node.args[0], name, ast.Load()), call.node)
-        if call.called.target is getattr:
+        """Read `getattr` and `setattr` with a known text, and ``get`` of what stands for the arguments of callbacks."""
+        owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else call.node.args[0]
+        node = ast.copy_location(ast.Attribute(owner, name, ast.Load()), call.node)
+        if call.called.target is not setattr:
             return self._reader.value(node, call.scope)
         self._reader.store(node, call.given[2], call.scope)
         return Value()
@@ -332,6 +335,10 @@ class Calls:
         node, target, owner = call.node, call.called.target, call.owner.target
         for one in (*outputs(target, node.args), *(each.value for each in node.keywords if each.arg == "out")):
             self._reader.change(one, call.sources, call.scope, whole=True)
+        reworked = owner if REWORKS.fullmatch(call.name) else next((one.target for one in call.given), None)
+        if isinstance(reworked, nn.Cell) and (reworked is owner or target is amp.auto_mixed_precision):
+            place = self._objects.reworks(reworked, f"{call.scope.path}{ast.unparse(node.func)}")
+            self._flow.write(place, call.sources, call.scope, whole=False)
         unbound = isinstance(owner, type) and changes(call.name, owner)  # list.append(losses, loss)
         if node.args and (unbound or fills(target, owner, call.name)):
             self._reader.change(node.args[0], call.sources, call.scope)
@@ -375,3 +382,11 @@ class Calls:
         place = Place(id(call.node), kind)
         self._objects.note(f"{call.scope.path}{ast.unparse(call.node.func)}(){more}", None, place)
         return frozenset((place,))
+
+
+def _name_asked(call: Call) -> str | None:
+    """Return the name of the attribute that a call asks for, if it is known."""
+    by_name = len(call.given) > 1 and any(call.called.target is one for one in (getattr, setattr))
+    of_arguments = call.name == "get" and bool(call.given) and isinstance(call.owner.target, types.SimpleNamespace)
+    asked = call.given[1].target if by_name else call.given[0].target if of_arguments else None
+    return asked if type(asked) is str else None

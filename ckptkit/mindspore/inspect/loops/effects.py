@@ -67,6 +67,7 @@ CALLED_BY: Mapping[Any, str] = {
 }
 _OF_THE_SYSTEM = (os.urandom, uuid.uuid4, secrets.token_bytes, secrets.token_hex, secrets.randbelow, secrets.randbits)
 _LOADS = re.compile(r"load|restore|resume|read|open")
+REWORKS = re.compile(r"register_\w*hook|to_float|add_flags(_recursive)?|insert_child_to_cell|set_grad")  # of cells
 _ASKS = ("get_parameters", "trainable_params", "untrainable_params", "parameters_dict", "parameters_and_names")
 _ASKS_CELLS = ("cells", "cells_and_names", "name_cells", "apply")
 _CLOCKS = (time, datetime.datetime, datetime.date)

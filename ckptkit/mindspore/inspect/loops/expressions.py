@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
-from ckptkit.mindspore.inspect.loops.call import parts_of
+from ckptkit.mindspore.inspect.loops.call import as_attribute, parts_of
 from ckptkit.mindspore.inspect.loops.calls import Calls
 from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, is_whole, item_at, item_of
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
@@ -31,12 +31,11 @@ from ckptkit.mindspore.inspect.loops.flow import (
     Scope,
     Sources,
     Value,
-    place_in,
     together,
 )
 from ckptkit.mindspore.inspect.loops.iteration import Iteration
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.objects import Objects, place_in
 
 _MOST = 20_000  # expressions and statements read per frame
 _ITEMS = ("get", "setdefault", "values", "items")  # methods that return what is in an object
@@ -91,12 +90,13 @@ class Expressions:
             case ast.Name():
                 value = scope.value(node.id)
                 self._objects.note(f"{scope.path}{node.id}", value.target, scope.place(node.id))
+                place = value.place or scope.place(node.id)
                 sources = self._flow.read(scope.place(node.id), scope)
                 sources |= value.sources | self._marked(value.target)
-                sources |= self._contents(value.target, f"{scope.path}{node.id}", scope)
+                sources |= self._contents(value.target, f"{scope.path}{node.id}", scope, place)
                 own = sources - value.sources
                 items = tuple(one._replace(sources=one.sources | own) for one in value.items)
-                return value._replace(sources=sources, place=value.place or scope.place(node.id), items=items)
+                return value._replace(sources=sources, place=place, items=items)
             case ast.Yield():
                 self.calls.yielded(self.value(node.value, scope))
                 return Value()
@@ -114,6 +114,8 @@ class Expressions:
                 with self._flow.quiet() if is_written else contextlib.nullcontext():
                     owner = self.value(node.value, scope)
                 index = self.value(node.slice, scope)
+                if isinstance(owner.target, types.SimpleNamespace) and isinstance(index.target, str):
+                    return self._attribute(owner, as_attribute(node, index.target), scope)
                 return self._subscript(owner, index, node, scope)
             case ast.Constant(str(text)):
                 return Value(text)
@@ -160,10 +162,11 @@ class Expressions:
         is_copy = isinstance(node.slice, ast.Slice) and isinstance(owner.target, (list, tuple))
         return Value(target, sources, place=None if is_copy else owner.place, also=also)
 
-    def _contents(self, target: Any, path: str, scope: Scope) -> Sources:
-        """Read what an object of the user's holds that is itself a list, a dict or the like."""
+    def _contents(self, target: Any, path: str, scope: Scope, by: Place) -> Sources:
+        """Read what is in an object of the user's that is itself a list or the like, or that other names change."""
         place = self._objects.contents(target, path)
-        return self._flow.read(place, scope) if place is not None else frozenset()
+        places = [*([place] if place is not None else []), *self._objects.changed_elsewhere(target, by)]
+        return frozenset().union(*(self._flow.read(one, scope) for one in places))
 
     def test(self, node: ast.expr, scope: Scope) -> Value:
         """Read an expression that is asked whether it is true."""
@@ -202,6 +205,11 @@ class Expressions:
                 self._set(node, value, scope)
             case ast.Subscript():
                 index = self.value(node.slice, scope)
+                with self._flow.quiet():
+                    owner = self.value(node.value, scope)
+                if isinstance(owner.target, types.SimpleNamespace):
+                    self._set(as_attribute(node, str(index.target)), value, scope)
+                    return
                 self._set_layer(node, value, scope)
                 self.change(node.value, value.sources | index.sources, scope, whole=is_whole(node.slice))
                 item = self._item(node, scope)
@@ -237,15 +245,16 @@ class Expressions:
         with self._flow.quiet():
             owner = self.value(node.value, scope).target
         if isinstance(owner, nn.Cell) and (value.is_new or isinstance(value.target, nn.Cell)):
-            place = self._objects.replaces_layer(owner, f"{scope.path}{ast.unparse(node.value)}")
+            place = self._objects.reworks(owner, f"{scope.path}{ast.unparse(node.value)}")
             self._flow.write(place, value.sources, scope, whole=False)
 
     def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
         """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
         with self._flow.quiet():
             value = self.value(node, scope)
-        if self._flow.is_looping():
-            self._objects.in_place.setdefault(id(value.target), f"{scope.path}{ast.unparse(node)}")
+        items = self._objects.change(value, f"{scope.path}{ast.unparse(node)}") if self._flow.is_looping() else None
+        if items is not None:
+            self._flow.write(items, sources, scope, whole=whole)
         if isinstance(value.target, ms.Parameter):
             self._flow.steer(sources | self._flow.control)
         elif isinstance(node, ast.Name):
@@ -284,7 +293,8 @@ class Expressions:
         if self._objects.stores(owner.target, node.attr):
             sources |= {RESTORED}
         if self._objects.has(owner.target, node.attr):
-            sources |= self._flow.read(self._place_in(owner.target, node, scope), scope)
+            place = self._place_in(owner.target, node, scope)
+            sources |= self._flow.read(place, scope) | self._contents(target, ast.unparse(node), scope, place)
             kind = self._objects.class_with(owner.target, node.attr)
             if kind is not None:
                 sources |= self._flow.read(

@@ -24,11 +24,6 @@ class Place(NamedTuple):
     name: str
 
 
-def place_in(owner: Any, name: str) -> Place:
-    """Return the place of an attribute; of a module, that of the variable."""
-    return Place(id(vars(owner)) if isinstance(owner, types.ModuleType) else id(owner), name)
-
-
 RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
 TIMED = Place(0, "timed")  # marks what comes from a clock
 DATA = Place(0, "data")  # marks what is made of a batch, of a parameter, of what a cell returned, or of a draw
@@ -186,6 +181,13 @@ class Flow:
         self._is_feeding = True
         yield
         self._is_feeding = False
+
+    @contextlib.contextmanager
+    def depending(self, sources: Sources) -> Iterator[None]:
+        """Let what happens in the block depend on ``sources``."""
+        before, self.control = self.control, self.control | sources
+        yield
+        self.control = before
 
     @contextlib.contextmanager
     def compiling(self, is_compiled: bool) -> Iterator[None]:

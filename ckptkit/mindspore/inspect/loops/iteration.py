@@ -66,7 +66,7 @@ class Iteration:
 
     def _plain(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> list[Value]:
         """Return each object of a short list of objects of the user's."""
-        values = items_of(over.target, FEW + 1) if isinstance(over.target, (list, tuple)) else []
+        values = items_of(over.target, FEW + 1) if isinstance(over.target, (list, tuple)) and not over.also else []
         sources = (over.sources - {RESTORED}) | data_of(over.target)
         each = [Value(value, sources, place=over.place) for value in values if self._objects.is_plain(value)]
         if len(values) > FEW:

@@ -19,20 +19,27 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, own_attributes
-from ckptkit.mindspore.inspect.bytecode import instructions_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, names_in, own_attributes
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
-from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Place, Scope, Sources, Value, place_in
+from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
+from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.sequential import cells_of
 
 _NAMESPACES = (types.SimpleNamespace, threading.local, argparse.Namespace)
-LAYERS = "its layers"  # the name of the cells in a cell
+ITEMS = "its items"
+LAYERS = "its layers, hooks or types"  # what makes a cell
 _STORED = ("param_groups",)  # of optimizers, by `ckptkit.mindspore.state.switches`
 _MOST = 20_000  # objects that are known
 _CODE = (types.ModuleType, types.MethodType)
+_CONTAINERS = (list, dict, set, deque, np.ndarray)
 _NO_ATTRIBUTES = (ms.Tensor, ds.Dataset, *_CODE)
 _NO_STATE = (nn.Cell, ms.Parameter, ds.Dataset, *_CODE, types.FunctionType, type)
 _NOT_SEARCHED = (*_CODE, types.FunctionType, type, ms.Tensor, str, int, float, types.NoneType)
+
+
+def place_in(owner: Any, name: str) -> Place:
+    """Return the place of an attribute; of a module, that of the variable."""
+    return Place(id(vars(owner)) if isinstance(owner, types.ModuleType) else id(owner), name)
 
 
 class Stored(NamedTuple):
@@ -74,6 +81,7 @@ class Objects:
         self._attributes_read: dict[Place, None] = {}  # attributes of cells that the code changes and `construct` reads
         self._positioned: set[tuple[Place, str]] = set()  # expressions, by the variable that they begin with
         self.in_place: dict[int, str] = {}  # the expressions of what loops change in place, by id
+        self._changed_by: dict[int, set[Place]] = {}  # the places by which they do
 
     def is_known(self, one: Any) -> bool:
         """Return whether checkpoints hold or position the object."""
@@ -178,8 +186,8 @@ class Objects:
         if isinstance(owner, nn.Cell) and ms.get_context("mode") == ms.PYNATIVE_MODE and _reads(owner, place.name):
             self._attributes_read[place] = None
 
-    def replaces_layer(self, owner: nn.Cell, path: str) -> Place:
-        """Record that a cell gets another cell in place of one of its own; return the place."""
+    def reworks(self, owner: nn.Cell, path: str) -> Place:
+        """Record that a cell gets another cell in place of one of its own, a hook or another type; return the place."""
         place = Place(id(owner), LAYERS)
         self.path_of(owner, path)
         self._places.setdefault(place, (path, UNKNOWN))
@@ -207,9 +215,28 @@ class Objects:
             return None
         if in_class(type(owner), "__getattr__") is not UNKNOWN:
             return None  # its items are its attributes
-        place = Place(id(owner), "its items")
+        place = Place(id(owner), ITEMS)
         self.note(self.path_of(owner, path), UNKNOWN, place)
         return place
+
+    def change(self, value: Value, path: str) -> Place | None:
+        """Record that a loop changes an object in place; return the place of its items if it is a container."""
+        if value.target is UNKNOWN:
+            return None
+        one = _whole(value.target)
+        self.in_place.setdefault(id(one), path)
+        if value.place is None or not isinstance(one, _CONTAINERS):
+            return None
+        self._changed_by.setdefault(id(one), set()).add(value.place)
+        place = Place(id(one), ITEMS)
+        self.note(path, one, place)
+        return place
+
+    def changed_elsewhere(self, one: Any, place: Place | None) -> list[Place]:
+        """Return the places of the items of an object, and of those in it, that are changed by other names."""
+        inner = [one, *(items_of(one, FEW) if isinstance(one, _CONTAINERS) and not isinstance(one, np.ndarray) else ())]
+        found = [_whole(each) for each in inner if isinstance(each, _CONTAINERS)]
+        return [Place(id(each), ITEMS) for each in found if place not in self._changed_by.get(id(each), {place})]
 
     def attribute_of(self, owner: Any, path: str, name: str) -> Place:
         """Return the place of an attribute; the object's expression is ``path`` unless one is recorded already."""
@@ -250,9 +277,15 @@ def _reads(cell: nn.Cell, name: str) -> bool:
         method = (names - seen).pop()
         seen.add(method)
         function = in_class(type(cell), method)
-        code = instructions_of(function.__code__) if type(function) is types.FunctionType else ()
-        names |= {one.argval for one in code if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+        names |= names_in(function.__code__) if type(function) is types.FunctionType else set()
     return name in names
+
+
+def _whole(one: Any) -> Any:
+    """Return the array that a view is a part of; any other object as it is."""
+    while isinstance(one, np.ndarray) and isinstance(one.base, np.ndarray):
+        one = one.base
+    return one
 
 
 def _is_same(one: Any, other: Any) -> bool:

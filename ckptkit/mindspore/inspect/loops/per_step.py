@@ -23,9 +23,9 @@ from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.flow import DATA, Flow, Place, Running, Scope, Value, place_in
+from ckptkit.mindspore.inspect.loops.flow import DATA, Flow, Place, Running, Scope, Value
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects, Stored
+from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, Stored, place_in
 from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.statements import Statements
 from ckptkit.mindspore.inspect.sequential import cells_of
@@ -118,6 +118,7 @@ def _add_places(
     found.update(Place(code.co_filename if name in closure else id(module), name) for name in named)
     objects = [one for one in (*held, *named.values()) if _has_plain_attributes(one)]
     found.update(place_in(one, name) for one in objects for name in names)
+    found.update(Place(id(one), ITEMS) for one in (*held, *named.values()) if isinstance(one, (list, dict)))
     if code in seen or not is_users(module.get("__name__")):
         return
     seen.add(code)

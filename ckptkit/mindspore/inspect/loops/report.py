@@ -21,7 +21,7 @@ from ckptkit.mindspore.inspect.loops.call import DRAWN
 from ckptkit.mindspore.inspect.loops.calls import TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow, Place
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
-from ckptkit.mindspore.inspect.loops.objects import LAYERS, Objects
+from ckptkit.mindspore.inspect.loops.objects import ITEMS, LAYERS, Objects
 from ckptkit.mindspore.inspect.loops.statements import Statements
 
 _MOST_PASSES = 4
@@ -78,7 +78,8 @@ def reported(
         if place in flow.taken and not flow.is_carried(place):
             yield _taken(holder[0])
         else:
-            carried.setdefault(holder, []).append(place.name)
+            name = _last_word(holder[0]) if place.name == ITEMS and not holder[1] else place.name
+            carried.setdefault(holder, []).append(name)
     for (path, kind), names in carried.items():
         if names == [DRAWN]:
             yield _random(path)
@@ -115,7 +116,7 @@ def _told_to_data(flow: Flow, objects: Objects, fed: Sequence[Any]) -> dict[Plac
     read = {place: one for place in flow.fed if (one := objects.at(place)) is not UNKNOWN}
     changed = [place for place in flow.fed if place in flow.changed or _is_trained(read.get(place))]
     found = {place: objects.expression(place) for place in changed}
-    held = {**read, **{Place(id(one), "its items"): one for one in fed}}
+    held = {**read, **{Place(id(one), ITEMS): one for one in fed}}
     in_place = {place: objects.in_place[id(one)] for place, one in held.items() if id(one) in objects.in_place}
     return {place: path for place, path in {**in_place, **found}.items() if path}
 
@@ -192,8 +193,10 @@ def _random(path: str) -> Finding:
 
 
 def _by_name(path: str, kind: str, names: list[str]) -> str:
+    if names == [ITEMS]:
+        return "Give it by name, with state_dict() and load_state_dict() that hold its items"
     if names == [LAYERS]:
-        return "Decide from what restore() returns which layers it has, before the training goes on"
+        return "Decide from what restore() returns which layers, hooks and types it has, before the training goes on"
     name = _last_word(path)
     name = name if name.isidentifier() and name != "self" else kind.lower()
     return (

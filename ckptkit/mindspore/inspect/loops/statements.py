@@ -11,7 +11,7 @@ import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckptkit.mindspore.inspect.loops.call import narrowed
+from ckptkit.mindspore.inspect.loops.call import makes_cells, narrowed
 from ckptkit.mindspore.inspect.loops.containers import is_changed_in_place
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
@@ -124,7 +124,7 @@ class Statements:
         guards: Sequence[Collection[Place]],
         read: Collection[Place],
         *,
-        trains: bool = True,
+        test: ast.expr | None = None,
     ) -> list[Value]:
         """Read what runs only where something is missing or of another size.
 
@@ -135,18 +135,19 @@ class Statements:
             scope: Their variables.
             guards: One of each must be assigned.
             read: What was read before it was known whether it is missing: no cache.
-            trains: Whether the statements may have an effect on training.
+            test: The condition, if it is one; the statements have no effect on training then.
         """
-        if all(guards) and guards:
-            effects, before, saved = self._flow.effects, self._cache, self._flow.afters()
-            self._cache = cache = _Cache(read)
-            returned = self._block(body, scope)
-            self._cache = before
-            fills = all(cache.filled.intersection(one) for one in guards) and not self._begins_filled(guards, cache)
-            if fills and (trains or effects == self._flow.effects):
-                return returned
-            self._flow.afters(saved)
-        return self._block(body, scope)
+        with narrowed(test, scope, self._expressions.value):
+            if all(guards) and guards:
+                effects, before, saved = self._flow.effects, self._cache, self._flow.afters()
+                self._cache = cache = _Cache(read)
+                returned = self._block(body, scope)
+                self._cache = before
+                fills = all(cache.filled.intersection(one) for one in guards) and not self._begins_filled(guards, cache)
+                if fills and (test is None or effects == self._flow.effects):
+                    return returned
+                self._flow.afters(saved)
+            return self._block(body, scope)
 
     def _begins_filled(self, guards: Iterable[Collection[Place]], cache: _Cache) -> bool:
         """Return whether a resumed loop takes the cache for filled: its guards come from the checkpoint."""
@@ -269,22 +270,17 @@ class Statements:
         test = self._expressions.test(one.test, scope)
         self._place(test)
         # What a condition on data, or on something that the loop carries, assigns is state, whatever it looks like.
-        guards = self._guards(one.test, scope) if is_remade(test) else []
+        is_steady = is_remade(test) and not makes_cells(one, test, scope, self._expressions.value)
+        guards = self._guards(one.test, scope) if is_steady else []
         read -= self._expressions.aliases(one.test, scope)  # m = cache.get(key), and then: if m is None
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for part in (one.body, one.orelse) for each in part)
         self._flow.either(
             test.sources - MARKS,
-            lambda: returned.extend(self._body(one, scope, guards, read)),
+            lambda: returned.extend(self._guarded(one.body, scope, guards, read, test=one.test)),
             lambda: returned.extend(self._block(one.orelse, scope)),
             leaves=leaves,
         )
         return returned
-
-    def _body(
-        self, one: ast.If, scope: Scope, guards: Sequence[Collection[Place]], read: Collection[Place]
-    ) -> list[Value]:
-        with narrowed(one.test, scope, self._expressions.value):
-            return self._guarded(one.body, scope, guards, read, trains=False)
 
     def _tries(self, one: Any, scope: Scope) -> list[Value]:
         whole = ast.Module(one.body, [])

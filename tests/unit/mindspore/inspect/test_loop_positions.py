@@ -442,7 +442,7 @@ def layer_is_exchanged(job):
     [
         (loss_is_exchanged, "carries loss_fn from"),
         (optimizer_is_exchanged, "carries (optimizer|gradients) from"),
-        (layer_is_exchanged, "carries its layers from"),
+        (layer_is_exchanged, "carries its layers, hooks or types from"),
     ],
 )
 def test_exchanged_object_is_named(loop, what, root):
