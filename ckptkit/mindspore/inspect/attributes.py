@@ -6,6 +6,7 @@ only such code creates is not found. Any thread.
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import itertools
@@ -96,25 +97,33 @@ def _below(one: Any, without: Collection[str]) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", value) for name, value in found if name not in without)
 
 
-def named_in(names: Collection[str], *scopes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def named_in(names: Collection[str], *scopes: Mapping[str, Any], parts: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield each of ``names`` from the first of ``scopes`` that has it.
 
-    Instead of a module of the user's, yields those of its variables that are in ``names``. Skips other modules.
+    Instead of a module of the user's, yields those of its variables that are in ``parts``. Skips other modules.
     """
     for name in names:
         value = next((scope[name] for scope in scopes if name in scope), UNKNOWN)
         if issubclass(type(value), types.ModuleType):
             if is_users(own_attributes(value).get("__name__")):
-                parts = ((part, own_attributes(value).get(part, UNKNOWN)) for part in names)
-                yield from ((f"{name}.{part}", held) for part, held in parts if held is not UNKNOWN)
+                found = ((part, own_attributes(value).get(part, UNKNOWN)) for part in parts)
+                yield from ((f"{name}.{part}", held) for part, held in found if held is not UNKNOWN)
         elif value is not UNKNOWN:
             yield name, value
 
 
 def names_in(code: types.CodeType) -> set[str]:
-    """Return every name that ``code`` and the functions in it may look up outside of themselves."""
+    """Return every name that ``code`` and the functions in it may look up outside of themselves, also attributes."""
     inner = (names_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
     return {*code.co_names, *code.co_freevars}.union(*inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def variables_in(code: types.CodeType) -> frozenset[str]:
+    """Return the variables that ``code`` and the functions in it may look up outside of themselves."""
+    own = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    inner = (variables_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    return frozenset(own.union(code.co_freevars, *inner))
 
 
 def is_users(module: Any) -> bool:
@@ -133,7 +142,8 @@ def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         except ValueError:  # a variable without a value yet
             continue
     if is_users(function.__globals__.get("__name__")):
-        yield from named_in(names_in(function.__code__), function.__globals__)
+        code = function.__code__
+        yield from named_in(variables_in(code), function.__globals__, parts=names_in(code))
 
 
 def _methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:

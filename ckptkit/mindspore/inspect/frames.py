@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ckptkit.core.stack import frames_from
-from ckptkit.mindspore.inspect.attributes import is_users, named_in, names_in
+from ckptkit.mindspore.inspect.attributes import is_users, named_in, names_in, variables_in
 
-_LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_ATTR", "LOAD_METHOD")
+_LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
 Lines: TypeAlias = Mapping[tuple[int, types.CodeType], int]
@@ -68,7 +68,7 @@ def variables_ahead(frame: types.FrameType) -> Iterator[tuple[str, object]]:
     own = locals_of(frame)
     scopes = (own, frame.f_globals)
     if "__file__" not in frame.f_globals:
-        yield from named_in(own.keys(), *scopes)
+        yield from named_in(own.keys(), *scopes, parts=own.keys())
         return
     instructions = list(dis.get_instructions(frame.f_code))
     begin = frame.f_lasti
@@ -76,6 +76,7 @@ def variables_ahead(frame: types.FrameType) -> Iterator[tuple[str, object]]:
         if one.offset >= begin and one.opcode in (*dis.hasjrel, *dis.hasjabs):
             begin = min(begin, one.argval)  # back to the start of the loop
     ahead = [one for one in instructions if one.offset >= begin]
-    names = {one.argval for one in ahead if one.opname.startswith(_LOADS)}
-    inner = (names_in(one.argval) for one in ahead if isinstance(one.argval, types.CodeType))
-    yield from named_in(names.union(*inner), *scopes)
+    inner = [one.argval for one in ahead if isinstance(one.argval, types.CodeType)]
+    names = {one.argval for one in ahead if one.opname.startswith(_LOADS)}.union(*map(variables_in, inner))
+    parts = {one.argval for one in ahead if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}.union(*map(names_in, inner))
+    yield from named_in(names, *scopes, parts=parts)
