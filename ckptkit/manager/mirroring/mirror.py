@@ -87,7 +87,7 @@ class RunMirror:
         self._tolerant = tolerant
         self._is_away = False
         self._uploads: Uploads | None = None
-        self._local_only = 0  # commits without the mirror, with the one of the start
+        self._local_only: set[str] = set()  # commits without the mirror, with the one of the start
 
     @property
     def both(self) -> Storage:
@@ -97,7 +97,7 @@ class RunMirror:
     @property
     def lag(self) -> int:
         """Number of commits since the newest one that is known to be at the mirror; all, if it is away."""
-        return self._uploads.lag if self._uploads is not None else self._local_only
+        return self._uploads.lag if self._uploads is not None else len(self._local_only)
 
     def open(self, opening: Opening, target: Target) -> Opened:
         """Open an attempt and start to upload what the mirror lacks.
@@ -111,7 +111,7 @@ class RunMirror:
         except StorageError as error:
             self._go_on_without(error)
             alone = open_alone(self._local, self._storage, opening, target)
-            self._local_only = int(alone.document.parent is not None)
+            self._local_only = {alone.document.parent} if alone.document.parent is not None else set()
             return alone
         self._is_away = False
         opened = open_mirrored(self._local, self._storage, opening, target)
@@ -134,7 +134,7 @@ class RunMirror:
         if self._uploads is not None:
             self._uploads.offer(name)
         else:
-            self._local_only += 1
+            self._local_only.add(str(name))
 
     def collect(self, *, tolerate: bool = False) -> None:
         """Do the same as `Uploads.collect`."""

@@ -3,10 +3,10 @@
 A foreign cell does not say so, and a batch may count as delivered before it is trained.
 
 Guarantees: a save from inside of a call is seen. So is a save while an error is being handled (``except``,
-``finally``, ``with``) and neither the loop nor every optimizer says that the last batch was trained. Without an error,
-a batch that an optimizer did not count is seen if that one counted each batch before. Anything else is not seen: an
-interrupted call whose error is no longer handled, and that has begun its update, looks like a complete one. Main
-thread only.
+``finally``, ``with``), if the loop says of each batch that it was trained, and has not said it of the last one. Of a
+loop that never says it, such a save is doubted, unless every optimizer counted every batch. Without an error, a batch
+that an optimizer did not count is seen if that one counted each batch before. Anything else is not seen: an interrupted
+call whose error is no longer handled, and that has begun its update, looks like a complete one. Main thread only.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class LastCall:
     Args:
         cells: The cells of the training.
         delivers_first: Whether a batch counts as delivered before it is trained, as by `ckptkit.data.resumable`.
-        counts: Whether the optimizers are asked; not where a `CycleAdapter` tells which batches were trained.
+        counts: Whether each batch may be one update; not where a `CycleAdapter` tells of several batches per update.
     """
 
     def __init__(self, cells: Sequence[nn.Cell], *, delivers_first: bool, counts: bool) -> None:
         self._cells = cells
         self._delivers_first = delivers_first
         self._updating = [one for one in cells if optimizers_of([one])]
-        steps = [getattr(one, name, None) for one in optimizers_of(cells) for name in _STEPS]
-        self._steps = [one for one in steps if isinstance(one, ms.Parameter)]
+        counters = [_counters_of(one) for one in optimizers_of(cells)]
+        self._steps = [one for each in counters for one in each]
         # Of each optimizer, whether it counts each batch; None while that is not known.
         self._counts_each: list[bool | None] = [None if counts else False for _ in self._steps]
-        self._judges = counts
+        self._all_count = counts and all(counters)  # some optimizers have no counter
         self._is_open = False  # delivered, and not said to be complete
         self._completes_each = False
         self._error_before: BaseException | None = None
@@ -92,7 +92,7 @@ class LastCall:
         errors = list(_handled_since(self._error_before))
         now = self.counts()
         uncounted = self._is_open and self._is_uncounted(delivered, now, in_doubt=bool(errors))
-        unproven = self._is_open and self._judges and not self._is_counted(delivered, now)
+        unproven = self._is_open and not self._is_counted(delivered, now)
         for error in errors:
             cell = self._broken_off(error, unproven=unproven)
             if cell is not None:
@@ -102,13 +102,13 @@ class LastCall:
                     "a checkpoint to train on exactly"
                 )
         doubt = None
-        if errors and unproven:
+        if errors and self._is_open and (unproven or self._completes_each):
             doubt = (
                 f"{type(errors[0]).__name__} is being handled, {delivered} batches of resumable() were delivered, and "
                 "nothing shows that the last one was trained: a resume would skip it. Call manager.step(state) right "
                 "after each update, which shows it"
             )
-            if self._completes_each:
+            if self._completes_each:  # the loop says of each batch when all that belongs to it is done
                 raise ResumeError(doubt)
         elif uncounted and self._completes_each:
             doubt = (
@@ -129,7 +129,7 @@ class LastCall:
     def _is_counted(self, delivered: int, counts: list[int]) -> bool:
         """Return whether every optimizer counted all batches since the last look: the last one, too."""
         before, earlier = self._looked_at or (delivered, counts)
-        batches = delivered - before
+        batches = delivered - before if self._all_count else 0
         return (
             bool(counts)
             and batches > 0
@@ -159,6 +159,11 @@ class LastCall:
                 self._counts_each[at] = False
             elif learns and batches > 1:
                 self._counts_each[at] = True
+
+
+def _counters_of(optimizer: nn.Cell) -> list[ms.Parameter]:
+    found = (getattr(optimizer, name, None) for name in _STEPS)
+    return [one for one in found if isinstance(one, ms.Parameter)]
 
 
 def _handled_since(earlier: BaseException | None) -> Iterator[BaseException]:

@@ -195,7 +195,7 @@ class ForeignCounting:
     ) -> None:
         self._cell = cell
         self._cycle = cycle
-        self._last_call = LastCall(cells, delivers_first=delivers_first, counts=cycle is None)
+        self._last_call = LastCall(cells, delivers_first=delivers_first, counts=accumulation_steps_of(cycle) == 1)
         self._delivered = 0
         self._began: tuple[CycleCounters, list[int]] | None = None
         # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so

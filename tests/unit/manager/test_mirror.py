@@ -809,6 +809,7 @@ def test_next_start_uploads_after_mirrorless_start(tmp_path, caplog):
     assert "NO MIRROR" in warnings_in(caplog)
     life.train(5)
     assert life.manager.save_final(life.run) == name_at(2, 5)
+    life.manager.save_final(life.run)  # is there
     assert life.manager.mirror_lag == 2  # nobody uploads, and whether the mirror has the first one is not known
     assert [one.name for one in life.manager.checkpoints()] == [name_at(1, 2), name_at(2, 5)]
     life.manager.close()

@@ -254,7 +254,8 @@ class Objects:
             return None
         if place.within in self._objects:
             path, owner = self._objects[place.within]
-            return path, type(owner).__name__
+            is_context = isinstance(owner, types.SimpleNamespace) and "train_network" in own_attributes(owner)
+            return path, "" if is_context else type(owner).__name__  # that of a callback is not the user's to give
         return path, ""
 
     def places_of(self, one: Any) -> list[Place]:

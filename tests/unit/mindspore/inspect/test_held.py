@@ -373,3 +373,25 @@ def test_accumulator_of_large_network_is_found_in_time():
     _, unseen = observer.observe()
     assert [path for path in unseen if path.endswith("loop.accumulator.counter")]
     assert loop.accumulator
+
+
+optimizer = nn.Adam(nn.Dense(2, 1).trainable_params())  # which nothing uses
+
+
+class Stepping:
+    def __init__(self, loop):
+        self.optimizer = loop.optimizer
+
+    def step(self, gradients):
+        return self.optimizer(gradients)
+
+
+def test_global_with_the_name_of_an_attribute_is_not_taken_for_it():
+    loop = Loop()
+    stepping = Stepping(loop)
+
+    def train():
+        found = named(loop)
+        return found, stepping.step, stepping.optimizer
+
+    assert [one for one in train()[0] if "Adam" in str(one)] == []

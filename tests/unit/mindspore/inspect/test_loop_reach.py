@@ -6,6 +6,7 @@ import sys
 import types
 
 import mindspore as ms
+import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore.train import Callback
@@ -167,9 +168,125 @@ def loss_by_a_key(cell, batches, rate, restore):
         cell(criterion(x, x), y)
 
 
+def draw_for_each_epoch(cell, batches, rate, restore):
+    epoch, order = -1, None
+    restore()
+    for x, y in batches:
+        if batches.epoch != epoch:
+            epoch = batches.epoch
+            order = ms.Tensor(np.random.permutation(2))
+        cell(x * order, y)
+
+
+def optimizer_of_each_epoch(cell, batches, rate, restore):
+    epoch, optimizer = -1, nn.SGD(regularized.trainable_params())
+    restore()
+    for x, y in batches:
+        if batches.epoch != epoch:
+            epoch = batches.epoch
+            optimizer = nn.SGD(regularized.trainable_params())
+        cell(x, y)
+        optimizer([x])
+
+
+def strong_step(cell, x, y):
+    cell(x * 2, y)
+
+
+def weak_step(cell, x, y):
+    cell(x, y)
+
+
+def step_that_is_rebound(cell, batches, rate, restore):
+    step = weak_step
+    restore()
+    for x, y in batches:
+        step(cell, x, y)
+        if float(x.mean()) < 1:
+            step = strong_step
+
+
+def alias_of_an_item(cell, batches, rate, restore):
+    settings = {"optimizer": {"rate": 0.1}}
+    inner = settings["optimizer"]
+    restore()
+    for x, y in batches:
+        cell(x * settings["optimizer"]["rate"], y)
+        inner["rate"] *= 0.9
+
+
+def alias_of_a_list(cell, batches, rate, restore):
+    history = []
+    losses = history
+    restore()
+    for x, y in batches:
+        losses.append(float(cell(x, y)))
+        rate.set_data(ms.Tensor(sum(history)))
+
+
+def view_of_an_array(cell, batches, rate, restore):
+    statistics = np.zeros((2, 2), np.float32)
+    mean, _ = statistics
+    restore()
+    for x, y in batches:
+        mean += x.asnumpy().mean(0)
+        cell(x - ms.Tensor(statistics[0].copy()), y)
+
+
+def hook_that_comes_later(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        if float(cell(regularized(x), y)) < 1:
+            regularized.dense.register_forward_hook(lambda one, given, output: output * 2)
+
+
+def type_that_changes(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        if float(cell(regularized(x), y)) < 1:
+            regularized.dense.to_float(ms.float16)
+
+
+HANDLERS = {"end": [], "begin": []}
+AVERAGE = {"loss": 1.0}
+
+
+def track(loss):
+    AVERAGE["loss"] = 0.9 * AVERAGE["loss"] + 0.1 * loss
+
+
+def use(rate):
+    rate.set_data(ms.Tensor(AVERAGE["loss"]))
+
+
+HANDLERS["end"].append(track)
+HANDLERS["begin"].append(use)
+
+
+def fire(event, **given):
+    for handler in HANDLERS[event]:
+        handler(**given)
+
+
+def bus_of_events(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        fire("begin", rate=rate)
+        fire("end", loss=float(cell(x, y)))
+
+
 @pytest.mark.parametrize(
     ("loop", "where"),
     [
+        (draw_for_each_epoch, "order"),
+        (optimizer_of_each_epoch, "optimizer"),
+        (step_that_is_rebound, "step"),
+        (alias_of_an_item, "inner"),
+        (alias_of_a_list, "losses"),
+        (view_of_an_array, "mean"),
+        (hook_that_comes_later, "regularized.dense (Dense)"),
+        (type_that_changes, "regularized.dense (Dense)"),
+        (bus_of_events, "AVERAGE"),
         (value_of_a_module, "config.KL"),
         (module_read_by_a_cell, "config.KL"),
         (global_read_by_a_cell, "SCALE"),
@@ -184,7 +301,8 @@ def loss_by_a_key(cell, batches, rate, restore):
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_what_training_reads_is_named(loop, where):
-    assert {one.where for one in Training(regularized=regularized).found(loop)} == {f"{loop.__name__}(): {where}"}
+    found = {one.where.removeprefix(f"{loop.__name__}(): ") for one in Training(regularized=regularized).found(loop)}
+    assert found - {"epoch", "optimizer (nn.SGD)"} == {where}  # what else is true of the optimizer of each epoch
 
 
 @pytest.mark.parametrize("loop", [module_read_by_a_cell, global_read_by_a_cell], ids=lambda one: one.__name__)
@@ -272,6 +390,14 @@ class ByModule(Callback):
         config.KL += 0.1
 
 
+class ByItem(Callback):
+    def on_train_step_end(self, run_context):
+        arguments = run_context.original_args()
+        arguments["bad"] = arguments.get("bad", 0) + 1
+        if arguments["bad"] > 3:
+            ops.assign(arguments.optimizer.learning_rate, arguments.optimizer.learning_rate * 0.5)
+
+
 class Looks(Callback):
     def on_train_step_end(self, run_context):
         arguments = run_context.original_args()
@@ -285,6 +411,7 @@ class Looks(Callback):
         (Ramp, ["one (Drop)"]),
         (OnTheOptimizer, ["run_context.original_args.optimizer (Momentum)"]),
         (ByModule, ["config.KL"]),
+        (ByItem, ["run_context.original_args"]),
         (Looks, []),
     ],
 )

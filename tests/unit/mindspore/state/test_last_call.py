@@ -325,17 +325,65 @@ def test_restore_within_a_handler_is_saved(tmp_path):
     assert job.committed()[-1] == 2
 
 
-def test_evaluation_that_failed_before_step_says_nothing_of_the_training(job):
+@pytest.mark.parametrize("says", [True, False], ids=["calls step", "only saves"])
+def test_evaluation_that_failed_before_step(job, says):
+    """A loop that says of each batch when it is done has not said it; one that never does is believed."""
     for at, batch in enumerate(job.batches):
         job.call(*batch)
         if at == 3:
             try:
                 job.network(ms.Tensor(np.ones((2, 5), np.float32)), batch[1])
             except (ValueError, RuntimeError):
-                job.manager.save_final(job.state)
+                if says:
+                    refuses(job, "was raised in a call of|" + UNPROVEN)
+                else:
+                    job.manager.save_final(job.state)
+            break
+        if says:
+            job.manager.step(job.state)
+    assert job.committed() == ([] if says else [4])
+
+
+def test_what_belongs_to_a_batch_after_its_update_is_not_cut_off(tmp_path):
+    """An average of the weights is one batch behind when the error comes."""
+    job = Job(tmp_path, functional=True)
+    for at, batch in enumerate(job.batches):
+        job.call(*batch)
+        if at == 3:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                refuses(job, UNPROVEN)
             break
         job.manager.step(job.state)
-    assert job.committed() == [4]
+    assert job.committed() == []
+    job.manager.close()
+
+
+class EveryCall:
+    """Says that each call is an update, and so nothing of whether the last one was made."""
+
+    accumulation_steps, micro_step = 1, 0
+
+
+def test_adapter_of_one_batch_per_update_does_not_tell_which_batches_were_trained(tmp_path):
+    job = Job(tmp_path)
+    job.manager.close()
+    batches = ck.data.resumable(DATA, epochs=1)
+    state = ck.StateManager(job.call, batches, training=ck.Training(cycle=EveryCall()))
+    with ck.CheckpointManager(tmp_path / "own", save=ck.SaveEvery(micro_steps=1000)) as manager:
+        manager.restore(state)
+        for at, batch in enumerate(batches):
+            if at == 3:
+                try:
+                    raise KeyboardInterrupt
+                except KeyboardInterrupt:
+                    with pytest.raises(ResumeError, match=UNPROVEN):
+                        manager.save_final(state)
+                break
+            job.call(*batch)
+            manager.step(state)
+        assert manager.checkpoints() == []
 
 
 def test_batch_that_no_call_got_is_doubted_later(job, caplog):
@@ -370,7 +418,8 @@ def test_batch_that_no_call_got_is_refused_by_strict(tmp_path):
 
 
 @pytest.mark.parametrize("saved", ["at once", "after step"])
-def test_trained_batch_is_saved_while_an_error_is_handled(job, saved, caplog):
+def test_batch_is_saved_while_an_error_is_handled_if_the_loop_said_that_it_is_done(job, saved, caplog):
+    """More may belong to a batch than the update that the optimizer counts, such as an average of the weights."""
     for at, batch in enumerate(job.batches):
         job.call(*batch)
         if at == 3:
@@ -379,10 +428,13 @@ def test_trained_batch_is_saved_while_an_error_is_handled(job, saved, caplog):
             try:
                 raise FloatingPointError("the loss is not finite")
             except FloatingPointError:
-                job.manager.save_final(job.state)
+                if saved == "after step":
+                    job.manager.save_final(job.state)
+                else:
+                    refuses(job, UNPROVEN)
             break
         job.manager.step(job.state)
-    assert job.committed() == [4]
+    assert job.committed() == ([4] if saved == "after step" else [])
     assert DOUBT not in caplog.text
 
 
