@@ -218,7 +218,7 @@ def narrowed(test: ast.expr | None, scope: Scope, read: Callable[[ast.expr, Scop
                 asked = [*(kinds.target if isinstance(kinds.target, tuple) else [kinds.target])]
                 asked += [item.target for item in kinds.items]
                 value = scope.value(name)
-                found = [each for each in (value.target, *value.also) if isinstance(each, _types(asked))]
+                found = [each for each in (value.target, *value.also) if _is_one_of(each, asked)]
                 if found:
                     scope.known[name] = value._replace(target=found[0], also=tuple(found[1:]))
     narrow = {name: value for name, value in scope.known.items() if before.get(name) is not value}
@@ -228,8 +228,9 @@ def narrowed(test: ast.expr | None, scope: Scope, read: Callable[[ast.expr, Scop
             scope.known[name] = before[name]
 
 
-def _types(asked: Iterable[Any]) -> tuple[type, ...]:
-    return tuple(one for one in asked if isinstance(one, type))
+def _is_one_of(one: Any, kinds: Iterable[Any]) -> bool:
+    """Return what ``isinstance`` does, without code of the user's, which a metaclass may have."""
+    return any(kind is each for kind in kinds for each in type(one).__mro__)
 
 
 def parts_of(value: Value, count: int) -> list[Value]:

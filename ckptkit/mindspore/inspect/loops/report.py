@@ -130,7 +130,7 @@ def _told_to_graphs(flow: Flow, objects: Objects) -> list[str]:
 
 
 def _is_trained(one: Any) -> bool:
-    parameters = one.get_parameters() if isinstance(one, nn.Cell) else [one]
+    parameters = nn.Cell.get_parameters(one) if isinstance(one, nn.Cell) else [one]
     return any(isinstance(each, ms.Parameter) and each.requires_grad for each in parameters)
 
 
