@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
-from ckptkit.mindspore.inspect.loops.call import as_attribute, parts_of
+from ckptkit.mindspore.inspect.loops.call import as_attribute, joined, parts_of
 from ckptkit.mindspore.inspect.loops.calls import Calls
 from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, is_whole, item_at, item_of
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
@@ -381,7 +381,7 @@ class Expressions:
         called = self.calls.special(owner, name, scope, *others).sources
         if isinstance(node, ast.BinOp):
             called |= self.calls.special(parts[1], f"__r{name[2:]}", scope, parts[0]).sources
-        return Value(UNKNOWN, together(parts) | called)
+        return Value(joined(node, parts), together(parts) | called)
 
     def _comprehension(self, node: Any, scope: Scope) -> Value:
         """Read it as the loop that it is."""

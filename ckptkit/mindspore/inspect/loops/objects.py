@@ -10,7 +10,7 @@ import argparse
 import ast
 import threading
 import types
-from collections import deque
+from collections import UserDict, UserList, deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -211,7 +211,7 @@ class Objects:
 
     def contents(self, owner: Any, path: str) -> Place | None:
         """Return the place of what an object of the user's holds as a list, a set or a dict; None if it is none."""
-        if not isinstance(owner, (list, dict, set, deque)) or not self.is_plain(owner):
+        if not isinstance(owner, (list, dict, set, deque, UserDict, UserList)) or not self.is_plain(owner):
             return None
         if in_class(type(owner), "__getattr__") is not UNKNOWN:
             return None  # its items are its attributes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import sys
 import types
 
@@ -275,10 +276,51 @@ def bus_of_events(cell, batches, rate, restore):
         fire("end", loss=float(cell(x, y)))
 
 
+class Averages(collections.UserDict):
+    def add(self, name, value):
+        self[name] = 0.9 * self.get(name, value) + 0.1 * value
+        return self[name]
+
+
+def user_dict(cell, batches, rate, restore):
+    averages = Averages()
+    restore()
+    for x, y in batches:
+        rate.set_data(ms.Tensor(averages.add("loss", float(cell(x, y)))))
+
+
+class Warmup:
+    def __init__(self):
+        self.steps = 0
+
+    def on_step_begin(self, rate):
+        self.steps += 1
+        rate.set_data(ms.Tensor(self.steps / 10))
+
+    def on_step_end(self, rate):
+        pass
+
+
+def emit(event, parts, rate):
+    for one in parts:
+        getattr(one, "on_" + event)(rate)
+
+
+def name_that_is_joined(cell, batches, rate, restore):
+    parts = [Warmup()]
+    restore()
+    for x, y in batches:
+        emit("step_begin", parts, rate)
+        cell(x, y)
+        emit("step_end", parts, rate)
+
+
 @pytest.mark.parametrize(
     ("loop", "where"),
     [
         (draw_for_each_epoch, "order"),
+        (user_dict, "averages (Averages)"),
+        (name_that_is_joined, "parts[0] (Warmup)"),
         (optimizer_of_each_epoch, "optimizer"),
         (step_that_is_rebound, "step"),
         (alias_of_an_item, "inner"),
