@@ -193,6 +193,10 @@ class Trainer:
             cycle_first_batch=self.batches - self.micro_step,
         )
 
+    def complete_step(self) -> Progress:
+        """Where the training stands; each micro-step that it counts is complete."""
+        return self.progress()
+
     def capture(self) -> Capture:
         """Live references to everything; accumulators in mid-cycle only."""
         progress = self.progress()
