@@ -125,8 +125,13 @@ def _told_to_graphs(flow: Flow, objects: Objects) -> list[str]:
     """Return the expressions of what training changes and a compiled function or cell has as a constant."""
     constant = {*flow.compiled, *(objects.read_by_cells if ms.get_context("mode") == ms.GRAPH_MODE else ())}
     changed = [place for place in flow.changed if place in constant]
-    parts = (nn.Cell, ms.Parameter, types.FunctionType)  # other findings are about these
-    return [path for one in changed if not isinstance(objects.at(one), parts) and (path := objects.expression(one))]
+    return [path for one in changed if _is_constant(objects.at(one)) and (path := objects.expression(one))]
+
+
+def _is_constant(one: Any) -> bool:
+    """Return whether a graph copies the value, and does not call it or read its parameters, as of a loss scaler."""
+    plain = (bool, int, float, str, list, tuple, dict, np.ndarray, ms.Tensor, types.NoneType)
+    return one is UNKNOWN or (isinstance(one, plain) and not isinstance(one, ms.Parameter))
 
 
 def _is_trained(one: Any) -> bool:

@@ -9,7 +9,7 @@ import types
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import nn, ops
+from mindspore import amp, nn, ops
 from mindspore.train import Callback
 from test_loops import Training
 
@@ -387,6 +387,27 @@ def attribute_that_no_compiled_method_reads(cell, batches, rate, restore):
         cell(trainer.step(x), y)
         trainer.gamma += 1
         print(trainer.shown())
+
+
+SCALER = amp.DynamicLossScaler(2.0**10, 2, 50)
+
+
+@ms.jit
+def scaled(x):
+    return SCALER.scale(x)
+
+
+def scaler_in_a_compiled_function(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(scaled(x), y)
+        SCALER.scale_value = SCALER.scale_value
+
+
+def test_object_with_parameters_is_no_constant_of_a_compiled_function():
+    """A graph reads its parameters, and calls its methods."""
+    found = Training().found(scaler_in_a_compiled_function)
+    assert [one for one in found if "compiled function keeps" in str(one)] == []
 
 
 @pytest.mark.parametrize(
