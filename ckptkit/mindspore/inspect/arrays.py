@@ -26,7 +26,7 @@ _MOST = 200  # values that are digested
 _ITEMS = 64  # of a list
 _BYTES = 1 << 16  # of an array
 _NUMBERS = (bool, int, float)
-_TEXTS = 10_000
+_TEXTS = 10_000  # of a list or a table
 _ORDERED = ":"  # before the digest of texts in their order
 _FURTHEST = 4  # from a variable of the running code
 _MOST_SEARCHED = 2_000  # objects
@@ -90,10 +90,10 @@ def differ(one: str, other: str) -> bool:
 
 def _digest(value: object) -> str | None:
     """Return the digest of the beginning of a value; None if it has neither arrays nor several numbers or texts."""
-    hasher = xxhash.xxh3_128()
     texts = _texts(value)
     if texts:
         return _ORDERED.join(xxhash.xxh3_128_hexdigest(repr(one).encode()) for one in (sorted(texts), texts))
+    hasher = xxhash.xxh3_128()
     try:
         return hasher.hexdigest() if _add(value, hasher) else None
     except (TypeError, ValueError, RuntimeError, MemoryError):  # such as a number with more digits than Python prints

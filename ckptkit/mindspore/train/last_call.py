@@ -44,7 +44,7 @@ class LastCall:
         self._steps = [one for each in counters for one in each]
         # Of each optimizer, whether it counts each batch; None while that is not known.
         self._counts_each: list[bool | None] = [None if counts else False for _ in self._steps]
-        self._all_count = counts and all(counters)  # some optimizers have no counter
+        self._all_count = counts and bool(counters) and all(counters)  # some optimizers have no counter
         self._is_open = False  # delivered, and not said to be complete
         self._completes_each = False
         self._error_before: BaseException | None = None
@@ -129,12 +129,9 @@ class LastCall:
     def _is_counted(self, delivered: int, counts: list[int]) -> bool:
         """Return whether every optimizer counted all batches since the last look: the last one, too."""
         before, earlier = self._looked_at or (delivered, counts)
-        batches = delivered - before if self._all_count else 0
-        return (
-            bool(counts)
-            and batches > 0
-            and all(now - then == batches for now, then in zip(counts, earlier, strict=True))
-        )
+        batches = delivered - before
+        all_batches = all(now - then == batches for now, then in zip(counts, earlier, strict=True))
+        return self._all_count and batches > 0 and all_batches
 
     def _is_uncounted(self, delivered: int, counts: Sequence[int], *, in_doubt: bool) -> bool:
         """Return whether an optimizer counted all batches since the last look but the last one.

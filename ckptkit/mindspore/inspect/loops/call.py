@@ -147,7 +147,7 @@ def rearranged(  # noqa: PLR0911 - one return per kind reads as the table that i
         sources: What it is made of.
     """
     owner, called = call.owner.target, call.called.target
-    if call.name == "original_args" and isinstance(owner, types.SimpleNamespace):  # see `per_step`
+    if call.name == "original_args" and isinstance(owner, types.SimpleNamespace):  # stands for a `RunContext`
         return Value(owner.original_args, sources)
     if isinstance(owner, dict) and call.name in ("values", "items"):
         return _of_dict(call, sources)

@@ -61,7 +61,7 @@ from ckptkit.mindspore.inspect.loops.flow import (
     together,
 )
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments
 from ckptkit.mindspore.inspect.loops.reader import Reader
 from ckptkit.mindspore.inspect.loops.source import body_of, returns_one
 
@@ -387,6 +387,6 @@ class Calls:
 def _name_asked(call: Call) -> str | None:
     """Return the name of the attribute that a call asks for, if it is known."""
     by_name = len(call.given) > 1 and any(call.called.target is one for one in (getattr, setattr))
-    of_arguments = call.name == "get" and bool(call.given) and isinstance(call.owner.target, types.SimpleNamespace)
+    of_arguments = call.name == "get" and bool(call.given) and is_arguments(call.owner.target)
     asked = call.given[1].target if by_name else call.given[0].target if of_arguments else None
     return asked if type(asked) is str else None

@@ -35,7 +35,7 @@ from ckptkit.mindspore.inspect.loops.flow import (
 )
 from ckptkit.mindspore.inspect.loops.iteration import Iteration
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects, place_in
+from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments, place_in
 
 _MOST = 20_000  # expressions and statements read per frame
 _ITEMS = ("get", "setdefault", "values", "items")  # methods that return what is in an object
@@ -114,7 +114,7 @@ class Expressions:
                 with self._flow.quiet() if is_written else contextlib.nullcontext():
                     owner = self.value(node.value, scope)
                 index = self.value(node.slice, scope)
-                if isinstance(owner.target, types.SimpleNamespace) and isinstance(index.target, str):
+                if is_arguments(owner.target) and isinstance(index.target, str):
                     return self._attribute(owner, as_attribute(node, index.target), scope)
                 return self._subscript(owner, index, node, scope)
             case ast.Constant(str(text)):
@@ -207,7 +207,7 @@ class Expressions:
                 index = self.value(node.slice, scope)
                 with self._flow.quiet():
                     owner = self.value(node.value, scope)
-                if isinstance(owner.target, types.SimpleNamespace):
+                if is_arguments(owner.target):
                     self._set(as_attribute(node, str(index.target)), value, scope)
                     return
                 self._set_layer(node, value, scope)

@@ -11,7 +11,7 @@ import ast
 import threading
 import types
 from collections import UserDict, UserList, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import mindspore as ms
@@ -42,6 +42,22 @@ def place_in(owner: Any, name: str) -> Place:
     return Place(id(vars(owner)) if isinstance(owner, types.ModuleType) else id(owner), name)
 
 
+def arguments_of_callbacks(cells: Sequence[nn.Cell]) -> types.SimpleNamespace:
+    """Return what stands for the arguments that MindSpore gives to callbacks: a dict with attributes.
+
+    Args:
+        cells: What is trained, the train network first.
+    """
+    network = cells[0] if cells else UNKNOWN
+    optimizer = (own_attributes(network).get("_cells") or {}).get("optimizer", UNKNOWN)
+    return types.SimpleNamespace(train_network=network, network=network, optimizer=optimizer)
+
+
+def is_arguments(one: Any) -> bool:
+    """Return whether the object is one that `arguments_of_callbacks` made; users have none of it to give by name."""
+    return type(one) is types.SimpleNamespace and "train_network" in own_attributes(one)
+
+
 class Stored(NamedTuple):
     """Names the attributes of an object that checkpoints hold; they do not hold the others."""
 
@@ -59,7 +75,8 @@ class Objects:
         read_by_cells: Places outside of cells that the code of cells may read.
 
     Attributes:
-        read_by_cells: The same.
+        read_by_cells: Places outside of cells that the code of cells may read.
+        in_place: The expressions of the objects that loops change in place, by id.
     """
 
     def __init__(
@@ -80,8 +97,8 @@ class Objects:
         self.read_by_cells = read_by_cells
         self._attributes_read: dict[Place, None] = {}  # attributes of cells that the code changes and `construct` reads
         self._positioned: set[tuple[Place, str]] = set()  # expressions, by the variable that they begin with
-        self.in_place: dict[int, str] = {}  # the expressions of what loops change in place, by id
-        self._changed_by: dict[int, set[Place]] = {}  # the places by which they do
+        self.in_place: dict[int, str] = {}
+        self._changed_by: dict[int, set[Place]] = {}  # the places by which loops change an object
 
     def is_known(self, one: Any) -> bool:
         """Return whether checkpoints hold or position the object."""
@@ -254,8 +271,7 @@ class Objects:
             return None
         if place.within in self._objects:
             path, owner = self._objects[place.within]
-            is_context = isinstance(owner, types.SimpleNamespace) and "train_network" in own_attributes(owner)
-            return path, "" if is_context else type(owner).__name__  # that of a callback is not the user's to give
+            return path, "" if is_arguments(owner) else type(owner).__name__
         return path, ""
 
     def places_of(self, one: Any) -> list[Place]:

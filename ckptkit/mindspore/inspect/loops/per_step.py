@@ -25,7 +25,7 @@ from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.flow import DATA, Flow, Place, Running, Scope, Value
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, Stored, place_in
+from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, Stored, arguments_of_callbacks, place_in
 from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.statements import Statements
 from ckptkit.mindspore.inspect.sequential import cells_of
@@ -93,7 +93,8 @@ def find_in_steps_of_callbacks(
     partly = {id(one.owner) for one in known if isinstance(one, Stored)}
     told = [one for one in callbacks if id(one) not in partly]
     objects = Objects(known, told, read_by_cells(cells))
-    yield from _found(_of_callbacks(callbacks, _context(cells)), objects, draws=True, data=data)
+    context = types.SimpleNamespace(original_args=arguments_of_callbacks(cells))
+    yield from _found(_of_callbacks(callbacks, context), objects, draws=True, data=data)
 
 
 def read_by_cells(cells: Iterable[nn.Cell]) -> frozenset[Place]:
@@ -132,14 +133,6 @@ def _has_plain_attributes(one: Any) -> bool:
         return is_users(vars(one).get("__name__"))
     is_plain = is_users(type(one).__module__) or isinstance(one, types.SimpleNamespace)
     return is_plain and not isinstance(one, (nn.Cell, ms.Tensor))
-
-
-def _context(cells: Sequence[nn.Cell]) -> types.SimpleNamespace:
-    """Return what stands for the ``RunContext`` of MindSpore that the hooks of callbacks get."""
-    network = cells[0] if cells else UNKNOWN
-    optimizer = (own_attributes(network).get("_cells") or {}).get("optimizer", UNKNOWN)
-    arguments = types.SimpleNamespace(train_network=network, network=network, optimizer=optimizer)
-    return types.SimpleNamespace(original_args=arguments)
 
 
 def _found(
