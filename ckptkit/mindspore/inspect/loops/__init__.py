@@ -17,11 +17,12 @@ from mindspore import nn
 
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
-from ckptkit.mindspore.inspect.loops.flow import Flow, Running, Scope
+from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.per_step import read_by_cells, read_data
 from ckptkit.mindspore.inspect.loops.report import passes, reported
+from ckptkit.mindspore.inspect.loops.scope import Running, Scope
 from ckptkit.mindspore.inspect.loops.source import ahead, body_of
 from ckptkit.mindspore.inspect.loops.statements import Statements
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import collections
-import contextlib
 import copy
 import dataclasses
 import heapq
@@ -16,7 +15,7 @@ import inspect
 import itertools
 import random
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,8 +36,9 @@ from ckptkit.mindspore.inspect.loops.effects import (
     makes_new,
     writes_state,
 )
-from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, TIMED, Flow, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, TIMED, Scope, Sources, Value, together
 
 DRAWN = "draw"  # by a random operator
 
@@ -199,38 +199,6 @@ def makes_cells(one: ast.If, test: Value, scope: Scope, read: Callable[[ast.expr
     named = (each for each in calls if isinstance(each, ast.Name) or isinstance(getattr(each, "value", None), ast.Name))
     made = [read(each, scope).target for each in named]
     return any(isinstance(each, type) and issubclass(each, nn.Cell) for each in made)
-
-
-@contextlib.contextmanager
-def narrowed(test: ast.expr | None, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> Iterator[None]:
-    """Let a variable be only those of its objects in the block that a condition says it is, by ``isinstance``.
-
-    Args:
-        test: The condition; None if there is none.
-        scope: Has the variable.
-        read: Reads an expression.
-    """
-    before = dict(scope.known)
-    for one in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
-        match one:
-            case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=name), kind]):
-                kinds = read(kind, scope)
-                asked = [*(kinds.target if isinstance(kinds.target, tuple) else [kinds.target])]
-                asked += [item.target for item in kinds.items]
-                value = scope.value(name)
-                found = [each for each in (value.target, *value.also) if _is_one_of(each, asked)]
-                if found:
-                    scope.known[name] = value._replace(target=found[0], also=tuple(found[1:]))
-    narrow = {name: value for name, value in scope.known.items() if before.get(name) is not value}
-    yield
-    for name, value in narrow.items():
-        if scope.known.get(name) is value:  # the block did not assign it
-            scope.known[name] = before[name]
-
-
-def _is_one_of(one: Any, kinds: Iterable[Any]) -> bool:
-    """Return what ``isinstance`` does, without code of the user's, which a metaclass may have."""
-    return any(kind is each for kind in kinds for each in type(one).__mro__)
 
 
 def parts_of(value: Value, count: int) -> list[Value]:

@@ -47,10 +47,13 @@ from ckptkit.mindspore.inspect.loops.effects import (
     outputs,
     trains,
 )
-from ckptkit.mindspore.inspect.loops.flow import (
+from ckptkit.mindspore.inspect.loops.flow import Flow
+from ckptkit.mindspore.inspect.loops.iteration import Reader
+from ckptkit.mindspore.inspect.loops.libraries import Libraries
+from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments
+from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     MARKS,
-    Flow,
     Inline,
     Place,
     Running,
@@ -60,9 +63,6 @@ from ckptkit.mindspore.inspect.loops.flow import (
     is_remade,
     together,
 )
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments
-from ckptkit.mindspore.inspect.loops.reader import Reader
 from ckptkit.mindspore.inspect.loops.source import body_of, returns_one
 
 TAKEN = "the number of batches taken"  # by islice()

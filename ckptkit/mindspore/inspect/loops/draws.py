@@ -16,8 +16,9 @@ import numpy as np
 from ckptkit.mindspore.inspect.attributes import owner_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.call import Call
-from ckptkit.mindspore.inspect.loops.flow import RESTORED, Flow, Scope, Value
+from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.scope import RESTORED, Scope, Value
 
 _TAKES = ("send", "__next__", "spawn")  # methods that advance their object
 _GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states

@@ -21,10 +21,13 @@ from ckptkit.mindspore.inspect.loops.call import as_attribute, joined, parts_of
 from ckptkit.mindspore.inspect.loops.calls import Calls
 from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, is_whole, item_at, item_of
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
-from ckptkit.mindspore.inspect.loops.flow import (
+from ckptkit.mindspore.inspect.loops.flow import Flow
+from ckptkit.mindspore.inspect.loops.iteration import Iteration
+from ckptkit.mindspore.inspect.loops.libraries import Libraries
+from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments, place_in
+from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
-    Flow,
     Inline,
     Place,
     Running,
@@ -33,9 +36,6 @@ from ckptkit.mindspore.inspect.loops.flow import (
     Value,
     together,
 )
-from ckptkit.mindspore.inspect.loops.iteration import Iteration
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments, place_in
 
 _MOST = 20_000  # expressions and statements read per frame
 _ITEMS = ("get", "setdefault", "values", "items")  # methods that return what is in an object

@@ -7,101 +7,11 @@ thread only.
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, met
-
-
-class Place(NamedTuple):
-    """Identifies a variable of a function or module, or an attribute of an object, by its container and name."""
-
-    within: int | str
-    name: str
-
-
-RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
-TIMED = Place(0, "timed")  # marks what comes from a clock
-DATA = Place(0, "data")  # marks what is made of a batch, of a parameter, of what a cell returned, or of a draw
-MARKS = frozenset((RESTORED, TIMED, DATA))
-
-Sources = frozenset[Place]
-
-
-class Value(NamedTuple):
-    """Holds what is known of an expression: its object, what it was made of, the items of a tuple, and its place."""
-
-    target: Any = UNKNOWN
-    sources: Sources = frozenset()
-    items: tuple[Value, ...] = ()
-    place: Place | None = None  # where the object lies
-    also: tuple[Any, ...] = ()  # other objects that it may be
-    is_new: bool = False  # a cell, or a function of MindSpore's, that is made here
-
-
-class Inline(NamedTuple):
-    """Stands for the function that a lambda makes."""
-
-    node: ast.Lambda
-    scope: Scope
-
-
-class Running(NamedTuple):
-    """Holds the variables of a function or module that is running, and its line; 0 if it is not running."""
-
-    values: Mapping[str, Any]
-    line: int
-
-
-class Scope:
-    """Holds the variables of a function or module that is read.
-
-    Args:
-        code: Its code.
-        module: The global variables.
-        path: What findings in it begin with.
-        now: What it has now; of a function that is not running, its closure.
-    """
-
-    def __init__(self, code: types.CodeType, module: Mapping[str, Any], path: str, now: Running) -> None:
-        self.code = code
-        self.path = path
-        self._now = now
-        self.known = {name: Value(met(one)) for name, one in self._now.values.items()}
-        self.lasting: dict[str, types.FunctionType] = {}  # arguments at their default, an object that outlives the call
-        self.returns_one = False  # the same expression wherever the function ends
-        self._module = module
-
-    def place(self, name: str) -> Place:
-        """Return the place of the variable of that name."""
-        if name in self.lasting:
-            return Place(id(self.lasting[name]), name)
-        if name in (*self.code.co_cellvars, *self.code.co_freevars):
-            return Place(self.code.co_filename, name)
-        is_global = self.code.co_name == "<module>" or name not in self.code.co_varnames
-        return Place(id(self._module) if is_global else id(self.code), name)
-
-    def parent(self) -> Any:
-        """Return what ``super()`` gives in a method."""
-        kind = self._now.values.get("__class__")
-        first = next((self.value(name).target for name in self.code.co_varnames[:1]), UNKNOWN)
-        return super(kind, first) if isinstance(kind, type) and issubclass(type(first), kind) else UNKNOWN
-
-    def assigned(self, name: str, value: Value, line: int, *, is_made: bool = False) -> Value:
-        """Return ``value`` with the object that the variable has now, if that is what was assigned at ``line``.
-
-        ``is_made`` says that the value's object only stands for that one.
-        """
-        is_past = (value.target is UNKNOWN or (is_made and name in self._now.values)) and line < self._now.line
-        return value._replace(target=met(self._now.values.get(name, UNKNOWN))) if is_past else value
-
-    def value(self, name: str) -> Value:
-        """Return what is known of the variable of that name."""
-        return self.known.get(name) or Value(met(self._module.get(name, vars(builtins).get(name, UNKNOWN))))
+from ckptkit.mindspore.inspect.loops.scope import MARKS, RESTORED, TIMED, Place, Scope, Sources
 
 
 @dataclass(eq=False)
@@ -388,13 +298,3 @@ def _lasts(place: Place, iteration: _Iteration, scope: Scope) -> bool:
         place.within == scope.code.co_filename and place.name in scope.code.co_cellvars
     )
     return not is_own or iteration.function == id(scope.code)
-
-
-def is_remade(value: Value) -> bool:
-    """Return whether a later start makes the same value again, so that a cache of it is no state."""
-    return value.sources <= {RESTORED}
-
-
-def together(values: Iterable[Value]) -> Sources:
-    """Return what the values are made of."""
-    return frozenset().union(*(one.sources for one in values))

@@ -8,20 +8,55 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.loops.call import one_of
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
+from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours
-from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Flow, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
-from ckptkit.mindspore.inspect.loops.reader import Reader
+from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
 
 NUMBER = "enumerate()"  # the name of its index
 BESIDE = "zip()"  # the name of what is zipped with batches
+
+
+class CallReader(Protocol):
+    """Reads the calls that Python makes where code shows none."""
+
+    @property
+    def draws(self) -> Draws:
+        """Records what calls draw from."""
+        ...
+
+    def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Value:
+        """Follow a special method of an object of the user's."""
+        ...
+
+
+class Reader(Protocol):
+    """Reads expressions; a protocol, since expressions have calls and comprehensions in them."""
+
+    @property
+    def calls(self) -> CallReader:
+        """Reads calls."""
+        ...
+
+    def value(self, node: ast.expr, scope: Scope) -> Value:
+        """Read an expression."""
+        ...
+
+    def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
+        """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
+        ...
+
+    def store(self, node: ast.expr, value: Value, scope: Scope) -> None:
+        """Read the assignment of ``value`` to the target ``node``."""
+        ...
 
 
 class Iteration:

@@ -22,7 +22,7 @@ from mindspore import nn
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, names_in, own_attributes
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
-from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.sequential import cells_of
 
 _NAMESPACES = (types.SimpleNamespace, threading.local, argparse.Namespace)

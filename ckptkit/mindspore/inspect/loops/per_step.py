@@ -23,10 +23,11 @@ from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.flow import DATA, Flow, Place, Running, Scope, Value
+from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, Stored, arguments_of_callbacks, place_in
 from ckptkit.mindspore.inspect.loops.report import passes, reported
+from ckptkit.mindspore.inspect.loops.scope import DATA, Place, Running, Scope, Value
 from ckptkit.mindspore.inspect.loops.statements import Statements
 from ckptkit.mindspore.inspect.sequential import cells_of
 

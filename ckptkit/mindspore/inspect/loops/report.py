@@ -19,9 +19,10 @@ from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN
 from ckptkit.mindspore.inspect.loops.calls import TAKEN
-from ckptkit.mindspore.inspect.loops.flow import Flow, Place
+from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, LAYERS, Objects
+from ckptkit.mindspore.inspect.loops.scope import Place
 from ckptkit.mindspore.inspect.loops.statements import Statements
 
 _MOST_PASSES = 4

@@ -11,24 +11,25 @@ import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckptkit.mindspore.inspect.loops.call import makes_cells, narrowed
+from ckptkit.mindspore.inspect.loops.call import makes_cells
 from ckptkit.mindspore.inspect.loops.containers import is_changed_in_place
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
-from ckptkit.mindspore.inspect.loops.flow import (
+from ckptkit.mindspore.inspect.loops.flow import Flow
+from ckptkit.mindspore.inspect.loops.libraries import Libraries
+from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     MARKS,
     RESTORED,
-    Flow,
     Place,
     Running,
     Scope,
     Sources,
     Value,
     is_remade,
+    narrowed,
 )
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of
 
 
