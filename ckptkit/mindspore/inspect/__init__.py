@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable
 import mindspore.dataset as ds
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.arrays import arrays_of, differ
+from ckptkit.mindspore.inspect.arrays import arrays_of, differ, is_number, variable_of
 from ckptkit.mindspore.inspect.cells import find_in_cells, left_out
 from ckptkit.mindspore.inspect.constants import constants_in_callbacks, constants_in_loops
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import loop_variables
-from ckptkit.mindspore.inspect.loops import find_in_loops
+from ckptkit.mindspore.inspect.loops import find_in_loops, used_in_loops
 from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks, find_in_steps_of_cells, hooks_of
 from ckptkit.mindspore.inspect.pipelines import find_in_pipeline, read_here
 
@@ -31,9 +31,12 @@ __all__ = [
     "find_in_steps_of_callbacks",
     "find_in_steps_of_cells",
     "hooks_of",
+    "is_number",
     "left_out",
     "loop_variables",
     "read_here",
+    "used_in_loops",
+    "variable_of",
 ]
 
 

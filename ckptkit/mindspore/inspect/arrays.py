@@ -1,4 +1,4 @@
-"""Digests the arrays and lists that a script makes at each start, and that no checkpoint holds.
+"""Digests the arrays, lists and numbers that a script makes at each start, and that no checkpoint holds.
 
 Guarantees: reads plain attributes of cells, variables of the running code, and those of the functions and objects that
 it leads to; a bounded part of each. Runs nothing of the user's. Equal values have equal digests in every process. Main
@@ -7,8 +7,10 @@ thread only.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import itertools
+import re
 import types
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
@@ -20,18 +22,22 @@ import xxhash
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import below, is_users, own_attributes
-from ckptkit.mindspore.inspect.carried import BARE
+from ckptkit.mindspore.inspect.carried import BARE, read_by_construct
 
-_MOST = 200  # values that are digested
+_MOST = 200  # arrays and lists that are digested, and as many numbers
 _ITEMS = 64  # of a list
 _BYTES = 1 << 16  # of an array
 _NUMBERS = (bool, int, float)
+_BITS = 256  # of a number
+_NUMBER = "="  # before a single number
 _TEXTS = 10_000  # of a list or a table
 _ORDERED = ":"  # before the digest of texts in their order
 _FURTHEST = 4  # from a variable of the running code
+_FEW = 64  # items of a dict that are searched
 _MOST_SEARCHED = 2_000  # objects
 _ARRAYS = (ms.Tensor, np.ndarray)
 _CODE = (types.FunctionType, types.MethodType, functools.partial)
+_PLAIN = (dict, types.SimpleNamespace, argparse.Namespace)
 
 
 def arrays_of(
@@ -39,16 +45,37 @@ def arrays_of(
 ) -> dict[str, str]:
     """Return the digests of arrays and tensors, and of lists of numbers or texts, by the expressions for them.
 
+    A single number of the running code, and of what it leads to, is returned as it is; see `is_number`.
+
     Args:
         cells: Cells of the training; those inside of them are read, too.
         variables: Of the running code, each with its place; see `loop_variables`. Of the functions that they lead to,
-            variables are read like these; of objects, arrays alone.
+            variables are read like these; of objects, arrays and single numbers alone.
         named: Objects that checkpoints hold by name. They are left out.
     """
-    left_out = {id(one) for one in named}
+    cells, left_out = [*cells], {id(one) for one in named}
     own = [(place, one) for place, one in variables if id(one) not in left_out]
-    found = ((name, _digest(value)) for name, value in itertools.chain(_in_cells(cells), own, _further(own, left_out)))
-    return dict(itertools.islice(((name, digest) for name, digest in found if digest is not None), _MOST))
+    further = [*_further(own, left_out)]
+    found = ((name, _digest(value)) for name, value in itertools.chain(_in_cells(cells), own, further))
+    arrays = itertools.islice(((name, digest) for name, digest in found if digest is not None), _MOST)
+    numbers = {name: f"{_NUMBER}{value!r}" for name, value in [*own, *further] if _is_number(value)}
+    return {**dict(itertools.islice(numbers.items(), _MOST)), **dict(arrays)}
+
+
+def is_number(digest: str) -> bool:
+    """Return whether `arrays_of` returned it for a single number, such as a time, on which training may not depend."""
+    return digest.startswith(_NUMBER)
+
+
+def variable_of(expression: str) -> str:
+    """Return the last variable, attribute or item in an expression of `arrays_of`."""
+    found = re.search(r"\w+(\[[^]]*\])?$", expression)
+    return found.group() if found is not None else expression
+
+
+def _is_number(value: object) -> bool:
+    kind = type(value)
+    return kind is float or issubclass(kind, np.number) or (kind is int and value.bit_length() <= _BITS)  # type: ignore[attr-defined]
 
 
 def _in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
@@ -56,6 +83,22 @@ def _in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
         for name, one in cell.cells_and_names():
             place = f"{name or type(cell).__name__}."
             yield from ((place + key, value) for key, value in own_attributes(one).items() if key not in BARE)
+    yield from _numbers_in_cells(cells)
+
+
+def _numbers_in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
+    """Yield the numbers that `construct` of the user's classes may read, those of all cells of a class as one list."""
+    found: dict[str, list[object]] = {}
+    names: dict[type, Collection[str]] = {}
+    for one in {id(each): each for root in cells for _, each in root.cells_and_names()}.values():
+        kind = type(one)
+        if kind not in names:
+            names[kind] = read_by_construct(kind) if is_users(kind.__module__) else ()
+        for name in names[kind]:
+            value = own_attributes(one).get(name)
+            if _is_number(value):
+                found.setdefault(f"{kind.__name__}.{name}", [0]).append(value)
+    yield from found.items()
 
 
 def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int]) -> Iterator[tuple[str, object]]:
@@ -66,9 +109,12 @@ def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int])
     while waiting and len(seen) < _MOST_SEARCHED:
         place, one, depth = waiting.popleft()
         is_code = isinstance(one, _CODE)
-        if depth == _FURTHEST or not (is_code or _may_hold_arrays(one)):
+        if depth == _FURTHEST or not (is_code or _may_hold_values(one)):
             continue
-        for part, value in below(one):
+        for part, value in itertools.chain(below(one), () if is_code else _numbers_of_class(one)):
+            if _is_number(value):
+                yield place + part, value
+                continue
             if id(value) in seen:
                 continue
             seen.add(id(value))
@@ -78,8 +124,17 @@ def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int])
                 yield place + part, value
 
 
-def _may_hold_arrays(one: object) -> bool:
-    return is_users(type(one).__module__) and not isinstance(one, (nn.Cell, type, types.ModuleType))
+def _numbers_of_class(one: object) -> Iterator[tuple[str, object]]:
+    kinds = [each for each in (one if isinstance(one, type) else type(one)).__mro__ if is_users(each.__module__)]
+    yield from ((f".{name}", value) for kind in kinds for name, value in vars(kind).items() if _is_number(value))
+
+
+def _may_hold_values(one: object) -> bool:
+    if isinstance(one, type):
+        return is_users(one.__module__)
+    if type(one) in _PLAIN:
+        return not isinstance(one, dict) or len(one) <= _FEW
+    return is_users(type(one).__module__) and not isinstance(one, (nn.Cell, types.ModuleType))
 
 
 def differ(one: str, other: str) -> bool:

@@ -18,7 +18,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import in_class, is_users, names_in, own_attributes
 from ckptkit.mindspore.inspect.bytecode import instructions_of
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
@@ -57,3 +57,13 @@ def carried(cell: nn.Cell, method: str) -> Iterator[tuple[str, Any]]:
 
 def _is_plain(one: Any) -> bool:
     return not isinstance(one, (nn.Cell, ms.Parameter))
+
+
+def read_by_construct(kind: type) -> frozenset[str]:
+    """Return the names in `construct` of a class, and in the methods that it names."""
+    names, read = {"construct"}, set[str]()
+    while names - read:
+        function = in_class(kind, name := (names - read).pop())
+        read.add(name)
+        names |= names_in(function.__code__) if type(function) is types.FunctionType else set()
+    return frozenset(read)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import mindspore as ms
 from mindspore import nn
@@ -32,9 +32,12 @@ from ckptkit.mindspore.inspect import (
     find_in_steps_of_callbacks,
     find_in_steps_of_cells,
     hooks_of,
+    is_number,
     left_out,
     loop_variables,
     read_here,
+    used_in_loops,
+    variable_of,
 )
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.state.compatibility import some
@@ -43,6 +46,8 @@ from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import mode_in_force
 
 _log = logging.getLogger("ckptkit")
+
+_Found = TypeVar("_Found")
 
 
 class Examination:
@@ -179,12 +184,20 @@ class Examination:
         """Report arrays that are not those with which the run began; ResumeError if ``strict`` refuses it."""
         now = self.arrays() if begun_with else {}
         other = sorted(name for name, digest in begun_with.items() if differ(now.get(name, digest), digest))
+        numbers = {name: variable_of(name) for name in other if is_number(begun_with[name])}
+        used = self._used(set(numbers.values())) if numbers else ()
+        other = [name for name in other if name not in numbers or numbers[name] in used]
         if other:
             self.judge_doubt(
                 f"{some(other)}: not the values with which the run began, and no checkpoint has those. If training "
-                "uses them, seed what draws them (ms.set_seed, np.random.seed) before, sort what comes out of a set, "
-                "or keep them in a Parameter"
+                "uses them, give them the same values at each start: seed what draws them (ms.set_seed, "
+                "np.random.seed) before, sort what comes out of a set, or keep them in a Parameter"
             )
+
+    def _used(self, names: Collection[str]) -> Collection[str]:
+        """Return the names of variables, attributes and items whose values a loop of the user's gives to training."""
+        hooks = hooks_of(self._sources.every_cell())
+        return self._examined(lambda: tuple(used_in_loops(names, self._sources.known(), hooks)))
 
     def judge_doubt(self, doubt: str | None) -> None:
         """Report ``doubt``, if there is one; ResumeError if ``strict`` refuses it."""
@@ -193,7 +206,7 @@ class Examination:
         if doubt is not None:
             _log.warning("The resumed run may not be bit-exact. %s", doubt)
 
-    def _examined(self, find_all: Callable[[], tuple[Finding, ...]]) -> tuple[Finding, ...]:
+    def _examined(self, find_all: Callable[[], tuple[_Found, ...]]) -> tuple[_Found, ...]:
         try:
             return find_all()
         except Exception as error:  # the examined code is arbitrary; failing to read it must not stop a training

@@ -10,7 +10,7 @@ not exist yet. Main thread only.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from mindspore import nn
@@ -48,6 +48,26 @@ def find_in_loops(
         cells: What is trained.
     """
     flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
+    statements = _read(flow, objects, since, hooks)
+    fed = read_data(data, flow, statements)
+    yield from reported(flow, objects, statements, is_placed=is_placed, fed=fed)
+
+
+def used_in_loops(names: Collection[str], known: Iterable[Any], hooks: Sequence[Any] = ()) -> Collection[str]:
+    """Return which variables, attributes and items of these names the loops ahead give to training.
+
+    Args:
+        names: Such as ``scale``, also for ``options.scale``, or ``options['scale']``.
+        known: Objects that checkpoints hold by name.
+        hooks: Functions that calls of the trained cells also run.
+    """
+    flow = Flow(names)
+    _read(flow, Objects(known), None, hooks)
+    return flow.used
+
+
+def _read(flow: Flow, objects: Objects, since: Lines | None, hooks: Sequence[Any]) -> Statements:
+    """Read the loops ahead; see `find_in_loops`."""
     begun = {frame.f_code for _, frame, _ in _begun(since)}
     running = {
         frame.f_code: None if frame.f_code in begun else Running(locals_of(frame), frame.f_lineno)
@@ -56,12 +76,12 @@ def find_in_loops(
     statements = Statements(flow, objects, Libraries(frame.f_globals for _, frame in running_frames()), running)
     statements.run_with_cells(hooks)
     for _ in passes(flow):
+        flow.used.clear()  # it is known only after the first pass which loops save
         for path, frame, line in _begun(since):
             now = Running(locals_of(frame), frame.f_lineno)
             scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", now)
             statements.read(ahead(body_of(frame.f_code, frame.f_globals), line), scope)
-    fed = read_data(data, flow, statements)
-    yield from reported(flow, objects, statements, is_placed=is_placed, fed=fed)
+    return statements
 
 
 def _begun(since: Lines | None) -> Iterator[tuple[str, types.FrameType, int]]:

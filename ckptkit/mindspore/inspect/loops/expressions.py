@@ -149,7 +149,7 @@ class Expressions:
 
     def _subscript(self, owner: Value, index: Value, node: ast.Subscript, scope: Scope) -> Value:
         found = self.calls.special(owner, "__getitem__", scope, index)
-        sources = owner.sources | index.sources | found.sources
+        sources = owner.sources | index.sources | found.sources | self._flow.asked(self._item(node, scope))
         if found.target is not UNKNOWN:
             return found._replace(sources=sources)
         at = node.slice.value if isinstance(node.slice, ast.Constant) else None

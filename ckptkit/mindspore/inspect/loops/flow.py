@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ckptkit.mindspore.inspect.loops.scope import MARKS, RESTORED, TIMED, Place, Scope, Sources
@@ -36,17 +36,23 @@ class Flow:
     """Tracks the places of all code that is read.
 
     Attributes:
-        control: Decides whether the code that is read runs at all.
         effects: How many effects on training were read.
         taken: The places that got, after the restore and before any loop, what training changes.
         changed: The places that a loop writes, in order.
         fed: The places that the code of the data reads.
         compiled: The places that compiled functions read.
         steering: The places that training depends on, in the order in which they were found.
+        used: The watched names of which values are made that training gets.
+
+    Args:
+        watched: Names of variables, attributes and items of which it is asked whether training uses their values;
+            conditions on them do not count, nor what is made of the time.
     """
 
-    def __init__(self) -> None:
-        self.control: Sources = frozenset()
+    def __init__(self, watched: Collection[str] = ()) -> None:
+        self._watched = watched
+        self.used: set[str] = set()
+        self._control: Sources = frozenset()
         self.effects = 0
         self._is_quiet = False
         self._is_feeding = False
@@ -62,6 +68,23 @@ class Flow:
         self._iterations: list[_Iteration] = []
         self._saving: set[ast.AST] = set()  # loops in which a checkpoint may be taken
 
+    @property
+    def control(self) -> Sources:
+        """What decides whether the code that is read runs at all."""
+        return self._control
+
+    @control.setter
+    def control(self, sources: Sources) -> None:
+        self._control = self.unwatched(sources)
+
+    def asked(self, place: Place | None) -> Sources:
+        """Return the place if there is one and it is watched."""
+        return frozenset((place,)) if place is not None and place.name in self._watched else frozenset()
+
+    def unwatched(self, sources: Sources) -> Sources:
+        """Return the sources that are not watched."""
+        return frozenset(one for one in sources if one.name not in self._watched) if self._watched else sources
+
     # Places.
 
     def read(self, place: Place, scope: Scope) -> Sources:
@@ -75,7 +98,8 @@ class Flow:
                 one.exposed.add(place)
                 one.read.add(place)
         is_taken = place in self.taken and bool(self._iterations)
-        own = {place} if is_taken or place in self._carried or self._is_left(place) else ()
+        is_asked = place.name in self._watched
+        own = {place} if is_asked or is_taken or place in self._carried or self._is_left(place) else ()
         return self._made_of.get(place, frozenset()).union(own)
 
     @contextlib.contextmanager
@@ -142,6 +166,8 @@ class Flow:
     def steer(self, sources: Sources) -> None:
         """Record that training, or how long it goes on, depends on ``sources``."""
         self.effects += 1
+        if self._watched and TIMED not in sources and self.saves():
+            self.used |= {place.name for place in sources if place.name in self._watched}
         kept = {place for place in sources if place in self._carried or self._is_left(place)}
         found = sources - MARKS if self.saves() else kept
         self.steering.update(dict.fromkeys(sorted(found, key=str)))
@@ -234,7 +260,7 @@ class Flow:
         for place, sources in made_by_first.items():
             if sources is not begun.get(place):
                 self._made_of[place] = self._made_of.get(place, frozenset()) | sources
-        self._depend(test, begun)
+        self._depend(self.unwatched(test), begun)
         self.control = outside | test if leaves else outside
 
     def enter(self, loop: ast.AST, scope: Scope) -> None:

@@ -19,8 +19,8 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, names_in, own_attributes
-from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, read_by_construct
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.sequential import cells_of
@@ -200,7 +200,8 @@ class Objects:
 
     def changed(self, owner: Any, place: Place) -> None:
         """Record a change of an attribute; in PYNATIVE mode, calls of its cell read it."""
-        if isinstance(owner, nn.Cell) and ms.get_context("mode") == ms.PYNATIVE_MODE and _reads(owner, place.name):
+        is_run = isinstance(owner, nn.Cell) and ms.get_context("mode") == ms.PYNATIVE_MODE
+        if is_run and place.name in read_by_construct(type(owner)):
             self._attributes_read[place] = None
 
     def reworks(self, owner: nn.Cell, path: str) -> Place:
@@ -285,17 +286,6 @@ class Objects:
     def expression(self, place: Place) -> str:
         """Return the expression for a place; empty if none was recorded."""
         return self._places.get(place, ("", UNKNOWN))[0]
-
-
-def _reads(cell: nn.Cell, name: str) -> bool:
-    """Return whether `construct`, or a method that it names, reads the attribute."""
-    names, seen = {"construct"}, {name}
-    while names - seen:
-        method = (names - seen).pop()
-        seen.add(method)
-        function = in_class(type(cell), method)
-        names |= names_in(function.__code__) if type(function) is types.FunctionType else set()
-    return name in names
 
 
 def _whole(one: Any) -> Any:

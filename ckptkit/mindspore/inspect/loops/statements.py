@@ -349,13 +349,15 @@ class Statements:
                 self._are_placed[-1] |= self._objects.is_positioned(one.iter, scope)
                 if RESTORED in over.sources and DATA not in over.sources:
                     self._objects.skip(one, scope)
-            decides = over.sources - MARKS
+            decides = self._flow.unwatched(over.sources - MARKS)
             self._flow.control |= decides
             if isinstance(one, ast.While):
                 if self._flow.innermost_saves():
                     self._flow.steer(self._flow.control)
             else:
-                self._expressions.store(one.target, element, scope)
+                # How long it goes on is not what it computes.
+                given = self._flow.unwatched(element.sources) if self._flow.is_saving(one) else element.sources
+                self._expressions.store(one.target, element._replace(sources=given), scope)
             returned += self._block(one.body, scope)
         is_placed = self._are_placed.pop()
         if self._are_placed:

@@ -1,6 +1,9 @@
-"""Arrays that a script draws without a seed are others after a restart: that is named before the resumed training."""
+"""Values that a script draws without a seed are others after a restart: that is named before the resumed training."""
 
 from __future__ import annotations
+
+import time
+import types
 
 import mindspore as ms
 import numpy as np
@@ -86,13 +89,14 @@ def test_values_that_are_large_or_odd_cost_nothing():
 
 
 def test_what_is_compared():
-    """No single numbers, which may be times, no single texts and no parameters; of long values the beginning."""
+    """No single texts and no parameters; of long values the beginning."""
     order = [3, 1, 2]
     values = {
         "order": order,
         "pairs": [(np.ones(3), np.zeros(2)), (np.ones(3), np.zeros(2))],
         "large": np.zeros((1 << 20, 4), np.uint8),
         "number": 3.0,
+        "truth": True,
         "text": "a",
         "names": ["a", "b"],
         "one": [1],
@@ -101,7 +105,7 @@ def test_what_is_compared():
         "large tensor": ms.Tensor(np.zeros(1 << 20, np.float32)),
     }
     found = arrays_of([], values.items())
-    assert found.keys() == {"order", "pairs", "large", "names"}
+    assert found.keys() == {"number", "order", "pairs", "large", "names"}
     order.reverse()
     values["large"][0, 0] = 1
     again = arrays_of([], values.items())
@@ -138,11 +142,90 @@ def test_order_of_texts_is_compared():
     """Of a set, the order changes with every process; another text is other data, which is compared elsewhere."""
 
     def differing(one, other):
-        (first,), (second,) = arrays_of([], [("it", one)]).values(), arrays_of([], [("it", other)]).values()
-        return differ(first, second)
+        return differ(arrays_of([], [("it", one)])["it"], arrays_of([], [("it", other)])["it"])
 
     assert differing(["a", "b", "c"], ["b", "a", "c"])
     assert differing({"a": 0, "b": 1}, {"b": 0, "a": 1})
     assert not differing(["a", "b", "c"], ["a", "b", "c"])
     assert not differing(["a", "b", "c"], ["b", "a", "d"])
-    assert arrays_of([], [("it", {"a": 1, "b": 5}), ("mixed", ["a", 1])]) == {}
+    assert not {"it", "mixed"} & arrays_of([], [("it", {"a": 1, "b": 5}), ("mixed", ["a", 1])]).keys()
+
+
+class Options:
+    noise = 0.0
+
+    def __init__(self, decay):
+        self.decay = decay
+
+
+def noisy(x):
+    return x + Options.noise
+
+
+def own_loop(root, numbers, *, strict=False, epochs=1):
+    """Train with ``numbers`` by each way in which a loop reaches one: a variable, an item, an attribute, a function."""
+    begin_process()
+    network = nn.Dense(6, 3)
+    cell = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), adam(network.trainable_params())).set_train()
+    batches = ck.data.resumable(pipeline(), epochs=epochs)
+    state = ck.StateManager(cell, batches, strict=strict)
+    scale, shift, decay, Options.noise = numbers
+    table, options = {"shift": shift, "id": time.time()}, Options(decay)
+    arguments = types.SimpleNamespace(port=id(cell))
+    began, most = time.monotonic(), epochs * 100
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")) as manager:
+        point = manager.restore(state)
+        for number, (x, y) in enumerate(batches, point.batches_delivered):
+            cell(noisy(x * scale + table["shift"]) * options.decay, y)
+            print(f"{number} of {epochs}: {time.monotonic() - began} s, {table}, {arguments.port}")
+            manager.step(state)
+            if number >= most:
+                break
+        manager.save_final(state)
+
+
+NUMBERS = (1.0, 2.0, 3.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [*enumerate(["own_loop(): scale", "table['shift']", "options.decay", "Options.noise"])]
+)
+def test_number_that_is_another_one_is_named(root, caplog, place, name):
+    other = [5.0 if at == place else one for at, one in enumerate(NUMBERS)]
+    own_loop(root, NUMBERS, strict=True)
+    with pytest.raises(ResumeError, match=SAID):
+        own_loop(root, other, strict=True)
+    own_loop(root, other)
+    (said,) = [one for one in caplog.messages if SAID in one]
+    others = {"scale", "table['shift']", "options.decay", "Options.noise"} - {name.removeprefix("own_loop(): ")}
+    assert name in said
+    assert not any(one in said for one in others)
+
+
+def test_numbers_that_training_does_not_use_are_no_matter(root, caplog):
+    """Times, addresses and process ids differ in each process; a run may go on for more epochs than before."""
+    own_loop(root, NUMBERS, strict=True)
+    own_loop(root, NUMBERS, strict=True, epochs=2)
+    assert SAID not in caplog.text
+
+
+class Scaled(Masked):
+    def __init__(self, scale, number):
+        super().__init__(drawn(1))
+        self.scale, self.number = scale, number
+
+    def construct(self, x, y):
+        return self.scaled(x, y)
+
+    def scaled(self, x, y):
+        return ops.square(self.out(x * self.mask) * self.scale - y).mean()
+
+
+def test_number_that_construct_reads_is_named(root, caplog):
+    for number, scale in enumerate((2.0, 2.0, 3.0)):
+        assert SAID not in caplog.text
+        begin_process()
+        network = Scaled(scale, number)
+        model = Model(ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2))
+        checkpoints(root).train(model, number + 1, pipeline())
+    assert f"Scaled.scale: {SAID}" in caplog.text
