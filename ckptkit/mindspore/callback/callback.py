@@ -28,6 +28,7 @@ from ckptkit.manager.console import show_log
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, refuse_other_types
 from ckptkit.mindspore.callback.session import TrainingSession
+from ckptkit.mindspore.callback.step_metrics import metrics_of
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -182,6 +183,7 @@ class CheckpointCallback(Callback):
             epochs=epochs,
             point=point,
             read_only=self._read_only,
+            metrics=metrics_of(model),
         )
         return point
 

@@ -41,6 +41,7 @@ class TrainingSession:
         epochs: int,
         point: ResumePoint,
         read_only: Sequence[Callback | type[Callback]] = (),
+        metrics: Sequence[object] = (),
     ) -> None:
         assert isinstance(state.position, DatasetPosition)  # noqa: S101 - CheckpointCallback always gives a dataset
         self.manager = manager
@@ -52,6 +53,7 @@ class TrainingSession:
         self._position = state.position
         self._size = state.position.size
         self._read_only = read_only
+        self._evaluated_by = metrics
         self._begun = False
         self._may_stop = True
         self._wants_stop = False
@@ -75,7 +77,7 @@ class TrainingSession:
         # need no agreement.
         self._may_stop = self.manager.agree(any(may_stop(one) for one in callbacks))
         self._other_callbacks.bind(callbacks, self._state.stateful_objects(), self._state.has_all_of, is_idle)
-        self._state.judge_callbacks(callbacks)
+        self._state.judge_callbacks(callbacks, self._evaluated_by)
         self._refuse_late_callbacks(list(params.list_callback), me)
         if params.optimizer is None:
             # Model(cell) leaves it empty, which makes MindSpore's learning-rate callbacks fail.

@@ -218,6 +218,8 @@ def _bound(found: Any, owner: Any) -> Any:
         return types.MethodType(found.__func__, type(owner))
     if issubclass(kind, property) and type(found.fget) is types.FunctionType:
         return types.MethodType(found.fget, owner)  # stands for the function that it runs
+    if issubclass(kind, functools.cached_property) and type(found.func) is types.FunctionType:
+        return types.MethodType(found.func, owner)
     if kind in (types.FunctionType, CACHED):
         return types.MethodType(found, owner)
     compiled = kind in (types.MemberDescriptorType, types.MethodDescriptorType) or _is_cython(found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import mindspore as ms
@@ -142,15 +142,15 @@ class Examination:
         self._reported += new
         self._report(new)
 
-    def judge_callbacks(self, callbacks: Sequence[object]) -> None:
-        """Report what ``callbacks`` do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""
+    def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object]) -> None:
+        """Report what they do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""
         cells = self._sources.every_cell()
         known, data = self._sources.known(), self._read_again()
         self._report(
             self._examined(
                 lambda: (
                     *(constants_in_callbacks(callbacks, cells) if mode_in_force() == "GRAPH" else ()),
-                    *find_in_steps_of_callbacks(callbacks, known, read_here(data), cells),
+                    *find_in_steps_of_callbacks(callbacks, known, read_here(data), cells, metrics),
                 )
             )
         )

@@ -179,13 +179,13 @@ class StateManager:
         """
         return self._examination.examined()
 
-    def judge_callbacks(self, callbacks: Sequence[object]) -> None:
-        """Report what ``callbacks`` do that no checkpoint can make exact.
+    def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object]) -> None:
+        """Report what ``callbacks``, and metrics of evaluations, do that no checkpoint can make exact.
 
         Raises:
             ResumeError: If ``strict`` refuses it.
         """
-        self._examination.judge_callbacks(callbacks)
+        self._examination.judge_callbacks(callbacks, metrics)
 
     def count_delivered(self, batches: int | None = None) -> None:
         """Set the number of batches delivered to training since epoch 0, or add one.

@@ -10,9 +10,11 @@ import ast
 import collections
 import copy
 import dataclasses
+import functools
 import heapq
 import inspect
 import itertools
+import pathlib
 import random
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import Tensor, nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, below
+from ckptkit.mindspore.inspect.bytecode import functions_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
 from ckptkit.mindspore.inspect.loops.effects import (
@@ -37,8 +40,8 @@ from ckptkit.mindspore.inspect.loops.effects import (
     writes_state,
 )
 from ckptkit.mindspore.inspect.loops.flow import Flow
-from ckptkit.mindspore.inspect.loops.objects import Objects
-from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, TIMED, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.objects import Objects, is_trained
+from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, TIMED, Place, Scope, Sources, Value, together
 
 DRAWN = "draw"  # by a random operator
 
@@ -48,6 +51,7 @@ _SAME_ITEMS = (list, tuple, sorted, reversed, iter, filter, copy.copy, set, froz
 _SOME_ITEMS = ("choices", "sample", "permutation", "permuted")
 _ONE_ITEM = (next, heapq.heappop, heapq.heapreplace, heapq.heappushpop)
 _GIVES_ITSELF = ("set_train", "set_grad", "to_float", "recompute", "add_flags")  # methods of cells
+_READS, _WRITES = ("read_text", "read_bytes"), ("write_text", "write_bytes")  # methods of paths
 _OWN_ITEM = ("get", "setdefault", "get_nowait", "pop", "popleft")  # methods that give an item of their container
 
 
@@ -189,6 +193,51 @@ def item_or_view(call: Call, sources: Sources) -> Value:
         return Value(UNKNOWN, sources, is_new=True)
     is_view = call.name in VIEW_METHODS and isinstance(owner.target, (np.ndarray, Tensor))
     return Value(owner.target, sources, place=owner.place) if is_view else Value(UNKNOWN, sources)
+
+
+def file_of(call: Call) -> tuple[str, bool]:
+    """Return the expression for the file that a call opens, reads or writes, and whether it writes; "" for no file."""
+    function, mode = call.called.target, [*call.given[1:2], call.named.get("mode")]
+    if function is open and call.given:
+        modes = [one.target for one in mode if one is not None]
+        path = call.given[0].target
+        shown = f"'{path}'" if isinstance(path, str) else ast.unparse(call.node.args[0])
+        return f"open({shown})", any(isinstance(one, str) and not one.startswith("r") for one in modes)
+    is_path = isinstance(call.owner.target, pathlib.PurePath) and isinstance(call.node.func, ast.Attribute)
+    if is_path and call.name in (*_READS, *_WRITES):
+        return f"open('{call.owner.target}')", call.name in _WRITES
+    return "", False
+
+
+def _is_cache(one: Any) -> bool:
+    """Return whether it is what `functools.cache` or ``lru_cache`` makes, or a `functools.cached_property`."""
+    return type(one) is CACHED or isinstance(one, functools.cached_property)
+
+
+def kept(flow: Flow, objects: Objects, cache: Any, place: Place, found: Value, *, scope: Scope) -> Sources:
+    """Return what a cache keeps from one call to the next of what training changes; nothing if it is no cache.
+
+    Args:
+        flow: Records what is read and written.
+        objects: Knows the objects that code names.
+        cache: What was called.
+        place: Where it keeps its values.
+        found: What the call gave.
+        scope: Of the call.
+    """
+    if DATA not in found.sources or not _is_cache(cache) or not _uses_trained(cache):
+        return frozenset()
+    sources = flow.read(place, scope)
+    flow.write(place, found.sources, scope, whole=False)
+    objects.rebind(place, Value(is_new=True))
+    return sources
+
+
+def _uses_trained(cache: Any) -> bool:
+    """Return whether a function names a cell that is trained, or none, so that it may reach one."""
+    function = cache.func if isinstance(cache, functools.cached_property) else cache
+    cells = [cell for one, _ in functions_of(function) for _, cell in below(one) if isinstance(cell, nn.Cell)]
+    return not cells or any(map(is_trained, cells))
 
 
 def makes_cells(one: ast.If, test: Value, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> bool:

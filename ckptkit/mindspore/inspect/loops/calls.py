@@ -17,12 +17,10 @@ from mindspore import amp, nn
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_in, functions_of, held_by
 from ckptkit.mindspore.inspect.loops.call import (
-    DRAWN,
     Call,
     bind,
     bind_fields,
     changes_stored,
-    counts_anew,
     given_to,
     is_seeded,
     item_given,
@@ -38,7 +36,6 @@ from ckptkit.mindspore.inspect.loops.effects import (
     REWORKS,
     changes,
     computes,
-    draws_out_of_reach,
     ends,
     fills,
     is_compiled,
@@ -65,7 +62,6 @@ from ckptkit.mindspore.inspect.loops.scope import (
 )
 from ckptkit.mindspore.inspect.loops.source import body_of, returns_one
 
-TAKEN = "the number of batches taken"  # by islice()
 _DEEPEST = 8  # nesting of followed calls
 _MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these give a function, and call none
 _FUNCTIONS = (types.FunctionType, types.MethodType, Inline)
@@ -146,7 +142,8 @@ class Calls:
                 inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * 8, {}, scope)
             self._flow.steer(inner.sources if inner is not None else frozenset())
         if found is not None:
-            return found._replace(sources=found.sources | marks | (call.called.sources - MARKS))
+            sources = found.sources | self.draws.kept(call, found) | marks
+            return found._replace(sources=sources | (call.called.sources - MARKS))
         self.draws.of(call)
         sources = call.sources | self._functions_given(call)
         known = self._new(call) or rearranged(call, sources | (marks & {DATA}))
@@ -158,10 +155,9 @@ class Calls:
         elif call.name.endswith("_like") or call.name.startswith("new_"):  # of the shape of the first
             first, *others = [call.called, *call.given] if call.name.startswith("new_") else call.arguments or [Value()]
             sources = (first.sources - {DATA}) | together(others)
-        asked = next((one for function, one in CALLED_BY.items() if function is call.called.target), None)
-        if asked is not None and call.given:
-            sources |= self.special(call.given[0], asked, scope).sources
-        sources |= marks | self._counted(call) | self._drawn(call)
+        asked = [one for function, one in CALLED_BY.items() if function is call.called.target and call.given]
+        sources |= together(self.special(call.given[0], one, scope) for one in asked)
+        sources |= marks | self.draws.sources_of(call)
         return item_or_view(call, sources)
 
     def late(self, node: ast.expr, scope: Scope) -> None:
@@ -298,9 +294,8 @@ class Calls:
             self._functions.append(code)
             self._yields.append([])
             returned += self._block(body, inside)
-            yields = self._yields.pop()
             self._functions.pop()
-            if yields:
+            if yields := self._yields.pop():
                 returned += [Value(sources=together(yields)), Value()]
         if not found:
             return None
@@ -368,20 +363,6 @@ class Calls:
             found |= returned.sources if returned is not None else frozenset()
             self._change_by(call.given[0].target, call.sources, call.scope)
         return found
-
-    def _counted(self, call: Call) -> Sources:
-        """Return the count of an `itertools.islice` of our batches, which starts anew with every start."""
-        return self._noted(call, TAKEN, "") if counts_anew(call) else frozenset()
-
-    def _drawn(self, call: Call) -> Sources:
-        """Return the draw of a random operator whose state no checkpoint has."""
-        name = draws_out_of_reach(call.called.target, empty=not call.node.args and not call.node.keywords)
-        return self._noted(call, DRAWN, f" ({name})") if name else frozenset()
-
-    def _noted(self, call: Call, kind: str, more: str) -> Sources:
-        place = Place(id(call.node), kind)
-        self._objects.note(f"{call.scope.path}{ast.unparse(call.node.func)}(){more}", None, place)
-        return frozenset((place,))
 
 
 def _name_asked(call: Call) -> str | None:

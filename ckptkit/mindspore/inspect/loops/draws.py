@@ -1,4 +1,4 @@
-"""Records the generators and iterators that a loop draws from.
+"""Records what the results of calls depend on besides their arguments: generators, iterators, counts, caches, files.
 
 Guarantees: calls nothing. Main thread only.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import random
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,17 +16,21 @@ import numpy as np
 
 from ckptkit.mindspore.inspect.attributes import owner_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
-from ckptkit.mindspore.inspect.loops.call import Call
+from ckptkit.mindspore.inspect.loops.call import DRAWN, Call, counts_anew, file_of, kept
+from ckptkit.mindspore.inspect.loops.effects import draws_out_of_reach
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
-from ckptkit.mindspore.inspect.loops.scope import RESTORED, Scope, Value
+from ckptkit.mindspore.inspect.loops.scope import RESTORED, Place, Scope, Sources, Value
 
+CACHE = "what it keeps"
+FILE = "what is in the file"
+TAKEN = "the number of batches taken"  # by islice()
 _TAKES = ("send", "__next__", "spawn")  # methods that advance their object
 _GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
 
 
 class Draws:
-    """Records what is drawn from.
+    """Records what calls draw from.
 
     Args:
         flow: Records what is read and written.
@@ -64,3 +69,34 @@ class Draws:
         if (takes or draws) and not self._objects.is_known(target) and self._flow.saves():
             path = self._objects.path_of(target, f"{scope.path}{ast.unparse(node)}")
             self.taken.setdefault(id(target), (path, target))
+
+    def sources_of(self, call: Call) -> Sources:
+        """Return what the result of a call of a library is made of besides its arguments."""
+        counted = self._noted(call, TAKEN, "") if counts_anew(call) else frozenset()  # starts anew with every start
+        name = draws_out_of_reach(call.called.target, empty=not call.node.args and not call.node.keywords)
+        drawn = self._noted(call, DRAWN, f" ({name})") if name else frozenset()
+        return counted | drawn | self._of_file(call)
+
+    def kept(self, call: Call, found: Value) -> Sources:
+        """Return what a function with `functools.cache` keeps from one call to the next; ``found`` is its result."""
+        target = call.called.target
+        cache = target.__func__ if type(target) is types.MethodType else target
+        place = Place(id(cache), CACHE)
+        self._objects.note(f"{call.scope.path}{ast.unparse(call.node.func)}()", cache, place)
+        return kept(self._flow, self._objects, cache, place, found, scope=call.scope)
+
+    def _of_file(self, call: Call) -> Sources:
+        """Record that a call reads or writes a file; return what it reads."""
+        path, is_written = file_of(call)
+        if not path:
+            return frozenset()
+        place = Place(path, FILE)
+        self._objects.note(f"{call.scope.path}{path}", None, place)
+        if is_written:
+            self._flow.write(place, call.sources, call.scope, whole=False)
+        return self._flow.read(place, call.scope) if not is_written else frozenset()
+
+    def _noted(self, call: Call, kind: str, more: str) -> Sources:
+        place = Place(id(call.node), kind)
+        self._objects.note(f"{call.scope.path}{ast.unparse(call.node.func)}(){more}", None, place)
+        return frozenset((place,))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import inspect
+import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
-from ckptkit.mindspore.inspect.loops.call import as_attribute, joined, parts_of
+from ckptkit.mindspore.inspect.loops.call import as_attribute, joined, kept, parts_of
 from ckptkit.mindspore.inspect.loops.calls import Calls
 from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, is_whole, item_at, item_of
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
@@ -38,6 +38,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
 )
 
 _MOST = 20_000  # expressions and statements read per frame
+_PROPERTIES = (property, functools.cached_property)
 _ITEMS = ("get", "setdefault", "values", "items")  # methods that return what is in an object
 
 
@@ -94,8 +95,7 @@ class Expressions:
                 sources = self._flow.read(scope.place(node.id), scope)
                 sources |= value.sources | self._marked(value.target)
                 sources |= self._contents(value.target, f"{scope.path}{node.id}", scope, place)
-                own = sources - value.sources
-                items = tuple(one._replace(sources=one.sources | own) for one in value.items)
+                items = tuple(one._replace(sources=one.sources | (sources - value.sources)) for one in value.items)
                 return value._replace(sources=sources, place=place, items=items)
             case ast.Yield():
                 self.calls.yielded(self.value(node.value, scope))
@@ -297,13 +297,13 @@ class Expressions:
             sources |= self._flow.read(place, scope) | self._contents(target, ast.unparse(node), scope, place)
             kind = self._objects.class_with(owner.target, node.attr)
             if kind is not None:
-                sources |= self._flow.read(
-                    self._objects.attribute_of(kind, f"{scope.path}{kind.__name__}", node.attr), scope
-                )
-            if isinstance(inspect.getattr_static(type(owner.target), node.attr, None), property):
-                found = self.calls.follow(target, [], {}, scope)
-                sources |= found.sources if found is not None else frozenset()
-                target = found.target if found is not None else UNKNOWN
+                of_class = self._objects.attribute_of(kind, f"{scope.path}{kind.__name__}", node.attr)
+                sources |= self._flow.read(of_class, scope)
+            maker = in_class(type(owner.target), node.attr)
+            if isinstance(maker, _PROPERTIES) and type(target) is types.MethodType:
+                found = self.calls.follow(target, [], {}, scope) or Value()
+                sources |= found.sources | kept(self._flow, self._objects, maker, place, found, scope=scope)
+                target = found.target
             elif target is UNKNOWN:
                 found = self.calls.special(owner, "__getattr__", scope, Value(node.attr))
                 sources |= found.sources

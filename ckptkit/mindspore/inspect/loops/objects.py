@@ -18,6 +18,7 @@ import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
+from mindspore.experimental.optim.lr_scheduler import LRScheduler
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, read_by_construct
@@ -30,6 +31,7 @@ ITEMS = "its items"
 LAYERS = "its layers, hooks or types"  # what makes a cell
 _STORED = ("param_groups",)  # of optimizers, by `ckptkit.mindspore.state.switches`
 _MOST = 20_000  # objects that are known
+_NOT_IN_STATE_DICT = ("lr_lambdas",)  # of schedulers; `test_object_in_a_scheduler_is_named` fails if it moves
 _CODE = (types.ModuleType, types.MethodType)
 _CONTAINERS = (list, dict, set, deque, np.ndarray)
 _NO_ATTRIBUTES = (ms.Tensor, ds.Dataset, *_CODE)
@@ -56,6 +58,12 @@ def arguments_of_callbacks(cells: Sequence[nn.Cell]) -> types.SimpleNamespace:
 def is_arguments(one: Any) -> bool:
     """Return whether the object is one that `arguments_of_callbacks` made; users have none of it to give by name."""
     return type(one) is types.SimpleNamespace and "train_network" in own_attributes(one)
+
+
+def is_trained(one: Any) -> bool:
+    """Return whether training changes it: a parameter, or a cell that has one."""
+    parameters = nn.Cell.get_parameters(one) if isinstance(one, nn.Cell) else [one]
+    return any(isinstance(each, ms.Parameter) and each.requires_grad for each in parameters)
 
 
 class Stored(NamedTuple):
@@ -312,7 +320,8 @@ def _by_id(known: Iterable[Any]) -> dict[int, Any]:
             continue
         seen[id(one)] = one
         if not isinstance(one, (nn.Cell, np.ndarray)):
-            waiting.extend(value for _, value in below(one))
+            without = _NOT_IN_STATE_DICT if isinstance(one, LRScheduler) else ()
+            waiting.extend(value for _, value in below(one, without))
     return seen
 
 

@@ -48,6 +48,7 @@ class _Step:
         steers: Whether training depends on what it returns.
         given: What its first arguments are; the others are data.
         is_before: Whether it is called before training computes in each step, and not after.
+        first: What is called before it in each step, with data.
         loop: Stands for the training loop around it.
     """
 
@@ -56,6 +57,7 @@ class _Step:
     steers: bool = True
     given: tuple[Value, ...] = ()
     is_before: bool = False
+    first: tuple[Any, ...] = ()
     loop: ast.AST = field(default_factory=ast.Pass)
 
 
@@ -80,22 +82,28 @@ def find_in_steps_of_cells(cells: Iterable[nn.Cell], known: Iterable[Any]) -> It
 
 
 def find_in_steps_of_callbacks(
-    callbacks: Sequence[object], known: Iterable[Any], data: Sequence[Any] = (), cells: Sequence[nn.Cell] = ()
+    callbacks: Sequence[object],
+    known: Iterable[Any],
+    data: Sequence[Any] = (),
+    cells: Sequence[nn.Cell] = (),
+    metrics: Iterable[object] = (),
 ) -> Iterator[Finding]:
-    """Yield the findings of the code that callbacks call.
+    """Yield the findings of the code that callbacks and metrics call.
 
     Args:
         callbacks: Those that ``Model`` calls. What they hold themselves is not reported, unless some of it is stored.
         known: Objects that checkpoints hold by name. Nothing below them is reported.
         data: What `read_here` returns of the data.
         cells: What is trained, the train network first.
+        metrics: Those that ``Model.fit`` clears, updates and evaluates after an epoch.
     """
     known = [*known]
     partly = {id(one.owner) for one in known if isinstance(one, Stored)}
     told = [one for one in callbacks if id(one) not in partly]
     objects = Objects(known, told, read_by_cells(cells))
     context = types.SimpleNamespace(original_args=arguments_of_callbacks(cells))
-    yield from _found(_of_callbacks(callbacks, context), objects, draws=True, data=data)
+    steps = [*_of_metrics(metrics), *_of_callbacks(callbacks, context)]
+    yield from _found(steps, objects, draws=True, data=data)
 
 
 def read_by_cells(cells: Iterable[nn.Cell]) -> frozenset[Place]:
@@ -176,6 +184,8 @@ def _read(step: _Step, flow: Flow, objects: Objects, statements: Statements, mos
         flow.may_save()
         if not step.steers and not step.is_before:
             _compute(flow, objects, scope)
+        for one in step.first:
+            read += statements.call(one, data, scope, most // 4)[1]
         returned, count = statements.call(step.function, [*step.given, *data], scope, most // 2)
         read += count
         if step.steers and returned is not None:
@@ -242,6 +252,15 @@ def _of_callbacks(callbacks: Iterable[object], context: Any) -> Iterator[_Step]:
                 yield _Step(types.MethodType(method, one), where, steers=False, given=given, is_before="begin" in name)
         for held in _called(own_attributes(one).values()) if not is_users(type(one).__module__) else ():
             yield _Step(held, f"{type(one).__name__}: {_name_of(held)}: ")
+
+
+def _of_metrics(metrics: Iterable[object]) -> Iterator[_Step]:
+    for one in metrics:
+        if is_users(type(one).__module__):
+            methods = {name: in_class(type(one), name) for name in ("clear", "update", "eval")}
+            bound = [types.MethodType(it, one) for it in methods.values() if type(it) is types.FunctionType]
+            if bound:
+                yield _Step(bound[-1], f"metric {type(one).__name__}: ", first=tuple(bound[:-1]))
 
 
 def _called(values: Iterable[Any]) -> Iterator[Any]:

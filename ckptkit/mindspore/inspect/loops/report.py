@@ -12,20 +12,23 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN
-from ckptkit.mindspore.inspect.loops.calls import TAKEN
+from ckptkit.mindspore.inspect.loops.draws import CACHE, FILE, TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
-from ckptkit.mindspore.inspect.loops.objects import ITEMS, LAYERS, Objects
+from ckptkit.mindspore.inspect.loops.objects import ITEMS, LAYERS, Objects, is_trained
 from ckptkit.mindspore.inspect.loops.scope import Place
 from ckptkit.mindspore.inspect.loops.statements import Statements
 
 _MOST_PASSES = 4
+_WAYS_OUT = {
+    CACHE: "Compute it before the training begins, or keep it in a Parameter, or in an object that is given by name",
+    FILE: "Keep what it needs in an object that is given by name: a file may be ahead of the checkpoint",
+}
 
 
 def passes(flow: Flow) -> Iterator[int]:
@@ -86,7 +89,8 @@ def reported(
             yield _random(path)
             continue
         why = f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it"
-        way_out = _by_name(path, kind, names) if kind else _elsewhere(names) if per_step else _in_loop(names)
+        plain = _elsewhere if per_step else _in_loop
+        way_out = _by_name(path, kind, names) if kind else _WAYS_OUT.get(names[0]) or plain(names)
         yield _unseen(f"{path} ({kind})" if kind else path, why, way_out)
 
 
@@ -115,7 +119,7 @@ def _unplaced(path: str) -> Finding:
 def _told_to_data(flow: Flow, objects: Objects, fed: Sequence[Any]) -> dict[Place, str]:
     """Return what training changes and the data read, each place with its expression."""
     read = {place: one for place in flow.fed if (one := objects.at(place)) is not UNKNOWN}
-    changed = [place for place in flow.fed if place in flow.changed or _is_trained(read.get(place))]
+    changed = [place for place in flow.fed if place in flow.changed or is_trained(read.get(place))]
     found = {place: objects.expression(place) for place in changed}
     held = {**read, **{Place(id(one), ITEMS): one for one in fed}}
     in_place = {place: objects.in_place[id(one)] for place, one in held.items() if id(one) in objects.in_place}
@@ -133,11 +137,6 @@ def _is_constant(one: Any) -> bool:
     """Return whether a graph copies the value, and does not call it or read its parameters, as of a loss scaler."""
     plain = (bool, int, float, str, list, tuple, dict, np.ndarray, ms.Tensor, types.NoneType)
     return one is UNKNOWN or (isinstance(one, plain) and not isinstance(one, ms.Parameter))
-
-
-def _is_trained(one: Any) -> bool:
-    parameters = nn.Cell.get_parameters(one) if isinstance(one, nn.Cell) else [one]
-    return any(isinstance(each, ms.Parameter) and each.requires_grad for each in parameters)
 
 
 def _fed(path: str, who: str) -> Finding:

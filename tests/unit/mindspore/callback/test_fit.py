@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 from mindspore import nn
-from mindspore.train import MSE, Callback, EarlyStopping, Model, ReduceLROnPlateau
+from mindspore.train import MSE, Callback, EarlyStopping, Metric, Model, ReduceLROnPlateau
 from support.training import (
     SIZE,
     CrashError,
@@ -15,6 +15,7 @@ from support.training import (
     Job,
     Stop,
     Trace,
+    adam,
     begin_process,
     both_modes,
     checkpoints,
@@ -273,3 +274,51 @@ def test_metrics_without_single_number_are_omitted():
         "nested": {"a": 1},
     }
     assert _numbers(given) == {"number": 0.5, "scalar": 0.25, "array of one": 3.0}
+
+
+class Smooth(MSE):
+    """Averages over evaluations."""
+
+    smooth = None
+
+    def eval(self):
+        value = super().eval()
+        self.smooth = value if self.smooth is None else 0.5 * self.smooth + 0.5 * value
+        return self.smooth
+
+
+class Worst(MSE):
+    def eval(self):
+        value = super().eval()
+        print(f"worst so far: {max(value, getattr(self, 'worst', 0.0))}")
+        self.worst = max(value, getattr(self, "worst", 0.0))
+        return value
+
+
+class OfItsOwn(Metric):
+    def __init__(self):
+        super().__init__()
+        self.clear()
+
+    def clear(self):
+        self.sum, self.number = 0.0, 0
+
+    def update(self, *inputs):
+        self.sum, self.number = self.sum + float(inputs[0].sum()), self.number + 1
+
+    def eval(self):
+        return self.sum / self.number
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"), [(Smooth, "metric Smooth: self (Smooth): "), (Worst, None), (OfItsOwn, None)]
+)
+def test_metric_that_keeps_state_is_named(root, caplog, kind, kept):
+    """From one evaluation to the next: what it keeps within one is begun anew by ``clear``."""
+    begin_process()
+    network = nn.Dense(6, 3)
+    model = Model(network, nn.MSELoss(), adam(network.trainable_params()), metrics={"it": kind()})
+    checkpoints(root).fit(model, 2, pipeline(), pipeline())
+    said = [one for one in caplog.messages if f"metric {kind.__name__}" in one]
+    assert len(said) == (kept is not None)
+    assert kept is None or kept in said[0]

@@ -1,0 +1,167 @@
+"""What caches, files and schedulers keep of a training is named: a resumed run has another cache, or a newer file."""
+
+# ruff: noqa: SIM115 - loops as people write them
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from mindspore.experimental import optim
+from test_loops import Training
+
+network, teacher = nn.Dense(2, 1), nn.Dense(2, 1)
+for one in teacher.get_parameters():
+    one.requires_grad = False
+
+
+@functools.lru_cache(None)
+def baseline(key):
+    return float(network(key).sum())
+
+
+@functools.cache
+def of_the_teacher(key):
+    return float(teacher(key).sum())
+
+
+@functools.cache
+def table(size):
+    return [1 / one for one in range(1, size)]
+
+
+class Reference:
+    @functools.cached_property
+    def mean(self):
+        return network(FIRST).mean()
+
+    @functools.cached_property
+    def scale(self):
+        return 1 / 3
+
+    @functools.cache  # noqa: B019 - as users write it
+    def of(self, key):
+        return network(key)
+
+
+FIRST = None
+
+
+def function_with_a_cache(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x, y * baseline(0))
+
+
+def method_with_a_cache(cell, batches, rate, restore):
+    reference = Reference()
+    restore()
+    for x, y in batches:
+        cell(x, y * reference.of(0))
+
+
+def cached_property(cell, batches, rate, restore):
+    reference = Reference()
+    restore()
+    for x, y in batches:
+        cell(x, y * reference.mean)
+
+
+def caches_of_what_does_not_change(cell, batches, rate, restore):
+    reference = Reference()
+    restore()
+    for x, y in batches:
+        cell(x, y * reference.scale * table(3)[1] * of_the_teacher(0))
+
+
+@pytest.mark.parametrize(
+    ("loop", "where"),
+    [
+        (function_with_a_cache, ["baseline()"]),
+        (method_with_a_cache, ["reference.of()"]),
+        (cached_property, ["reference (Reference)"]),
+        (caches_of_what_does_not_change, []),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_cache_of_what_training_changes_is_named(loop, where):
+    found = [one.where.removeprefix(f"{loop.__name__}(): ") for one in Training(network=network).found(loop)]
+    assert found == where
+
+
+def history_in_a_file(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        with open("log.jsonl", "a") as file:
+            file.write(json.dumps(float(cell(x, y))))
+        losses = [json.loads(one) for one in open("log.jsonl")]
+        ops.assign(rate, ms.Tensor(0.1 * np.mean(losses[-3:])))
+
+
+def best_in_a_file(cell, batches, rate, restore):
+    best = pathlib.Path("best.txt")
+    restore()
+    for x, y in batches:
+        loss = float(cell(x, y))
+        if loss < float(best.read_text()):
+            best.write_text(str(loss))
+            ops.assign(rate, rate * 0.5)
+
+
+def files_of_a_log_and_of_the_data(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        weight = float(open("weight.txt").read())
+        loss = cell(x, y * weight)
+        with open("log.txt", "a") as file:
+            print(float(loss), file=file)
+        print(open("log.txt").read())
+
+
+@pytest.mark.parametrize(
+    ("loop", "where"),
+    [
+        (history_in_a_file, ["open('log.jsonl')"]),
+        (best_in_a_file, ["open('best.txt')"]),
+        (files_of_a_log_and_of_the_data, []),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_file_that_a_loop_writes_and_reads_is_named(loop, where):
+    found = [one.where.removeprefix(f"{loop.__name__}(): ") for one in Training().found(loop)]
+    assert found == where
+
+
+class Factor:
+    def __init__(self):
+        self.factor, self.best = 1.0, 9.0
+
+    def feed(self, loss):
+        self.factor = self.factor if loss < self.best else self.factor * 0.9
+        self.best = min(self.best, loss)
+
+    def __call__(self, epoch):
+        return self.factor
+
+
+def object_in_a_scheduler(cell, batches, rate, restore, *, scheduler, factor):
+    restore()
+    for x, y in batches:
+        factor.feed(float(cell(x, y)))
+        scheduler.step()
+
+
+def test_object_in_a_scheduler_is_named():
+    """The scheduler is given by name, but its ``state_dict()`` does not hold the functions that it calls."""
+    factor = Factor()
+    optimizer = optim.SGD(network.trainable_params(), 0.1)
+    scheduler = optim.lr_scheduler.LambdaLR(optimizer, lr_lambda=[factor])
+    assert scheduler.lr_lambdas == [factor]
+    training = Training(optimizer=optimizer, scheduler=scheduler)
+    found = training.found(functools.partial(object_in_a_scheduler, scheduler=scheduler, factor=factor))
+    assert [one.where for one in found] == ["object_in_a_scheduler(): factor (Factor)"]
