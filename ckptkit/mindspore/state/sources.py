@@ -157,7 +157,7 @@ class Sources:
     def put_back(self) -> None:
         """Undo what the script has switched since the start; does nothing once the loop trains."""
         for one in self.switches():
-            one.put_back()
+            one.put_back(by_model=self.by_model())
 
 
 def _known(one: Any) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import mindspore as ms
+import xxhash
 from mindspore import nn
 
 from ckptkit.errors import ResumeError
@@ -61,6 +62,7 @@ class Switches:
         self._at_call: list[_Modes] | None = None
         self._taken_for_training: set[int] = set()  # places of networks that evaluated at a save
         self._told = False
+        self._begun: str | None = None
 
     def note(self, delivered: int) -> None:
         """Note the modes of the micro-step that ended or begins, the last one of ``delivered``.
@@ -91,6 +93,7 @@ class Switches:
             "without_grad": still,
             "evaluating": self._compiled if graph else self._names(by_model=by_model),
             "groups": [] if graph else [_options_of(group) for group in self._groups],  # a graph keeps the first ones
+            "begun": self._begun,
         }
 
     def load(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
@@ -99,18 +102,23 @@ class Switches:
         self._begun_at = delivered
         self._compiled = recorded["evaluating"] if recorded is not None else None
         self._at_call = None
-        self.put_back()
+        begun = self._digest()
+        self._begun = begun if recorded is None else recorded.get("begun")
+        self.put_back(tell=begun != self._begun)
 
-    def put_back(self) -> None:
-        """Undo what the script has set since `load`; does nothing after `trained`."""
+    def put_back(self, *, tell: bool = True, by_model: bool = False) -> None:
+        """Undo what the script has set since `load`; does nothing after `trained`.
+
+        Args:
+            tell: Whether to log what was undone: not if the script has set it as it did when the run began.
+            by_model: Whether ``Model`` has set the modes, which is no news either.
+        """
         if self._restored is None:
             return
-        changed = [
-            *self._put_gradients(self._restored["without_grad"]),
-            *self._put_modes(self._restored["evaluating"]),
-            *self._put_options(self._restored.get("groups", [])),
-        ]
-        if changed:
+        changed = self._put_gradients(self._restored["without_grad"])
+        modes = self._put_modes(self._restored["evaluating"])
+        changed += [*([] if by_model else modes), *self._put_options(self._restored.get("groups", []))]
+        if changed and tell:
             _log.warning(
                 "%s: restored to the value at the save, which is not what the script set before its loop. To "
                 "continue with another setting, switch it within the loop, or start under another root",
@@ -141,6 +149,11 @@ class Switches:
                 "is different. Switch it before the training begins, or train in PYNATIVE_MODE; start under another "
                 "root"
             )
+
+    def _digest(self) -> str:
+        """Return the xxh3_128 of all switches as they are now."""
+        without = [*map(_requires_grad, self._infos)]
+        return xxhash.xxh3_128_hexdigest(repr((without, self._modes(), [*map(_options_of, self._groups)])).encode())
 
     def _put_gradients(self, without: Collection[str]) -> list[str]:
         still = set(without)

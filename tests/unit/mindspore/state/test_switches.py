@@ -25,6 +25,8 @@ from support.training import (
 import ckptkit as ck
 from ckptkit.mindspore.state.switches import Switches
 
+SAID = ": restored to the value at the save"
+
 
 class Switching(Callback):
     """Freezes a layer at the beginning and again, or not, when epochs begin; likewise the layer's normalization."""
@@ -75,10 +77,19 @@ def test_modes_of_first_micro_step_return_in_graph(tmp_path):
     assert found == expected
 
 
-def test_what_is_put_back_is_named(tmp_path, shown):
-    whole_and_resumed(tmp_path, "pynative", parameters_in=[2], norm_in=[2])
-    assert "requires_grad of hidden.weight, requires_grad of hidden.bias: restored to the value at the save" in shown()
-    assert "set_train of norm: restored to the value at the save" in shown()
+@pytest.mark.parametrize("otherwise", [False, True])
+def test_what_is_put_back_is_named_if_the_script_has_changed(tmp_path, shown, otherwise):
+    """A script that begins as it did when the run began does so at each resume."""
+    for life in range(3):
+        job = Job(mode="pynative")
+        switching = Switching(job, parameters_in=[2], norm_in=[2])
+        if otherwise and life == 2:
+            job.cell.network.out.bias.requires_grad = False
+        assert SAID not in shown()
+        with pytest.raises(CrashError):
+            job.started(checkpoints(tmp_path, 1), 5, switching, Interrupt((2 + life) * SIZE + 2))
+    assert ("requires_grad of hidden.weight, requires_grad of hidden.bias" in shown()) == otherwise
+    assert (SAID in shown()) == otherwise
 
 
 class FreezingFirst(Switching):
@@ -278,6 +289,12 @@ class Groups:
                     break
         return self.steps
 
+    def restart(self, **options):
+        for group in self.optimizer.param_groups:
+            group.update(options)
+        with self.manager as manager:
+            manager.restore(self.state)
+
 
 def decay_less(group):
     group["weight_decay"] *= 0.5
@@ -296,4 +313,6 @@ def test_options_of_parameter_groups_are_stored(tmp_path, caplog, change):
     job("cut").run(5)
     caplog.clear()
     assert job("cut").run() == {step: one for step, one in expected.items() if step > 5}
-    assert "of parameter group 0: restored to the value at the save" in caplog.text
+    assert SAID not in caplog.text
+    job("whole").restart(weight_decay=0.3)
+    assert f"weight_decay of parameter group 0{SAID}" in caplog.text

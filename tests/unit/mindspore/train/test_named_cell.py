@@ -332,7 +332,7 @@ def test_switches_of_second_cell_are_put_back(shown):
     state.iterator_made()
     assert not second.network.out.bias.requires_grad
     assert not second.network.out.training
-    assert "requires_grad of d/d.out.bias, set_train of d/out: restored to the value at the save" in shown()
+    assert "requires_grad of d/d.out.bias: restored to the value at the save" in shown()
     second.network.out.bias.requires_grad = True
     state.progress()
     assert second.network.out.bias.requires_grad, "from the loop's beginning on, switching is its own"
