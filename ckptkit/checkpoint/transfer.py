@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -33,54 +32,15 @@ from ckptkit.storage import Storage
 _PADDING_BYTES = 4096  # a killed local write may have padded the last block of its file and not truncated it yet
 
 
-@dataclass(frozen=True)
-class Transferred:
-    """Holds the outcome of copying one checkpoint.
+class Transfer:
+    """Copies a checkpoint in two steps, so that several checkpoints are compared before any is written.
 
-    Attributes:
-        outcome: ``"copied"``: it is committed at the target now; ``"present"``: the same checkpoint was committed
-            there before; ``"pruned"``: the source's retention removed it meanwhile, and nothing was committed.
-        copied_bytes: Bytes written to the target.
-        found_bytes: Bytes that were already at the target and were verified there.
-    """
-
-    outcome: Literal["copied", "present", "pruned"]
-    copied_bytes: int = 0
-    found_bytes: int = 0
-
-
-def transfer_checkpoint(
-    source: Storage, target: Storage, opened: OpenedCheckpoint, report: Callable[[int], None] | None = None
-) -> Transferred:
-    """Copy a checkpoint; after an interruption, the same call continues the copy.
+    After an interruption, the same steps with a new object continue the copy.
 
     Args:
         source: The storage that has the checkpoint.
         target: The storage to copy it to, under the same keys.
         opened: Its documents, read from ``source``.
-        report: Called with the number of bytes whenever more bytes were copied or verified.
-
-    Raises:
-        CorruptCheckpointError: If the source's bytes do not match its documents; names the file.
-        ResumeError: If the target holds another file under one of the keys; names it. Nothing was changed.
-        StaleAttemptError: If the folder at the target was voided meanwhile, or committed with other content.
-        StorageError: If one of the storages failed. The same call continues.
-    """
-    transfer = Transfer(source, target, opened)
-    try:
-        transfer.compare(report)
-        return transfer.finish(report)
-    except CheckpointNotFoundError:
-        return Transferred("pruned", transfer.copied_bytes, transfer.found_bytes)
-
-
-class Transfer:
-    """Copies a checkpoint in two steps, for callers that compare several checkpoints before they write.
-
-    Args:
-        source: As in `transfer_checkpoint`.
-        target: As in `transfer_checkpoint`.
-        opened: As in `transfer_checkpoint`.
         proven: Keys that need not be verified again while they are listed with their size, such as frozen shards that
             another checkpoint shares. Verified keys are added to it, and those that are gone removed.
 
@@ -141,22 +101,24 @@ class Transfer:
 
     def finish(
         self, report: Callable[[int], None] | None = None, before_commit: Callable[[], object] | None = None
-    ) -> Transferred:
+    ) -> Literal["copied", "present"]:
         """Write the files that the target lacks, and commit; call `compare` first.
 
+        Returns ``"present"`` if the same checkpoint was committed there before.
+
         Args:
-            report: As in `transfer_checkpoint`.
+            report: Called with the number of bytes whenever more bytes were copied or verified.
             before_commit: Called once all files are there, right before COMMIT; an exception prevents COMMIT.
 
         Raises:
             CheckpointNotFoundError: If the source was removed meanwhile; nothing was committed.
-            CorruptCheckpointError: As in `transfer_checkpoint`.
-            StaleAttemptError: As in `transfer_checkpoint`.
-            StorageError: As in `transfer_checkpoint`.
+            CorruptCheckpointError: If the source's bytes do not match its documents; names the file.
+            StaleAttemptError: If the folder at the target was voided meanwhile, or committed with other content.
+            StorageError: If one of the storages failed. The same calls continue.
         """
         if self.is_committed:
             make_durable(self._target, self._opened.name.commit_key, encode(self._opened.commit))
-            return Transferred("present", 0, self.found_bytes)
+            return "present"
         check_sizes(self._source, self._opened)
         for file in files_of(self._opened):
             if file.key not in self._proven:
@@ -172,7 +134,7 @@ class Transfer:
         if before_commit is not None:
             before_commit()
         publish(self._target, self._opened.name, self._opened.commit)
-        return Transferred("copied", self.copied_bytes, self.found_bytes)
+        return "copied"
 
     def _write(self, file: FileEntry, report: Callable[[int], None] | None) -> None:
         if file.key in self._left:

@@ -135,7 +135,7 @@ class Inventory:
             transfer = Transfer(self._source, self._target, opened, self._proven)
             try:
                 transfer.compare(self._watch.advance)
-                outcome = transfer.finish(self._watch.advance).outcome
+                outcome: CopyOutcome = transfer.finish(self._watch.advance)
             except CheckpointNotFoundError:
                 self._end(name, "pruned")
             except CorruptCheckpointError as error:
