@@ -45,7 +45,7 @@ def arrays_of(
 ) -> dict[str, str]:
     """Return the digests of arrays and tensors, and of lists of numbers or texts, by the expressions for them.
 
-    A single number of the running code, and of what it leads to, is returned as it is; see `is_number`.
+    So are the digests of single numbers, of the running code and of what it leads to; see `is_number`.
 
     Args:
         cells: Cells of the training; those inside of them are read, too.
@@ -58,12 +58,12 @@ def arrays_of(
     further = [*_further(own, left_out)]
     found = ((name, _digest(value)) for name, value in itertools.chain(_in_cells(cells), own, further))
     arrays = itertools.islice(((name, digest) for name, digest in found if digest is not None), _MOST)
-    numbers = {name: f"{_NUMBER}{value!r}" for name, value in [*own, *further] if _is_number(value)}
-    return {**dict(itertools.islice(numbers.items(), _MOST)), **dict(arrays)}
+    numbers = itertools.islice(((name, value) for name, value in [*own, *further] if _is_number(value)), _MOST)
+    return {**{name: f"{_NUMBER}{_digest_of(value)}" for name, value in numbers}, **dict(arrays)}
 
 
 def is_number(digest: str) -> bool:
-    """Return whether `arrays_of` returned it for a single number, such as a time, on which training may not depend."""
+    """Return whether it is the digest of a single number, such as a time, on which training may not depend."""
     return digest.startswith(_NUMBER)
 
 
@@ -88,7 +88,7 @@ def _in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
 
 def _numbers_in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
     """Yield the numbers that `construct` of the user's classes may read, those of all cells of a class as one list."""
-    found: dict[str, list[object]] = {}
+    found: dict[str, list[object]] = {}  # each begins with 0, since lists of one number are not digested
     names: dict[type, Collection[str]] = {}
     for one in {id(each): each for root in cells for _, each in root.cells_and_names()}.values():
         kind = type(one)
@@ -147,12 +147,16 @@ def _digest(value: object) -> str | None:
     """Return the digest of the beginning of a value; None if it has neither arrays nor several numbers or texts."""
     texts = _texts(value)
     if texts:
-        return _ORDERED.join(xxhash.xxh3_128_hexdigest(repr(one).encode()) for one in (sorted(texts), texts))
+        return _ORDERED.join(map(_digest_of, (sorted(texts), texts)))
     hasher = xxhash.xxh3_128()
     try:
         return hasher.hexdigest() if _add(value, hasher) else None
     except (TypeError, ValueError, RuntimeError, MemoryError):  # such as a number with more digits than Python prints
         return None
+
+
+def _digest_of(value: object) -> str:
+    return xxhash.xxh3_128_hexdigest(repr(value).encode())
 
 
 def _add(value: Any, hasher: xxhash.xxh3_128) -> bool:

@@ -209,23 +209,19 @@ def file_of(call: Call) -> tuple[str, bool]:
     return "", False
 
 
-def _is_cache(one: Any) -> bool:
-    """Return whether it is what `functools.cache` or ``lru_cache`` makes, or a `functools.cached_property`."""
-    return type(one) is CACHED or isinstance(one, functools.cached_property)
-
-
 def kept(flow: Flow, objects: Objects, cache: Any, place: Place, found: Value, *, scope: Scope) -> Sources:
-    """Return what a cache keeps from one call to the next of what training changes; nothing if it is no cache.
+    """Return what a cache keeps from one call to the next of what training changes.
 
     Args:
         flow: Records what is read and written.
         objects: Knows the objects that code names.
-        cache: What was called.
+        cache: What was called: what `functools.cache` makes, or a `functools.cached_property`; others keep nothing.
         place: Where it keeps its values.
         found: What the call gave.
         scope: Of the call.
     """
-    if DATA not in found.sources or not _is_cache(cache) or not _uses_trained(cache):
+    is_cache = type(cache) is CACHED or isinstance(cache, functools.cached_property)
+    if DATA not in found.sources or not is_cache or not _uses_trained(cache):
         return frozenset()
     sources = flow.read(place, scope)
     flow.write(place, found.sources, scope, whole=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ckptkit.mindspore.inspect.attributes import owner_of
+from ckptkit.mindspore.inspect.attributes import CACHED, owner_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.call import DRAWN, Call, counts_anew, file_of, kept
 from ckptkit.mindspore.inspect.loops.effects import draws_out_of_reach
@@ -81,6 +81,8 @@ class Draws:
         """Return what a function with `functools.cache` keeps from one call to the next; ``found`` is its result."""
         target = call.called.target
         cache = target.__func__ if type(target) is types.MethodType else target
+        if type(cache) is not CACHED:
+            return frozenset()
         place = Place(id(cache), CACHE)
         self._objects.note(f"{call.scope.path}{ast.unparse(call.node.func)}()", cache, place)
         return kept(self._flow, self._objects, cache, place, found, scope=call.scope)
