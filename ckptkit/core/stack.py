@@ -5,8 +5,12 @@ Threads: any; each sees its own calls.
 
 from __future__ import annotations
 
+import functools
+import signal
+import sys
+import threading
 from collections.abc import Collection, Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 
@@ -34,3 +38,24 @@ def call_of(
             return frame.f_code
         frame = frame.f_back
     return None
+
+
+def handler_of_signal() -> str | None:
+    """Return the name of the signal handler in Python that the caller is a part of; None if it is a part of none.
+
+    A handler that the program calls itself cannot be told from one that a signal called.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Python runs them in the main thread
+        return None
+    handlers = {_code_of(signal.getsignal(one)) for one in signal.valid_signals()} - {None}
+    codes = (frame.f_code for frame in frames_from(sys._getframe(1)))
+    return next((code.co_name for code in codes if code in handlers), None) if handlers else None
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """Return what a handler runs; None if that is not code in Python."""
+    while isinstance(handler, (functools.partial, MethodType)):
+        handler = handler.func if isinstance(handler, functools.partial) else handler.__func__
+    if not isinstance(handler, FunctionType):
+        handler = vars(type(handler)).get("__call__")
+    return handler.__code__ if isinstance(handler, FunctionType) else None

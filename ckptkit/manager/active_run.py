@@ -174,8 +174,8 @@ class ActiveRun:
         return timeout
 
     def _step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
+        progress = state.complete_step()  # first: an earlier save that failed says nothing against this batch
         self._collect(tolerate=self.services.preemption.is_asked)
-        progress = state.complete_step()
         self.services.recorder.note(progress, metrics)
         self.services.step_timing.arrive(progress.accumulation_steps)
         self._due_saves.begin_cycle(state, progress)

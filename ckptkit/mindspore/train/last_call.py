@@ -2,11 +2,10 @@
 
 A foreign cell does not say so, and a batch may count as delivered before it is trained.
 
-Guarantees: a save from inside of a call is seen. So is a save while an error is being handled (``except``,
-``finally``, ``with``), if the loop says of each batch that it was trained, and has not said it of the last one. Of a
-loop that never says it, such a save is doubted, unless every optimizer counted every batch. Without an error, a batch
-that an optimizer did not count is seen if that one counted each batch before. Anything else is not seen: an interrupted
-call whose error is no longer handled, and that has begun its update, looks like a complete one. Main thread only.
+Guarantees: a save from inside of a call is seen, and so is one while an error is handled that such a call raised. What
+a loop has said of its last batch is judged by `Completion`. Without an error, a batch that an optimizer did not count
+is seen if that one counted each batch before. Anything else is not seen: an interrupted call whose error is no longer
+handled, and that has begun its update, looks like a complete one. Main thread only.
 """
 
 from __future__ import annotations
@@ -22,49 +21,34 @@ from mindspore import nn
 from ckptkit.core.stack import frames_from
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.roles import optimizers_of
+from ckptkit.mindspore.train.completion import Completion
 
 _STEPS = ("global_step", "state_step", "step_t")  # in MindSpore's optimizers, including the experimental ones
 _CALLS = ("__call__", "construct")  # methods that run only in a call of a cell
 
 
 class LastCall:
-    """Knows what was said of the last batch, and compares it with the errors and the optimizers' counts.
+    """Compares the delivered batches with the errors and the optimizers' counts.
 
     Args:
         cells: The cells of the training.
-        delivers_first: Whether a batch counts as delivered before it is trained, as by `ckptkit.data.resumable`.
+        completion: Knows what the loop has said of its batches.
         counts: Whether each batch may be one update; not where a `CycleAdapter` tells of several batches per update.
     """
 
-    def __init__(self, cells: Sequence[nn.Cell], *, delivers_first: bool, counts: bool) -> None:
+    def __init__(self, cells: Sequence[nn.Cell], completion: Completion, *, counts: bool) -> None:
         self._cells = cells
-        self._delivers_first = delivers_first
+        self._completion = completion
         self._updating = [one for one in cells if optimizers_of([one])]
         counters = [_counters_of(one) for one in optimizers_of(cells)]
         self._steps = [one for each in counters for one in each]
         # Of each optimizer, whether it counts each batch; None while that is not known.
         self._counts_each: list[bool | None] = [None if counts else False for _ in self._steps]
         self._all_count = counts and bool(counters) and all(counters)  # some optimizers have no counter
-        self._is_open = False  # delivered, and not said to be complete
-        self._completes_each = False
-        self._error_before: BaseException | None = None
         self._looked_at: tuple[int, list[int]] | None = None
 
-    def begin(self) -> None:
-        """Note that a batch was delivered."""
-        self._completes_each = not self._is_open
-        self._is_open = self._delivers_first
-        self._error_before = sys.exc_info()[1]
-
-    def end(self) -> None:
-        """Note that the last batch has been trained; who says so while its error is handled need not know it."""
-        if next(_handled_since(self._error_before), None) is None:
-            self._is_open = False
-
     def restored(self, delivered: int) -> None:
-        """Note that all is as after ``delivered`` batches, whatever was raised before."""
-        self._is_open = False
-        self._error_before = sys.exc_info()[1]
+        """Note that all is as after ``delivered`` batches."""
         self._looked_at = delivered, self.counts()
 
     def counts(self) -> list[int]:
@@ -89,28 +73,20 @@ class LastCall:
                 f"a hook, and that call is counted as one of {delivered} batches or not at all. This state is not "
                 "saved. Set a flag there, and save between two calls"
             )
-        errors = list(_handled_since(self._error_before))
-        now = self.counts()
-        uncounted = self._is_open and self._is_uncounted(delivered, now, in_doubt=bool(errors))
-        unproven = self._is_open and not self._is_counted(delivered, now)
+        errors = list(self._completion.errors())
+        now, is_open = self.counts(), self._completion.is_open(delivered)
+        uncounted = is_open and self._is_uncounted(delivered, now, in_doubt=bool(errors))
+        unproven = is_open and not self._is_counted(delivered, now)
         for error in errors:
-            cell = self._broken_off(error, unproven=unproven)
+            cell = self._broken_off(error, proven=not is_open or bool(self._steps and not unproven))
             if cell is not None:
                 raise ResumeError(
                     f"{type(error).__name__} was raised in a call of {type(cell).__name__}, and the weights may have a "
                     f"part of an update that does not belong to {delivered} batches. This state is not saved. Restore "
                     "a checkpoint to train on exactly"
                 )
-        doubt = None
-        if errors and self._is_open and (unproven or self._completes_each):
-            doubt = (
-                f"{type(errors[0]).__name__} is being handled, {delivered} batches of resumable() were delivered, and "
-                "nothing shows that the last one was trained: a resume would skip it. Call manager.step(state) right "
-                "after each update, which shows it"
-            )
-            if self._completes_each:  # the loop says of each batch when all that belongs to it is done
-                raise ResumeError(doubt)
-        elif uncounted and self._completes_each:
+        says, doubt = self._completion.is_said, self._completion.judge(delivered, delivered)
+        if doubt is None and uncounted and says:
             doubt = (
                 f"{delivered} batches of resumable() were delivered, but an optimizer has not counted an update for "
                 "the last one, as it did for each batch before: a resume would skip it. If it was trained, call "
@@ -119,10 +95,10 @@ class LastCall:
         self._accept(delivered, now, learns=not uncounted)
         return doubt
 
-    def _broken_off(self, error: BaseException, *, unproven: bool) -> nn.Cell | None:
+    def _broken_off(self, error: BaseException, *, proven: bool) -> nn.Cell | None:
         """Return the cell that raised ``error`` in a call, if the state may be half changed; otherwise None."""
         updating = _called_in(_frames_of(error), self._updating)
-        if updating is not None or not self._is_open or (self._steps and not unproven):
+        if updating is not None or proven:
             return updating  # a network that raised after the update, as in an evaluation, has changed nothing
         return _called_in(_frames_of(error), self._cells)
 
@@ -161,19 +137,6 @@ class LastCall:
 def _counters_of(optimizer: nn.Cell) -> list[ms.Parameter]:
     found = (getattr(optimizer, name, None) for name in _STEPS)
     return [one for one in found if isinstance(one, ms.Parameter)]
-
-
-def _handled_since(earlier: BaseException | None) -> Iterator[BaseException]:
-    """Yield the errors that are being handled, their causes and the members of groups, but not ``earlier``."""
-    waiting: list[BaseException | None] = [sys.exc_info()[1]]
-    seen = {id(earlier)}
-    while waiting:
-        error = waiting.pop()
-        if error is None or id(error) in seen:
-            continue
-        seen.add(id(error))
-        yield error
-        waiting += [error.__context__, error.__cause__, *getattr(error, "exceptions", ())]
 
 
 def _frames_of(error: BaseException) -> Iterator[FrameType]:

@@ -29,6 +29,7 @@ from ckptkit.mindspore.train.adapter import (
     updates_next,
 )
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
+from ckptkit.mindspore.train.completion import Completion
 from ckptkit.mindspore.train.counters import CycleCounters
 from ckptkit.mindspore.train.counting import Arrays, Counting, CycleLeft, global_step_of
 from ckptkit.mindspore.train.last_call import LastCall
@@ -44,17 +45,20 @@ class OwnCounting:
     Args:
         cell: The train cell; the run began as many updates ago as it has counted.
         may_change_k: Whether a restore accepts another K than the checkpoint's.
+        delivers_first: Whether a batch counts as delivered before it is trained, as by `ckptkit.data.resumable`.
     """
 
-    def __init__(self, cell: AccumulationTrainCell, *, may_change_k: bool) -> None:
+    def __init__(self, cell: AccumulationTrainCell, *, may_change_k: bool, delivers_first: bool) -> None:
         self._cell = cell
         self._may_change_k = may_change_k
         self._delivered: int | None = None
         step = global_step_of(cell)
         self._base = None if step is None else step - cell.counters.updates
+        self._completion = Completion(delivers_first=delivers_first)
 
     def deliver(self, batches: int | None) -> int:
         """See `Counting`."""
+        self._completion.begin()
         if batches is not None:
             self._delivered = batches
         else:  # the cell has already counted this batch
@@ -62,7 +66,13 @@ class OwnCounting:
         return self._delivered
 
     def complete_step(self) -> None:
-        """Do nothing: the cell knows whether its last call returned."""
+        """See `Counting`."""
+        self._completion.say(self._place())
+
+    def _place(self) -> tuple[int, int]:
+        """Return the numbers of calls and of delivered batches: one of them is ahead while a batch is not done."""
+        counters, delivered = self.now()
+        return counters.micro_steps, delivered
 
     def now(self) -> tuple[CycleCounters, int]:
         """See `Counting`."""
@@ -105,16 +115,19 @@ class OwnCounting:
             )
         self._delivered = None
         self._base = recorded["global_step_at_start"]
+        self._completion.restored(self._place(), self.now()[1])
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """See `Counting`."""
         self._prove(progress, arrays, self._base)
 
     def doubt(self) -> str | None:
-        """Return None: the cell refuses to be saved after a call that did not return."""
+        """See `Counting`; the cell refuses to be saved after a call that did not return."""
+        return self._completion.judge(self._place(), self.now()[1])
 
     def begin_loop(self) -> None:
-        """Do nothing: the cell counts its calls."""
+        """See `Counting`."""
+        self._completion.restored(self._place(), self.now()[1])
 
     def read_ahead(self) -> str | None:
         """Return None: `now` gives both counts, which have to agree."""
@@ -195,7 +208,8 @@ class ForeignCounting:
     ) -> None:
         self._cell = cell
         self._cycle = cycle
-        self._last_call = LastCall(cells, delivers_first=delivers_first, counts=accumulation_steps_of(cycle) == 1)
+        self._completion = Completion(delivers_first=delivers_first)
+        self._last_call = LastCall(cells, self._completion, counts=accumulation_steps_of(cycle) == 1)
         self._delivered = 0
         self._began: tuple[CycleCounters, list[int]] | None = None
         # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so
@@ -205,14 +219,14 @@ class ForeignCounting:
 
     def deliver(self, batches: int | None) -> int:
         """See `Counting`."""
-        self._last_call.begin()
+        self._completion.begin()
         self._delivered = self._delivered + 1 if batches is None else batches
         self._fence_if_due()
         return self._delivered
 
     def complete_step(self) -> None:
         """See `Counting`."""
-        self._last_call.end()
+        self._completion.say(self._delivered)
 
     def now(self) -> tuple[CycleCounters, int]:
         """See `Counting`."""
@@ -234,6 +248,7 @@ class ForeignCounting:
         """See `Counting`; raises StateMismatchError if the adapter contradicts the checkpoint."""
         self._delivered = progress.batches_delivered
         self._base = recorded["global_step_at_start"]
+        self._completion.restored(self._delivered, self._delivered)
         self._last_call.restored(self._delivered)
         check_restored(self._cycle, progress)
 
@@ -246,6 +261,7 @@ class ForeignCounting:
 
     def begin_loop(self) -> None:
         """See `Counting`."""
+        self._completion.restored(self._delivered, self._delivered)
         self._last_call.restored(self._delivered)
         self._began = self.now()[0], self._last_call.counts()
 
@@ -339,7 +355,7 @@ def counting_of(
     if isinstance(cell, AccumulationTrainCell):
         if cycle is not None:
             raise ValueError("an AccumulationTrainCell counts for itself; leave Training(cycle=...) out")
-        return OwnCounting(cell, may_change_k=may_change_k)
+        return OwnCounting(cell, may_change_k=may_change_k, delivers_first=delivers_first)
     if cycle is None and isinstance(cell, CycleAdapter):
         cycle = cell
     if cycle is None:

@@ -1,0 +1,276 @@
+"""What belongs to a batch beside its train cell is in no checkpoint by half, whatever interrupts the loop."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import types
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from support.training import adam, begin_process
+
+import ckptkit as ck
+from ckptkit.core.stack import handler_of_signal
+from ckptkit.errors import ResumeError, SaveFailedError
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
+
+ROWS = [(ms.Tensor(np.full((2, 3), one, np.float32)), ms.Tensor(np.zeros((2, 3), np.float32))) for one in range(1, 9)]
+UNDONE = "nothing shows that the last one was trained"
+
+
+class Job:
+    """A loop that averages its weights after each update, and counts in an object of its own."""
+
+    def __init__(self, storage, kind="own", *, resumable=True, **options):
+        begin_process(mode="pynative")
+        self.network = nn.WithLossCell(nn.Dense(3, 3), nn.MSELoss())
+        self.average = nn.Dense(3, 3)
+        self.average.update_parameters_name("average.")
+        optimizer = adam(self.network.trainable_params())
+        if kind == "own":
+            self.cell = ck.AccumulationTrainCell(self.network, optimizer, 2).set_train()
+        else:
+            self.cell = nn.TrainOneStepCell(self.network, optimizer).set_train()
+        self.batches = ck.data.resumable(ROWS, epochs=1) if resumable else None
+        self.kept = types.SimpleNamespace(seen=0)
+        named = {"average": self.average, "kept": ck.attributes(self.kept, "seen")}
+        self.state = ck.StateManager(self.cell, self.batches, **named)
+        options = {"save": ck.SaveEvery(micro_steps=1000), "saving": ck.Saving(when_busy="wait"), **options}
+        self.manager = ck.CheckpointManager(storage, **options)
+        self.point = self.manager.restore(self.state)
+
+    def train(self, x, y, between=lambda: None):
+        self.cell(x, y)
+        between()
+        for mean, one in zip(self.average.get_parameters(), self.network.get_parameters(), strict=True):
+            ops.assign(mean, mean * 0.5 + one * 0.5)
+        self.kept.seen += 1
+
+    def committed(self):
+        return [one.progress.batches_delivered for one in self.manager.checkpoints()]
+
+    def refuses(self, message):
+        for save in (self.manager.save_final, self.manager.save, self.manager.save_final):  # asking again does not help
+            with pytest.raises(ResumeError, match=message):
+                save(self.state)
+
+    def bits(self):
+        found = {**self.network.parameters_dict(), **self.average.parameters_dict()}
+        return {name: one.asnumpy().tobytes() for name, one in found.items()}, self.kept.seen
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def interrupt_if(it_does):
+    if it_does:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+@pytest.mark.parametrize("at", [0, 1, 5])
+def test_interruption_between_update_and_average_is_not_saved(tmp_path, kind, at):
+    job = Job(tmp_path, kind)
+
+    def loop():
+        try:
+            for number, batch in enumerate(job.batches):
+                job.train(*batch, interrupt if number == at else lambda: None)
+                job.manager.step(job.state)
+        finally:
+            job.refuses(UNDONE)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
+    assert job.committed() == []
+    job.manager.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+def test_interruption_after_step_is_saved(tmp_path, kind):
+    job = Job(tmp_path, kind)
+
+    def loop():
+        try:
+            for number, batch in enumerate(job.batches):
+                job.train(*batch)
+                job.manager.step(job.state)
+                if number == 4:
+                    raise KeyboardInterrupt
+        finally:
+            job.manager.save_final(job.state)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
+    assert job.committed() == [5]
+    seen = job.bits()
+    job.manager.close()
+    again = Job(tmp_path, kind)
+    assert (again.point.batches_delivered, again.bits()) == (5, seen)
+    again.manager.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+def test_batch_without_step_before_does_not_make_the_next_one_done(tmp_path, kind):
+    job = Job(tmp_path, kind)
+
+    def loop():
+        try:
+            for number, batch in enumerate(job.batches):
+                job.train(*batch, interrupt if number == 4 else lambda: None)
+                if number != 3:
+                    job.manager.step(job.state)
+        finally:
+            job.refuses(UNDONE)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
+    job.manager.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+@pytest.mark.parametrize("place", ["before the cell", "between", "after all", "after step"])
+def test_loop_that_counts_its_batches_itself_is_not_saved(tmp_path, kind, place):
+    """Nobody sees where its next batch begins, so that a save is refused even where it would be right."""
+    job = Job(tmp_path, kind, resumable=False)
+
+    def loop():
+        try:
+            for number, batch in enumerate(ROWS):
+                at = place if number == 5 else ""
+                interrupt_if(at == "before the cell")
+                job.train(*batch, functools.partial(interrupt_if, at == "between"))
+                interrupt_if(at == "after all")
+                job.state.count_delivered()
+                job.manager.step(job.state)
+                interrupt_if(at == "after step")
+        finally:
+            job.refuses("nothing shows whether another one has begun|the train cell was called 6 times, but 5 batches")
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
+    if place == "after step":
+        job.manager.save_final(job.state)  # the error is over, and the loop saves of its own accord
+        assert job.committed() == [6]
+    job.manager.close()
+
+
+class Handlers:
+    """A handler in each form that Python accepts; it saves."""
+
+    def __init__(self, job):
+        self.job = job
+        self.refused = []
+
+    def __call__(self, number, frame):
+        try:
+            self.job.manager.save(self.job.state).result()
+        except ResumeError as error:
+            self.refused.append(str(error))
+
+    def method(self, number, frame):
+        self(number, frame)
+
+
+@pytest.fixture
+def handled():
+    before = signal.getsignal(signal.SIGUSR2)
+    yield lambda handler: signal.signal(signal.SIGUSR2, handler)
+    signal.signal(signal.SIGUSR2, before)
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+@pytest.mark.parametrize("form", ["object", "method", "partial", "function"])
+def test_handler_of_a_signal_saves_no_batch_by_half(tmp_path, kind, form, handled):
+    """The right save of that batch follows: it is not taken for the one that was refused."""
+    job = Job(tmp_path, kind)
+    handlers = Handlers(job)
+    forms = {
+        "object": handlers,
+        "method": handlers.method,
+        "partial": functools.partial(Handlers.__call__, handlers),
+        "function": lambda *given: handlers.method(*given),  # noqa: PLW0108 - a function, and no method
+    }
+    handled(forms[form])
+    for number, batch in enumerate(job.batches):
+        job.train(*batch, (lambda: signal.raise_signal(signal.SIGUSR2)) if number == 3 else lambda: None)
+        job.manager.step(job.state)
+        if number == 3:
+            assert len(handlers.refused) == 1
+            assert UNDONE in handlers.refused[0]
+            signal.raise_signal(signal.SIGUSR2)
+            break
+    assert len(handlers.refused) == 1
+    assert job.committed() == [4]
+    seen = job.bits()
+    job.manager.close()
+    again = Job(tmp_path, kind)
+    assert (again.point.batches_delivered, again.bits()) == (4, seen)
+    again.manager.close()
+
+
+def test_step_in_a_handler_of_a_signal_does_not_make_the_batch_done(tmp_path, handled):
+    job = Job(tmp_path)
+    refused = []
+
+    def on_signal(number, frame):
+        job.manager.step(job.state)
+        try:
+            job.manager.save(job.state)
+        except ResumeError as error:
+            refused.append(str(error))
+
+    handled(on_signal)
+    for number, batch in enumerate(job.batches):
+        job.train(*batch, (lambda: signal.raise_signal(signal.SIGUSR2)) if number == 3 else lambda: None)
+        job.manager.step(job.state)
+    assert len(refused) == 1
+    assert job.committed() == []
+    job.manager.close()
+
+
+def test_failed_save_says_nothing_against_the_batch_of_its_step(tmp_path):
+    """`step` raises what an earlier save met; the batch before it is done, and the final save has it."""
+    storage = FaultyStorage(LocalStorage(tmp_path))
+    job = Job(storage, save=ck.SaveEvery(micro_steps=3), saving=ck.Saving(on_error="raise"))
+    fault = storage.inject(Fault("error", operations=("write",), key="checkpoints/*"))
+
+    def loop():
+        try:
+            for batch in job.batches:
+                job.train(*batch)
+                job.manager.step(job.state)
+                drained(job)
+        finally:
+            job.manager.save_final(job.state)
+
+    with pytest.raises(SaveFailedError):
+        loop()
+    assert fault.fired == 1
+    assert job.committed() == [4]
+    job.manager.close()
+
+
+def drained(job):
+    """Wait until no save is at work, and leave its failure to the next call."""
+    job.manager._run.services.results.drain()
+
+
+def test_handler_is_found_in_its_calls_only(handled):
+    found = []
+
+    def inner():
+        found.append(handler_of_signal())
+
+    def on_signal(number, frame):
+        inner()
+
+    handled(on_signal)
+    inner()
+    signal.raise_signal(signal.SIGUSR2)
+    assert found == [None, "on_signal"]
