@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from ckptkit.core.stack import handler_of_signal
+from ckptkit.core.stack import SignalHandlers
 from ckptkit.errors import ResumeError
 
 
@@ -34,6 +34,7 @@ class Completion:
         self.is_said = False
         self._place: object = None
         self._restored_at = 0
+        self._handlers = SignalHandlers()
         self._error_before: BaseException | None = None
 
     def begin(self) -> None:
@@ -43,11 +44,12 @@ class Completion:
     def restored(self, place: object, delivered: int) -> None:
         """Note that all is as it was at ``place``, after ``delivered`` batches, whatever was raised before."""
         self.begin()
+        self._handlers.look()
         self.is_said, self._place, self._restored_at = False, place, delivered
 
     def say(self, place: object) -> None:
         """Note that all is done at ``place``; a loop that says so while an error is handled need not know it."""
-        if next(self.errors(), None) is None and handler_of_signal() is None:
+        if next(self.errors(), None) is None and self._handlers.running() is None:
             self.is_said, self._place = True, place
             self._error_before = sys.exc_info()[1]
 
@@ -74,7 +76,8 @@ class Completion:
             ResumeError: If an error or a signal brings the save, the loop says what is done, and has not said it of
                 the last batch.
         """
-        error, handler = next(self.errors(), None), handler_of_signal()
+        self._handlers.look()
+        error, handler = next(self.errors(), None), self._handlers.running()
         if error is None and handler is None:
             self.say(place)
             return None

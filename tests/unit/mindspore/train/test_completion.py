@@ -13,7 +13,6 @@ from mindspore import nn, ops
 from support.training import adam, begin_process
 
 import ckptkit as ck
-from ckptkit.core.stack import handler_of_signal
 from ckptkit.errors import ResumeError, SaveFailedError
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -259,18 +258,3 @@ def test_failed_save_says_nothing_against_the_batch_of_its_step(tmp_path):
 def drained(job):
     """Wait until no save is at work, and leave its failure to the next call."""
     job.manager._run.services.results.drain()
-
-
-def test_handler_is_found_in_its_calls_only(handled):
-    found = []
-
-    def inner():
-        found.append(handler_of_signal())
-
-    def on_signal(number, frame):
-        inner()
-
-    handled(on_signal)
-    inner()
-    signal.raise_signal(signal.SIGUSR2)
-    assert found == [None, "on_signal"]
