@@ -24,9 +24,9 @@ from ckptkit.format.documents import AttemptDocument, Void
 from ckptkit.format.layout import FROZEN, CheckpointName
 from ckptkit.run.fence import check_fence
 from ckptkit.run.index import Documents
+from ckptkit.run.mirrored_run import share_documents
 from ckptkit.run.retention import Retention
 from ckptkit.run.sweep import sweep
-from ckptkit.run.two_roots import share_documents
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")

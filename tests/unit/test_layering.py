@@ -27,7 +27,7 @@ MODULES = {
     ),
     "run": (
         *("index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
-        *("two_roots", "rank_protocol", "saver", "upload"),
+        *("mirrored_run", "rank_protocol", "saver", "upload"),
     ),
     "manager": (
         *(

@@ -1,6 +1,6 @@
 """Implements ``ckptkit report``: reports a run as one HTML page that works offline, or as JSON.
 
-``docs/report.md`` describes the JSON: the fields of `ckptkit.tools.report.model.RunStory` and its parts, times in ISO
+``docs/report.md`` describes the JSON: the fields of `ckptkit.tools.report.history.RunStory` and its parts, times in ISO
 8601, and the verdict of `ckptkit.tools.report.health`. Reads the run and never writes to it. With ``--json`` it draws
 no page and does not need plotly.
 """

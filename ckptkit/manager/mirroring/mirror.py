@@ -20,7 +20,7 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.mirroring.uploads import Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
-from ckptkit.run.two_roots import TwoRoots, open_alone, open_mirrored, reach
+from ckptkit.run.mirrored_run import TwoRoots, open_alone, open_mirrored, reach
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import Storage
 
@@ -104,7 +104,7 @@ class RunMirror:
 
         Raises:
             StorageError: If the mirror cannot be reached and is required.
-            CkptKitError: As in `ckptkit.run.two_roots.open_mirrored`.
+            CkptKitError: As in `ckptkit.run.mirrored_run.open_mirrored`.
         """
         try:
             reach(self._storage)

@@ -1,7 +1,7 @@
 """Reads the code of a callback's hooks, and proves of each statement and expression that it writes no parameter.
 
-Guarantees: as for `ckptkit.mindspore.callback.harmless`, which lists what may be used; raises `NotProvenError` for all
-else. Main thread only.
+Guarantees: as for `ckptkit.mindspore.callback.harmless_values`, which lists what may be used; raises `NotProvenError`
+for all else. Main thread only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import mindspore as ms
 
-from ckptkit.mindspore.callback.harmless import (
+from ckptkit.mindspore.callback.harmless_values import (
     ANY,
     CONTAINER,
     FILE,

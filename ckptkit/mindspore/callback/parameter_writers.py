@@ -1,7 +1,7 @@
 """Finds callbacks that may write to the parameters while a checkpoint still reads them.
 
 Guarantees: a user's callback that acts while a checkpoint may still be read from live memory is named, unless it is
-proven to look only (`ckptkit.mindspore.callback.only_looks`) or declared to change nothing. MindSpore's own callbacks
+proven to look only (`ckptkit.mindspore.callback.read_only`) or declared to change nothing. MindSpore's own callbacks
 change only what a save copies anyway. Main thread only.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mindspore.train import Callback, LambdaCallback
 
-from ckptkit.mindspore.callback.only_looks import only_looks
+from ckptkit.mindspore.callback.read_only import only_looks
 
 # Hooks that run while a window may be open.
 _STEP_HOOKS = (

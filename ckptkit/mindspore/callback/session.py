@@ -17,8 +17,8 @@ from mindspore.train import Callback, LearningRateScheduler
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.mindspore.callback.only_looks import is_idle
 from ckptkit.mindspore.callback.parameter_writers import may_write_in_window
+from ckptkit.mindspore.callback.read_only import is_idle
 from ckptkit.mindspore.callback.step_metrics import loss_of, norm_of
 from ckptkit.mindspore.callback.stopping import hold_back, may_stop
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable
 import mindspore.dataset as ds
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.arrays import arrays_of, differ, is_number, variable_of
 from ckptkit.mindspore.inspect.cells import find_in_cells, left_out
 from ckptkit.mindspore.inspect.constants import constants_in_callbacks, constants_in_loops
 from ckptkit.mindspore.inspect.finding import Finding
@@ -19,6 +18,7 @@ from ckptkit.mindspore.inspect.frames import loop_variables
 from ckptkit.mindspore.inspect.loops import find_in_loops, used_in_loops
 from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks, find_in_steps_of_cells, hooks_of
 from ckptkit.mindspore.inspect.pipelines import find_in_pipeline, read_here
+from ckptkit.mindspore.inspect.start_values import arrays_of, differ, is_number, variable_of
 
 __all__ = [
     "Finding",

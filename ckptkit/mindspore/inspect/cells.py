@@ -16,12 +16,10 @@ from mindspore import nn
 from mindspore.nn.probability.distribution import Distribution
 from mindspore.ops import Primitive
 
-from ckptkit.mindspore.inspect.alike import Alike
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, met, own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
-from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
+from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, carried
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.held import CONTAINERS, Held, Holder
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
     DROPOUTS_OF_MINT,
@@ -30,7 +28,9 @@ from ckptkit.mindspore.inspect.operators import (
     is_random_primitive,
     methods,
 )
+from ckptkit.mindspore.inspect.same_code import Alike
 from ckptkit.mindspore.inspect.sequential import Found, cells_of
+from ckptkit.mindspore.inspect.unstored_parameters import CONTAINERS, Held, Holder
 from ckptkit.mindspore.parameters.roles import all_of
 
 _USE_OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"

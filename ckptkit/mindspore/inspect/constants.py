@@ -17,7 +17,7 @@ from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users, names_in, own_attributes
 from ckptkit.mindspore.inspect.bytecode import Use, assignments, assignments_in_loops
-from ckptkit.mindspore.inspect.carried import BARE
+from ckptkit.mindspore.inspect.carried_attributes import BARE
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames
 

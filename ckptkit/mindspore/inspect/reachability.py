@@ -18,7 +18,7 @@ from mindspore import nn
 
 from ckptkit.manager.hooks import Unseen
 from ckptkit.mindspore.inspect.attributes import below, is_users
-from ckptkit.mindspore.inspect.carried import BARE
+from ckptkit.mindspore.inspect.carried_attributes import BARE
 from ckptkit.mindspore.inspect.value_digest import arrays_in, digest_of_value, in_words, is_plain, tensors_in
 
 _MAX_DEPTH = 5

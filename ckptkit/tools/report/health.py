@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckptkit.core.text import many, number, span
-from ckptkit.tools.report.model import Attempt, Health, RunStory, Verdict
+from ckptkit.tools.report.history import Attempt, Health, RunStory, Verdict
 
 _HIGH_STALL = 0.02  # share of the time of the attempts
 _LAST_POINTS = 20

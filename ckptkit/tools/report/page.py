@@ -20,7 +20,7 @@ from plotly.offline import get_plotlyjs
 
 from ckptkit.core.text import ENDS, many, number, rough_span, size, span, when
 from ckptkit.tools.report.health import judge
-from ckptkit.tools.report.model import Attempt, Failure, Removal, RunStory, Verdict
+from ckptkit.tools.report.history import Attempt, Failure, Removal, RunStory, Verdict
 from ckptkit.tools.report.plots import THEME, Plot, colour_of, costs, curves, timeline
 
 _MOST_ROWS = 200  # per table

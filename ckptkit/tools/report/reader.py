@@ -21,7 +21,7 @@ from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
-from ckptkit.tools.report.model import Attempt, Failure, Problem, Removal, RunStory, Save
+from ckptkit.tools.report.history import Attempt, Failure, Problem, Removal, RunStory, Save
 
 
 def read_story(storage: Storage, now: datetime) -> RunStory:

@@ -91,7 +91,7 @@ def test_nan_of_either_side_is_counted(capsys, a, b, told):
     assert row.split()[-2:] == [told, "[1]"]
 
 
-def test_two_roots_alone_are_compared_at_their_newest(tmp_path, capsys):
+def test_mirrored_run_alone_are_compared_at_their_newest(tmp_path, capsys):
     one, other = tmp_path / "one", tmp_path / "other"
     (a,), (b, newest) = trained(one, NumpyRun(), 4), trained(other, NumpyRun(), 4, 12)
     assert diff(one, str(other), None) == 0

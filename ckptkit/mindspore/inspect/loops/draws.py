@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ckptkit.mindspore.inspect.attributes import CACHED, owner_of
-from ckptkit.mindspore.inspect.carried import GENERATORS
+from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.loops.call import DRAWN, Call, counts_anew, file_of, kept
 from ckptkit.mindspore.inspect.loops.effects import draws_out_of_reach
 from ckptkit.mindspore.inspect.loops.flow import Flow

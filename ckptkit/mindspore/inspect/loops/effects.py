@@ -27,7 +27,7 @@ from mindspore import Tensor, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also covers mindspore.mint.optim
 
 from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes, owner_of
-from ckptkit.mindspore.inspect.carried import GENERATORS
+from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
     DROPOUTS_OF_MINT,

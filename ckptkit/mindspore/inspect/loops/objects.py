@@ -21,7 +21,7 @@ from mindspore import nn
 from mindspore.experimental.optim.lr_scheduler import LRScheduler
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, own_attributes
-from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, read_by_construct
+from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, read_by_construct
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.sequential import cells_of

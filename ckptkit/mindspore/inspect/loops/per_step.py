@@ -17,10 +17,9 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.alike import Alike
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, names_in, own_attributes
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
-from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
+from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, carried
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.flow import Flow
@@ -29,6 +28,7 @@ from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, Stored, argu
 from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.scope import DATA, Place, Running, Scope, Value
 from ckptkit.mindspore.inspect.loops.statements import Statements
+from ckptkit.mindspore.inspect.same_code import Alike
 from ckptkit.mindspore.inspect.sequential import cells_of
 
 # Where MindSpore keeps the hooks of a cell; `test_every_hook_of_a_cell_is_read` fails if they move.

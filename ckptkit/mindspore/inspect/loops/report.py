@@ -14,7 +14,7 @@ import mindspore as ms
 import numpy as np
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
-from ckptkit.mindspore.inspect.carried import GENERATORS
+from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN
 from ckptkit.mindspore.inspect.loops.draws import CACHE, FILE, TAKEN

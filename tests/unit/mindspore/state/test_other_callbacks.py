@@ -24,7 +24,7 @@ from support.training import (
 import ckptkit as ck
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.tree import decode_tree, encode_tree
-from ckptkit.mindspore.callback.only_looks import is_idle
+from ckptkit.mindspore.callback.read_only import is_idle
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 
 EPOCHS = 7

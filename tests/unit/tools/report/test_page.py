@@ -22,7 +22,7 @@ from ckptkit.core.text import rough_span, size, span
 from ckptkit.format.events import Point, Spread
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report import plots
-from ckptkit.tools.report.model import Attempt, Failure, Problem, Removal, RunStory, Save
+from ckptkit.tools.report.history import Attempt, Failure, Problem, Removal, RunStory, Save
 from ckptkit.tools.report.page import page_of
 from ckptkit.tools.report.plots import COLOURS, THEME, colour_of, costs, curves, timeline
 from ckptkit.tools.report.reader import read_story

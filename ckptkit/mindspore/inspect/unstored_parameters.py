@@ -19,7 +19,7 @@ from mindspore.nn.optim.optimizer import _IteratorLearningRate
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, below, is_users, met
-from ckptkit.mindspore.inspect.carried import BARE
+from ckptkit.mindspore.inspect.carried_attributes import BARE
 
 CONTAINERS = (dict, list, tuple, deque)
 _MOST = 5_000  # objects searched below one start object

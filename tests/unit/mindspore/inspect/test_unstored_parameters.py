@@ -16,7 +16,7 @@ from mindspore import nn, ops
 from support.training import Mlp, accumulation_cell, adam, begin_process
 
 from ckptkit.mindspore.inspect import find
-from ckptkit.mindspore.inspect.held import Held
+from ckptkit.mindspore.inspect.unstored_parameters import Held
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.observe import StateObserver
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -58,7 +58,7 @@ def test_parameters_in_plain_containers_are_named(kept, kind):
 
 
 def test_much_below_one_thing_hides_no_other(monkeypatch):
-    monkeypatch.setattr("ckptkit.mindspore.inspect.held._MOST", 20)
+    monkeypatch.setattr("ckptkit.mindspore.inspect.unstored_parameters._MOST", 20)
     held = Held(set())
     assert [*held.below("many", [[] for _ in range(50)])] == []
     (found,) = held.below("one", [parameter("mean")])

@@ -23,7 +23,7 @@ from mindspore import Tensor, nn, ops
 from mindspore.train import Callback, LambdaCallback, LossMonitor
 from tqdm import tqdm
 
-from ckptkit.mindspore.callback.only_looks import only_looks
+from ckptkit.mindspore.callback.read_only import only_looks
 
 logger = logging.getLogger(__name__)
 NETWORK = nn.Dense(3, 3)

@@ -10,7 +10,7 @@ from mindspore import nn, ops
 from support.training import begin_process
 
 from ckptkit.mindspore.inspect import find
-from ckptkit.mindspore.inspect.alike import Alike
+from ckptkit.mindspore.inspect.same_code import Alike
 
 
 class Layer(nn.Cell):

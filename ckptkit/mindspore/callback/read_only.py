@@ -1,8 +1,8 @@
 """Proves of a callback that it only looks: at the step, the loss and the clock, and at what it keeps itself.
 
 Guarantees: yes means that none of its hooks writes a parameter, as far as the assumptions of
-`ckptkit.mindspore.callback.harmless` hold and nobody changes its class, or gives it other objects, later; no means
-that this is not known. Reads source and objects, and runs nothing of the user's. Main thread only.
+`ckptkit.mindspore.callback.harmless_values` hold and nobody changes its class, or gives it other objects, later; no
+means that this is not known. Reads source and objects, and runs nothing of the user's. Main thread only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import mindspore as ms
 from mindspore.train import Callback
 
 from ckptkit.mindspore.callback.code_reader import Call
-from ckptkit.mindspore.callback.harmless import (
+from ckptkit.mindspore.callback.harmless_values import (
     CONTEXT,
     OUTPUT,
     PLAIN,

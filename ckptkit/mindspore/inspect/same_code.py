@@ -16,7 +16,7 @@ from mindspore.common.initializer import Initializer
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
-from ckptkit.mindspore.inspect.carried import BARE
+from ckptkit.mindspore.inspect.carried_attributes import BARE
 
 # The code of these types is not read, nor the code of what is in containers.
 _OF_MINDSPORE = (ms.Tensor, Primitive, Initializer)  # and not of a class of the user's

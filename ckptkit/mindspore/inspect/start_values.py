@@ -22,7 +22,7 @@ import xxhash
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import below, is_users, own_attributes
-from ckptkit.mindspore.inspect.carried import BARE, read_by_construct
+from ckptkit.mindspore.inspect.carried_attributes import BARE, read_by_construct
 
 _MOST = 200  # arrays and lists that are digested, and as many numbers
 _ITEMS = 64  # of a list
