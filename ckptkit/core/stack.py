@@ -51,14 +51,17 @@ class SignalHandlers:
         self._codes = {_code_of(signal.getsignal(one)) for one in signal.valid_signals()} - {None}
 
     def running(self) -> str | None:
-        """Return the name of the noted handler that the caller is a part of; None if it is a part of none.
-
-        A handler that the program calls itself cannot be told from one that a signal called.
-        """
+        """Return the name of the noted handler that a signal has called, and that the caller is a part of, or None."""
         if not self._codes or threading.current_thread() is not threading.main_thread():  # Python runs them there
             return None
-        codes = (frame.f_code for frame in frames_from(sys._getframe(1)))
-        return next((code.co_name for code in codes if code in self._codes), None)
+        frames = (frame for frame in frames_from(sys._getframe(1)) if frame.f_code in self._codes)
+        return next((frame.f_code.co_name for frame in frames if _is_called_by_signal(frame)), None)
+
+
+def _is_called_by_signal(frame: FrameType) -> bool:
+    """Return whether a handler has what Python gives it: the frame that it interrupted, from which it is called."""
+    given = [(one, *one) if type(one) is tuple else (one,) for one in frame.f_locals.values()]
+    return any(one is frame.f_back for each in given for one in each)
 
 
 def _code_of(handler: Any) -> CodeType | None:

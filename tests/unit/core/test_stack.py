@@ -55,6 +55,19 @@ def test_handlers_that_are_not_written_in_python_are_none(installed, handler):
     assert asks.found == [None]
 
 
+def test_function_that_the_program_calls_itself_is_no_running_handler(installed):
+    asks = Asks()
+
+    def save_now(*given):
+        asks.ask()
+
+    installed(save_now)
+    save_now()
+    save_now(signal.SIGUSR2, None)
+    signal.raise_signal(signal.SIGUSR2)
+    assert asks.found == [None, None, "save_now"]
+
+
 def test_other_threads_run_no_handler(installed):
     asks = Asks()
     installed(asks)
