@@ -26,7 +26,7 @@ EVERYDAY = (
     *(f"checkpoint/{name}.py" for name in ("frozen", "receipts", "resharded")),
     *(
         f"run/{name}.py"
-        for name in ("attempt", "fence", "two_roots", "rank_protocol", "resolve", "retention", "saver", "sweep")
+        for name in ("attempt", "fence", "mirrored_run", "rank_protocol", "resolve", "retention", "saver", "sweep")
     ),
     *(f"manager/{name}.py" for name in ("manager", "opening", "results", "background", "final_save", "rank_sync")),
     *(f"manager/{name}" for name in ("mirroring", "preemption", "recording/recorder.py")),

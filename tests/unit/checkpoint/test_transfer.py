@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tracemalloc
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from support.runs.dict_storage import DictStorage
@@ -12,8 +13,8 @@ from support.runs.scenario import AT_6, Tree, corrupt, history, name_at, tree
 
 from ckptkit.checkpoint.commit import void
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.transfer import Transfer, Transferred, files_of, transfer_checkpoint
-from ckptkit.errors import CorruptCheckpointError, ResumeError, StaleAttemptError, StorageError
+from ckptkit.checkpoint.transfer import Transfer, files_of
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.index import Index
@@ -39,6 +40,22 @@ def target(tmp_path: Path) -> FaultyStorage:
 
 def opened(source):
     return open_checkpoint(source, NAME, Index(source).document(1))
+
+
+class Transferred(NamedTuple):
+    outcome: str
+    copied_bytes: int = 0
+    found_bytes: int = 0
+
+
+def transfer_checkpoint(source, target, documents, report=None) -> Transferred:
+    """Take both steps at once."""
+    one = Transfer(source, target, documents)
+    try:
+        one.compare(report)
+        return Transferred(one.finish(report), one.copied_bytes, one.found_bytes)
+    except CheckpointNotFoundError:
+        return Transferred("pruned", one.copied_bytes, one.found_bytes)
 
 
 def transfer(source, target, report=None) -> Transferred:
@@ -117,7 +134,7 @@ def test_proven_file_that_is_gone_is_written_again(source, target, left):
     moving = Transfer(source, target, opened(source), proven)
     moving.compare()
     assert proven == set()
-    assert moving.finish().outcome == "copied"
+    assert moving.finish() == "copied"
     assert key in proven
     assert lies_at(target) == expected_of(source.url)
 
@@ -412,5 +429,5 @@ def test_callback_before_commit_can_prevent_it(source, target):
     expected = expected_of(source.url)
     assert sorted(seen) == sorted(key for key in expected if not key.endswith("COMMIT"))
     assert sorted(lies_at(target)) == sorted(seen)
-    assert moving.finish().outcome == "copied"
+    assert moving.finish() == "copied"
     assert lies_at(target) == expected
