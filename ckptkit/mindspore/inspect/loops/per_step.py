@@ -231,9 +231,10 @@ def _of_cell(where: str, cell: nn.Cell, alike: Alike) -> Iterator[tuple[Hashable
         yield ("__call__", alike.key(cell)), _Step(types.MethodType(call, cell), f"{where}: __call__(): ")
     if ms.get_context("mode") != ms.PYNATIVE_MODE:
         return
-    construct = in_class(kind, "construct")
-    if type(construct) is types.FunctionType and is_users(construct.__module__):
-        yield ("construct", alike.key(cell)), _Step(types.MethodType(construct, cell), f"{where}: construct(): ")
+    for name in ("construct", "bprop"):
+        method = in_class(kind, name)
+        if type(method) is types.FunctionType and is_users(method.__module__):
+            yield (name, alike.key(cell)), _Step(types.MethodType(method, cell), f"{where}: {name}(): ")
     for hook in _hooks_of(own):
         yield _code_of(hook), _Step(hook, f"{where}: {_name_of(hook)}: ", given=(Value(cell),))
     if not is_users(kind.__module__):

@@ -110,6 +110,21 @@ class Frequencies(nn.Cell):
         return x / (1 + self.seen[0])
 
 
+class Reversed(nn.Cell):
+    """Reverses gradients, more and more."""
+
+    def __init__(self):
+        super().__init__()
+        self.number = 0
+
+    def construct(self, x):
+        return x
+
+    def bprop(self, x, out, dout):
+        self.number += 1
+        return (-dout * self.number / 100,)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -124,10 +139,11 @@ class Frequencies(nn.Cell):
         (lambda: nn.WithLossCell(nn.Dense(6, 3), closure_that_counts()), "weigh(): calls"),
         (Ring, "construct(): self (Ring)"),
         (Frequencies, "construct(): self (Frequencies)"),
+        (Reversed, "bprop(): self (Reversed)"),
     ],
     ids=[
         *("forward_hook", "pre_hook", "backward_hook", "backward_pre_hook", "closure", "object", "module"),
-        *("generator", "loss_function", "queue", "counter"),
+        *("generator", "loss_function", "queue", "counter", "bprop"),
     ],
 )
 def test_state_beside_a_cell_is_named(make, words):
