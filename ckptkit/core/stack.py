@@ -45,17 +45,29 @@ class SignalHandlers:
 
     def __init__(self) -> None:
         self._codes: set[CodeType | None] = set()
+        self._older: set[tuple[CodeType, int]] = set()  # with the number of frames below
 
     def look(self) -> None:
-        """Note the handlers that are installed now."""
-        self._codes = {_code_of(signal.getsignal(one)) for one in signal.valid_signals()} - {None}
+        """Note the handlers that are installed now, besides those noted before: a handler may have reset its own."""
+        self._codes |= {_code_of(signal.getsignal(one)) for one in signal.valid_signals()} - {None}
+
+    def note_running(self) -> None:
+        """Note that what runs now is the program itself, also if a signal called it."""
+        self._older = {(frame.f_code, depth) for frame, depth in self._called()}
 
     def running(self) -> str | None:
         """Return the name of the noted handler that a signal has called, and that the caller is a part of, or None."""
         if not self._codes or threading.current_thread() is not threading.main_thread():  # Python runs them there
             return None
-        frames = (frame for frame in frames_from(sys._getframe(1)) if frame.f_code in self._codes)
-        return next((frame.f_code.co_name for frame in frames if _is_called_by_signal(frame)), None)
+        found = ((frame.f_code, depth) for frame, depth in self._called())
+        return next((code.co_name for code, depth in found if (code, depth) not in self._older), None)
+
+    def _called(self) -> Iterator[tuple[FrameType, int]]:
+        """Yield the frames of noted handlers that signals have called, each with the number of frames below it."""
+        frames = [*frames_from(sys._getframe(1))]
+        for at, frame in enumerate(frames):
+            if frame.f_code in self._codes and _is_called_by_signal(frame):
+                yield frame, len(frames) - at
 
 
 def _is_called_by_signal(frame: FrameType) -> bool:
@@ -69,5 +81,6 @@ def _code_of(handler: Any) -> CodeType | None:
     while isinstance(handler, (functools.partial, MethodType)):
         handler = handler.func if isinstance(handler, functools.partial) else handler.__func__
     if not isinstance(handler, FunctionType):
-        handler = vars(type(handler)).get("__call__")
+        kinds = [one for one in type(handler).__mro__ if "__call__" in vars(one)]
+        handler = vars(kinds[0])["__call__"] if kinds else None
     return handler.__code__ if isinstance(handler, FunctionType) else None

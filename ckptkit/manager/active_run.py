@@ -25,7 +25,7 @@ from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.options import WhenBusy
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import DueSaves, Metrics, Scheduler, Services
-from ckptkit.snapshot import Capturable
+from ckptkit.snapshot.capture import Capturable, IncompleteStepError
 
 
 class ActiveRun:
@@ -205,7 +205,12 @@ class ActiveRun:
             if self.services.results.in_flight is not None and self._when_busy == "skip":
                 self.services.results.skip(since)
                 return None
-        return self.scheduler.save_due(state, metrics, rewound=rewound, waits=self._when_busy == "wait")
+        try:
+            return self.scheduler.save_due(state, metrics, rewound=rewound, waits=self._when_busy == "wait")
+        except IncompleteStepError:
+            if not self.services.rank_sync.is_alone:
+                raise
+            return None  # step() was called while an error was being handled: the next one saves
 
     def _look(self, state: Capturable, metrics: Metrics) -> None:
         if self._hooks is not None:

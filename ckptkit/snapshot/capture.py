@@ -12,6 +12,11 @@ from typing import Protocol
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
+from ckptkit.errors import ResumeError
+
+
+class IncompleteStepError(ResumeError):
+    """Raised by a capture if nothing shows that all that belongs to the last micro-step is done."""
 
 
 class Capturable(Protocol):
@@ -42,6 +47,10 @@ class Capturable(Protocol):
         """Return references to the current state, after waiting for every operation under way.
 
         Must not advance any random generator.
+
+        Raises:
+            IncompleteStepError: If an error or a signal brings the capture, and nothing shows that all that belongs to
+                the last micro-step is done.
         """
         ...
 

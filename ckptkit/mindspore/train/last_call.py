@@ -86,7 +86,7 @@ class LastCall:
                     "a checkpoint to train on exactly"
                 )
         says, doubt = self._completion.is_said, self._completion.judge(delivered, delivered)
-        if doubt is None and uncounted and says:
+        if uncounted and says and not errors:
             doubt = (
                 f"{delivered} batches of resumable() were delivered, but an optimizer has not counted an update for "
                 "the last one, as it did for each batch before: a resume would skip it. If it was trained, call "

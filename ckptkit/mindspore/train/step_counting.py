@@ -67,7 +67,7 @@ class OwnCounting:
 
     def complete_step(self) -> None:
         """See `Counting`."""
-        self._completion.say(self._place())
+        self._completion.step(self._place())
 
     def _place(self) -> tuple[int, int]:
         """Return the numbers of calls and of delivered batches: one of them is ahead while a batch is not done."""
@@ -226,7 +226,7 @@ class ForeignCounting:
 
     def complete_step(self) -> None:
         """See `Counting`."""
-        self._completion.say(self._delivered)
+        self._completion.step(self._delivered)
 
     def now(self) -> tuple[CycleCounters, int]:
         """See `Counting`."""

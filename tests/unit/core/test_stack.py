@@ -32,14 +32,23 @@ def installed():
     signal.signal(signal.SIGUSR2, before)
 
 
-@pytest.mark.parametrize("form", ["function", "object", "method", "partial"])
+class Inherits(Asks):
+    pass
+
+
+@pytest.mark.parametrize("form", ["function", "object", "inherited", "method", "partial"])
 def test_running_handler_is_found(installed, form):
-    asks = Asks()
+    asks = Inherits() if form == "inherited" else Asks()
 
     def function(number, frame):
         asks.ask()
 
-    forms = {"object": asks, "method": asks.__call__, "partial": functools.partial(Asks.__call__, asks)}
+    forms = {
+        "object": asks,
+        "inherited": asks,
+        "method": asks.__call__,
+        "partial": functools.partial(Asks.__call__, asks),
+    }
     installed(forms.get(form, function))
     asks.ask()
     signal.raise_signal(signal.SIGUSR2)
@@ -66,6 +75,26 @@ def test_function_that_the_program_calls_itself_is_no_running_handler(installed)
     save_now(signal.SIGUSR2, None)
     signal.raise_signal(signal.SIGUSR2)
     assert asks.found == [None, None, "save_now"]
+
+
+def test_program_that_runs_in_a_handler_is_no_handler_to_itself(installed):
+    asks = Asks()
+    inner = []
+
+    def save(number, frame):
+        asks.ask()
+
+    def main(number, frame):
+        asks.handlers.look()
+        asks.handlers.note_running()
+        asks.ask()
+        signal.signal(signal.SIGUSR2, save)
+        signal.raise_signal(signal.SIGUSR2)
+        inner.extend(asks.found)
+
+    installed(main)
+    signal.raise_signal(signal.SIGUSR2)
+    assert inner == [None, "save"]
 
 
 def test_other_threads_run_no_handler(installed):

@@ -200,7 +200,7 @@ def test_step_in_finally_does_not_make_the_batch_complete(tmp_path):
                 job.manager.step(job.state)
                 job.manager.wait()
 
-    with pytest.raises(ResumeError, match=UNPROVEN):
+    with pytest.raises(KeyboardInterrupt):  # its save is put off to a step that there is not
         train()
     assert job.committed() == [1, 2, 3]
     job.manager.close()

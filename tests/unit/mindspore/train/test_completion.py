@@ -258,3 +258,147 @@ def test_failed_save_says_nothing_against_the_batch_of_its_step(tmp_path):
 def drained(job):
     """Wait until no save is at work, and leave its failure to the next call."""
     job.manager._run.services.results.drain()
+
+
+ASKED = "manager.step(state) was not called after the last one"
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+def test_save_of_a_batch_by_half_is_doubted_wherever_it_comes_from(tmp_path, kind, caplog):
+    """Nobody sees whether an event loop, an exit of the interpreter or the loop itself calls it."""
+    job = Job(tmp_path, kind)
+    for number, batch in enumerate(job.batches):
+        job.train(*batch, (lambda: job.manager.save(job.state)) if number == 3 else lambda: None)
+        assert (ASKED in caplog.text) == (number > 2)
+        job.manager.step(job.state)
+    caplog.clear()
+    job.manager.save_final(job.state)
+    assert ASKED not in caplog.text
+    job.manager.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+def test_what_was_refused_once_is_refused_until_the_next_step(tmp_path, kind):
+    job = Job(tmp_path, kind)
+    for number, batch in enumerate(job.batches):
+        try:
+            job.train(*batch, interrupt if number == 3 else lambda: None)
+        except KeyboardInterrupt:
+            job.refuses(UNDONE)
+        if number == 3:
+            job.refuses("was refused, and manager.step")
+        job.manager.step(job.state)
+    job.manager.save_final(job.state)
+    assert job.committed() == [8]
+    job.manager.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+def test_count_while_an_error_is_handled_makes_no_batch_done(tmp_path, kind):
+    job = Job(tmp_path, kind, resumable=False, save=ck.SaveEvery(micro_steps=1))
+
+    def loop():
+        for number, batch in enumerate(ROWS):
+            try:
+                job.train(*batch, interrupt if number == 5 else lambda: None)
+            finally:
+                job.state.count_delivered()
+                job.manager.step(job.state)
+                job.manager.wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
+    assert job.committed()[-1] == 5
+    job.manager.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+@pytest.mark.parametrize("resumable", [True, False])
+def test_training_in_an_except_block_is_saved(tmp_path, kind, resumable):
+    """Also one that was restored before: an error that outlasts a step belongs to no batch."""
+    job = Job(tmp_path, kind, resumable=resumable, save=ck.SaveEvery(micro_steps=2))
+    try:
+        raise ValueError
+    except ValueError:
+        for batch in job.batches if resumable else ROWS:
+            job.train(*batch)
+            if not resumable:
+                job.state.count_delivered()
+            job.manager.step(job.state)
+            job.manager.wait()
+    assert job.committed()[-2:] == [6, 8]
+    job.manager.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+def test_step_in_an_except_block_puts_the_save_off_to_the_next_one(tmp_path, kind):
+    """As where memory ran out, and the batch is trained in another way."""
+    saved = []
+    saving = ck.Saving(when_busy="wait", on_save=lambda report: saved.append(report.progress.batches_delivered))
+    job = Job(tmp_path, kind, save=ck.SaveEvery(micro_steps=1), saving=saving)
+    for number, batch in enumerate(job.batches):
+        try:
+            if number == 3:
+                raise MemoryError
+            job.train(*batch)
+        except MemoryError:
+            job.train(*batch)
+            job.manager.step(job.state)
+        else:
+            job.manager.step(job.state)
+        job.manager.wait()
+    assert (4 in saved, 5 in saved) == (False, True)
+    job.manager.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+@pytest.mark.parametrize("resumable", [True, False])
+def test_end_of_the_data_is_no_error(tmp_path, kind, resumable):
+    job = Job(tmp_path, kind, resumable=resumable)
+    batches = iter(job.batches if resumable else ROWS)
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            job.manager.save_final(job.state)
+            break
+        job.train(*batch)
+        if not resumable:
+            job.state.count_delivered()
+        job.manager.step(job.state)
+    assert job.committed() == [8]
+    job.manager.close()
+
+
+def test_training_within_a_handler_of_a_signal_is_saved(tmp_path, handled):
+    job = []
+
+    def main(number, frame):
+        job.append(Job(tmp_path, save=ck.SaveEvery(micro_steps=1)))
+        for batch in job[0].batches:
+            job[0].train(*batch)
+            job[0].manager.step(job[0].state)
+            job[0].manager.wait()
+
+    handled(main)
+    signal.raise_signal(signal.SIGUSR2)
+    assert job[0].committed()[-2:] == [7, 8]
+    job[0].manager.close()
+
+
+def test_handler_that_resets_its_signal_saves_no_batch_by_half(tmp_path, handled):
+    job = Job(tmp_path)
+    refused = []
+
+    def on_signal(number, frame):
+        signal.signal(number, signal.SIG_IGN)
+        with pytest.raises(ResumeError, match=UNDONE) as error:
+            job.manager.save(job.state)
+        refused.append(error)
+
+    handled(on_signal)
+    for number, batch in enumerate(job.batches):
+        job.train(*batch, (lambda: signal.raise_signal(signal.SIGUSR2)) if number == 3 else lambda: None)
+        job.manager.step(job.state)
+    assert len(refused) == 1
+    job.manager.close()
