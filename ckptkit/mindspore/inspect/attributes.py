@@ -169,6 +169,8 @@ def _attribute(owner: Any, name: str) -> Any:
     if found is UNKNOWN:
         # An nn.Cell keeps its cells and parameters in separate dicts.
         beside = [one for one in (own.get("_cells"), own.get("_params")) if isinstance(one, dict)]
+        if isinstance(owner, dict) and in_class(type(owner), "__getattr__") is not UNKNOWN:  # its items are attributes
+            beside.append(owner)
         return next((dict.get(one, name) for one in beside if dict.__contains__(one, name)), UNKNOWN)
     if issubclass(type(owner), type):
         if isinstance(found, classmethod):

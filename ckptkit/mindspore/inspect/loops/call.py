@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor, load_checkpoint, nn, save_checkpoint
 
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, below
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, below, is_users, variables_in
 from ckptkit.mindspore.inspect.bytecode import functions_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
@@ -51,6 +51,8 @@ _SAME_ITEMS = (list, tuple, sorted, reversed, iter, filter, copy.copy, set, froz
 _SOME_ITEMS = ("choices", "sample", "permutation", "permuted")
 _ONE_ITEM = (next, heapq.heappop, heapq.heapreplace, heapq.heappushpop)
 _GIVES_ITSELF = ("set_train", "set_grad", "to_float", "recompute", "add_flags")  # methods of cells
+_LOADS = (np.load, np.loadtxt, np.genfromtxt, load_checkpoint)
+_SAVES, _SAVES_SECOND = (np.save, np.savez, np.savez_compressed, np.savetxt), (save_checkpoint,)
 _READS, _WRITES = ("read_text", "read_bytes"), ("write_text", "write_bytes")  # methods of paths
 _OWN_ITEM = ("get", "setdefault", "get_nowait", "pop", "popleft")  # methods that give an item of their container
 
@@ -195,6 +197,14 @@ def item_or_view(call: Call, sources: Sources) -> Value:
     return Value(owner.target, sources, place=owner.place) if is_view else Value(UNKNOWN, sources)
 
 
+def is_constant(function: Any) -> bool:
+    """Return whether a function of the user's names nothing outside of itself but modules of libraries."""
+    if type(function) is not types.FunctionType:
+        return False
+    named = [function.__globals__.get(name) for name in variables_in(function.__code__)]
+    return all(isinstance(one, types.ModuleType) and not is_users(one.__name__) for one in named)
+
+
 def file_of(call: Call) -> tuple[str, bool]:
     """Return the expression for the file that a call opens, reads or writes, and whether it writes; "" for no file."""
     function, mode = call.called.target, [*call.given[1:2], call.named.get("mode")]
@@ -202,10 +212,15 @@ def file_of(call: Call) -> tuple[str, bool]:
         modes = [one.target for one in mode if one is not None]
         path = call.given[0].target
         shown = f"'{path}'" if isinstance(path, str) else ast.unparse(call.node.args[0])
-        return f"open({shown})", any(isinstance(one, str) and not one.startswith("r") for one in modes)
+        return f"file {shown}", any(isinstance(one, str) and not one.startswith("r") for one in modes)
+    for functions, at in ((_LOADS, 0), (_SAVES, 0), (_SAVES_SECOND, 1)):
+        if len(call.given) > at and any(function is one for one in functions):
+            path = call.given[at].target
+            shown = f"'{path}'" if isinstance(path, str) else ast.unparse(call.node.args[at])
+            return f"file {shown}", functions is not _LOADS
     is_path = isinstance(call.owner.target, pathlib.PurePath) and isinstance(call.node.func, ast.Attribute)
     if is_path and call.name in (*_READS, *_WRITES):
-        return f"open('{call.owner.target}')", call.name in _WRITES
+        return f"file '{call.owner.target}'", call.name in _WRITES
     return "", False
 
 

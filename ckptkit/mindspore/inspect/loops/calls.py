@@ -6,6 +6,7 @@ Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. 
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import functools
 import types
@@ -22,6 +23,7 @@ from ckptkit.mindspore.inspect.loops.call import (
     bind_fields,
     changes_stored,
     given_to,
+    is_constant,
     is_seeded,
     item_given,
     item_or_view,
@@ -230,6 +232,20 @@ class Calls:
         if type(method) is not types.FunctionType:
             return Value()
         return self.follow(types.MethodType(method, owner.target), given, {}, scope) or Value()
+
+    def missing(self, owner: Value, node: ast.Subscript, scope: Scope) -> Sources:
+        """Return what a dict gets that lacks the key, by `__missing__` or the factory of a `defaultdict`."""
+        one = owner.target
+        if not isinstance(one, dict):
+            return frozenset()
+        factory = one.default_factory if isinstance(one, collections.defaultdict) else None
+        if factory is None or isinstance(factory, type):
+            return self.special(owner, "__missing__", scope, Value()).sources
+        found = self.follow(factory, [], {}, scope) or Value(sources=frozenset((DATA,)))
+        if is_constant(factory) and not found.sources:
+            return frozenset()
+        self._reader.change(node.value, found.sources, scope)
+        return found.sources
 
     def made(self, node: ast.Call, made: Value, scope: Scope) -> None:
         """Follow the ``__init__`` of an object of the user's if the call of its class has made it."""

@@ -11,6 +11,7 @@ import builtins
 import contextvars
 import datetime
 import heapq
+import operator
 import os
 import random
 import re
@@ -52,7 +53,7 @@ RESETS = ("clear", "fill")  # methods after which nothing is left of what was th
 SEEDS = ("seed", "setstate")  # methods of a generator after which its first seed no longer matters
 # Functions that change their first argument. Generators and the modules of generators have `shuffle`, too.
 _FILLS = (
-    *(np.put, np.place, np.putmask, np.fill_diagonal),
+    *(operator.setitem, operator.delitem, np.put, np.place, np.putmask, np.fill_diagonal),
     *(bisect.insort_left, bisect.insort_right),
     *(heapq.heapify, heapq.heappop, heapq.heappush, heapq.heappushpop, heapq.heapreplace),
 )

@@ -148,8 +148,8 @@ class Expressions:
                 return Value(parts[0].target if is_one else UNKNOWN, together(parts))
 
     def _subscript(self, owner: Value, index: Value, node: ast.Subscript, scope: Scope) -> Value:
-        found = self.calls.special(owner, "__getitem__", scope, index)
-        sources = owner.sources | index.sources | found.sources | self._flow.asked(self._item(node, scope))
+        found, missing = self.calls.special(owner, "__getitem__", scope, index), self.calls.missing(owner, node, scope)
+        sources = owner.sources | index.sources | found.sources | missing | self._flow.asked(self._item(node, scope))
         if found.target is not UNKNOWN:
             return found._replace(sources=sources)
         at = node.slice.value if isinstance(node.slice, ast.Constant) else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from mindspore import nn
@@ -19,7 +19,7 @@ from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
-from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value, together
 
 NUMBER = "enumerate()"  # the name of its index
 BESIDE = "zip()"  # the name of what is zipped with batches
@@ -35,6 +35,12 @@ class CallReader(Protocol):
 
     def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Value:
         """Follow a special method of an object of the user's."""
+        ...
+
+    def follow(
+        self, target: Any, given: Sequence[Value], named: Mapping[str | None, Value], scope: Scope
+    ) -> Value | None:
+        """Read the called function of the user's; None if it is not the user's or has no source."""
         ...
 
 
@@ -84,7 +90,7 @@ class Iteration:
         counted = self._counted(call, scope)
         if counted is not None or type(over.target) is enumerate:
             return [self._numbered(counted, one, scope)]
-        zipped = self._zipped(call, one, scope)
+        zipped = self._zipped(call, one, scope) or self._mapped(call, scope)
         if zipped is not None:
             return [zipped]
         if over.target is UNKNOWN and 0 < len(over.items) <= FEW:
@@ -93,6 +99,8 @@ class Iteration:
 
     def element(self, over: Value, scope: Scope) -> Value:
         """Return one value for all that an iteration gives."""
+        if over.target is UNKNOWN and len(over.items) == 1:  # what items() of a dict gives
+            return over.items[0]
         made = self._reader.calls.special(over, "__iter__", scope)
         iterator = over if made.target is UNKNOWN else made
         sources = over.sources | made.sources | self._reader.calls.special(iterator, "__next__", scope).sources
@@ -149,6 +157,15 @@ class Iteration:
         if not saves:
             return Value(items=tuple(self.element(value, scope) for value in values))
         return Value(items=tuple(self._beside(*each, scope) for each in zip(call.args, values, strict=True)))
+
+    def _mapped(self, call: ast.expr, scope: Scope) -> Value | None:
+        """Return what a call of `map` gives, whose function each iteration calls; None for another expression."""
+        if not isinstance(call, ast.Call) or self._reader.value(call.func, scope).target is not map or not call.args:
+            return None
+        function, *values = [self._reader.value(each, scope) for each in call.args]
+        given = [self.element(value, scope) for value in values]
+        returned = self._reader.calls.follow(function.target, given, {}, scope)
+        return None if returned is None else returned._replace(sources=returned.sources | together(given))
 
     def _beside(self, node: ast.expr, value: Value, scope: Scope) -> Value:
         """Return what one argument of `zip` gives to a loop that saves."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import threading
 import types
 from collections import UserDict, UserList, deque
@@ -19,6 +20,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
 from mindspore.experimental.optim.lr_scheduler import LRScheduler
+from mindspore.train import Callback
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, read_by_construct
@@ -118,7 +120,10 @@ class Objects:
 
     def stores(self, owner: Any, name: str) -> bool:
         """Return whether checkpoints hold this attribute of the object."""
-        return self.is_known(owner) or (id(owner) in self._stored and name in self._stored[id(owner)].names)
+        if self.is_known(owner):
+            kind = self.class_with(owner, name)  # what its class holds is the class's
+            return kind is None or not isinstance(in_class(kind, name), _CONTAINERS)
+        return id(owner) in self._stored and name in self._stored[id(owner)].names
 
     def is_plain(self, one: Any) -> bool:
         """Return whether ``one`` is an object whose plain attributes no checkpoint holds: the user's, or any cell."""
@@ -202,7 +207,9 @@ class Objects:
 
     def has(self, owner: Any, name: str) -> bool:
         """Return whether ``owner`` is plain, and the attribute of that name is not what every cell has, or a buffer."""
-        if not self.is_plain(owner) or self.stores(owner, name):
+        if isinstance(owner, ms.Parameter):  # users keep values beside its own
+            return name not in dir(type(owner)) and name not in _of_parameters()
+        if self.stores(owner, name) or not (self.is_plain(owner) or self.is_known(owner)):
             return False
         return not isinstance(owner, nn.Cell) or name not in (*BARE, *(owner._buffers or ()), *_STORED)
 
@@ -296,6 +303,12 @@ class Objects:
         return self._places.get(place, ("", UNKNOWN))[0]
 
 
+@functools.cache
+def _of_parameters() -> frozenset[str]:
+    """Return the attributes that MindSpore gives a parameter."""
+    return frozenset(vars(ms.Parameter(np.zeros(1, np.float32))))
+
+
 def _whole(one: Any) -> Any:
     """Return the array that a view is a part of; any other object as it is."""
     while isinstance(one, np.ndarray) and isinstance(one.base, np.ndarray):
@@ -320,6 +333,8 @@ def _by_id(known: Iterable[Any]) -> dict[int, Any]:
             continue
         seen[id(one)] = one
         if not isinstance(one, (nn.Cell, np.ndarray)):
+            if isinstance(one, Callback) and not is_users(type(one).__module__):
+                continue  # the functions of the user's that it calls are in no checkpoint
             without = _NOT_IN_STATE_DICT if isinstance(one, LRScheduler) else ()
             waiting.extend(value for _, value in below(one, without))
     return seen

@@ -99,7 +99,7 @@ def find_in_steps_of_callbacks(
     """
     known = [*known]
     partly = {id(one.owner) for one in known if isinstance(one, Stored)}
-    told = [one for one in callbacks if id(one) not in partly]
+    told = [one for one in callbacks if id(one) not in partly and is_users(type(one).__module__)]
     objects = Objects(known, told, read_by_cells(cells))
     context = types.SimpleNamespace(original_args=arguments_of_callbacks(cells))
     steps = [*_of_metrics(metrics), *_of_callbacks(callbacks, context)]

@@ -126,8 +126,8 @@ def files_of_a_log_and_of_the_data(cell, batches, rate, restore):
 @pytest.mark.parametrize(
     ("loop", "where"),
     [
-        (history_in_a_file, ["open('log.jsonl')"]),
-        (best_in_a_file, ["open('best.txt')"]),
+        (history_in_a_file, ["file 'log.jsonl'"]),
+        (best_in_a_file, ["file 'best.txt'"]),
         (files_of_a_log_and_of_the_data, []),
     ],
     ids=lambda one: getattr(one, "__name__", ""),

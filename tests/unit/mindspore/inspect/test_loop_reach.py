@@ -10,7 +10,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import amp, nn, ops
-from mindspore.train import Callback
+from mindspore.train import Callback, LearningRateScheduler
 from test_loops import Training
 
 from ckptkit.mindspore.inspect import find_in_steps_of_callbacks
@@ -486,3 +486,151 @@ def test_what_a_callback_reaches_is_named(kind, where):
     )
     found = find_in_steps_of_callbacks([kind()], [], cells=[trained])
     assert [one.where for one in found] == [f"{kind.__name__}.on_train_step_end(): {one}" for one in where]
+
+
+class OfTheClass(Callback):
+    losses = []  # noqa: RUF012 - as users write it
+
+    def record(self, arguments):
+        self.losses.append(float(arguments.net_outputs))
+
+    def on_train_step_end(self, run_context):
+        self.record(run_context.original_args())
+        ops.assign(run_context.original_args().optimizer.learning_rate, ms.Tensor(0.1 / len(self.losses)))
+
+
+class Warm:
+    def __init__(self):
+        self.number = 0
+
+    def __call__(self, rate, step):
+        self.number += 1
+        return 0.1 * min(1.0, self.number / 10)
+
+
+@pytest.mark.parametrize(
+    ("callback", "where"),
+    [
+        (OfTheClass(), "OfTheClass.on_train_step_end(): self (OfTheClass)"),
+        (LearningRateScheduler(Warm()), "LearningRateScheduler: Warm: self (Warm)"),
+    ],
+)
+def test_what_a_callback_keeps_in_its_class_or_function_is_named(callback, where):
+    """Also if the checkpoints know the callback: they hold its own attributes at most."""
+    found = find_in_steps_of_callbacks([callback], [types.SimpleNamespace(others=[callback])])
+    assert [one.where for one in found] == [where]
+
+
+def vocabulary(cell, batches, rate, restore):
+    ids = collections.defaultdict(lambda: len(ids))
+    restore()
+    for x, y in batches:
+        cell(x / (1 + ids[float(x)]), y)
+
+
+def prototypes_made_on_demand(cell, batches, rate, restore):
+    prototypes = collections.defaultdict(lambda: np.random.normal(size=2))
+    restore()
+    for x, y in batches:
+        cell(x + prototypes[int(y)][0], y)
+
+
+class Noise(dict):
+    def __missing__(self, key):
+        self[key] = np.random.normal()
+        return self[key]
+
+
+def missing_items(cell, batches, rate, restore):
+    noise = Noise()
+    restore()
+    for x, y in batches:
+        cell(x + noise[int(y)], y)
+
+
+def tables_made_on_demand(cell, batches, rate, restore):
+    tables, counts = collections.defaultdict(lambda: np.ones(2)), collections.defaultdict(int)
+    restore()
+    for x, y in batches:
+        cell(x + tables[int(y)][0] + counts[int(y)], y)
+
+
+class Schedule:
+    def __init__(self):
+        self.number = 0
+
+    def __call__(self):
+        self.number += 1
+        return 1 / self.number
+
+
+def schedules_in_a_comprehension(cell, batches, rate, restore):
+    schedules = {"weight": Schedule()}
+    restore()
+    for x, y in batches:
+        values = {name: one() for name, one in schedules.items()}
+        cell(x * values["weight"], y)
+
+
+class Moment:
+    def __init__(self):
+        self.mean = 0.0
+
+
+def nested_targets(cell, batches, rate, restore):
+    table = {"a": Moment()}
+    restore()
+    for x, y in batches:
+        for (_, one), value in zip(table.items(), [float(x)], strict=True):
+            one.mean = 0.9 * one.mean + value
+        cell(x * table["a"].mean, y)
+
+
+def value_of_a_parameter(cell, batches, rate, restore):
+    for one in cell.network.trainable_params():
+        one.history = 1.0
+    restore()
+    for x, y in batches:
+        for one in cell.network.trainable_params():
+            one.history = 0.9 * one.history + 0.1
+        cell(x * cell.network.trainable_params()[0].history, y)
+
+
+class Options(dict):
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
+def nested_options(cell, batches, rate, restore):
+    options = Options(train=Options(scale=1.0))
+    restore()
+    for x, y in batches:
+        cell(x * options.train.scale, y)
+        options.train.scale *= 0.9
+
+
+def array_in_a_file(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        np.save("labels.npy", cell(x, y).asnumpy())
+        cell(x, ms.Tensor(np.load("labels.npy")))
+
+
+@pytest.mark.parametrize(
+    ("loop", "where"),
+    [
+        (vocabulary, ["ids"]),
+        (prototypes_made_on_demand, ["prototypes"]),
+        (missing_items, ["noise (Noise)"]),
+        (tables_made_on_demand, []),
+        (schedules_in_a_comprehension, ["one (Schedule)"]),
+        (nested_targets, ["one (Moment)"]),
+        (value_of_a_parameter, ["one (Parameter)"]),
+        (nested_options, ["options.train (Options)"]),
+        (array_in_a_file, ["file 'labels.npy'"]),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_is_kept_in_other_ways_is_named(loop, where):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    assert [one.where.removeprefix(f"{loop.__name__}(): ") for one in Training().found(loop)] == where
