@@ -8,6 +8,7 @@ Training thread only.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -25,7 +26,9 @@ from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.options import WhenBusy
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import DueSaves, Metrics, Scheduler, Services
-from ckptkit.snapshot.capture import Capturable, IncompleteStepError
+from ckptkit.snapshot import Capturable, IncompleteStepError
+
+_log = logging.getLogger("ckptkit")
 
 
 class ActiveRun:
@@ -210,7 +213,8 @@ class ActiveRun:
         except IncompleteStepError:
             if not self.services.rank_sync.is_alone:
                 raise
-            return None  # step() was called while an error was being handled: the next one saves
+            _log.info("step() was called while an error or a signal was being handled: the save waits for the next one")
+            return None
 
     def _look(self, state: Capturable, metrics: Metrics) -> None:
         if self._hooks is not None:

@@ -40,12 +40,12 @@ _CODE = (types.FunctionType, types.MethodType, functools.partial)
 _PLAIN = (dict, types.SimpleNamespace, argparse.Namespace)
 
 
-def arrays_of(
+def start_values_of(
     cells: Iterable[nn.Cell], variables: Iterable[tuple[str, object]], named: Iterable[object] = ()
 ) -> dict[str, str]:
-    """Return the digests of arrays and tensors, and of lists of numbers or texts, by the expressions for them.
+    """Return the digests of arrays, tensors, numbers and lists of numbers or texts, by the expressions for them.
 
-    So are the digests of single numbers, of the running code and of what it leads to; see `is_number`.
+    Single numbers are those of the running code and of what it leads to; `is_number` tells their digests.
 
     Args:
         cells: Cells of the training; those inside of them are read, too.
@@ -68,7 +68,7 @@ def is_number(digest: str) -> bool:
 
 
 def variable_of(expression: str) -> str:
-    """Return the last variable, attribute or item in an expression of `arrays_of`."""
+    """Return the last variable, attribute or item in an expression of `start_values_of`."""
     found = re.search(r"\w+(\[[^]]*\])?$", expression)
     return found.group() if found is not None else expression
 

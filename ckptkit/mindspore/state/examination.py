@@ -23,7 +23,6 @@ from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.inspect import (
     Finding,
-    arrays_of,
     constants_in_callbacks,
     constants_in_loops,
     differ,
@@ -36,6 +35,7 @@ from ckptkit.mindspore.inspect import (
     left_out,
     loop_variables,
     read_here,
+    start_values_of,
     used_in_loops,
     variable_of,
 )
@@ -178,9 +178,9 @@ class Examination:
     def arrays(self) -> dict[str, str]:
         """Return digests of the arrays that the script has made, and that no checkpoint holds."""
         variables = () if self._sources.by_model() else loop_variables()
-        return arrays_of(self._sources.every_cell(), variables, self._sources.objects())
+        return start_values_of(self._sources.every_cell(), variables, self._sources.objects())
 
-    def judge_arrays(self, begun_with: Mapping[str, str]) -> None:
+    def judge_start_values(self, begun_with: Mapping[str, str]) -> None:
         """Report arrays that are not those with which the run began; ResumeError if ``strict`` refuses it."""
         now = self.arrays() if begun_with else {}
         other = sorted(name for name, digest in begun_with.items() if differ(now.get(name, digest), digest))

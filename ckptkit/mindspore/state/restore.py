@@ -78,7 +78,7 @@ class Restore:
         left = sources.counting.check(contents, state["train"], worlds if self._elastic else None)
         self._examination.judge()
         if worlds.before == worlds.now:
-            self._examination.judge_arrays(state["train"]["arrays"] or {})
+            self._examination.judge_start_values(state["train"]["arrays"] or {})
             sources.arrays = state["train"]["arrays"] or {}
         else:  # what ranks have of their own is another rank's now
             sources.arrays = self._examination.arrays()

@@ -12,7 +12,8 @@ an event loop. Of a loop that takes its batches from elsewhere than `ckptkit.dat
 begins: a save that an error or a signal brings is refused or doubted wherever it comes, and of others nothing is seen.
 
 An error counts while it is being handled (``except``, ``finally``, ``with``), unless it is older than the batch, or
-ends an iteration. A signal counts while its handler in Python runs. Main thread only, except for `judge`.
+ends an iteration. A signal counts while its handler in Python runs. A save from another thread is judged by its place
+alone; all else is for the main thread only.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ _SOME_ITEMS = ("choices", "sample", "permutation", "permuted")
 _ONE_ITEM = (next, heapq.heappop, heapq.heapreplace, heapq.heappushpop)
 _GIVES_ITSELF = ("set_train", "set_grad", "to_float", "recompute", "add_flags")  # methods of cells
 _LOADS = (np.load, np.loadtxt, np.genfromtxt, load_checkpoint)
-_SAVES, _SAVES_SECOND = (np.save, np.savez, np.savez_compressed, np.savetxt), (save_checkpoint,)
+_SAVES = (np.save, np.savez, np.savez_compressed, np.savetxt)  # to the first argument
+_KEEPS = (save_checkpoint,)  # to the second
 _READS, _WRITES = ("read_text", "read_bytes"), ("write_text", "write_bytes")  # methods of paths
 _OWN_ITEM = ("get", "setdefault", "get_nowait", "pop", "popleft")  # methods that give an item of their container
 
@@ -207,17 +208,12 @@ def is_constant(function: Any) -> bool:
 
 def file_of(call: Call) -> tuple[str, bool]:
     """Return the expression for the file that a call opens, reads or writes, and whether it writes; "" for no file."""
-    function, mode = call.called.target, [*call.given[1:2], call.named.get("mode")]
-    if function is open and call.given:
-        modes = [one.target for one in mode if one is not None]
-        path = call.given[0].target
-        shown = f"'{path}'" if isinstance(path, str) else ast.unparse(call.node.args[0])
-        return f"file {shown}", any(isinstance(one, str) and not one.startswith("r") for one in modes)
-    for functions, at in ((_LOADS, 0), (_SAVES, 0), (_SAVES_SECOND, 1)):
-        if len(call.given) > at and any(function is one for one in functions):
+    modes = [one.target for one in (*call.given[1:2], call.named.get("mode")) if one is not None]
+    is_changed = any(isinstance(one, str) and not one.startswith("r") for one in modes)
+    for functions, at, is_written in ((open,), 0, is_changed), (_LOADS, 0, False), (_SAVES, 0, True), (_KEEPS, 1, True):
+        if len(call.given) > at and any(call.called.target is one for one in functions):
             path = call.given[at].target
-            shown = f"'{path}'" if isinstance(path, str) else ast.unparse(call.node.args[at])
-            return f"file {shown}", functions is not _LOADS
+            return f"file {repr(path) if isinstance(path, str) else ast.unparse(call.node.args[at])}", is_written
     is_path = isinstance(call.owner.target, pathlib.PurePath) and isinstance(call.node.func, ast.Attribute)
     if is_path and call.name in (*_READS, *_WRITES):
         return f"file '{call.owner.target}'", call.name in _WRITES

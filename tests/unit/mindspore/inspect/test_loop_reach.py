@@ -616,6 +616,14 @@ def array_in_a_file(cell, batches, rate, restore):
         cell(x, ms.Tensor(np.load("labels.npy")))
 
 
+def weights_in_a_file(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        ms.save_checkpoint(cell.network, "last.ckpt")
+        before = ms.load_checkpoint("last.ckpt")
+        cell(x * before["weight"].mean(), y)
+
+
 @pytest.mark.parametrize(
     ("loop", "where"),
     [
@@ -628,6 +636,7 @@ def array_in_a_file(cell, batches, rate, restore):
         (value_of_a_parameter, ["one (Parameter)"]),
         (nested_options, ["options.train (Options)"]),
         (array_in_a_file, ["file 'labels.npy'"]),
+        (weights_in_a_file, ["file 'last.ckpt'"]),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )

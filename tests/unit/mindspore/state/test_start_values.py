@@ -14,7 +14,7 @@ from support.training import adam, begin_process, checkpoints, pipeline
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.inspect import arrays_of, differ
+from ckptkit.mindspore.inspect import differ, start_values_of
 
 SAID = "not the values with which the run began"
 
@@ -84,7 +84,7 @@ def test_values_that_are_large_or_odd_cost_nothing():
     nested = [1, 2]
     for _ in range(30):
         nested = [nested, nested]
-    found = arrays_of([], {"window": window, "loop": loop, "nested": nested, "digits": [1, 10**5000]}.items())
+    found = start_values_of([], {"window": window, "loop": loop, "nested": nested, "digits": [1, 10**5000]}.items())
     assert found.keys() == {"window"}
 
 
@@ -104,11 +104,11 @@ def test_what_is_compared():
         "parameter": ms.Parameter(np.ones(3, np.float32)),
         "large tensor": ms.Tensor(np.zeros(1 << 20, np.float32)),
     }
-    found = arrays_of([], values.items())
+    found = start_values_of([], values.items())
     assert found.keys() == {"number", "order", "pairs", "large", "names"}
     order.reverse()
     values["large"][0, 0] = 1
-    again = arrays_of([], values.items())
+    again = start_values_of([], values.items())
     assert {name for name, digest in again.items() if digest != found[name]} == {"order", "large"}
 
 
@@ -133,7 +133,7 @@ def test_what_called_functions_and_objects_hold_is_compared():
     scale = [0.5, 2.0]
     gradient = ms.grad(weighted)
     held, named = Holder(np.ones(2)), Holder(np.ones(2))
-    found = arrays_of([], [("gradient", gradient), ("held", held), ("named", named)], [named])
+    found = start_values_of([], [("gradient", gradient), ("held", held), ("named", named)], [named])
     assert {name.rpartition(".")[2] for name in found} == {"TABLE", "scale", "values"}
     assert len(found) == 3
 
@@ -142,13 +142,13 @@ def test_order_of_texts_is_compared():
     """Of a set, the order changes with every process; another text is other data, which is compared elsewhere."""
 
     def differing(one, other):
-        return differ(arrays_of([], [("it", one)])["it"], arrays_of([], [("it", other)])["it"])
+        return differ(start_values_of([], [("it", one)])["it"], start_values_of([], [("it", other)])["it"])
 
     assert differing(["a", "b", "c"], ["b", "a", "c"])
     assert differing({"a": 0, "b": 1}, {"b": 0, "a": 1})
     assert not differing(["a", "b", "c"], ["a", "b", "c"])
     assert not differing(["a", "b", "c"], ["b", "a", "d"])
-    assert not {"it", "mixed"} & arrays_of([], [("it", {"a": 1, "b": 5}), ("mixed", ["a", 1])]).keys()
+    assert not {"it", "mixed"} & start_values_of([], [("it", {"a": 1, "b": 5}), ("mixed", ["a", 1])]).keys()
 
 
 class Options:

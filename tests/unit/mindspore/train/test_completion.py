@@ -331,8 +331,9 @@ def test_training_in_an_except_block_is_saved(tmp_path, kind, resumable):
 
 
 @pytest.mark.parametrize("kind", ["own", "stock"])
-def test_step_in_an_except_block_puts_the_save_off_to_the_next_one(tmp_path, kind):
+def test_step_in_an_except_block_puts_the_save_off_to_the_next_one(tmp_path, kind, caplog):
     """As where memory ran out, and the batch is trained in another way."""
+    caplog.set_level("INFO", "ckptkit")
     saved = []
     saving = ck.Saving(when_busy="wait", on_save=lambda report: saved.append(report.progress.batches_delivered))
     job = Job(tmp_path, kind, save=ck.SaveEvery(micro_steps=1), saving=saving)
@@ -348,6 +349,7 @@ def test_step_in_an_except_block_puts_the_save_off_to_the_next_one(tmp_path, kin
             job.manager.step(job.state)
         job.manager.wait()
     assert (4 in saved, 5 in saved) == (False, True)
+    assert caplog.text.count("the save waits for the next one") == 1
     job.manager.close()
 
 
