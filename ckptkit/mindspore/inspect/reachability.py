@@ -19,7 +19,7 @@ from mindspore import nn
 from ckptkit.manager.hooks import Unseen
 from ckptkit.mindspore.inspect.attributes import below, is_users
 from ckptkit.mindspore.inspect.carried_attributes import BARE
-from ckptkit.mindspore.inspect.value_digest import arrays_in, digest_of_value, in_words, is_plain, tensors_in
+from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value, in_words, is_plain, tensors_in
 
 _MAX_DEPTH = 5
 _MAX_FOUND = 1000  # per walk, so that a large network does not hide what comes after it

@@ -16,7 +16,7 @@ from mindspore import nn
 from ckptkit.manager.hooks import Suspect, Unseen
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames, variables_ahead
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
-from ckptkit.mindspore.inspect.value_digest import digest_of_value, is_plain
+from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
 from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources

@@ -18,7 +18,7 @@ from mindspore.train import Callback
 from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.inspect.value_digest import digest_of_value
+from ckptkit.mindspore.inspect.values.digest import digest_of_value
 from ckptkit.mindspore.parameters.half_restored import clear_half_restored, mark_half_restored
 from ckptkit.mindspore.rng import restore_rng
 from ckptkit.mindspore.state.compatibility import check_data, check_leaves, check_mode, check_stateful, some

@@ -14,7 +14,7 @@ from mindspore.train import Callback
 from support.training import Mlp, begin_process, each_mode
 
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
-from ckptkit.mindspore.inspect.value_digest import digest_of_value, in_words, is_plain
+from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.observe import StateObserver
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
