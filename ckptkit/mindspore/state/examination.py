@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import mindspore as ms
@@ -22,7 +22,9 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.inspect import (
+    ChangedValues,
     Finding,
+    Root,
     constants_in_callbacks,
     constants_in_loops,
     differ,
@@ -35,13 +37,17 @@ from ckptkit.mindspore.inspect import (
     left_out,
     loop_variables,
     read_here,
+    roots_of_loops,
     start_values_of,
     used_in_loops,
     variable_of,
 )
+from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
+from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import ParameterHolder
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import mode_in_force
 
@@ -65,6 +71,10 @@ class Examination:
         self._restored_at: Lines = {}
         self._unreadable = False
         self._told_of_buffers = False
+        self._changes = ChangedValues()
+        self._callbacks: list[object] = []
+        self._has_steps = False
+        self._has_saved = False
 
     def findings(self, since: Lines | None = None) -> tuple[Finding, ...]:
         """Return what is found in the present mode.
@@ -83,7 +93,7 @@ class Examination:
         # Where `Model` trains, the code after the running line is not part of the training loop.
         variables = itertools.chain(given, () if sources.by_model() else loop_variables())
         cells = sources.every_cell()
-        steps = find_in_steps_of_cells(cells, sources.known())
+        steps = find_in_steps_of_cells(cells, sources.known(), self._changes.written)
         found = (*find(cells, pipeline, named=named, variables=variables), *steps, *left)
         if sources.by_model():
             return found
@@ -101,6 +111,7 @@ class Examination:
                 hooks=hooks_of(trained),
                 data=read_here(again),
                 cells=trained,
+                written=self._changes.written,
             ),
         )
 
@@ -146,11 +157,14 @@ class Examination:
         """Report what they do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""
         cells = self._sources.every_cell()
         known, data = self._sources.known(), self._read_again()
+        self._callbacks = [*callbacks, *metrics]
         self._report(
             self._examined(
                 lambda: (
                     *(constants_in_callbacks(callbacks, cells) if mode_in_force() == "GRAPH" else ()),
-                    *find_in_steps_of_callbacks(callbacks, known, read_here(data), cells, metrics),
+                    *find_in_steps_of_callbacks(
+                        callbacks, known, read_here(data), cells, metrics=metrics, written=self._changes.written
+                    ),
                 )
             )
         )
@@ -158,8 +172,11 @@ class Examination:
     def judge_buffers(self, leaves: Sequence[Leaf]) -> None:
         """Report once that training changes buffers of which a graph has copies; ResumeError if ``strict`` refuses it.
 
-        ``leaves`` were taken just now.
+        ``leaves`` were taken just now. For a loop that only saves, do the same as `end_step`.
         """
+        if not self._has_steps:
+            self._look()
+        self._has_saved = True
         if self._told_of_buffers or ms.get_context("mode") != ms.GRAPH_MODE:
             return
         changed = self._sources.parameters.changed_buffers(leaves)
@@ -174,6 +191,41 @@ class Examination:
             raise ResumeError(f"strict=True refuses what cannot be resumed exactly: {why}, or allow it: strict=False")
         _log.warning("A resumed run may not be bit-exact: %s", why)
         self._told_of_buffers = True
+
+    def end_step(self) -> None:
+        """Report what training has changed although no code that was read changes it; call after each micro-step.
+
+        Raises:
+            ResumeError: If ``strict`` refuses it. Nothing is refused any more once something has been saved.
+        """
+        self._has_steps = True
+        self._look()
+
+    def _look(self) -> None:
+        if not self._changes.is_due():
+            return
+        known = [*self._sources.known(), *self._reported_callbacks()]
+        changed = self._examined(lambda: self._changes.look(self._roots(), known), may_refuse=not self._has_saved)
+        if changed:
+            doubt = (
+                f"{some(changed)}: training changes this in code that could not be read, and no checkpoint has it. If "
+                "training depends on it, set it from what restore() returns, or give an object that holds it by name, "
+                "with state_dict() and load_state_dict()"
+            )
+            self.judge_doubt(doubt, may_refuse=not self._has_saved)
+
+    def _reported_callbacks(self) -> Iterator[Any]:
+        """Yield the callbacks whose state is stored or reported by themselves."""
+        for one in self._sources.stateful.values():
+            if isinstance(one, OtherCallbacks):
+                yield from one.reported
+
+    def _roots(self) -> Iterator[Root]:
+        if not self._sources.by_model():
+            yield from roots_of_loops()
+        yield from (Root(type(one).__name__, one, None, id(one)) for one in self._callbacks)
+        found = {id(one.cell): one for cell in self._sources.every_cell() for one in cells_of(cell)}
+        yield from (Root(place_of(one), one.cell, None, at) for at, one in found.items())
 
     def arrays(self) -> dict[str, str]:
         """Return digests of the arrays that the script has made, and that no checkpoint holds."""
@@ -199,18 +251,18 @@ class Examination:
         hooks = hooks_of(self._sources.every_cell())
         return self._examined(lambda: tuple(used_in_loops(names, self._sources.known(), hooks)))
 
-    def judge_doubt(self, doubt: str | None) -> None:
-        """Report ``doubt``, if there is one; ResumeError if ``strict`` refuses it."""
-        if doubt is not None and self._strict:
+    def judge_doubt(self, doubt: str | None, *, may_refuse: bool = True) -> None:
+        """Report ``doubt``, if there is one; ResumeError if ``strict`` refuses it and that ``may_refuse``."""
+        if doubt is not None and self._strict and may_refuse:
             raise ResumeError(doubt)
         if doubt is not None:
             _log.warning("The resumed run may not be bit-exact. %s", doubt)
 
-    def _examined(self, find_all: Callable[[], tuple[_Found, ...]]) -> tuple[_Found, ...]:
+    def _examined(self, find_all: Callable[[], tuple[_Found, ...]], *, may_refuse: bool = True) -> tuple[_Found, ...]:
         try:
             return find_all()
         except Exception as error:  # the examined code is arbitrary; failing to read it must not stop a training
-            if self._strict:
+            if self._strict and may_refuse:
                 raise ResumeError(
                     "strict=True, but the code of this training could not be examined, so it is unknown whether it "
                     f"resumes exactly: {error!r}. Change what was read there, or allow it with strict=False"

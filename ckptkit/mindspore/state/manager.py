@@ -84,10 +84,9 @@ class StateManager:
     Raises:
         TypeError: If a stateful object has neither the two methods nor a parameter, a cell is not an `nn.Cell`,
             ``cycle`` is not a `CycleAdapter`, or ``placement`` gives something else.
-        ValueError: If an `AccumulationTrainCell` besides the first one, among the cells or inside them, has no name;
-            ``placement`` cuts parameters of an `AccumulationTrainCell` in a job of many ranks; an option has an unknown
-            value; a box does not fit its parameter; ``cycle`` is given with an `AccumulationTrainCell`, which counts
-            for itself; or ``augmentation`` is given with a `ckptkit.data.resumable`.
+        ValueError: If an `AccumulationTrainCell` besides the first one, among the cells or inside them, has no name,
+            or is given with ``cycle``; ``placement`` cuts parameters of one in a job of many ranks; an option has an
+            unknown value; a box does not fit its parameter; or ``augmentation`` is given with a `resumable`.
         StateMismatchError: If parameters or buffers of two cells have one name, or ``frozen`` names no parameter, one
             that no network has, or one that an optimizer updates.
     """
@@ -242,6 +241,7 @@ class StateManager:
     def complete_step(self) -> Progress:
         """Return the same as `progress`, and note that the last batch has been trained."""
         self._sources.counting.complete_step()
+        self._examination.end_step()
         return self.progress()
 
     def capture(self) -> Capture:

@@ -19,6 +19,7 @@ from mindspore import nn
 from mindspore.train import Callback, EarlyStopping, History, ReduceLROnPlateau
 
 from ckptkit.core.tensors import leaf_of
+from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import assigned_in_methods
 from ckptkit.mindspore.parameters.apply import tensor_of
 from ckptkit.mindspore.state.holders import Stateful, fits
@@ -45,11 +46,13 @@ class OtherCallbacks:
 
     Attributes:
         others: The callbacks of this training whose state is not stored here.
+        reported: All of them, with the names of what is stored here or has been warned of.
     """
 
     def __init__(self) -> None:
         self._adapted: dict[str, Callback] = {}
         self.others: list[Callback] = []
+        self.reported: list[Stored] = []
         self._loaded: Mapping[str, Any] | None = None
 
     def bind(
@@ -68,6 +71,7 @@ class OtherCallbacks:
             is_idle: Whether a callback can have no effect on training.
         """
         self._adapted = {}
+        self.reported = []
         self.others = [one for one in callbacks if _adapted_kind(one) is None]
         for callback in callbacks:
             kind = _adapted_kind(callback)
@@ -77,6 +81,7 @@ class OtherCallbacks:
             kept = [] if any(callback is one for one in given) else _kept(callback, stored)
             if not any(callback is one for one in given) and not is_idle(callback):
                 kept += _late(callback)
+            self.reported.append(Stored(callback, frozenset((*(_FIELDS[kind] if kind is not None else ()), *kept))))
             if kept:
                 shown = [*kept[:_MOST_NAMES], *["..."] * (len(kept) > _MOST_NAMES)]
                 _log.warning(

@@ -22,7 +22,7 @@ from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.per_step import read_by_cells, read_data
 from ckptkit.mindspore.inspect.loops.report import passes, reported
-from ckptkit.mindspore.inspect.loops.scope import Running, Scope
+from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope
 from ckptkit.mindspore.inspect.loops.source import ahead, body_of
 from ckptkit.mindspore.inspect.loops.statements import Statements
 
@@ -35,6 +35,7 @@ def find_in_loops(
     hooks: Sequence[Any] = (),
     data: Sequence[Any] = (),
     cells: Iterable[nn.Cell] = (),
+    written: set[Place] | None = None,
 ) -> Iterator[Finding]:
     """Yield the findings of the loops ahead in the running functions.
 
@@ -46,10 +47,13 @@ def find_in_loops(
         hooks: Functions that calls of the trained cells also run.
         data: What `read_here` returns of the data that a checkpoint positions by reading them again.
         cells: What is trained.
+        written: Gets the places that the code writes.
     """
     flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
     statements = _read(flow, objects, since, hooks)
     fed = read_data(data, flow, statements)
+    if written is not None:
+        written |= objects.written(flow.writes, statements.taken)
     yield from reported(flow, objects, statements, is_placed=is_placed, fed=fed)
 
 

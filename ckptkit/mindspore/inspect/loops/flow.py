@@ -43,6 +43,7 @@ class Flow:
         compiled: The places that compiled functions read.
         steering: The places that training depends on, in the order in which they were found.
         used: The watched names of which values are made that training gets.
+        writes: The places that loops and the code of the data write.
 
     Args:
         watched: Names of variables, attributes and items of which it is asked whether training uses their values;
@@ -52,6 +53,7 @@ class Flow:
     def __init__(self, watched: Collection[str] = ()) -> None:
         self._watched = watched
         self.used: set[str] = set()
+        self.writes: set[Place] = set()
         self._control: Sources = frozenset()
         self.effects = 0
         self._is_quiet = False
@@ -140,6 +142,8 @@ class Flow:
 
     def write(self, place: Place, sources: Sources, scope: Scope, *, whole: bool) -> None:
         """Record a write of a place: all of it (``whole``) or a part."""
+        if self._iterations or self._is_feeding:
+            self.writes.add(place)
         if self.is_looping():
             self.changed[place] = None
         for one in self._iterations:

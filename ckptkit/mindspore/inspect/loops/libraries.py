@@ -66,6 +66,11 @@ class Libraries:
         return objects or isinstance(one, (*_OF_A_TRAINING, types.SimpleNamespace))
 
 
+def is_installed(module: types.ModuleType | None) -> bool:
+    """Return whether a module is one of an installed library."""
+    return module is not None and _is_installed(str(vars(module).get("__file__") or ""))
+
+
 def _package(module: Mapping[str, Any]) -> str:
     return str(module.get("__package__") or module.get("__name__")).partition(".")[0]
 

@@ -242,6 +242,17 @@ class Objects:
         kinds = (one for one in type(owner).__mro__ if name in vars(one))
         return next((one for one in kinds if is_users(one.__module__)), None)
 
+    def written(self, writes: Iterable[Place], taken: Iterable[int]) -> set[Place]:
+        """Return those of ``writes`` that are in existing objects, and the contents of what is changed in place.
+
+        Args:
+            writes: Places.
+            taken: The ids of iterators and generators from which the code takes.
+        """
+        stand_ins = {id(one) for one in self._stand_ins.values()}
+        places = {*writes, *(Place(at, ITEMS) for at in (*self.in_place, *taken))}
+        return {place for place in places if place.within not in stand_ins}
+
     def contents(self, owner: Any, path: str) -> Place | None:
         """Return the place of what an object of the user's holds as a list, a set or a dict; None if it is none."""
         if not isinstance(owner, (list, dict, set, deque, UserDict, UserList)) or not self.is_plain(owner):

@@ -61,12 +61,15 @@ class _Step:
     loop: ast.AST = field(default_factory=ast.Pass)
 
 
-def find_in_steps_of_cells(cells: Iterable[nn.Cell], known: Iterable[Any]) -> Iterator[Finding]:
+def find_in_steps_of_cells(
+    cells: Iterable[nn.Cell], known: Iterable[Any], written: set[Place] | None = None
+) -> Iterator[Finding]:
     """Yield the findings of the code that cells call.
 
     Args:
         cells: What is trained: one cell, or network and optimizer.
         known: Objects that checkpoints hold by name. Nothing below them is reported.
+        written: Gets the places that the code writes.
     """
     found = {id(one.cell): one for root in cells for one in cells_of(root)}
     told = {
@@ -76,9 +79,8 @@ def find_in_steps_of_cells(cells: Iterable[nn.Cell], known: Iterable[Any]) -> It
         for name, value in carried(one.cell, method)
     }
     steps = steps_of_cells([(place_of(one), one.cell) for one in found.values()])
-    yield from _found(
-        steps, Objects([*known, *(one for one in told.values() if isinstance(one, GENERATORS))]), told=told
-    )
+    objects = Objects([*known, *(one for one in told.values() if isinstance(one, GENERATORS))])
+    yield from _found(steps, objects, told=told, written=written)
 
 
 def find_in_steps_of_callbacks(
@@ -86,7 +88,9 @@ def find_in_steps_of_callbacks(
     known: Iterable[Any],
     data: Sequence[Any] = (),
     cells: Sequence[nn.Cell] = (),
+    *,
     metrics: Iterable[object] = (),
+    written: set[Place] | None = None,
 ) -> Iterator[Finding]:
     """Yield the findings of the code that callbacks and metrics call.
 
@@ -96,6 +100,7 @@ def find_in_steps_of_callbacks(
         data: What `read_here` returns of the data.
         cells: What is trained, the train network first.
         metrics: Those that ``Model.fit`` clears, updates and evaluates after an epoch.
+        written: Gets the places that the code writes.
     """
     known = [*known]
     partly = {id(one.owner) for one in known if isinstance(one, Stored)}
@@ -103,7 +108,7 @@ def find_in_steps_of_callbacks(
     objects = Objects(known, told, read_by_cells(cells))
     context = types.SimpleNamespace(original_args=arguments_of_callbacks(cells))
     steps = [*_of_metrics(metrics), *_of_callbacks(callbacks, context)]
-    yield from _found(steps, objects, draws=True, data=data)
+    yield from _found(steps, objects, draws=True, data=data, written=written)
 
 
 def read_by_cells(cells: Iterable[nn.Cell]) -> frozenset[Place]:
@@ -151,6 +156,7 @@ def _found(
     draws: bool = False,
     told: Collection[Place] = (),
     data: Sequence[Any] = (),
+    written: set[Place] | None = None,
 ) -> Iterator[Finding]:
     flow = Flow()
     statements = Statements(flow, objects, Libraries([]), {})
@@ -160,6 +166,8 @@ def _found(
         for step in steps:
             left -= _read(step, flow, objects, statements, min(left, _MOST_OF_ONE))
     fed = read_data(data, flow, statements)
+    if written is not None:
+        written |= {*told, *objects.written(flow.writes, statements.taken)}
     yield from reported(flow, objects, statements, per_step=True, draws=draws, without=told, fed=fed)
 
 

@@ -262,6 +262,7 @@ class Statements:
                 self._expressions.store(target, value, scope)
             else:
                 self._cache.filled |= places
+                self._flow.writes |= places
             if isinstance(target, ast.Name) and isinstance(one.value, ast.Call):
                 self._expressions.calls.made(one.value, scope.value(target.id), scope)
 

@@ -1,0 +1,322 @@
+"""Finds values that a training changes although no code that was read changes them.
+
+Code that is read tells what it changes. What it cannot tell is changed by code that nobody read: methods of the
+standard library's objects, iterators, partial functions, code without source.
+
+Guarantees: reads existing objects, of user classes, of Python's containers and of a few classes of its library; runs no
+user code. Of large containers and arrays, a part is compared. Objects of installed libraries, files and threads are not
+looked into. Another thread may change what is read: such a container is left out. Main thread only.
+"""
+
+from __future__ import annotations
+
+import collections
+import configparser
+import contextvars
+import dis
+import enum
+import functools
+import itertools
+import operator
+import queue
+import random
+import re
+import sys
+import threading
+import types
+import warnings
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import mindspore as ms
+import numpy as np
+import xxhash
+from mindspore import nn
+from mindspore.train import Callback
+
+from ckptkit.mindspore.inspect.attributes import attributes_of, is_users, names_in, own_attributes, variables_in
+from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS
+from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames, variables_ahead
+from ckptkit.mindspore.inspect.loops.libraries import is_installed
+from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
+from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope
+from ckptkit.mindspore.inspect.values.digest import generator_state
+
+_MOST = 5_000  # objects
+_DEEPEST = 12
+_FIRST, _LAST = 128, 16  # items of a container
+_BYTES = 1 << 16  # of an array
+_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+_STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
+# Classes of Python's library whose attributes are values: those of the user's programs, and not of the machine's state.
+_HOLDERS = (
+    *(types.SimpleNamespace, threading.Event, threading.Semaphore, threading.local, queue.Queue, queue.SimpleQueue),
+    *(configparser.RawConfigParser, configparser.SectionProxy, collections.UserDict, collections.UserList),
+)
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, deque, set, frozenset)
+_OF_ITERTOOLS = tuple(one for one in vars(itertools).values() if isinstance(one, type))
+_ITERABLES: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(1), range(1 << 70))
+_ITERATORS = tuple(type(iter(one)) for one in _ITERABLES)
+# The attribute in which each keeps the function that it wraps.
+_WRAPPED = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
+_PAIRED = (enumerate, zip, map, filter, reversed)
+
+
+class ChangedValues:
+    """Looks, after 1, 2, 4, 8 and so on micro-steps, for what has changed since the first of them.
+
+    Attributes:
+        written: Places that code which was read writes; they are not looked at.
+    """
+
+    def __init__(self) -> None:
+        self.written: set[Place] = set()
+        self._steps = 0
+        self._before: dict[Hashable, dict[str, str]] = {}
+        self._told: set[str] = set()
+
+    def is_due(self) -> bool:
+        """Count a micro-step; return whether to look after it."""
+        self._steps += 1
+        return self._steps & (self._steps - 1) == 0
+
+    def look(self, roots: Iterable[Root], known: Iterable[Any]) -> tuple[str, ...]:
+        """Return the expressions of what has changed since the first call, each once; of containers, of the whole.
+
+        Args:
+            roots: From where values are reached. Those that there were at the first call are compared.
+            known: Objects that checkpoints hold by name; `Stored` for one of which they hold some attributes.
+        """
+        now = _values_of(roots, [*known], self.written)
+        if not self._before:
+            self._before = now
+            return ()
+        other: list[str] = []
+        for key in self._before.keys() & now.keys():
+            before = self._before[key]
+            other += (_whole(path) for path, text in now[key].items() if before.setdefault(path, text) != text)
+        new = sorted({*other} - self._told)
+        self._told.update(new)
+        return tuple(new)
+
+
+class Root(NamedTuple):
+    """Names an object from which values are reached.
+
+    Attributes:
+        path: The expression for it.
+        value: The object.
+        place: The variable or attribute that holds it; None for a callback or a cell.
+        key: Tells it from the other roots. Of a variable of a function, also its object: a later call has another one.
+    """
+
+    path: str
+    value: Any
+    place: Place | None
+    key: Hashable
+
+
+def roots_of_loops() -> Iterator[Root]:
+    """Yield what the running functions of the user's hold, and do not assign in their loops, outermost first."""
+    is_repeated = False
+    for path, frame in reversed([*running_frames()]):
+        code, loops = frame.f_code, loops_ahead(frame)
+        assigned = {one.argval for one in dis.get_instructions(code) if one.opname in _STORES and _is_in(one, loops)}
+        own = set(code.co_varnames) if is_repeated else set()  # made anew by each call
+        scope = Scope(code, frame.f_globals, "", Running({}, 0))
+        for name, value in variables_ahead(frame):
+            variable, _, part = name.partition(".")
+            if variable not in assigned and variable not in own:
+                home = frame.f_globals.get(variable) if part else None
+                place = place_in(home, part) if home is not None else scope.place(name)
+                yield Root(
+                    f"{path}: {name}", value, place, (path, name, id(value) if place.within == id(code) else None)
+                )
+        is_repeated = is_repeated or any(frame.f_lasti in one for one in loops)
+
+
+def _is_in(one: dis.Instruction, loops: Iterable[range]) -> bool:
+    return any(one.offset in each for each in loops)
+
+
+def _values_of(
+    roots: Iterable[Root], known: Iterable[Any], written: Collection[Place]
+) -> dict[Hashable, dict[str, str]]:
+    """Return what tells the values that can be reached, by root and expression.
+
+    Args:
+        roots: Where to begin.
+        known: As for `ChangedValues.look`. Left out.
+        written: Places. Left out, with what lies below.
+    """
+    objects = Objects(known)
+    found: dict[Hashable, dict[str, str]] = {}
+    waiting: deque[tuple[str, Any, Place | None, int, dict[str, str]]] = deque()
+    for root in roots:
+        waiting.append((root.path, root.value, root.place, 0, found.setdefault(root.key, {})))
+    seen: dict[int, Any] = {}  # with the objects, so that no id is used twice
+    while waiting and len(seen) < _MOST:
+        path, one, place, depth, texts = waiting.popleft()
+        is_known = type(one) not in _ATOMS and (objects.is_known(one) or Place(id(one), ITEMS) in written)
+        if is_known or place in written:
+            continue
+        text = _text(one)
+        if text is not None or _is_looked_into(type(one)):
+            texts[path] = text if text is not None else f"{type(one).__qualname__} {id(one)}"
+        if text is not None or id(one) in seen:
+            continue
+        seen[id(one)] = one
+        of_classes = {id(kind) for kind in type(one).__mro__}  # code may have written the attribute of a class
+        for part, value, where in _parts(one) if depth < _DEEPEST else ():
+            name = where.name if where is not None else ITEMS
+            if not objects.stores(one, name) and not any(Place(kind, name) in written for kind in of_classes):
+                waiting.append((path + part, value, where, depth + 1, texts))
+    return found
+
+
+def _whole(path: str) -> str:
+    return re.sub(r"(\[[^\]]*\]|\{0?\})+$", "", path)
+
+
+def _text(one: Any) -> str | None:
+    """Return what tells a single value; None for what has parts, or is not looked into."""
+    kind = type(one)
+    if kind in _ATOMS or (issubclass(kind, np.generic) and kind.__module__ == "numpy"):
+        return f"{kind.__name__} {_digest(repr(one))}"
+    if kind in (ms.Tensor, np.ndarray, bytearray):
+        return _digest(_bytes_of(one))
+    if issubclass(kind, GENERATORS) and not issubclass(kind, random.SystemRandom):
+        return _digest(repr(generator_state(one)))
+    if issubclass(kind, enum.Enum):
+        return f"{kind.__qualname__} {own_attributes(one).get('_name_')}"
+    return repr(one) if kind is itertools.count else None
+
+
+def _bytes_of(one: Any) -> bytes:
+    """Return the contents of an array or tensor; of a large array, a part, and of a large tensor, nothing."""
+    if type(one) is bytearray:
+        return bytes(one[:_BYTES])
+    if type(one) is ms.Tensor:  # reading it may copy all of it
+        return one.asnumpy().tobytes() if not one.has_init and one.nbytes <= _BYTES else b""
+    if one.dtype.hasobject:
+        return b""
+    step = max(1, one.nbytes // _BYTES)
+    return np.ascontiguousarray(one if step == 1 else one.flat[::step]).tobytes()
+
+
+def _digest(text: str | bytes) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode() if isinstance(text, str) else text)
+
+
+_Part = tuple[str, Any, Place | None]
+
+
+def _parts(one: Any) -> Iterator[_Part]:
+    """Yield what an object holds: the suffix, the value, and its place if code may write it by that place."""
+    kind = type(one)
+    if issubclass(kind, _CONTAINERS):
+        yield from _items(one)
+    if kind in _CONTAINERS or issubclass(kind, (ms.Tensor, str, types.ModuleType)):
+        return
+    if kind is types.MethodType:
+        yield from (("", one.__self__, None), ("", one.__func__, None))
+    elif kind is types.FunctionType:
+        yield from _of_function(one)
+    elif issubclass(kind, functools.partial):
+        yield from ((f"({at})", value, None) for at, value in enumerate((one.func, *one.args, *one.keywords.values())))
+    elif kind is types.GeneratorType:
+        frame = one.gi_frame
+        yield "", frame.f_lasti if frame is not None else None, None
+        held = locals_of(frame) if frame is not None else {}
+        yield from ((f".{name}", value, None) for name, value in held.items())
+    elif kind is contextvars.ContextVar:
+        yield "", one.get(None), Place(id(one), ITEMS)
+    elif kind in (*_ITERATORS, *_PAIRED, *_OF_ITERTOOLS):
+        yield from _of_iterator(one)
+    elif kind in (types.BuiltinMethodType, types.MethodWrapperType):
+        yield "", one.__self__ if issubclass(type(one.__self__), GENERATORS) else None, None
+    elif issubclass(kind, type):
+        yield from _of_class(one)
+    elif issubclass(kind, _HOLDERS) or _is_looked_into(kind):
+        yield from _attributes(one)
+    elif issubclass(kind, (nn.Cell, Callback)):  # of MindSpore: what it calls may be the user's
+        yield from (each for each in _attributes(one) if callable(each[1]) and not issubclass(type(each[1]), nn.Cell))
+
+
+def _items(one: Any) -> Iterator[_Part]:
+    place, base = Place(id(one), ITEMS), next(kind for kind in _CONTAINERS if issubclass(type(one), kind))
+    try:
+        yield "{}", base.__len__(one), place
+        if base is dict:
+            pairs = itertools.islice(dict.items(one), _FIRST)
+            yield from [_of_item(one, at, key, value) for at, (key, value) in enumerate(pairs)]
+        elif base in (set, frozenset):
+            some = itertools.islice(base.__iter__(one), _FIRST)
+            yield "{0}", _digest(repr(sorted(repr(each) for each in some if type(each) in _ATOMS))), place
+        else:
+            first = [*itertools.islice(base.__iter__(one), _FIRST)]
+            last = [*one[-_LAST:]] if type(one) in (list, tuple) and len(one) > _FIRST else []
+            yield from [(f"[{at}]", value, place) for at, value in enumerate([*first, *last])]
+    except RuntimeError:  # another thread changes it
+        return
+
+
+def _of_item(one: Any, at: int, key: Any, value: Any) -> _Part:
+    suffix = f"[{key!r}]" if type(key) in (str, int) else f"[{at}]"
+    return suffix, value, Place(id(one), key if type(key) is str else ITEMS)  # items may be attributes
+
+
+def _of_function(one: types.FunctionType) -> Iterator[_Part]:
+    code = one.__code__
+    for name, cell in zip(code.co_freevars, one.__closure__ or (), strict=True):
+        try:
+            yield f".{name}", cell.cell_contents, Place(code.co_filename, name)
+        except ValueError:  # a variable without a value yet
+            continue
+    yield from ((f"({at})", value, None) for at, value in enumerate(one.__defaults__ or ()))
+    yield from ((f"({name})", value, None) for name, value in (one.__kwdefaults__ or {}).items())
+    yield from ((f".{name}", value, place_in(one, name)) for name, value in vars(one).items())
+    module = one.__globals__
+    if _is_looked_into(one):
+        names = variables_in(code)
+        yield from ((f": {name}", module[name], Place(id(module), name)) for name in names if name in module)
+        for name in names:
+            if issubclass(type(module.get(name)), types.ModuleType) and is_users(module[name].__name__):
+                held = own_attributes(module[name])
+                parts = [part for part in names_in(code) if part in held]
+                yield from ((f": {name}.{part}", held[part], place_in(module[name], part)) for part in parts)
+
+
+def _of_iterator(one: Any) -> Iterator[_Part]:
+    yield "", operator.length_hint(one, -1), Place(id(one), ITEMS)
+    if type(one) in _ITERATORS:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.14 no longer copies those of itertools
+        state = one.__reduce__()
+    yield from ((f"[{at}]", value, None) for at, value in enumerate(state[1:]))
+
+
+def _of_class(one: type) -> Iterator[_Part]:
+    for kind in (*one.__mro__, type(one)):
+        for name, value in vars(kind).items() if _is_looked_into(kind) else ():
+            function = getattr(value, _WRAPPED[type(value)]) if type(value) in _WRAPPED else value
+            is_own = not (name.startswith("__") and name.endswith("__"))
+            if is_own or (type(function) is types.FunctionType and name not in ("__init__", "__new__")):
+                yield f".{name}", function, place_in(kind, name)
+
+
+def _attributes(one: Any) -> Iterator[_Part]:
+    bare = BARE if issubclass(type(one), nn.Cell) else ()
+    for name, value in attributes_of(one):
+        if name not in bare:
+            yield f".{name}", value, place_in(one, name)
+    if _is_looked_into(type(one)):
+        yield f".{type(one).__name__}", type(one), None
+
+
+def _is_looked_into(one: type | types.FunctionType) -> bool:
+    """Return whether a class or function is the user's, and not of an installed library."""
+    home = str(one.__module__)
+    return is_users(home) and not is_installed(sys.modules.get(home)) and type(one) is not enum.EnumMeta

@@ -1,0 +1,85 @@
+"""What training changes in code that was not read is reported at the next micro-steps, once, and refused by strict."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from mindspore.train import LambdaCallback, Model
+from support.training import adam, begin_process, pipeline
+from test_start_values import Masked, drawn
+
+import ckptkit as ck
+from ckptkit.errors import ResumeError
+
+SAID = "training changes this in code that could not be read"
+
+
+class Flag:
+    """Is set by a method that Python has no source of."""
+
+    def __init__(self):
+        self.event = threading.Event()
+
+    def state_dict(self):
+        return {"is_set": self.event.is_set()}
+
+    def load_state_dict(self, state):
+        if state["is_set"]:
+            self.event.set()
+
+
+def life(root, one, *, at=2, until=6, save=2, strict=False, **kept):
+    begin_process()
+    network = Masked(drawn(1))
+    cell = ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2).set_train()
+    batches = ck.data.resumable(pipeline(), epochs=1)
+    state = ck.StateManager(cell, batches, strict=strict, **kept)
+    saving = ck.Saving(when_busy="wait")
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=save), saving=saving) as manager:
+        manager.restore(state)
+        event = one.event
+        for x, y in batches:
+            cell(x * 0.5 if event.is_set() else x, y)
+            if cell.counters.micro_steps == at:
+                event.set()
+            manager.step(state)
+            if cell.counters.micro_steps == until:
+                return
+
+
+def test_change_is_reported_once(root, caplog):
+    life(root, Flag())
+    assert caplog.text.count(SAID) == 1
+    assert "life(): event._flag: " + SAID in caplog.text
+
+
+def test_change_at_a_later_step_is_reported_by_the_next_power_of_two(root, caplog):
+    life(root, Flag(), at=5, until=7)
+    assert SAID not in caplog.text
+    life(root, Flag(), at=5, until=8, save=100)  # resumes: the count of looks begins again with each process
+    assert SAID not in caplog.text
+
+
+def test_object_that_is_given_by_name_is_not_reported(root, caplog):
+    flag = Flag()
+    life(root, flag, flag=flag)
+    assert SAID not in caplog.text
+
+
+def test_strict_refuses_before_the_first_save_and_reports_after_it(root, caplog):
+    with pytest.raises(ResumeError, match=SAID):
+        life(root / "a", Flag(), save=100, strict=True)
+    life(root / "b", Flag(), at=3, save=1, strict=True)
+    assert SAID in caplog.text
+
+
+def test_function_in_a_callback_of_mindspore_is_looked_at(root, caplog):
+    begin_process()
+    network = Masked(drawn(1))
+    flag = threading.Event()
+    other = LambdaCallback(on_train_step_end=lambda run: flag.set() if run.original_args().cur_step_num == 2 else None)
+    callback = ck.CheckpointCallback(root, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait"))
+    cell = ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2).set_train()
+    callback.train(Model(cell), 1, pipeline(), callbacks=[other])
+    assert "flag._flag" in caplog.text
