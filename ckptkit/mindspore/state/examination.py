@@ -73,6 +73,8 @@ class Examination:
         self._told_of_buffers = False
         self._changes = ChangedValues()
         self._callbacks: list[object] = []
+        self._at_restore: set[str] = set()  # names of start values
+        self._begins = False  # the run, and does not go on
         self._has_steps = False
         self._has_saved = False
 
@@ -147,6 +149,7 @@ class Examination:
                 f"{some(changed)}: changed between restore() and the first batch. A resumed run begins with these "
                 "values, and not with those of its checkpoint. Change them before restore()"
             )
+        self._judge_late_values()
         known = {(one.kind, one.where) for one in self._reported}
         found = self._examined(lambda: self.findings(self._restored_at))
         new = [one for one in found if (one.kind, one.where) not in known]
@@ -227,14 +230,33 @@ class Examination:
         found = {id(one.cell): one for cell in self._sources.every_cell() for one in cells_of(cell)}
         yield from (Root(place_of(one), one.cell, None, at) for at, one in found.items())
 
-    def arrays(self) -> dict[str, str]:
-        """Return digests of the arrays that the script has made, and that no checkpoint holds."""
-        variables = () if self._sources.by_model() else loop_variables()
-        return start_values_of(self._sources.every_cell(), variables, self._sources.objects())
+    def note_start_values(self) -> None:
+        """Note in the sources the arrays that the script has made, and that no checkpoint holds: the run begins."""
+        self._sources.arrays = self._arrays()
+        self._at_restore, self._begins = {*self._sources.arrays}, True
 
     def judge_start_values(self, begun_with: Mapping[str, str]) -> None:
         """Report arrays that are not those with which the run began; ResumeError if ``strict`` refuses it."""
-        now = self.arrays() if begun_with else {}
+        now = self._arrays() if begun_with else {}
+        self._at_restore, self._begins = {*now}, False
+        self._sources.arrays = begun_with
+        self._compare(begun_with, now)
+
+    def _judge_late_values(self) -> None:
+        """Note or compare the arrays that the script has made since the restore, as of the weights that it restored."""
+        late = {
+            name: one for name, one in self._arrays().items() if name not in self._at_restore and not is_number(one)
+        }
+        if self._begins:
+            self._sources.arrays = {**late, **self._sources.arrays}
+        else:
+            self._compare({name: one for name, one in self._sources.arrays.items() if name in late}, late)
+
+    def _arrays(self) -> dict[str, str]:
+        variables = () if self._sources.by_model() else loop_variables()
+        return start_values_of(self._sources.every_cell(), variables, self._sources.objects())
+
+    def _compare(self, begun_with: Mapping[str, str], now: Mapping[str, str]) -> None:
         other = sorted(name for name, digest in begun_with.items() if differ(now.get(name, digest), digest))
         numbers = {name: variable_of(name) for name in other if is_number(begun_with[name])}
         used = self._used(set(numbers.values())) if numbers else ()

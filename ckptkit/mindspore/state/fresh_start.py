@@ -45,7 +45,7 @@ def begin_afresh(sources: Sources, examination: Examination, root: str) -> None:
     _refuse_called(sources, "there is no checkpoint to resume")
     _refuse_trained(sources.parameters, root)
     examination.judge()
-    sources.arrays = examination.arrays()
+    examination.note_start_values()
     _prepare(sources, root)
 
 
@@ -64,7 +64,7 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
     wanted = sources.parameters.importable(contents)
     _check_weights(contents, seen, wanted)
     examination.judge()
-    sources.arrays = examination.arrays()
+    examination.note_start_values()
     sources.cycle_start = None
     sources.counting.fence()
     mark_half_restored(sources.every_cell(), contents.checkpoint)

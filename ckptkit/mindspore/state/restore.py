@@ -79,9 +79,8 @@ class Restore:
         self._examination.judge()
         if worlds.before == worlds.now:
             self._examination.judge_start_values(state["train"]["arrays"] or {})
-            sources.arrays = state["train"]["arrays"] or {}
         else:  # what ranks have of their own is another rank's now
-            sources.arrays = self._examination.arrays()
+            self._examination.note_start_values()
         sources.cycle_start = None
         self._restored = None
         sources.counting.fence()

@@ -120,8 +120,12 @@ def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int])
             seen.add(id(value))
             kept.append(value)
             waiting.append((place + part, value, depth + 1))
-            if is_code or isinstance(value, _ARRAYS):
+            if is_code or isinstance(value, _ARRAYS) or _is_of_arrays(value):
                 yield place + part, value
+
+
+def _is_of_arrays(value: object) -> bool:
+    return type(value) in (list, tuple) and len(value) > 1 and issubclass(type(value[0]), _ARRAYS)  # type: ignore[arg-type, index]
 
 
 def _numbers_of_class(one: object) -> Iterator[tuple[str, object]]:

@@ -229,3 +229,54 @@ def test_number_that_construct_reads_is_named(root, caplog):
         model = Model(ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2))
         checkpoints(root).train(model, number + 1, pipeline())
     assert f"Scaled.scale: {SAID}" in caplog.text
+
+
+class Anchored:
+    def __init__(self, network):
+        self.weights = [ms.Tensor(one.asnumpy().copy()) for one in network.trainable_params()]
+
+
+def copies(network):
+    return Anchored(network).weights
+
+
+def first(network):
+    return ms.Tensor(network.out.weight.asnumpy().copy())
+
+
+def same(network):
+    return [ms.Tensor(np.ones(3, np.float32)), ms.Tensor(np.ones(3, np.float32))]
+
+
+def taken_after(root, take, *, before=False):
+    begin_process()
+    network = Masked(drawn(1))
+    cell = ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2).set_train()
+    batches = ck.data.resumable(pipeline(), epochs=1)
+    state = ck.StateManager(cell, batches)
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")) as manager:
+        anchor = take(network) if before else None
+        point = manager.restore(state)
+        anchor = anchor or take(network)
+        for x, y in batches:
+            cell(x, y)
+            manager.step(state)
+            assert anchor is not None
+            if cell.counters.micro_steps == point.batches_delivered + 2:
+                break
+
+
+@pytest.mark.parametrize("take", [Anchored, copies, first])
+def test_copy_of_weights_that_is_taken_after_the_restore_is_named(root, caplog, take):
+    taken_after(root, take)
+    assert SAID not in caplog.text
+    taken_after(root, take)
+    assert "anchor" in caplog.text.partition(SAID)[0]
+    assert SAID in caplog.text
+
+
+@pytest.mark.parametrize(("take", "before"), [(same, False), (Anchored, True)])
+def test_copy_that_every_start_makes_alike_is_not_named(root, caplog, take, before):
+    for _ in range(2):
+        taken_after(root, take, before=before)
+    assert SAID not in caplog.text
