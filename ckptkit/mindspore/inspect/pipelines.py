@@ -52,16 +52,20 @@ def read_here(data: Any) -> list[Any]:
     Args:
         data: A pipeline, or an iterable of the user's that makes batches.
     """
-    codes, sources = [], [data]
-    if isinstance(data, ds.Dataset):
-        sources = [source for node in _nodes(data) if (source := getattr(node, "source", None)) is not None]
-        for node in _nodes(data):
-            codes += [*(_worker_code(node) if _threads(node) is not None else ()), *_single_code(node)]
-    else:
-        codes += _methods(data, ("__iter__", "__getitem__", "__next__"))
+    codes = [] if isinstance(data, ds.Dataset) else [*_methods(data, ("__iter__", "__getitem__", "__next__"))]
+    for node in _nodes(data) if isinstance(data, ds.Dataset) else ():
+        codes += [*(_worker_code(node) if _threads(node) is not None else ()), *_single_code(node)]
+    sources = sources_of(data)
     held = [one for source in sources for _, one in below(source) if isinstance(one, _CONTAINERS)]
     inner = [each for one in held if isinstance(one, tuple) for each in one if isinstance(each, _CONTAINERS)]
     return [*codes, *(one for one in (*sources, *held, *inner) if isinstance(one, _CONTAINERS))]
+
+
+def sources_of(data: Any) -> list[Any]:
+    """Return the objects of which a pipeline, or an iterable of the user's, makes its batches."""
+    if not isinstance(data, ds.Dataset):
+        return [data]
+    return [source for node in _nodes(data) if (source := getattr(node, "source", None)) is not None]
 
 
 def _waits_for_training(dataset: ds.Dataset) -> Iterator[Finding]:

@@ -38,6 +38,7 @@ from ckptkit.mindspore.inspect import (
     loop_variables,
     read_here,
     roots_of_loops,
+    sources_of,
     start_values_of,
     used_in_loops,
     variable_of,
@@ -207,7 +208,9 @@ class Examination:
     def _look(self) -> None:
         if not self._changes.is_due():
             return
+        data = self._read_again()
         known = [*self._sources.known(), *self._reported_callbacks()]
+        known += [self._sources.position] if data is None else [*sources_of(data), *read_here(data)]
         changed = self._examined(lambda: self._changes.look(self._roots(), known), may_refuse=not self._has_saved)
         if changed:
             doubt = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import mindspore as ms
 import pytest
 from mindspore.train import LambdaCallback, Model
 from support.training import adam, begin_process, pipeline
@@ -65,6 +66,32 @@ def test_object_that_is_given_by_name_is_not_reported(root, caplog):
     flag = Flag()
     life(root, flag, flag=flag)
     assert SAID not in caplog.text
+
+
+class Loader:
+    def __init__(self):
+        self.taken = threading.Semaphore(1000)
+
+    def __iter__(self):
+        for batch in pipeline().create_tuple_iterator(output_numpy=True, num_epochs=1):
+            self.taken.acquire()
+            yield tuple(ms.Tensor(one) for one in batch)
+
+
+@pytest.mark.parametrize("is_loader", [True, False])
+def test_what_the_data_change_themselves_is_not_reported(root, caplog, is_loader):
+    begin_process()
+    loader, other = Loader(), threading.Semaphore(1000)
+    network = Masked(drawn(1))
+    cell = ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2).set_train()
+    batches = ck.data.resumable(loader, epochs=1)
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
+        manager.restore(state := ck.StateManager(cell, batches))
+        for x, y in batches:
+            (loader.taken if is_loader else other).acquire()
+            cell(x, y)
+            manager.step(state)
+    assert (SAID in caplog.text) == (not is_loader)
 
 
 def test_strict_refuses_before_the_first_save_and_reports_after_it(root, caplog):
