@@ -301,6 +301,10 @@ class Objects:
             return path, "" if is_arguments(owner) else type(owner).__name__
         return path, ""
 
+    def owner(self, place: Place) -> Any:
+        """Return the object of which the place is an attribute or the contents; `UNKNOWN` of a variable."""
+        return self._objects.get(place.within, ("", UNKNOWN))[1]
+
     def places_of(self, one: Any) -> list[Place]:
         """Return the places at which the object was met."""
         return [place for place, (_, each) in self._places.items() if each is one]

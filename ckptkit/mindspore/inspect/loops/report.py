@@ -6,6 +6,7 @@ Guarantees: reads what `Flow` and `Objects` recorded; runs no code of the user's
 from __future__ import annotations
 
 import re
+import sys
 import types
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -17,14 +18,22 @@ from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN
+from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.draws import CACHE, FILE, TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
+from ckptkit.mindspore.inspect.loops.libraries import is_installed
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, LAYERS, Objects, is_trained
 from ckptkit.mindspore.inspect.loops.scope import Place
 from ckptkit.mindspore.inspect.loops.statements import Statements
+from ckptkit.mindspore.inspect.values.digest import is_plain
 
 _MOST_PASSES = 4
+_DEEPEST = 4  # container in a container
+_OWN_OBJECT = (
+    "Begin it from what restore() returns, or keep it in an object of your own that is given by name: its state_dict() "
+    "gives all of it as plain values, and its load_state_dict() puts it back"
+)
 _WAYS_OUT = {
     CACHE: "Compute it before the training begins, or keep it in a Parameter, or in an object that is given by name",
     FILE: "Keep what it needs in an object that is given by name: a file may be ahead of the checkpoint",
@@ -73,6 +82,7 @@ def reported(
     yield from (_fed(path, who) for path in dict.fromkeys(told.values()))
     yield from (_constant(path, who) for path in _told_to_graphs(flow, objects))
     carried: dict[tuple[str, str], list[str]] = {}
+    unfit: set[tuple[str, str]] = set()  # of these, `ckptkit.attributes` would not store everything
     for place in flow.steering:
         if place in told:
             continue
@@ -84,13 +94,17 @@ def reported(
         else:
             name = _last_word(holder[0]) if place.name == ITEMS and not holder[1] else place.name
             carried.setdefault(holder, []).append(name)
+            if not _fits(objects.at(place)) or is_installed(sys.modules.get(type(objects.owner(place)).__module__)):
+                unfit.add(holder)
     for (path, kind), names in carried.items():
+        is_unfit = (path, kind) in unfit
         if names == [DRAWN]:
             yield _random(path)
             continue
         why = f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it"
         plain = _elsewhere if per_step else _in_loop
         way_out = _by_name(path, kind, names) if kind else _WAYS_OUT.get(names[0]) or plain(names)
+        way_out = _OWN_OBJECT if is_unfit and "ckptkit.attributes" in way_out else way_out
         yield _unseen(f"{path} ({kind})" if kind else path, why, way_out)
 
 
@@ -195,6 +209,15 @@ def _random(path: str) -> Finding:
         "Draw from np.random, whose state checkpoints hold, or use ckptkit.nn.Dropout",
         certain=False,
     )
+
+
+def _fits(one: Any, depth: int = 0) -> bool:
+    """Return whether `ckptkit.attributes` stores such a value; True if it is not known."""
+    if one is UNKNOWN or isinstance(one, GENERATORS):
+        return True
+    if type(one) in (dict, list, tuple) and depth < _DEEPEST:
+        return all(_fits(each, depth + 1) for each in items_of(one, FEW))
+    return type(one) not in (dict, list, tuple, set, frozenset) and is_plain(one)
 
 
 def _by_name(path: str, kind: str, names: list[str]) -> str:

@@ -241,7 +241,12 @@ def _parts(one: Any) -> Iterator[_Part]:
     elif issubclass(kind, _HOLDERS) or _is_looked_into(kind):
         yield from _attributes(one)
     elif issubclass(kind, (nn.Cell, Callback)):  # of MindSpore: what it calls may be the user's
-        yield from (each for each in _attributes(one) if callable(each[1]) and not issubclass(type(each[1]), nn.Cell))
+        is_whole = kind is Callback  # with methods of the user's
+        yield from (each for each in _attributes(one) if is_whole or _is_called(each[1]))
+
+
+def _is_called(one: Any) -> bool:
+    return callable(one) and not issubclass(type(one), nn.Cell)
 
 
 def _items(one: Any) -> Iterator[_Part]:

@@ -174,9 +174,9 @@ def _add(value: Any, hasher: xxhash.xxh3_128) -> bool:
                 return False
             continue
         left -= 1
-        if kind not in (list, tuple) or len(one) < 2 or left < 0:
+        if not (issubclass(kind, tuple) or kind is list) or len(one) < 2 or left < 0:
             return False
-        items = [*itertools.islice(one, _ITEMS)]
+        items = [*itertools.islice((tuple if issubclass(kind, tuple) else list).__iter__(one), _ITEMS)]
         hasher.update(f"{len(one)}".encode())
         if all(type(each) in _NUMBERS for each in items):
             hasher.update(repr(items).encode())

@@ -313,3 +313,7 @@ def test_large_objects_are_looked_into_in_part():
     assert looked(lambda: many, lambda one: one[0].append(1)) == ["one"]
     deep = functools.reduce(lambda inner, _: [inner], range(10_000), [])
     assert looked(lambda: deep, lambda one: one.append(1)) == ["one"]
+
+
+def test_attribute_of_a_callback_with_methods_of_ones_own_is_found():
+    assert looked(Callback, lambda one: vars(one).update(n=vars(one).get("n", 0) + 1)) == ["one.n"]

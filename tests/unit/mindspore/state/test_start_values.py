@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 import types
 
@@ -280,3 +281,18 @@ def test_copy_that_every_start_makes_alike_is_not_named(root, caplog, take, befo
     for _ in range(2):
         taken_after(root, take, before=before)
     assert SAID not in caplog.text
+
+
+Pair = collections.namedtuple("Pair", "low high")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        (Pair(0.5, 0.25), Pair(0.5, 0.75), True),
+        (Pair(0.5, 0.25), Pair(0.5, 0.25), False),
+    ],
+)
+def test_numbers_in_a_named_tuple_are_compared(one, other, differs):
+    (before,), (now,) = ([start_values_of([], [("w", each)])["w"]] for each in (one, other))
+    assert differ(before, now) == differs

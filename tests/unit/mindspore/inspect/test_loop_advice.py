@@ -1,0 +1,76 @@
+"""The advice of a finding can be followed: `ckptkit.attributes` is named only where it stores what is carried."""
+
+from __future__ import annotations
+
+import array
+import collections
+import enum
+import types
+
+import numpy as np
+import pytest
+from test_loops import Training
+
+from ckptkit.mindspore.state.holders import fits
+
+
+class Mode(enum.Enum):
+    WARM, HOT = 1, 2
+
+
+class Own:
+    pass
+
+
+VALUES = {
+    "number": 1.0,
+    "text": "warm",
+    "array": np.zeros(2),
+    "list": [1, 2],
+    "dict": {"a": [1.0]},
+    "deque": collections.deque([1]),
+    "set": {1},
+    "choice": Mode.WARM,
+    "array of C": array.array("d", [1.0]),
+    "own": Own(),
+    "own in a list": [Own()],
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("where", ["variable", "attribute"])
+def test_attributes_are_advised_where_they_can_be_stored(kind, where):
+    def variable(cell, batches, rate, restore):
+        held = VALUES[kind]
+        restore()
+        for x, y in batches:
+            loss = cell(x if held is None else x + 1, y)
+            held = advance(held, loss)
+
+    def attribute(cell, batches, rate, restore):
+        kept = types.SimpleNamespace(held=VALUES[kind])
+        restore()
+        for x, y in batches:
+            loss = cell(x if kept.held is None else x + 1, y)
+            kept.held = advance(kept.held, loss)
+
+    def advance(held, loss):
+        return held if float(loss) > 1 else None
+
+    (found,) = Training().found(variable if where == "variable" else attribute)
+    assert ("ckptkit.attributes" in found.fix) == fits(VALUES[kind])
+    assert fits(VALUES[kind]) or "an object of your own" in found.fix
+
+
+def test_object_of_an_installed_library_is_not_advised_in_part():
+    qmc = pytest.importorskip("scipy.stats").qmc
+
+    def loop(cell, batches, rate, restore):
+        sobol = qmc.Sobol(2, seed=1)
+        restore()
+        for x, y in batches:
+            cell(x + float(sobol.random(1)[0, 0]), y)
+
+    found = Training().found(loop)
+    assert found
+    assert not any("ckptkit.attributes" in one.fix for one in found)
