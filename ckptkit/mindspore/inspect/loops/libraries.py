@@ -56,7 +56,7 @@ class Libraries:
         return not any(self._is_users(one) for one in (*given, *closure_of(function).values()))
 
     def _has(self, module: Mapping[str, Any]) -> bool:
-        return _package(module) not in self._own and _is_installed(str(module.get("__file__") or ""))
+        return _package(module) not in self._own and is_installed(str(module.get("__file__") or ""))
 
     def _is_users(self, one: Any) -> bool:
         if one is UNKNOWN or isinstance(one, (type, types.ModuleType)):
@@ -64,11 +64,6 @@ class Libraries:
         home = sys.modules.get(type(one).__module__)
         objects = is_users(type(one).__module__) and not (home is not None and self._has(vars(home)))
         return objects or isinstance(one, (*_OF_A_TRAINING, types.SimpleNamespace))
-
-
-def is_installed(module: types.ModuleType | None) -> bool:
-    """Return whether a module is one of an installed library."""
-    return module is not None and _is_installed(str(vars(module).get("__file__") or ""))
 
 
 def _package(module: Mapping[str, Any]) -> str:
@@ -83,8 +78,15 @@ def _is_of_a_module(instance: Any) -> bool:
     return home is not None and any(one is instance for one in [*vars(home).values()])
 
 
+def is_of_library(kind: type) -> bool:
+    """Return whether a class is one of an installed library."""
+    home = sys.modules.get(str(kind.__module__))
+    return home is not None and is_installed(str(vars(home).get("__file__") or ""))
+
+
 @functools.lru_cache(maxsize=1024)
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
+    """Return whether a file of code, if it is one, belongs to an installed library."""
     if not file:
         return False
     path = Path(os.path.realpath(file))  # the package may be a link to the user's folder

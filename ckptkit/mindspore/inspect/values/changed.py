@@ -21,7 +21,6 @@ import operator
 import queue
 import random
 import re
-import sys
 import threading
 import types
 import warnings
@@ -38,12 +37,12 @@ from mindspore.train import Callback
 from ckptkit.mindspore.inspect.attributes import attributes_of, is_users, names_in, own_attributes, variables_in
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS
 from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames, variables_ahead
-from ckptkit.mindspore.inspect.loops.libraries import is_installed
+from ckptkit.mindspore.inspect.loops.libraries import is_installed, is_of_library
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
 from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope
 from ckptkit.mindspore.inspect.values.digest import generator_state
 
-_MOST = 5_000  # objects
+_MOST, _MOST_OF_ONE = 10_000, 1_000  # objects, in all and by one root
 _DEEPEST = 12
 _FIRST, _LAST = 128, 16  # items of a container
 _BYTES = 1 << 16  # of an array
@@ -117,27 +116,34 @@ class Root(NamedTuple):
     key: Hashable
 
 
-def roots_of_loops() -> Iterator[Root]:
-    """Yield what the running functions of the user's hold, and do not assign in their loops, outermost first."""
+def roots_of_loops() -> list[Root]:
+    """Return what the running functions of the user's hold, and do not assign in their loops, innermost first."""
+    found: list[Root] = []
     is_repeated = False
     for path, frame in reversed([*running_frames()]):
-        code, loops = frame.f_code, loops_ahead(frame)
-        assigned = {one.argval for one in dis.get_instructions(code) if one.opname in _STORES and _is_in(one, loops)}
-        own = set(code.co_varnames) if is_repeated else set()  # made anew by each call
-        scope = Scope(code, frame.f_globals, "", Running({}, 0))
-        for name, value in variables_ahead(frame):
-            variable, _, part = name.partition(".")
-            if variable not in assigned and variable not in own:
-                home = frame.f_globals.get(variable) if part else None
-                place = place_in(home, part) if home is not None else scope.place(name)
-                yield Root(
-                    f"{path}: {name}", value, place, (path, name, id(value) if place.within == id(code) else None)
-                )
+        if is_installed(frame.f_code.co_filename):
+            continue
+        loops = loops_ahead(frame)
+        own = set(frame.f_code.co_varnames) if is_repeated else set()  # made anew by each call
+        found = [*_roots_of(path, frame, own.union(_assigned_in(frame.f_code, loops))), *found]
         is_repeated = is_repeated or any(frame.f_lasti in one for one in loops)
+    return found
 
 
-def _is_in(one: dis.Instruction, loops: Iterable[range]) -> bool:
-    return any(one.offset in each for each in loops)
+def _roots_of(path: str, frame: types.FrameType, without: Collection[str]) -> Iterator[Root]:
+    scope = Scope(frame.f_code, frame.f_globals, "", Running({}, 0))
+    for name, value in variables_ahead(frame):
+        variable, _, part = name.partition(".")
+        if variable not in without:
+            home = frame.f_globals.get(variable) if part else None
+            place = place_in(home, part) if home is not None else scope.place(name)
+            is_local = place.within == id(frame.f_code)
+            yield Root(f"{path}: {name}", value, place, (path, name, id(value) if is_local else None))
+
+
+def _assigned_in(code: types.CodeType, loops: Collection[range]) -> Iterator[str]:
+    stores = (one for one in dis.get_instructions(code) if one.opname in _STORES)
+    return (one.argval for one in stores if any(one.offset in each for each in loops))
 
 
 def _values_of(
@@ -152,27 +158,36 @@ def _values_of(
     """
     objects = Objects(known)
     found: dict[Hashable, dict[str, str]] = {}
-    waiting: deque[tuple[str, Any, Place | None, int, dict[str, str]]] = deque()
-    for root in roots:
-        waiting.append((root.path, root.value, root.place, 0, found.setdefault(root.key, {})))
     seen: dict[int, Any] = {}  # with the objects, so that no id is used twice
-    while waiting and len(seen) < _MOST:
-        path, one, place, depth, texts = waiting.popleft()
-        is_known = type(one) not in _ATOMS and (objects.is_known(one) or Place(id(one), ITEMS) in written)
-        if is_known or place in written:
-            continue
-        text = _text(one)
-        if text is not None or _is_looked_into(type(one)):
-            texts[path] = text if text is not None else f"{type(one).__qualname__} {id(one)}"
-        if text is not None or id(one) in seen:
-            continue
-        seen[id(one)] = one
-        of_classes = {id(kind) for kind in type(one).__mro__}  # code may have written the attribute of a class
-        for part, value, where in _parts(one) if depth < _DEEPEST else ():
-            name = where.name if where is not None else ITEMS
-            if not objects.stores(one, name) and not any(Place(kind, name) in written for kind in of_classes):
-                waiting.append((path + part, value, where, depth + 1, texts))
+    for root in roots:
+        texts = found.setdefault(root.key, {})
+        most = min(len(seen) + _MOST_OF_ONE, _MOST)
+        waiting = deque([(root.path, root.value, root.place, 0)])
+        while waiting and len(seen) < most:
+            path, one, place, depth = waiting.popleft()
+            if place in written or _is_left_out(one, objects, written):
+                continue
+            text = _text(one)
+            if text is not None or _is_looked_into(type(one)):
+                texts[path] = text if text is not None else f"{type(one).__qualname__} {id(one)}"
+            if text is not None or id(one) in seen or depth == _DEEPEST:
+                continue
+            seen[id(one)] = one
+            waiting += ((path + part, value, where, depth + 1) for part, value, where in _open(one, objects, written))
     return found
+
+
+def _is_left_out(one: Any, objects: Objects, written: Collection[Place]) -> bool:
+    return type(one) not in _ATOMS and (objects.is_known(one) or Place(id(one), ITEMS) in written)
+
+
+def _open(one: Any, objects: Objects, written: Collection[Place]) -> Iterator[_Part]:
+    """Yield the parts of an object which no checkpoint holds and no code that was read writes."""
+    of_classes = {id(kind) for kind in type(one).__mro__}  # code may have written the attribute of a class
+    for part, value, where in _parts(one):
+        name = where.name if where is not None else ITEMS
+        if not objects.stores(one, name) and not any(Place(kind, name) in written for kind in of_classes):
+            yield part, value, where
 
 
 def _whole(path: str) -> str:
@@ -323,5 +338,6 @@ def _attributes(one: Any) -> Iterator[_Part]:
 
 def _is_looked_into(one: type | types.FunctionType) -> bool:
     """Return whether a class or function is the user's, and not of an installed library."""
-    home = str(one.__module__)
-    return is_users(home) and not is_installed(sys.modules.get(home)) and type(one) is not enum.EnumMeta
+    if type(one) is types.FunctionType:
+        return is_users(one.__module__) and not is_installed(one.__code__.co_filename)
+    return is_users(one.__module__) and not is_of_library(one) and type(one) is not enum.EnumMeta
