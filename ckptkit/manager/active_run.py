@@ -19,9 +19,11 @@ from typing_extensions import Self
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import countdown
 from ckptkit.core.stack import call_of
-from ckptkit.errors import ResumeError
+from ckptkit.errors import Preempted, ResumeError
 from ckptkit.manager.background import NotEndedError, SaveHandle
 from ckptkit.manager.final_save import FinalSave
+from ckptkit.manager.heartbeat.heart import HEART
+from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.options import WhenBusy
 from ckptkit.manager.results import SaveResults
@@ -69,6 +71,7 @@ class ActiveRun:
         self._began_at = began_at.batches_delivered
         self._hooks = hooks
         self._process = os.getpid()
+        self._is_finished = False
 
     @property
     def is_forked(self) -> bool:
@@ -106,6 +109,7 @@ class ActiveRun:
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
         """See `CheckpointManager.save`."""
         progress = state.progress()
+        HEART.step(progress.batches_delivered)
         self.services.recorder.note(progress, metrics)
         self._due_saves.begin_cycle(state, progress)
         self._look(state, metrics)
@@ -116,6 +120,8 @@ class ActiveRun:
     def save_final(self, state: Capturable, metrics: Metrics) -> str:
         """See `CheckpointManager.save_final`."""
         progress = state.progress()
+        HEART.step(progress.batches_delivered)
+        self._is_finished = True
         self.services.recorder.note(progress, metrics)
         self.services.recorder.flush_next()
         self._due_saves.begin_cycle(state, progress)
@@ -134,7 +140,8 @@ class ActiveRun:
         left = countdown(timeout)
         self.services.results.drain(timeout)
         self._collect()
-        self.services.mirror.settle(left)
+        with HEART.during(Phase.STORAGE):
+            self.services.mirror.settle(left)
         self._collect()
         self.services.results.tell()
 
@@ -151,7 +158,8 @@ class ActiveRun:
         try:
             self.wait(timeout)
             if not self.final_save.is_mirror_given_up:
-                self.services.mirror.finish(left)
+                with HEART.during(Phase.STORAGE):
+                    self.services.mirror.finish(left)
             self.services.results.refuse_ended()  # after the wait: no rank may leave the others alone
         except NotEndedError:
             if not self.final_save.is_over:
@@ -166,6 +174,17 @@ class ActiveRun:
             self.scheduler.fence(patient=False)  # only after a timeout is anything left to fence
             error = ended_by or sys.exc_info()[1]
             self.services.recorder.close(error, left, preempted=self.final_save.is_over)
+            self._show_end(error)
+
+    def _show_end(self, error: BaseException | None) -> None:
+        if error is not None:
+            HEART.fail(error)
+        if self.final_save.is_over and (error is None or isinstance(error, Preempted)):
+            HEART.end("preempted")
+        elif error is not None:
+            HEART.end("failed")
+        else:
+            HEART.end("finished" if self._is_finished else "closed")
 
     def _limited(self, timeout: timedelta | None) -> timedelta | None:
         """Return the limit of the last wait: a preempted process must exit within its grace."""
@@ -178,6 +197,7 @@ class ActiveRun:
 
     def _step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
         progress = state.complete_step()  # first: an earlier save that failed says nothing against this batch
+        HEART.step(progress.batches_delivered)
         self._collect(tolerate=self.services.preemption.is_asked)
         self.services.recorder.note(progress, metrics)
         self.services.step_timing.arrive(progress.accumulation_steps)

@@ -16,6 +16,7 @@ from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
+from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, System
@@ -68,6 +69,15 @@ class Setup:
 
 def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
     """Apply the checkpoint to ``state`` and take over the run; see `CheckpointManager.restore`."""
+    HEART.begin()
+    try:
+        return _open_run(setup, state, checkpoint, rewind=rewind)
+    except BaseException as error:
+        HEART.fail(error)
+        raise
+
+
+def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
     if setup.saving.mid_cycle == "rewind":
         state.mark_cycle_start()  # first: where it is refused, nothing was changed
     rank_sync = RankSync(state.world, setup.save)
@@ -79,7 +89,16 @@ def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) 
     point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
     due_saves = DueSaves(rank_sync, setup.saving.mid_cycle)
     due_saves.begin_cycle(state, progress)
-    return _new_run(setup, opened, rank_sync, due_saves, progress), point
+    run = _new_run(setup, opened, rank_sync, due_saves, progress)
+    HEART.restored(
+        root=setup.storage.url,
+        attempt=opened.document.attempt,
+        checkpoint=point.checkpoint,
+        micro_step=progress.batches_delivered,
+        rank=rank_sync.rank,
+        ranks=rank_sync.size,
+    )
+    return run, point
 
 
 def _open(setup: Setup, opening: Opening, state: Capturable) -> Opened:

@@ -21,6 +21,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import canonical, digest_of
+from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.run.rank_protocol import Failure
 
 _NO_TIME = timedelta(0)
@@ -112,11 +113,12 @@ class RankSync:
 
     def flags(self, mine: bool) -> list[bool]:
         """Return each rank's yes or no, by rank."""
-        return [one == "yes" for one in self._world.gather("yes" if mine else "no")]
+        return [one == "yes" for one in self.say("yes" if mine else "no")]
 
     def say(self, text: str) -> Sequence[str]:
         """Return each rank's text, by rank; every rank must call this at the same point."""
-        return self._world.gather(text)
+        with HEART.meeting():
+            return self._world.gather(text)
 
     def words(self, mine: RankStatus, own_end: BaseException | None) -> list[RankStatus]:
         """Exchange statuses and return them by rank.
@@ -125,7 +127,7 @@ class RankSync:
             CkptKitError: The error for which a rank must stop; in this rank its own error, if it has one.
             ResumeError: If the ranks are not at the same micro-step, or train different models.
         """
-        said = [RankStatus.model_validate_json(one) for one in self._world.gather(mine.model_dump_json())]
+        said = [RankStatus.model_validate_json(one) for one in self.say(mine.model_dump_json())]
         if own_end is not None:
             raise own_end
         for rank, word in enumerate(said):
@@ -158,9 +160,7 @@ class RankSync:
         if self.is_alone or (said[0].replicas is not None and all(word.replicas == said[0].replicas for word in said)):
             return
         mine = {leaf.name: _digest(leaf) for leaf in _replicated(leaves)}
-        theirs = [
-            _Digests.model_validate_json(one).of for one in self._world.gather(_Digests(of=mine).model_dump_json())
-        ]
+        theirs = [_Digests.model_validate_json(one).of for one in self.say(_Digests(of=mine).model_dump_json())]
         different = {
             name: [rank for rank, digests in enumerate(theirs) if digests.get(name) != theirs[0].get(name)]
             for name in sorted(theirs[0])
@@ -181,7 +181,7 @@ class RankSync:
         if cuts == self._whole or not any(cuts):
             return
         mine = _Boxes(of={leaf.name: _box(leaf.spec) for leaf in leaves if isinstance(leaf.spec.placement, Box)})
-        theirs = [_Boxes.model_validate_json(one).of for one in self._world.gather(mine.model_dump_json())]
+        theirs = [_Boxes.model_validate_json(one).of for one in self.say(mine.model_dump_json())]
         alike: list[list[_BoxOf]] = []  # most leaves are cut in one of a few ways
         for name in sorted(theirs[0]):  # every rank has all names, or `words` would have raised
             boxes = [one[name] for one in theirs]

@@ -15,6 +15,8 @@ from datetime import timedelta
 from ckptkit.core.save_report import SaveReport, SaveTotals
 from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError
 from ckptkit.manager.background import SaveHandle, account_of, warn_of_failure
+from ckptkit.manager.heartbeat.heart import HEART
+from ckptkit.manager.heartbeat.record import Phase
 
 _log = logging.getLogger("ckptkit")
 _DURATIONS = 8
@@ -110,7 +112,8 @@ class SaveResults:
     def drain(self, timeout: timedelta | None = None) -> None:
         """Wait for the save under way; raises TimeoutError as `SaveHandle.settled` does."""
         if self.in_flight is not None:
-            self.in_flight.settled(timeout)
+            with HEART.during(Phase.STORAGE):
+                self.in_flight.settled(timeout)
 
     def tell(self) -> None:
         """Call ``on_save`` with the new reports; call this last, because ``on_save`` may raise or call the manager."""

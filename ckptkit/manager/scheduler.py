@@ -19,6 +19,8 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import NotEndedError, SaveHandle
+from ckptkit.manager.heartbeat.heart import HEART
+from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import MidCycle, WindowUse
 from ckptkit.manager.preemption.request import PreemptionRequest
@@ -141,7 +143,8 @@ class Scheduler:
     def fence(self, *, patient: bool = True) -> None:
         """Make sure that nothing reads live memory any more."""
         if self._window is not None:
-            self._window.close(patient=patient)
+            with HEART.during(Phase.SAVING):
+                self._window.close(patient=patient)
 
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
         """Save in all ranks, after the save under way has ended; a collective.
@@ -158,7 +161,11 @@ class Scheduler:
             SaveFailedError, StaleAttemptError: As in `SaveResults.collect`.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
         """
-        numbers, begun = _numbers(metrics), self._monotonic()
+        with HEART.during(Phase.SAVING):
+            return self._save(state, _numbers(metrics))
+
+    def _save(self, state: Capturable, numbers: dict[str, float]) -> SaveHandle:
+        begun = self._monotonic()
         if self._rank_sync.is_alone:  # what is committed needs no capture, which waits for the device and may fail
             self._results.drain()
             self._collect()
@@ -184,7 +191,13 @@ class Scheduler:
         Raises:
             CkptKitError, TypeError, ValueError: As in `save`.
         """
-        moment = self._moment(state, _numbers(metrics), self._monotonic(), rewound=rewound)
+        with HEART.during(Phase.SAVING):
+            return self._save_due(state, _numbers(metrics), rewound=rewound, waits=waits)
+
+    def _save_due(
+        self, state: Capturable, numbers: dict[str, float], *, rewound: bool, waits: bool
+    ) -> SaveHandle | None:
+        moment = self._moment(state, numbers, self._monotonic(), rewound=rewound)
         said = self._meet_idle(moment) if waits else self._meet(moment)
         if any(word.busy for word in said):
             self._results.skip(timedelta(seconds=moment.begun - self.last_at))
@@ -305,6 +318,7 @@ class Scheduler:
     def _writing(self, request: SaveRequest) -> Callable[[], SaveReport]:
         begun = self._monotonic()
         staged = request.staged
+        micro_step, trained = staged.progress.batches_delivered, HEART.training_seconds
 
         def save() -> SaveReport:
             try:
@@ -314,6 +328,8 @@ class Scheduler:
                 raise
             finally:
                 staged.release()
+            if self._rank_sync.leads:
+                HEART.committed(micro_step, trained)
             self._mirror.offer(saved.checkpoint)
             took = timedelta(seconds=self._monotonic() - begun)
             report = SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)

@@ -33,6 +33,7 @@ MODULES = {
         *(
             "console",
             "options",
+            "heartbeat",
             "at_exit",
             "step_timing",
             "rank_sync",
@@ -322,6 +323,7 @@ CALLS |= {"fsync", "fdatasync", "sync", "link", "symlink", "unlink", "remove", "
 CALLS |= {"mkdir", "makedirs", "rmdir", "removedirs", "copy_file_range"}
 OF_PATHS = {"write_text", "write_bytes", "touch", "unlink", "rename", "mkdir", "rmdir", "symlink_to", "hardlink_to"}
 ELSEWHERE = {
+    "ckptkit.manager.heartbeat": "the folder in memory that `ckptkit run` names",
     "ckptkit.manager.preemption.request": "stderr, in a signal's handler",
     "ckptkit.manager.preemption.signals": "the pipe that a signal wakes a thread by",
     "ckptkit.tools.doctor": "a training that is thrown away",

@@ -25,6 +25,7 @@ from ckptkit.core.policies import KeepPolicy, SavePolicy
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.manager.console import show_log
+from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, refuse_other_types
 from ckptkit.mindspore.callback.session import TrainingSession
@@ -176,6 +177,7 @@ class CheckpointCallback(Callback):
             state.trained()
             state.release_data()
             manager.close()
+            HEART.end("complete")
             return replace(point, complete=True)
         self._session = TrainingSession(
             *(manager, state, other_callbacks),
@@ -261,6 +263,10 @@ class CheckpointCallback(Callback):
     def on_train_epoch_begin(self, run_context: Any) -> None:
         """At the first epoch, restore the state of the other callbacks."""
         self._active().begin_epoch(run_context.original_args())
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """Show ``ckptkit run`` that the next batch has been delivered."""
+        HEART.begin_step()
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save if one is due; a save at an epoch's last batch waits for the end of the epoch."""

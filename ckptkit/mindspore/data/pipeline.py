@@ -68,6 +68,22 @@ def describe(dataset: ds.Dataset) -> str:
     return " <- ".join(_name(node) for node in nodes(dataset))
 
 
+def sources(dataset: ds.Dataset) -> str:
+    """Name the folders and files that the pipeline reads, for people; its kinds of sources where it reads none."""
+    found = [text for node in nodes(dataset) if not node.children for text in _files(node)]
+    shown = [*dict.fromkeys(found)]
+    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+
+
+def _files(node: ds.Dataset) -> list[str]:
+    # Names of documented arguments, under which the nodes keep them.
+    for name in ("dataset_dir", "dataset_file", "dataset_files"):
+        given = getattr(node, name, None)
+        if given:
+            return [given] if isinstance(given, str) else [str(one) for one in given]
+    return [type(node).__name__]
+
+
 def is_fast(dataset: ds.Dataset, *, stateless: bool) -> bool:
     """Return whether it may begin anywhere without a replay; ``stateless`` is what the user declares."""
     return all(_is_fast(node, stateless) for node in nodes(dataset))

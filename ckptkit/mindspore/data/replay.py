@@ -13,6 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 from ckptkit.errors import ResumeError
+from ckptkit.manager.heartbeat.heart import HEART
+from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.mindspore.rng import undisturbed
 
 with undisturbed():  # rich draws from the global `random` when it is imported first
@@ -47,13 +49,13 @@ class Replay:
         self._began = self._monotonic()
         columns = (TextColumn("replaying data"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         last = None
-        with Progress(
-            *columns, console=self._console, transient=True, disable=not self._console.is_terminal
-        ) as progress:
+        bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        with HEART.during(Phase.REPLAYING), bar as progress:
             task = progress.add_task("replay", total=self._batches)
             while self._done < self._batches:
                 last = read()
                 self._done += 1
+                HEART.sign()
                 progress.advance(task)
                 self._foresee()
         _log.info("replayed %d batches in %s", self._batches, self._spent())

@@ -1,0 +1,1 @@
+"""Tells ``ckptkit run`` what a training process does: `record` is the file, `heart` writes it."""
