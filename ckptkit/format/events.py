@@ -24,6 +24,8 @@ MAX_SEGMENT_BYTES = 1 << 20
 MAX_EVENTS = 4000  # of one segment
 MAX_SEGMENTS = 999_999  # of one attempt
 MAX_CURVES = 32  # of one point
+MAX_PHASES = 32  # of one life
+MAX_STACK_LINES = 400  # of one process
 
 _COUNT = 10**15
 
@@ -177,7 +179,78 @@ class LeftOut(_Event):
     events: int = Field(ge=1, le=_COUNT)
 
 
-Event: TypeAlias = Began | Point | Saved | SaveFailed | Removed | Ended | LeftOut
+class LifeEnded(_Event):
+    """Records the end of a process, or of the processes of one machine, that ``ckptkit run`` had started.
+
+    The supervisor writes it after that end, with the attempt that the life had begun, or with the last one known to the
+    supervisor if the life died before. Seconds are by the monotonic clock.
+
+    Attributes:
+        supervisor: Token of the ``ckptkit run``.
+        number: Number of the life under it, from 1.
+        began_at: When the command was started, in ISO 8601.
+        seconds: From then until no process was left.
+        down_seconds: From the end of the life before until then; 0 for the first one.
+        exit_code: What the command returned; None if a signal ended it.
+        signal: The signal that ended it, such as ``SIGKILL``.
+        cause: Why it ended, by name; see ``docs/run.md``.
+        message: The same for people.
+        then: What the supervisor did next.
+        rank: The rank that the cause is about, if there is one.
+        ranks: Ranks of the job; None if no process restored a run.
+        restored: The checkpoint that was restored; None for a fresh start, or if none was.
+        restored_step: Batches delivered in it; None if no process restored a run.
+        last_step: Batches delivered when the last micro-step ended.
+        committed_step: Batches delivered in the newest checkpoint that the life committed, if it did.
+        committed_seconds: Seconds of the phase ``training`` when that one was captured.
+        phases: Seconds by phase, of rank 0 or the lowest one of that machine. They add up to ``seconds``.
+        silent_seconds: The last part of them, since the last sign of progress.
+        silent_phase: The phase that it belongs to.
+    """
+
+    kind: Literal["life_ended"] = "life_ended"
+    supervisor: Token
+    number: int = Field(ge=1, le=_COUNT)
+    began_at: Annotated[str, Field(max_length=64)]
+    seconds: Seconds
+    down_seconds: Seconds
+    exit_code: int | None = Field(ge=0, le=255)
+    signal: Name | None
+    cause: Name
+    message: Line
+    then: Literal["restart", "stop"]
+    rank: Count | None
+    ranks: Count | None
+    restored: Line | None
+    restored_step: Count | None
+    last_step: Count | None
+    committed_step: Count | None
+    committed_seconds: Seconds
+    phases: Annotated[dict[Name, Seconds], Field(max_length=MAX_PHASES)]
+    silent_seconds: Seconds
+    silent_phase: Name | None
+
+
+class Stacks(_Event):
+    """Records where a process of a life that hung, or crashed, stood.
+
+    Attributes:
+        supervisor: As of the life's `LifeEnded`.
+        number: The same.
+        rank: Rank of the process, if known.
+        pid: Its number.
+        lines: What `faulthandler` or py-spy wrote.
+    """
+
+    kind: Literal["stacks"] = "stacks"
+    supervisor: Token
+    number: int = Field(ge=1, le=_COUNT)
+    rank: Count | None
+    pid: Count
+    lines: Annotated[list[Line], Field(max_length=MAX_STACK_LINES)]
+
+
+Event: TypeAlias = Began | Point | Saved | SaveFailed | Removed | Ended | LeftOut | LifeEnded | Stacks
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 

@@ -26,12 +26,13 @@ class EventLog:
     Args:
         storage: The run root.
         attempt: The attempt that owns the run.
+        after: Number of the last segment that its process has stored, for one who continues after its death.
     """
 
-    def __init__(self, storage: Storage, attempt: AttemptDocument) -> None:
+    def __init__(self, storage: Storage, attempt: AttemptDocument, *, after: int = 0) -> None:
         self._storage = storage
         self._attempt = attempt
-        self._next = 1
+        self._next = after + 1
         self._unsent: bytes | None = None
 
     def take(self, events: Sequence[Event]) -> int:
@@ -57,6 +58,21 @@ class EventLog:
         create_once(self._storage, segment_key(self._attempt.attempt, self._next), self._unsent, MAX_SEGMENT_BYTES)
         self._next += 1
         self._unsent = None
+
+
+def append_events(storage: Storage, attempt: int, events: Sequence[Event]) -> None:
+    """Store events of an attempt whose process has ended, after those that it has stored itself.
+
+    Raises:
+        UnusableCheckpointError: If the attempt's document cannot be used.
+        StorageError: If the storage failed.
+    """
+    stored = segments_of(storage, attempt)
+    last = parse_segment(stored[0].rpartition("/")[2]) if stored else None
+    log = EventLog(storage, Documents(storage).document(attempt), after=last[1] if last is not None else 0)
+    while events:
+        events = events[log.take(events) :]
+        log.send()
 
 
 @dataclass(frozen=True)
