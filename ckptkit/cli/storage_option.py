@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from datetime import timedelta
 
+from ckptkit.cli.durations import duration_of, has_unit
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.url import for_a_person
@@ -34,10 +35,8 @@ _SWITCHES = {"anon", "use_ssl"}
 _NOT_HERE = {"credentials", "client_kwargs", "config_kwargs", "s3_additional_kwargs"}
 
 _SWITCH = {"true": True, "false": False}
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")  # "007" is a text
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+(e-?[0-9]+)?")
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
 
 
 def open_root(
@@ -78,11 +77,11 @@ def _value(name: str, text: str) -> str | bool | int | float | timedelta:
         raise ValueError("is not a single value; the command line does not accept it")
     if name in _TEXTS:
         return text
-    duration = _DURATION.fullmatch(text)
     if name in _DURATIONS:
+        duration = duration_of(text)
         if duration is None:
             raise ValueError(f"expected a duration such as 90, 90s, 5m or 1.5h, got {text!r}")
-        return _span(duration)
+        return duration
     if name in _SWITCHES or text.lower() in _SWITCH:
         if text.lower() not in _SWITCH:
             raise ValueError(f"expected true or false, got {text!r}")
@@ -93,8 +92,5 @@ def _value(name: str, text: str) -> str | bool | int | float | timedelta:
         return int(text)
     if _FLOAT.fullmatch(text):
         return float(text)
-    return _span(duration) if duration is not None and duration[2] else text
-
-
-def _span(duration: re.Match[str]) -> timedelta:
-    return timedelta(seconds=float(duration[1]) * _UNITS[duration[2]])
+    duration = duration_of(text) if has_unit(text) else None
+    return text if duration is None else duration
