@@ -8,6 +8,7 @@ import typer
 
 from ckptkit.cli.errors import CommandGroup
 from ckptkit.cli.options import AsJson, Checkpoint, Drop, NameMap, Options, Rename, Root, complete_checkpoint, examples
+from ckptkit.cli.supervising import add_run
 
 app = typer.Typer(
     name="ckptkit",
@@ -322,6 +323,9 @@ def doctor(
 
     options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout))
     raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json))
+
+
+add_run(app)
 
 
 @app.command(

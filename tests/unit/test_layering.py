@@ -17,7 +17,7 @@ PACKAGE = Path(ckptkit.__file__).parent
 # Lowest first: whatever stands in one of these imports only what stands before it, also inside functions.
 PACKAGES = (
     *("scrubber", "errors", "core", "format", "storage", "snapshot", "checkpoint", "run", "manager"),
-    *("mindspore", "tools", "cli", "testing", "data", "nn", "__main__"),
+    *("mindspore", "tools", "supervisor", "cli", "testing", "data", "nn", "__main__"),
 )
 # The same within a package; a new module takes its place here.
 MODULES = {
@@ -326,6 +326,7 @@ ELSEWHERE = {
     "ckptkit.manager.heartbeat": "the folder in memory that `ckptkit run` names",
     "ckptkit.manager.preemption.request": "stderr, in a signal's handler",
     "ckptkit.manager.preemption.signals": "the pipe that a signal wakes a thread by",
+    "ckptkit.supervisor": "the same folder, and stderr",
     "ckptkit.tools.doctor": "a training that is thrown away",
     "ckptkit.cli.commands.doctor": "the folder that --keep names",
     "ckptkit.cli.commands.demo": "a training that is thrown away",

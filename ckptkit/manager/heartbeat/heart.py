@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ckptkit.format.events import plain_line
+from ckptkit.manager.heartbeat.category import category_of
 from ckptkit.manager.heartbeat.record import (
     ENDING,
     SIZE_BYTES,
@@ -64,7 +65,7 @@ class Heart:
             for folder in folder_of_environment():
                 self._open(folder)
         if self._record is not None:
-            for name in ("how", "error", "message", "data"):
+            for name in ("how", "error", "category", "message", "data"):
                 self._record.put(name, "")
         self.enter(Phase.RESTORING)
 
@@ -170,7 +171,9 @@ class Heart:
         record = self._record
         if record is None or record.error:
             return
+        record.failed_in = record.phase
         record.put("message", plain_line(str(error)))
+        record.put("category", category_of(error))
         record.put("error", type(error).__name__)
 
     def end(self, how: str) -> None:

@@ -81,15 +81,20 @@ class Record(ctypes.Structure):
         root: URL of the run root.
         checkpoint: The checkpoint that was restored; empty for a fresh start.
         how: ``finished``, ``closed``, ``failed``, ``preempted`` or ``complete``, once the manager was closed.
+        failed_in: Number of the phase in which an error came.
         error: Class of the error with which the manager was closed.
         message: Its first line.
+        category: What the error means for the next start; see `ckptkit.manager.heartbeat.category`.
         data: What the pipeline reads, for people.
     """
 
     _fields_ = (
         ("magic", ctypes.c_uint64),
         *((name, ctypes.c_int64) for name in ("pid", "rank", "ranks", "micro_step", "begun_step", "is_meeting")),
-        *((name, ctypes.c_int64) for name in ("restored_step", "committed_step", "attempt", "epoch_size", "bank")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("restored_step", "committed_step", "attempt", "epoch_size", "bank", "failed_in")
+        ),
         *((name, ctypes.c_double) for name in ("opened_at", "opened_wall", "stepped_at", "stepped_wall")),
         *((name, ctypes.c_double) for name in ("sign_at", "slowest", "committed_seconds")),
         ("banks", _Bank * 2),
@@ -97,6 +102,7 @@ class Record(ctypes.Structure):
         ("checkpoint", ctypes.c_char * 128),
         ("how", ctypes.c_char * 32),
         ("error", ctypes.c_char * 256),
+        ("category", ctypes.c_char * 32),
         ("message", ctypes.c_char * 1024),
         ("data", ctypes.c_char * 1024),
     )
@@ -112,6 +118,7 @@ class Record(ctypes.Structure):
     attempt: int
     epoch_size: int
     bank: int
+    failed_in: int
     opened_at: float
     opened_wall: float
     stepped_at: float
@@ -124,6 +131,7 @@ class Record(ctypes.Structure):
     checkpoint: bytes
     how: bytes
     error: bytes
+    category: bytes
     message: bytes
     data: bytes
 
@@ -131,6 +139,11 @@ class Record(ctypes.Structure):
     def phase(self) -> Phase:
         """What the process is doing."""
         return Phase(self.banks[self.bank & 1].phase)
+
+    @property
+    def last_phase(self) -> Phase:
+        """What the process did when an error came, if one did; otherwise what it does."""
+        return Phase(self.failed_in) if self.error and self.failed_in in set(Phase) else self.phase
 
     @property
     def entered_at(self) -> float:

@@ -1,0 +1,101 @@
+"""Implements ``ckptkit run``: parses its limits, runs the supervisor, and shows what it says on stderr.
+
+Exit codes: 0 the command is done, 2 it was called wrongly, 65 its code or data is at fault or a restart cannot help,
+75 too many lives made no progress, 143 it was asked to end (130 by Ctrl-C before it could save).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from ckptkit.cli.durations import duration_of
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import visible
+from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.scrubber import scrub
+from ckptkit.supervisor.options import Options
+from ckptkit.supervisor.supervisor import Supervisor
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Holds the options as they were typed.
+
+    Attributes:
+        lives_without_progress: As in `Options`.
+        hang_after: A duration.
+        limits: Each ``PHASE=DURATION``.
+        grace: A duration.
+        longest_pause: A duration.
+        storage: Each ``NAME=VALUE``.
+    """
+
+    lives_without_progress: int
+    hang_after: str
+    limits: Sequence[str]
+    grace: str
+    longest_pause: str
+    storage: Sequence[str]
+
+
+def run_command(command: Sequence[str], typed: RunOptions) -> int:
+    """Run ``command`` under a supervisor; returns the exit code.
+
+    Raises:
+        WrongUsageError: If there is no command, it cannot be started, or an option is invalid.
+        OSError: If no folder can be made for the heartbeats.
+    """
+    if not command:
+        raise WrongUsageError("give the command that trains after two dashes: ckptkit run -- python train.py")
+    options = Options(
+        lives_without_progress=typed.lives_without_progress,
+        hang_after=_duration("--hang-after", typed.hang_after),
+        limits=dict(_limit(one) for one in typed.limits),
+        grace=_duration("--grace", typed.grace),
+        longest_pause=_duration("--longest-pause", typed.longest_pause),
+    )
+    supervisor = Supervisor(
+        command,
+        options,
+        environment=os.environ,
+        token=secrets.token_hex(16),
+        open_root=lambda root: open_root(root, typed.storage, writes=True),
+        say=_say,
+        monotonic=time.monotonic,
+        clock=lambda: datetime.now(timezone.utc),
+    )
+    try:
+        return supervisor.run()
+    except (FileNotFoundError, PermissionError) as error:
+        if error.filename != command[0]:
+            raise
+        raise WrongUsageError(f"{command[0]} cannot be started: {error.strerror}") from error
+
+
+def _say(line: str) -> None:
+    print(f"[ckptkit run] {visible(scrub(line))}", file=sys.stderr, flush=True)
+
+
+def _limit(text: str) -> tuple[Phase, timedelta]:
+    name, equals, value = text.partition("=")
+    phases = {phase.name.lower(): phase for phase in Phase if phase is not Phase.STARTING}
+    if not equals or name not in phases:
+        raise WrongUsageError(f"--limit takes PHASE=DURATION, where PHASE is one of {', '.join(phases)}; got {text!r}")
+    return phases[name], _duration(f"--limit {name}", value)
+
+
+def _duration(flag: str, text: str) -> timedelta:
+    try:
+        found = duration_of(text)
+    except OverflowError:
+        found = None
+    if found is None or found <= timedelta(0):
+        raise WrongUsageError(f"{flag}: expected a duration such as 90, 90s, 5m or 1.5h, got {text!r}")
+    return found

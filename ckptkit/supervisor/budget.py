@@ -1,0 +1,133 @@
+"""Decides after each life whether there is another one.
+
+Guarantees: a life that commits more than any before it is free. Two deaths in the same micro-step are code or data,
+since every life repeats the same bits. A death that comes from outside (a SIGKILL, a hang, a lack of memory) counts for
+that only if at least one of the two lives had trained before it: a machine that dies again in the same compilation
+proves nothing. Pure but for its own count; one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ckptkit.manager.heartbeat.record import Phase, Record
+from ckptkit.supervisor.diagnosis import Finding, place_of
+from ckptkit.supervisor.life import Life
+
+DONE = 0
+WRONG_USAGE = 2
+CODE_OR_DATA = 65  # EX_DATAERR: the same command would fail again
+GIVEN_UP = 75  # EX_TEMPFAIL: it may succeed elsewhere, or later
+PREEMPTED = 143
+
+_OUTSIDE = ("killed", "hang", "out-of-memory")
+_OF_THE_PLACE = (*_OUTSIDE, "exception", "crash", "exit")
+_FINAL = ("overtaken", "refused")
+_THREE = 3
+_NO_PROGRAM = (126, 127)  # a shell's: cannot be executed, not found
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Says what follows a life.
+
+    Attributes:
+        finding: Why it ended; more is known here than of a single life.
+        exit_code: The exit code of ``ckptkit run``; None if another life follows.
+        next_move: The same for people.
+        in_a_row: Lives without progress up to here.
+    """
+
+    finding: Finding
+    exit_code: int | None
+    next_move: str
+    in_a_row: int = 0
+
+
+@dataclass(frozen=True)
+class _Death:
+    number: int
+    proves: bool
+
+
+class Budget:
+    """Counts the lives without progress, and remembers where lives died.
+
+    Args:
+        lives_without_progress: So many in a row are the last ones.
+    """
+
+    def __init__(self, lives_without_progress: int) -> None:
+        self._most = lives_without_progress
+        self._in_a_row = 0
+        self._best = -1
+        self._deaths: dict[tuple[bytes, int], list[_Death]] = {}
+
+    def judge(self, life: Life, finding: Finding) -> Decision:
+        """Return what follows ``life``."""
+        last = _end_of(life, finding)
+        if last is not None:
+            return last
+        progress = self._note_progress(life.records)
+        again = self._died_there_before(life, finding)
+        if again is not None:
+            return Decision(_code_or_data(finding, again), CODE_OR_DATA, _MOVES["code-or-data"])
+        self._in_a_row = 0 if progress else self._in_a_row + 1
+        if self._in_a_row >= self._most:
+            why = f"{self._in_a_row} lives in a row committed nothing new"
+            return Decision(finding, GIVEN_UP, f"{why}: {_MOVES.get(finding.cause, _LOOK)}", self._in_a_row)
+        return Decision(finding, None, "restart", self._in_a_row)
+
+    def _note_progress(self, records: Sequence[Record]) -> bool:
+        before = max([self._best, *(one.restored_step for one in records)])
+        self._best = max([before, *(one.committed_step for one in records)])
+        return self._best > before
+
+    def _died_there_before(self, life: Life, finding: Finding) -> list[int] | None:
+        """Return the numbers of the lives that died in the same micro-step as this one, if that proves something."""
+        record = finding.record
+        if record is None or finding.cause not in _OF_THE_PLACE or not _is_at_a_batch(record):
+            return None
+        trained = record.last_phase is Phase.TRAINING and record.micro_step > record.restored_step
+        deaths = self._deaths.setdefault((record.root, record.micro_step), [])
+        deaths.append(_Death(life.number, finding.cause not in _OUTSIDE or trained))
+        if len(deaths) >= _THREE or (len(deaths) > 1 and any(one.proves for one in deaths)):
+            return [one.number for one in deaths]
+        return None
+
+
+def _is_at_a_batch(record: Record) -> bool:
+    return record.micro_step >= 0 and record.last_phase not in (Phase.STARTING, Phase.RESTORING, Phase.ENDED)
+
+
+def _end_of(life: Life, finding: Finding) -> Decision | None:
+    """Return the decision where nothing but the life itself matters: there is no other one."""
+    if finding.cause == "finished":
+        return Decision(finding, DONE, "done")
+    if finding.cause in ("preempted", "interrupted"):
+        code = 128 + life.asked if finding.cause == "interrupted" and life.asked is not None else PREEMPTED
+        return Decision(finding, code, "the same command continues the run")
+    if finding.cause == "usage" or (not life.records and life.returncode in _NO_PROGRAM):
+        return Decision(finding, WRONG_USAGE, "correct the command")
+    return Decision(finding, CODE_OR_DATA, _MOVES[finding.cause]) if finding.cause in _FINAL else None
+
+
+def _code_or_data(finding: Finding, lives: Sequence[int]) -> Finding:
+    assert finding.record is not None  # noqa: S101 - only then is the place known
+    died = f"lives {', '.join(map(str, lives))} died {place_of(finding.record)}, from the same bits"
+    return replace(finding, cause="code-or-data", what=f"{died}: {finding.what}", where="")
+
+
+_LOOK = "look at the last lines that it printed"
+_MOVES = {
+    "overtaken": "another process trains this run; do not start this one again",
+    "refused": "a restart cannot help; the message says what to change",
+    "code-or-data": "correct the code or the data there; a restart repeats the same bits",
+    "disk-full": "free some space (`df -h`), and start the same command again",
+    "storage": "check whether the storage answers (`ckptkit ls ROOT`), and start the same command again",
+    "out-of-memory": "give the job more memory, or use less (fewer data workers, smaller batches)",
+    "killed": "find out who kills it (`dmesg`, the scheduler's log)",
+    "crash": "look at the stacks in `ckptkit report`, and at the versions of the libraries",
+    "hang": "look at the stacks that were stored with the events",
+}

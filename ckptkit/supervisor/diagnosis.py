@@ -1,0 +1,197 @@
+"""Says why a life ended, by name, from its exit code, its ranks' last records, their stacks and its last words.
+
+Guarantees: the same life gets the same finding. What the ranks have recorded counts more than text that was parsed.
+In a job of many ranks the finding is about the one that failed first: ranks that only repeat what another one said do
+not count. Pure, any thread.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ckptkit.manager.heartbeat.record import Phase, Record
+from ckptkit.supervisor.life import Life
+
+_PREEMPTED = 143
+_USAGE = 2
+_CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
+_NAMES_OF_CRASHES = {"Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT"}
+_NAMES_OF_CRASHES |= {"Floating-point exception": "SIGFPE", "Illegal instruction": "SIGILL"}
+_REPEATED = re.compile(r"rank \d+: ")
+_ERROR = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
+_NO_MEMORY = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
+_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Names why a life ended.
+
+    Attributes:
+        cause: The name; ``docs/run.md`` lists them.
+        what: The same for people, without a full stop.
+        where: The place in training, for people; empty if it is unknown or does not matter.
+        rank: The rank that it is about; None in a job of one rank, or if that is unknown.
+        record: The last state of that rank.
+        signal: The signal that ended it.
+    """
+
+    cause: str
+    what: str
+    where: str = ""
+    rank: int | None = None
+    record: Record | None = None
+    signal: str | None = None
+
+    @property
+    def why(self) -> str:
+        """What happened and where."""
+        return f"{self.what} {self.where}".rstrip()
+
+
+def diagnose(life: Life) -> Finding:
+    """Return why ``life`` ended."""
+    if life.hang is not None:
+        return _hang(life)
+    if life.returncode == 0:
+        return Finding("finished", "the command ended with exit code 0", record=_first(life.records))
+    if life.asked is not None:
+        return _asked(life, life.asked)
+    if life.returncode == _PREEMPTED or (life.records and all(one.how == b"preempted" for one in life.records)):
+        return Finding("preempted", "it was asked to end, and saved", record=_first(life.records))
+    if life.records:
+        return _of_ranks(life)
+    return _of_process(life, None)
+
+
+def place_of(record: Record) -> str:
+    """Return where a process was, for people."""
+    step, size = record.micro_step, record.epoch_size
+    if record.last_phase in (Phase.STARTING, Phase.RESTORING) or step < 0:
+        return f"before training ({record.last_phase.name.lower()})"
+    if record.last_phase is Phase.ENDED:
+        return "after training had ended"
+    if record.last_phase is Phase.REPLAYING:
+        return "while data was replayed"
+    at = f"epoch {step // size}, batch {step % size} of {size}" if size > 0 else f"batch {step} of the run"
+    source = f" from {record.text('data')}" if record.data else ""
+    if record.last_phase in (Phase.TRAINING, Phase.FIRST_STEP):
+        verb = "in" if record.begun_step > step else "before the end of"
+        return f"{verb} micro-step {step + 1} ({at}{source})"
+    return f"after micro-step {step} ({record.last_phase.name.lower()})"
+
+
+def signal_of(returncode: int) -> str | None:
+    """Return the name of the signal that ended a process, also if a shell reports it."""
+    number = -returncode if returncode < 0 else returncode - 128 if returncode > 128 else 0
+    try:
+        return signal.Signals(number).name if number else None
+    except ValueError:
+        return None
+
+
+def _first(records: Sequence[Record]) -> Record | None:
+    return records[0] if records else None
+
+
+def _rank_of(life: Life, record: Record | None) -> int | None:
+    return record.rank if record is not None and record.ranks > 1 and record.rank >= 0 else None
+
+
+def _asked(life: Life, number: int) -> Finding:
+    name = signal.Signals(number).name
+    saved = life.returncode == _PREEMPTED or any(one.how == b"preempted" for one in life.records)
+    if saved:
+        return Finding("preempted", f"{name} asked it to end, and it did", record=_first(life.records))
+    return Finding("interrupted", f"{name} ended it", record=_first(life.records), signal=name)
+
+
+def _hang(life: Life) -> Finding:
+    hang = life.hang
+    assert hang is not None  # noqa: S101 - the caller asked
+    one, lasted = hang.culprit, f"for {hang.seconds:.0f} s"
+    if one is None:
+        what = f"no rank got on {lasted}, and all stand at the same place"
+        return Finding("hang", what, record=_first(life.records))
+    rank, where = _rank_of(life, one), place_of(one)
+    who = "it" if rank is None else f"rank {rank}"
+    alone = "" if rank is None else ", and the others waited for it"
+    if hang.is_dead:
+        what = f"{who} had ended, and the others waited {lasted}"
+    elif hang.is_stopped:
+        what = f"{who} was stopped by a signal {lasted}{alone}"
+    else:
+        what = f"{who} did not get on {lasted}{alone}"
+    return Finding("hang", what, where, rank, one)
+
+
+def _of_ranks(life: Life) -> Finding:
+    order = {pid: at for at, pid in enumerate(life.deaths)}
+    records = sorted(life.records, key=lambda one: order.get(one.pid, len(order)))
+    silent = next((one for one in records if not one.error and one.how in (b"", b"closed")), None)
+    said = next((one for one in records if one.error and not _REPEATED.match(one.text("message"))), None)
+    if said is None or (silent is not None and records.index(silent) < records.index(said)):
+        return _of_process(life, silent or records[0])
+    return _of_error(life, said)
+
+
+def _of_error(life: Life, record: Record) -> Finding:
+    error, message = record.text("error"), record.text("message")
+    cause = record.text("category") or ("exit" if error in ("SystemExit", "KeyboardInterrupt") else "exception")
+    what = f"{error}: {message}" if message else error
+    return Finding(cause, what, place_of(record), _rank_of(life, record), record)
+
+
+def _of_process(life: Life, record: Record | None) -> Finding:
+    rank = _rank_of(life, record)
+    where = place_of(record) if record is not None else ""
+    name = _crash_of(life, record) or (None if rank is not None else signal_of(life.returncode))
+    outside = _from_outside(life, rank, name)
+    if outside is not None:
+        return replace(outside, where=where, rank=rank, record=record)
+    error = _last_error(life.last_words) if rank is None else None
+    if error is not None:
+        return Finding("disk-full" if _says(life, _FULL) else "exception", error, where, rank, record)
+    if rank is not None:
+        return Finding("killed", f"rank {rank} ended without a word: it was killed", where, rank, record)
+    if life.returncode == _USAGE and record is None:
+        return Finding("usage", "the command ended with exit code 2 before training: it was called wrongly")
+    return Finding("exit", f"the command ended with exit code {life.returncode}", where, rank, record)
+
+
+def _from_outside(life: Life, rank: int | None, name: str | None) -> Finding | None:
+    """Return the finding if a signal, or a lack of memory, ended it."""
+    if life.oom_kills and (name == "SIGKILL" or rank is not None):
+        return Finding("out-of-memory", "the kernel's OOM killer ended it", signal="SIGKILL")
+    if _says(life, _NO_MEMORY):
+        return Finding("out-of-memory", "it found no more memory", signal=name)
+    if name is not None and name in _CRASHES:
+        return Finding("crash", f"it crashed with {name}", signal=name)
+    return Finding("killed", f"{name} killed it", signal=name) if name is not None else None
+
+
+def _crash_of(life: Life, record: Record | None) -> str | None:
+    """Return the signal that `faulthandler` has reported."""
+    for stack in life.stacks:
+        if record is not None and stack.pid == record.pid and stack.lines:
+            said = stack.lines[0].rpartition(": ")[2].strip()
+            return _NAMES_OF_CRASHES.get(said, "SIGSEGV")
+    return None
+
+
+def _says(life: Life, words: Sequence[str]) -> bool:
+    return any(one in "\n".join(life.last_words.splitlines()[-40:]) for one in words)
+
+
+def _last_error(text: str) -> str | None:
+    """Return the last line of the last traceback, which names an error."""
+    _, found, rest = text.rpartition("Traceback (most recent call last):")
+    if not found:
+        return None
+    for line in rest.splitlines():
+        if line and not line[0].isspace() and _ERROR.fullmatch(line.strip()):
+            return line.strip()[:300]
+    return None

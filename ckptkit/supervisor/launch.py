@@ -1,0 +1,81 @@
+"""Starts the command of a life in a session of its own, and keeps the end of what it writes to stderr.
+
+Guarantees: what the command writes to stderr comes out here unchanged and at once; a stderr that nobody reads any more
+never stops the command. At most `_KEPT_BYTES` of it are held. The command gets this process's stdin and stdout. One
+thread, beside the one that passes stderr on.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from ckptkit.core.worker import Worker
+
+_CHUNK_BYTES = 1 << 16
+_KEPT_BYTES = 1 << 16
+_STDERR = 2
+
+
+class Command:
+    """Runs the command of one life.
+
+    Args:
+        command: Program and arguments.
+        environment: All variables.
+
+    Raises:
+        FileNotFoundError, PermissionError, OSError: If the program cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._kept: deque[bytes] = deque()
+        self._kept_bytes = 0
+        self._ear, mouth = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the command is the user's own
+                command, env=environment, stderr=mouth, start_new_session=True
+            )
+            self.end = os.pidfd_open(self._process.pid)
+        except BaseException:
+            os.close(self._ear)
+            raise
+        finally:
+            os.close(mouth)
+        self._tee = Worker(self._pass_on, "ckptkit-stderr")
+        self._tee.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def returncode(self) -> int:
+        """Wait for its end and return the exit code, as `subprocess` does."""
+        return self._process.wait()
+
+    def close(self, seconds: float) -> str:
+        """Return the end of its stderr, once no process holds it, or ``seconds`` are over; it must have ended."""
+        self._tee.wait(seconds)
+        os.close(self.end)
+        return b"".join(self._kept).decode(errors="replace")
+
+    def _pass_on(self) -> None:
+        try:
+            while data := os.read(self._ear, _CHUNK_BYTES):
+                self._kept.append(data)
+                self._kept_bytes += len(data)
+                while self._kept_bytes - len(self._kept[0]) >= _KEPT_BYTES:
+                    self._kept_bytes -= len(self._kept.popleft())
+                self._write(data)
+        finally:
+            os.close(self._ear)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(_STDERR, data) :]
+        except OSError:
+            return  # closed, or nobody reads it

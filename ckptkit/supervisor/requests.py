@@ -1,0 +1,53 @@
+"""Hears the signals that are meant for the job, while this process waits.
+
+Guarantees: every signal is told once, in order, and ends a wait at once. `Requests.close` puts the earlier handlers
+back. Main thread only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterable
+from datetime import timedelta
+from types import FrameType
+
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+
+
+class Requests:
+    """Collects signals from its making to `close`."""
+
+    def __init__(self) -> None:
+        self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._came: list[int] = []
+        self._former_fd = signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
+        self._former = {number: signal.signal(number, self._note) for number in HEARD}
+
+    def take(self) -> list[int]:
+        """Return the signals that came since the last call."""
+        came, self._came = self._came, []
+        return came
+
+    def wait(self, timeout: timedelta, descriptors: Iterable[int] = ()) -> None:
+        """Wait until a signal comes, a descriptor can be read or the time is over."""
+        if self._came:
+            return
+        poller = select.poll()
+        for one in (self._ear, *descriptors):
+            poller.register(one, select.POLLIN)
+        poller.poll(max(0.0, timeout.total_seconds() * 1000))
+        while select.select([self._ear], [], [], 0)[0]:
+            os.read(self._ear, 4096)
+
+    def close(self) -> None:
+        """Put back what was there before."""
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._former_fd)
+        os.close(self._ear)
+        os.close(self._mouth)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came.append(number)

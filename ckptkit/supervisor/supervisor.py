@@ -1,0 +1,152 @@
+"""Runs a command until it is done, must not be repeated, or has used up its lives.
+
+Guarantees: no process of a life runs while there is none, between two lives and at the end. Every life is told in a
+line or two, with the next move, and is stored as an event of the run if its root is known. A signal in a pause ends it.
+Main thread only.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from tenacity import RetryCallState, wait_exponential
+
+from ckptkit.format.events import LifeEnded
+from ckptkit.manager.heartbeat.record import Record
+from ckptkit.storage import Storage
+from ckptkit.supervisor.budget import Budget, Decision
+from ckptkit.supervisor.diagnosis import diagnose
+from ckptkit.supervisor.family import become_reaper
+from ckptkit.supervisor.ledger import Ledger
+from ckptkit.supervisor.life import Life, LifeRunner
+from ckptkit.supervisor.options import Options
+from ckptkit.supervisor.requests import Requests
+
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
+
+
+class Supervisor:
+    """Runs the lives of one command.
+
+    Args:
+        command: Program and arguments.
+        options: Limits.
+        environment: The variables of the command.
+        token: 32 random hexadecimal digits.
+        open_root: Opens the root of a run, to store events there.
+        say: Shows a line to the user.
+        monotonic: Gives seconds; the clock that the ranks use.
+        clock: Gives the time of day.
+        on_look: Called twice a second with the records of the ranks.
+        on_life: Called with each life that has ended, as it is stored.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        options: Options,
+        *,
+        environment: Mapping[str, str],
+        token: str,
+        open_root: Callable[[str], Storage],
+        say: Callable[[str], None],
+        monotonic: Callable[[], float],
+        clock: Callable[[], datetime],
+        on_look: Callable[[Sequence[Record]], None] = lambda records: None,
+        on_life: Callable[[LifeEnded], None] = lambda life: None,
+    ) -> None:
+        self._command = command
+        self._options = options
+        self._environment = environment
+        self._say = say
+        self._monotonic = monotonic
+        self._clock = clock
+        self._on_look = on_look
+        self._on_life = on_life
+        self._budget = Budget(options.lives_without_progress)
+        self._ledger = Ledger(token, open_root, say)
+        self._is_known = False
+
+    def run(self) -> int:
+        """Run the command to its end and return the exit code.
+
+        Raises:
+            OSError: If the program cannot be started, or no folder can be made.
+        """
+        become_reaper()
+        requests = Requests()
+        folder = Path(tempfile.mkdtemp(prefix="ckptkit-run-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+        try:
+            return self._run(requests, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            requests.close()
+
+    def _run(self, requests: Requests, folder: Path) -> int:
+        runner = LifeRunner(
+            self._command,
+            self._options,
+            requests,
+            self._environment,
+            monotonic=self._monotonic,
+            clock=self._clock,
+            on_look=self._on_look,
+        )
+        number, down = 0, 0.0
+        while True:
+            number += 1
+            place = folder / str(number)
+            place.mkdir()
+            life = runner.run(number, place)
+            shutil.rmtree(place, ignore_errors=True)
+            decision = self._budget.judge(life, diagnose(life))
+            self._tell(life, decision)
+            self._on_life(self._ledger.enter(life, decision, down))
+            if decision.exit_code is not None:
+                return decision.exit_code
+            asked = self._pause(requests, decision)
+            if asked is not None:
+                self._say(f"{signal.Signals(asked).name} ended the pause: no other life begins")
+                return 128 + asked if asked == signal.SIGINT else 143
+            down = self._monotonic() - life.ended
+
+    def _pause(self, requests: Requests, decision: Decision) -> int | None:
+        """Wait before the next life; return the signal that asks for the end, if one comes."""
+        pause = pause_before(decision.in_a_row, self._options.longest_pause)
+        self._say(f"the next life begins in {pause.total_seconds():g} s")
+        until = self._monotonic() + pause.total_seconds()
+        while True:
+            asked = requests.take()
+            if asked:
+                return asked[0]
+            left = until - self._monotonic()
+            if left <= 0:
+                return None
+            requests.wait(timedelta(seconds=left))
+
+    def _tell(self, life: Life, decision: Decision) -> None:
+        finding = decision.finding
+        lasted = timedelta(seconds=round(life.seconds))
+        self._say(f"life {life.number} ended after {lasted}: {finding.cause}: {finding.why}")
+        if life.left:
+            self._say(f"these processes could not be killed: {', '.join(map(str, life.left))}; the kernel holds them")
+        self._is_known = self._is_known or bool(life.records)
+        if decision.exit_code is None and not self._is_known:
+            self._say(
+                "the command has shown no ckptkit callback or manager: only its exit code is known, and a restart may "
+                "repeat everything"
+            )
+        if decision.exit_code is not None and decision.next_move != "done":
+            self._say(f"no other life begins (exit code {decision.exit_code}): {decision.next_move}")
+
+
+def pause_before(lives_without_progress: int, longest: timedelta) -> timedelta:
+    """Return the pause before the next life: a second after progress, and twice as long after each further failure."""
+    state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
+    state.attempt_number = lives_without_progress + 1
+    return timedelta(seconds=wait_exponential(multiplier=1, max=longest.total_seconds())(state))
