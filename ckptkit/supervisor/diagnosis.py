@@ -119,9 +119,7 @@ def _hang(life: Life) -> Finding:
     rank, where = _rank_of(life, one), place_of(one)
     who = "it" if rank is None else f"rank {rank}"
     alone = "" if rank is None else ", and the others waited for it"
-    if hang.is_dead:
-        what = f"{who} had ended, and the others waited {lasted}"
-    elif hang.is_stopped:
+    if hang.is_stopped:
         what = f"{who} was stopped by a signal {lasted}{alone}"
     else:
         what = f"{who} did not get on {lasted}{alone}"
@@ -139,7 +137,7 @@ def _of_ranks(life: Life) -> Finding:
 
 
 def _of_error(life: Life, record: Record) -> Finding:
-    error, message = record.text("error"), record.text("message")
+    error, message = record.text("error"), record.text("message").removesuffix(".")
     cause = record.text("category") or ("exit" if error in ("SystemExit", "KeyboardInterrupt") else "exception")
     what = f"{error}: {message}" if message else error
     return Finding(cause, what, place_of(record), _rank_of(life, record), record)

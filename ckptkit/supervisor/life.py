@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ckptkit.manager.heartbeat.record import VARIABLE, Record, read_records
+from ckptkit.manager.heartbeat.record import ENDING, VARIABLE, Record, read_record, read_records
 from ckptkit.supervisor.cgroup import oom_kills
 from ckptkit.supervisor.family import end_all, reap, send, status
 from ckptkit.supervisor.launch import Command
@@ -26,7 +26,9 @@ from ckptkit.supervisor.stacks import Stack, crash_of, take_stacks
 from ckptkit.supervisor.watch import Hang, Watch
 
 _LOOK = timedelta(seconds=0.5)
+_LAUNCHER = timedelta(seconds=5)  # for the launcher to end the ranks when one has died
 _AT_ONCE = timedelta(seconds=5)  # from a second signal to SIGKILL, and for the last words on stderr
+_GOOD_ENDS = (b"finished", b"closed", b"complete", b"preempted")
 _SIGNALS_OF_THE_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -155,12 +157,14 @@ class _Follower:
         self._watch = Watch(options, lambda pid: (status(pid) or (None,))[0])
         self._ranks: dict[int, int] = {}  # process to descriptor of its end
         self._kill_at: float | None = None
+        self._lost_at: float | None = None
 
     def follow(self) -> None:
         try:
             while not self._has_ended(self._command.end):
+                self._look()  # first: a signal goes to the ranks that there are now
                 self._heed()
-                self._look()
+                self._end_others()
                 reap(self._command.pid)
                 self._requests.wait(_LOOK, [self._command.end, *self._ranks.values()])
                 self._note_deaths()
@@ -221,6 +225,16 @@ class _Follower:
             if self._has_ended(descriptor):
                 self._life.deaths.append(pid)
                 os.close(self._ranks.pop(pid))
+                record = read_record(self._folder / f"{pid}{ENDING}")
+                if record is not None and record.ranks > 1 and record.how not in _GOOD_ENDS:
+                    self._lost_at = self._monotonic() if self._lost_at is None else self._lost_at
+
+    def _end_others(self) -> None:
+        """End the ranks that wait for one that has died, if their launcher does not."""
+        if self._lost_at is None or self._kill_at is not None or not self._ranks:
+            return
+        if self._monotonic() - self._lost_at > _LAUNCHER.total_seconds():
+            self._ask_to_end(signal.SIGTERM, self._options.grace)
 
     @staticmethod
     def _has_ended(descriptor: int) -> bool:

@@ -118,7 +118,7 @@ class Supervisor:
     def _pause(self, requests: Requests, decision: Decision) -> int | None:
         """Wait before the next life; return the signal that asks for the end, if one comes."""
         pause = pause_before(decision.in_a_row, self._options.longest_pause)
-        self._say(f"the next life begins in {pause.total_seconds():g} s")
+        self._say(f"the next life begins {f'in {pause.total_seconds():g} s' if pause else 'now'}")
         until = self._monotonic() + pause.total_seconds()
         while True:
             asked = requests.take()
@@ -146,7 +146,9 @@ class Supervisor:
 
 
 def pause_before(lives_without_progress: int, longest: timedelta) -> timedelta:
-    """Return the pause before the next life: a second after progress, and twice as long after each further failure."""
+    """Return the pause before the next life: none after progress, else a second, and each time twice as long."""
+    if lives_without_progress == 0:
+        return timedelta(0)
     state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
-    state.attempt_number = lives_without_progress + 1
+    state.attempt_number = lives_without_progress
     return timedelta(seconds=wait_exponential(multiplier=1, max=longest.total_seconds())(state))

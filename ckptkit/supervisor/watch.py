@@ -23,16 +23,14 @@ class Hang:
     Attributes:
         culprit: The process for which the others wait; None if that cannot be told.
         seconds: Since the last sign of any process.
-        phase: What the culprit does, or the first of them.
+        phase: What the culprit does, or the first of those that are late.
         is_stopped: Whether the culprit was stopped by a signal.
-        is_dead: Whether the culprit has ended.
     """
 
     culprit: Record | None
     seconds: float
     phase: Phase
     is_stopped: bool = False
-    is_dead: bool = False
 
 
 class Watch:
@@ -56,11 +54,11 @@ class Watch:
         if not late or any(one not in late and not one.is_meeting for one in alive):
             self._suspected_at = None
             return None
-        sign = max(one.last_sign_at for one in records)
+        sign = max(one.last_sign_at for one in alive)
         if self._suspected_at != sign:
             self._suspected_at = sign
             return None
-        return self._hang(records, late, states, now - sign)
+        return _hang(alive, late, states, now - sign)
 
     def _is_late(self, record: Record, now: float) -> bool:
         """Return whether it is worth a look at the process itself."""
@@ -75,18 +73,13 @@ class Watch:
             limit = min(limit, self._options.hang_after.total_seconds())
         return now - record.last_sign_at > limit
 
-    def _hang(
-        self, records: Sequence[Record], late: Sequence[Record], states: dict[int, str | None], seconds: float
-    ) -> Hang:
-        for one in records:
-            state = states.get(one.pid, "R")
-            if state is None:
-                return Hang(one, seconds, one.phase, is_dead=True)
-        for one in late:
-            if (states.get(one.pid) or "R") in _STOPPED:
-                return Hang(one, seconds, one.phase, is_stopped=True)
-        culprit = _behind(records)
-        return Hang(culprit, seconds, late[0].phase if culprit is None else culprit.phase)
+
+def _hang(alive: Sequence[Record], late: Sequence[Record], states: dict[int, str | None], seconds: float) -> Hang:
+    for one in late:
+        if (states.get(one.pid) or "R") in _STOPPED:
+            return Hang(one, seconds, one.phase, is_stopped=True)
+    culprit = _behind(alive)
+    return Hang(culprit, seconds, late[0].phase if culprit is None else culprit.phase)
 
 
 def _behind(records: Sequence[Record]) -> Record | None:

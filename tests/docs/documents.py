@@ -5,9 +5,9 @@ and ``python once=X`` the same but once; ``python killed=X`` is killed with SIGK
 ``python after=X`` continues X in one process, where X has run before; ``bash after=X`` runs where X has run.
 ``diff X Y`` is what changes from script X to script Y, which may come below it. ``text first=X``, ``again=X`` and
 ``of=X`` are lines that the first start of X printed, its second one, or the last command that ran after X, but for
-numbers, folders, and what stands for ``...``. ``bash`` alone is installation, which .ci/run takes from README.md word
-for word; or it sets variables, whose values are then those of a test server, and calls ckptkit. ``json`` and ``text``
-alone show something and are no code.
+numbers, folders, and what stands for ``...``. ``bash fails=X`` runs where X has run, and must not end with 0.
+``bash`` alone is installation, which .ci/run takes from README.md word for word; or it sets variables, whose values
+are then those of a test server, and calls ckptkit. ``json`` and ``text`` alone show something and are no code.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class _Document:
             self.printed[f"again={name}"] = self._run_python(block.code, name)  # as a scheduler would start it again
 
     def bash(self, block: Block) -> None:
-        if block.how == "after":
+        if block.how in ("after", "fails"):
             assert block.name in self.has_run, _uncovered(block)
             for line in block.code.splitlines():
-                self.printed[f"of={block.name}"] = self._ckptkit(line)
+                self.printed[f"of={block.name}"] = self._ckptkit(line, fails=block.how == "fails")
         elif block.option == "" and block.code.startswith(("export ", "ckptkit ")):
             for line in block.code.splitlines():
                 program, *arguments = shlex.split(line)
@@ -105,10 +105,10 @@ class _Document:
             assert block.option in self.printed, _uncovered(block)
             assert_printed(block.code, self.printed[block.option])
 
-    def _ckptkit(self, line: str) -> str:
+    def _ckptkit(self, line: str, *, fails: bool = False) -> str:
         program, *arguments = shlex.split(line)
         assert program == "ckptkit", f"only ckptkit itself may be run: {line}"
-        return run([sys.executable, "-m", "ckptkit", *arguments], self.folder)
+        return run([sys.executable, "-m", "ckptkit", *arguments], self.folder, fails=fails)
 
     def _run_python(self, code: str, name: str) -> str:
         """A file, since MindSpore reads the source of what it compiles."""
@@ -146,11 +146,11 @@ def assert_printed(shown: str, printed: str) -> None:
         assert any(pattern.fullmatch(one) for one in there), f"nobody printed this: {line}\n{printed}"
 
 
-def run(command: list[str], folder: Path) -> str:
+def run(command: list[str], folder: Path, *, fails: bool = False) -> str:
     done = subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert (done.returncode != 0) == fails, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
 

@@ -1,0 +1,142 @@
+"""Whole jobs under ``ckptkit run``: what was planted is reported, and the last bits are an uninterrupted run's."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from ckptkit.testing.state import NumpyRun
+from crash.supervised.job import TOTAL
+from crash.supervised.supervised import JOB, Supervised, lives_of, stacks_of
+
+QUICK = ["hang", "disk-full", "crash"]
+DEATHS = ["killed", "exception", "crash", "hang", "out-of-memory", "disk-full", "exit", "storage"]
+
+
+def supervise(folder: Path, plan: list[tuple[str, int]], *options: str) -> Supervised:
+    (folder / "plan.json").write_text(json.dumps(plan))
+    command = [sys.executable, str(JOB), "root", "plan.json"]
+    return Supervised(command, "--hang-after", "1s", "--grace", "5s", *options, folder=folder)
+
+
+def digest_of_uninterrupted() -> str:
+    run = NumpyRun()
+    for _ in run.train_until(TOTAL):
+        pass
+    return run.digest()
+
+
+@pytest.mark.parametrize("deaths", [QUICK, pytest.param(DEATHS, marks=pytest.mark.extended)], ids=["quick", "all"])
+def test_each_death_is_named_and_no_bit_differs(tmp_path: Path, deaths: list[str]) -> None:
+    plan = [(kind, 15 + 20 * at) for at, kind in enumerate(deaths)]
+    job = supervise(tmp_path, [("escape", 5), *plan])
+    assert job.end() == 0, job.stderr
+    assert job.stdout.split()[-1] == digest_of_uninterrupted()
+    assert [one.cause for one in lives_of(tmp_path / "root")] == [*deaths, "finished"], job.stderr
+    assert job.left() == []
+
+
+def test_times_of_a_life_add_up(tmp_path: Path) -> None:
+    job = supervise(tmp_path, [("killed", 25), ("killed", 55)])
+    assert job.end() == 0, job.stderr
+    first, second, third = lives_of(tmp_path / "root")
+    for life in (first, second, third):
+        assert sum(life.phases.values()) == pytest.approx(life.seconds, rel=0.01)
+    assert (first.last_step, first.committed_step, first.restored, first.signal) == (24, 20, None, "SIGKILL")
+    assert (second.restored_step, second.last_step, second.then) == (20, 54, "restart")
+    assert second.down_seconds > 0
+    assert (third.restored_step, third.last_step, third.then, third.exit_code) == (50, TOTAL, "stop", 0)
+
+
+def test_bad_batch_stops_after_the_second_death(tmp_path: Path) -> None:
+    job = supervise(tmp_path, [("bad-batch", 25)])
+    assert job.end() == 65
+    causes = [one.cause for one in lives_of(tmp_path / "root")]
+    assert causes == ["exception", "code-or-data"]
+    assert "lives 1, 2 died" in job.stderr
+    assert "micro-step 25 (batch 24 of the run)" in job.stderr
+    assert "ValueError: label 11 of 10" in job.stderr
+
+
+def test_hang_leaves_its_stacks_in_the_run(tmp_path: Path) -> None:
+    job = supervise(tmp_path, [("asleep", 25)])
+    assert job.end() == 0, job.stderr
+    assert [one.cause for one in lives_of(tmp_path / "root")] == ["hang", "finished"]
+    (stack,) = stacks_of(tmp_path / "root")
+    assert any("in misfortune" in line for line in stack.lines)
+
+
+def test_sigterm_is_passed_on_and_not_followed_by_a_life(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("[]")
+    script = tmp_path / "endless.py"
+    script.write_text(
+        "import ckptkit as ck\n"
+        "from ckptkit.testing.state import NumpyRun\n"
+        "run = NumpyRun()\n"
+        "with ck.CheckpointManager('root') as manager:\n"
+        "    manager.restore(run)\n"
+        "    for _ in run.train_until(10**9):\n"
+        "        manager.step(run)\n"
+        "        if run.batches == 10:\n"
+        "            print('trains', flush=True)\n"
+    )
+    job = Supervised(["sh", "-c", f"{sys.executable} endless.py; exit $?"], folder=tmp_path)
+    assert job.process.stdout is not None
+    assert job.process.stdout.readline() == "trains\n"
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    (life,) = lives_of(tmp_path / "root")
+    assert (life.cause, life.then) == ("preempted", "stop")
+    assert life.committed_step == life.last_step
+    assert job.left() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "lives", "says"),
+    [
+        ("import argparse; argparse.ArgumentParser().parse_args(['--wrong'])", 2, 1, "usage"),
+        ("import sys; sys.exit(3)", 75, 2, "exit: the command ended with exit code 3"),
+        (
+            "raise OSError(28, 'No space left on device')",
+            75,
+            2,
+            "disk-full: OSError: [Errno 28] No space left on device",
+        ),
+    ],
+    ids=["usage", "exit", "full"],
+)
+def test_script_without_ckptkit_is_judged_by_its_end(tmp_path: Path, code, exit_code, lives, says) -> None:
+    job = Supervised([sys.executable, "-c", code], "--lives-without-progress", "2", folder=tmp_path)
+    assert job.end() == exit_code
+    assert says in job.stderr
+    assert job.stderr.count("ended after") == lives
+    assert ("shown no ckptkit" in job.stderr) == (lives > 1)
+
+
+def test_missing_program_is_wrong_usage(tmp_path: Path) -> None:
+    job = Supervised(["./no-such-program"], folder=tmp_path)
+    assert job.end() == 2
+    assert "./no-such-program cannot be started" in job.stderr
+
+
+def test_another_start_is_not_fought_over(tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(
+        "import ckptkit as ck\n"
+        "from ckptkit.testing.state import NumpyRun\n"
+        "run = NumpyRun()\n"
+        "with ck.CheckpointManager('root', save=ck.SaveEvery(micro_steps=5)) as manager:\n"
+        "    manager.restore(run)\n"
+        "    with ck.CheckpointManager('root') as other:\n"
+        "        other.restore(NumpyRun(), watch_preemption=False)\n"
+        "    for _ in run.train_until(100):\n"
+        "        manager.step(run)\n"
+        "        manager.wait()\n"
+    )
+    job = Supervised([sys.executable, "two.py"], folder=tmp_path)
+    assert job.end() == 65
+    assert "overtaken: StaleAttemptError" in job.stderr
