@@ -183,7 +183,7 @@ class _Follower:
                 except ProcessLookupError:
                     self._life.deaths.append(one.pid)
         self._on_look(records)
-        if self._life.hang is None and self._life.asked is None and records:
+        if self._kill_at is None and self._lost_at is None and records:
             hang = self._watch.look(records, self._monotonic())
             if hang is not None:
                 self._end_hang(hang, records)

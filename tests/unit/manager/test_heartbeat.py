@@ -1,0 +1,224 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.manager.heartbeat.category import category_of
+from ckptkit.manager.heartbeat.heart import Heart
+from ckptkit.manager.heartbeat.record import SIZE_BYTES, VARIABLE, Phase, Record, new_record, read_record, read_records
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def heart(tmp_path, monkeypatch, clock):
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setattr("faulthandler.register", lambda *_, **__: None)  # would outlive the test
+    monkeypatch.setattr("faulthandler.is_enabled", lambda: True)
+    monkeypatch.setattr("os.register_at_fork", lambda **_: None)
+    return Heart(clock, lambda: 1e9 + clock.now)
+
+
+def read(folder: Path) -> Record:
+    (record,) = read_records(folder)
+    return record
+
+
+def begun(heart, **fields):
+    heart.begin()
+    given = {"root": "r", "attempt": 3, "checkpoint": "c", "micro_step": 20, "rank": 0, "ranks": 1}
+    heart.restored(**{**given, **fields})
+
+
+def test_seconds_of_phases_add_up(heart, clock, tmp_path):
+    heart.begin()
+    clock.now += 2
+    heart.restored(root="r", attempt=1, checkpoint=None, micro_step=0, rank=0, ranks=1)
+    clock.now += 3
+    heart.step(1)
+    clock.now += 4
+    with heart.during(Phase.SAVING):
+        clock.now += 5
+        with heart.during(Phase.STORAGE):
+            clock.now += 6
+    heart.step(2)
+    clock.now += 7
+    found = read(tmp_path).seconds(clock.now)
+    del found[Phase.STARTING]
+    expected = [2, 0, 3, 11, 0, 5, 6, 0]
+    assert list(found.values()) == expected
+    assert sum(read(tmp_path).seconds(clock.now).values()) == sum(expected)
+
+
+def test_record_tells_where_the_run_is(heart, clock, tmp_path):
+    begun(heart)
+    heart.begin_step()
+    assert (read(tmp_path).micro_step, read(tmp_path).begun_step) == (20, 21)
+    clock.now += 1
+    heart.step(21)
+    record = read(tmp_path)
+    assert (record.micro_step, record.begun_step, record.stepped_at, record.stepped_wall) == (21, 21, 101, 1e9 + 101)
+    assert (record.text("root"), record.attempt, record.text("checkpoint"), record.restored_step) == ("r", 3, "c", 20)
+    assert record.phase is Phase.TRAINING
+
+
+def test_same_step_told_twice_is_no_progress(heart, clock, tmp_path):
+    begun(heart)
+    heart.step(21)
+    clock.now += 50
+    heart.step(21)
+    assert read(tmp_path).last_sign_at == 100
+
+
+def test_slow_step_fades(heart, clock, tmp_path):
+    begun(heart)
+    heart.step(21)
+    clock.now += 8
+    heart.step(22)
+    assert read(tmp_path).slowest == 8
+    for step in range(23, 23 + 350):
+        clock.now += 0.1
+        heart.step(step)
+    assert 3 < read(tmp_path).slowest < 5
+
+
+def test_death_within_a_change_of_phase_counts_nothing_twice(heart, clock, tmp_path):
+    begun(heart)
+    clock.now += 5
+    record = read(tmp_path)
+    before = record.seconds(clock.now)
+    # What `enter` writes before its last write, which changes the bank.
+    other = record.banks[1 - record.bank]
+    other.phase, other.entered_at = Phase.SAVING, clock.now
+    other.seconds[Phase.FIRST_STEP] = 5
+    assert record.seconds(clock.now) == before
+
+
+def test_first_error_counts(heart, tmp_path):
+    begun(heart)
+    heart.step(21)
+    heart.fail(ValueError("bad\nand more"))
+    heart.fail(KeyError("later"))
+    heart.end("failed")
+    record = read(tmp_path)
+    assert (record.text("error"), record.text("message"), record.text("how")) == ("ValueError", "bad", "failed")
+    assert (record.phase, record.last_phase) == (Phase.ENDED, Phase.TRAINING)
+
+
+def test_long_texts_are_cut(heart, tmp_path):
+    begun(heart, root="r" * 5000, checkpoint="x\0y")
+    assert read(tmp_path).text("root") == "r" * 1023
+    assert read(tmp_path).text("checkpoint") == "x?y"
+
+
+def test_without_supervisor_nothing_is_written(monkeypatch, tmp_path):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    heart = Heart()
+    begun(heart)
+    heart.step(1)
+    with heart.during(Phase.SAVING), heart.meeting():
+        pass
+    heart.end("finished")
+    assert not heart.beats
+
+
+def test_folder_that_is_gone_is_a_warning(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "gone"))
+    heart = Heart()
+    begun(heart)
+    heart.step(1)
+    assert "`ckptkit run` cannot follow this process" in caplog.text
+
+
+@pytest.mark.parametrize("data", [b"", bytes(SIZE_BYTES), bytes(10)], ids=["empty", "zeros", "short"])
+def test_file_that_is_no_record_is_none(tmp_path, data):
+    (tmp_path / "1.heartbeat").write_bytes(data)
+    assert read_record(tmp_path / "1.heartbeat") is None
+    assert read_record(tmp_path / "2.heartbeat") is None
+
+
+def test_unknown_phase_is_no_record(tmp_path):
+    record = new_record(bytearray(SIZE_BYTES))
+    record.banks[0].phase = 77
+    (tmp_path / "1.heartbeat").write_bytes(bytes(record))
+    assert read_record(tmp_path / "1.heartbeat") is None
+
+
+def test_import_and_use_without_supervisor_change_no_handler(tmp_path):
+    """Neither hooks of exceptions nor handlers of signals: the process is the user's own."""
+    code = (
+        "import sys, faulthandler, signal\n"
+        "import ckptkit as ck\n"
+        "from ckptkit.testing.state import NumpyRun\n"
+        "run = NumpyRun()\n"
+        "with ck.CheckpointManager('root') as manager:\n"
+        "    manager.restore(run)\n"
+        "    for _ in run.train_until(5): manager.step(run)\n"
+        "assert sys.excepthook is sys.__excepthook__ and not faulthandler.is_enabled()\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in (VARIABLE, "PYTHONFAULTHANDLER")}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
+
+
+def test_manager_shows_its_commits(tmp_path, monkeypatch):
+    heart_folder = tmp_path / "hearts"
+    heart_folder.mkdir()
+    code = (
+        "import ckptkit as ck\n"
+        "from ckptkit.testing.state import NumpyRun\n"
+        "run = NumpyRun()\n"
+        "with ck.CheckpointManager('root', save=ck.SaveEvery(micro_steps=4)) as manager:\n"
+        "    manager.restore(run)\n"
+        "    for _ in run.train_until(10): manager.step(run)\n"
+        "    manager.save_final(run)\n"
+    )
+    environment = {**os.environ, VARIABLE: str(heart_folder)}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
+    record = read(heart_folder)
+    assert (record.micro_step, record.committed_step, record.text("how")) == (10, 10, "finished")
+    assert record.phase is Phase.ENDED
+    assert 0 < record.committed_seconds <= record.seconds(record.entered_at)[Phase.TRAINING]
+    assert record.text("root").endswith("root")
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "category"),
+    [
+        (ValueError("x"), ""),
+        (MemoryError(), "out-of-memory"),
+        (RuntimeError("std::bad_alloc"), "out-of-memory"),
+        (OSError(28, "full"), "disk-full"),
+        (_caused(SaveFailedError("x"), _caused(StorageError("y"), OSError(28, "full"))), "disk-full"),
+        (_caused(SaveFailedError("x"), StorageError("y")), "storage"),
+        (StorageError("y"), "storage"),
+        (StaleAttemptError("z"), "overtaken"),
+        (ResumeError("other K"), "refused"),
+    ],
+)
+def test_error_has_its_category(error, category):
+    assert category_of(error) == category
+
+
+def test_cycle_of_causes_ends():
+    first, second = ValueError("a"), KeyError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert category_of(first) == ""

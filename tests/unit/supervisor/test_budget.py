@@ -1,0 +1,103 @@
+from datetime import timedelta
+
+import pytest
+from support.heartbeats import life_of, record_of
+
+from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.supervisor.budget import CODE_OR_DATA, GIVEN_UP, Budget
+from ckptkit.supervisor.diagnosis import Finding, diagnose
+from ckptkit.supervisor.supervisor import pause_before
+
+
+def died(step: int, *, number: int, restored: int = 0, committed: int = -1, phase=Phase.TRAINING, code: int = -9):
+    fields = {"micro_step": step, "restored_step": restored, "committed_step": committed, "root": "r"}
+    return life_of(record_of(phase, **fields), number=number, returncode=code)
+
+
+def judged(budget: Budget, life):
+    return budget.judge(life, diagnose(life))
+
+
+def test_lives_that_commit_something_new_are_free():
+    budget = Budget(2)
+    for number in range(1, 50):
+        decision = judged(
+            budget, died(10 * number + 5, number=number, restored=10 * number - 10, committed=10 * number)
+        )
+        assert (decision.exit_code, decision.in_a_row) == (None, 0)
+
+
+def test_lives_without_progress_in_a_row_end_it():
+    budget = Budget(3)
+    codes = [judged(budget, died(step, number=step, committed=-1)).exit_code for step in (5, 6, 7)]
+    assert codes == [None, None, GIVEN_UP]
+
+
+def test_same_commit_again_is_no_progress():
+    budget = Budget(2)
+    assert judged(budget, died(15, number=1, committed=10)).in_a_row == 0
+    assert judged(budget, died(16, number=2, committed=10)).in_a_row == 1
+    assert judged(budget, died(17, number=3, restored=10)).exit_code == GIVEN_UP
+
+
+def test_what_was_committed_before_is_no_progress():
+    budget = Budget(1)
+    assert judged(budget, died(117, number=1, restored=110, committed=110)).exit_code == GIVEN_UP
+
+
+@pytest.mark.parametrize("code", [-9, -11, 7])
+def test_second_death_in_the_same_micro_step_ends_it(code):
+    budget = Budget(9)
+    assert judged(budget, died(99, number=1, restored=80, code=code)).exit_code is None
+    decision = judged(budget, died(99, number=2, restored=80, code=code))
+    assert (decision.exit_code, decision.finding.cause) == (CODE_OR_DATA, "code-or-data")
+    assert "lives 1, 2 died" in decision.finding.why
+
+
+def test_death_after_further_progress_counts_as_the_second():
+    budget = Budget(9)
+    judged(budget, died(99, number=1, restored=80, committed=90))
+    judged(budget, died(95, number=2, restored=90))
+    assert judged(budget, died(99, number=3, restored=90)).finding.cause == "code-or-data"
+
+
+def test_two_kills_in_one_compilation_prove_nothing():
+    budget = Budget(9)
+    first = [judged(budget, died(80, number=one, restored=80, phase=Phase.FIRST_STEP)) for one in (1, 2)]
+    assert [one.finding.cause for one in first] == ["killed", "killed"]
+    third = judged(budget, died(80, number=3, restored=80, phase=Phase.FIRST_STEP))
+    assert third.finding.cause == "code-or-data"
+
+
+def test_two_crashes_in_the_first_micro_step_are_the_batch():
+    budget = Budget(9)
+    judged(budget, died(80, number=1, restored=80, phase=Phase.FIRST_STEP, code=-11))
+    second = judged(budget, died(80, number=2, restored=80, phase=Phase.FIRST_STEP, code=-11))
+    assert second.finding.cause == "code-or-data"
+
+
+def test_another_run_is_another_place():
+    budget = Budget(9)
+    judged(budget, died(99, number=1))
+    other = died(99, number=2)
+    other.records[0].put("root", "another")
+    assert judged(budget, other).finding.cause == "killed"
+
+
+def test_full_disk_is_never_the_batch():
+    budget = Budget(3)
+    life = life_of(record_of(micro_step=9, error="E", category="disk-full", how="failed"), returncode=1)
+    assert [judged(budget, life).exit_code for _ in range(3)] == [None, None, GIVEN_UP]
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [("finished", 0), ("preempted", 143), ("interrupted", 143), ("usage", 2), ("overtaken", 65), ("refused", 65)],
+)
+def test_some_ends_are_the_last(cause, code):
+    assert Budget(9).judge(life_of(returncode=1), Finding(cause, "")).exit_code == code
+
+
+def test_pauses_double_up_to_the_longest():
+    pauses = [pause_before(one, timedelta(seconds=10)).total_seconds() for one in range(6)]
+    assert pauses == [0, 1, 2, 4, 8, 10]

@@ -1,0 +1,109 @@
+import signal
+
+import pytest
+from support.heartbeats import life_of, record_of
+
+from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.supervisor.diagnosis import diagnose, place_of, signal_of
+from ckptkit.supervisor.stacks import Stack
+from ckptkit.supervisor.watch import Hang
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{}\n'
+
+
+def error(kind: str = "ValueError", message: str = "bad", **fields):
+    return record_of(error=kind, message=message, failed_in=Phase.TRAINING, how="failed", **fields)
+
+
+@pytest.mark.parametrize(
+    ("life", "cause"),
+    [
+        (life_of(returncode=0), "finished"),
+        (life_of(returncode=143), "preempted"),
+        (life_of(record_of(how="preempted"), returncode=1), "preempted"),
+        (life_of(returncode=-15, asked=signal.SIGTERM), "interrupted"),
+        (life_of(returncode=143, asked=signal.SIGINT), "preempted"),
+        (life_of(returncode=2), "usage"),
+        (life_of(record_of(), returncode=2), "exit"),
+        (life_of(record_of(), returncode=7), "exit"),
+        (life_of(returncode=1, last_words=TRACEBACK.format("KeyError: 'x'")), "exception"),
+        (life_of(returncode=1, last_words=TRACEBACK.format("torch.Bad.Error")), "exception"),
+        (life_of(returncode=1, last_words=TRACEBACK.format("MemoryError")), "out-of-memory"),
+        (
+            life_of(returncode=1, last_words=TRACEBACK.format("OSError: [Errno 28] No space left on device")),
+            "disk-full",
+        ),
+        (life_of(record_of(), returncode=-9), "killed"),
+        (life_of(record_of(), returncode=137), "killed"),
+        (life_of(record_of(), returncode=-9, oom_kills=1), "out-of-memory"),
+        (life_of(record_of(), returncode=-6, last_words="what():  std::bad_alloc"), "out-of-memory"),
+        (life_of(record_of(), returncode=-11), "crash"),
+        (life_of(record_of(), returncode=139), "crash"),
+        (life_of(error(category="disk-full"), returncode=1), "disk-full"),
+        (life_of(error(category="overtaken"), returncode=1), "overtaken"),
+        (life_of(error(), returncode=1), "exception"),
+        (life_of(error("SystemExit", "3"), returncode=3), "exit"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_end_has_its_cause(life, cause):
+    assert diagnose(life).cause == cause
+
+
+def rank(number: int, **fields):
+    return record_of(rank=number, ranks=2, pid=100 + number, micro_step=40, **fields)
+
+
+def test_silent_rank_that_died_first_is_named():
+    other = rank(0, error="RuntimeError", message="connection reset", failed_in=Phase.TRAINING, how="failed")
+    found = diagnose(life_of(other, rank(1), returncode=1, deaths=[101, 100]))
+    assert (found.cause, found.rank) == ("killed", 1)
+
+
+def test_rank_whose_error_others_repeat_is_named():
+    ranks = (
+        rank(0, error="ResumeError", message="rank 1: bad label", how="failed"),
+        rank(1, error="ValueError", message="bad label", how="failed", failed_in=Phase.TRAINING),
+    )
+    found = diagnose(life_of(*ranks, returncode=1, deaths=[100, 101]))
+    assert (found.cause, found.rank, found.what) == ("exception", 1, "ValueError: bad label")
+
+
+def test_crash_of_a_rank_is_known_by_its_stacks():
+    life = life_of(rank(0, how="failed", error="E", message="x"), rank(1), returncode=1, deaths=[101, 100])
+    life.stacks = [Stack(1, 101, ["Fatal Python error: Segmentation fault", "", "Thread 0x1"])]
+    assert (diagnose(life).cause, diagnose(life).signal) == ("crash", "SIGSEGV")
+
+
+def test_hang_names_the_rank_that_is_stopped():
+    life = life_of(rank(0), rank(1), returncode=-9)
+    life.hang = Hang(life.records[1], 61.0, Phase.TRAINING, is_stopped=True)
+    found = diagnose(life)
+    assert (found.cause, found.rank) == ("hang", 1)
+    assert found.why.startswith("rank 1 was stopped by a signal for 61 s, and the others waited for it")
+
+
+@pytest.mark.parametrize(
+    ("record", "place"),
+    [
+        (record_of(Phase.RESTORING), "before training (restoring)"),
+        (
+            record_of(micro_step=99, begun_step=100, epoch_size=45, data="/data/train"),
+            "in micro-step 100 (epoch 2, batch 9 of 45 from /data/train)",
+        ),
+        (record_of(micro_step=99, begun_step=99), "before the end of micro-step 100 (batch 99 of the run)"),
+        (record_of(Phase.EVALUATING, micro_step=90, epoch_size=45), "after micro-step 90 (evaluating)"),
+        (record_of(Phase.ENDED, micro_step=90), "after training had ended"),
+        (record_of(Phase.REPLAYING, micro_step=90), "while data was replayed"),
+    ],
+    ids=["restoring", "batch", "between", "evaluating", "ended", "replaying"],
+)
+def test_place_is_named(record, place):
+    assert place_of(record) == place
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(-9, "SIGKILL"), (137, "SIGKILL"), (1, None), (0, None), (255, None), (200, None)]
+)
+def test_signal_is_read_from_an_exit_code(code, name):
+    assert signal_of(code) == name

@@ -1,0 +1,101 @@
+from datetime import datetime, timezone
+
+import pytest
+from support.heartbeats import life_of, record_of
+
+import ckptkit as ck
+from ckptkit.errors import StorageError
+from ckptkit.format.events import LifeEnded, Stacks
+from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.run.event_log import read_events
+from ckptkit.run.index import Index
+from ckptkit.storage import open_storage
+from ckptkit.supervisor.budget import Budget
+from ckptkit.supervisor.diagnosis import diagnose
+from ckptkit.supervisor.ledger import Ledger
+from ckptkit.supervisor.stacks import Stack
+from ckptkit.testing.state import NumpyRun
+
+TOKEN = "0" * 32
+
+
+@pytest.fixture
+def root(tmp_path):
+    run = NumpyRun()
+    with ck.CheckpointManager(tmp_path / "root") as manager:
+        manager.restore(run)
+        for _ in run.train_until(8):
+            manager.step(run)
+        manager.save_final(run)
+    return tmp_path / "root"
+
+
+def stored(root):
+    storage = open_storage(root)
+    files = read_events(storage, Index(storage))
+    assert not files.problems
+    kinds = (LifeEnded, Stacks)
+    return [event for segment in files.segments for event in segment.events if isinstance(event, kinds)]
+
+
+def enter(ledger: Ledger, life) -> LifeEnded:
+    return ledger.enter(life, Budget(9).judge(life, diagnose(life)), 1.5)
+
+
+def life_at(root, **fields):
+    record = record_of(Phase.TRAINING, opened_at=4.0, entered_at=10.0, stepped_at=90.0, root=str(root), attempt=1)
+    record.banks[record.bank].seconds[Phase.RESTORING] = 6.0
+    return life_of(record, returncode=-9, **fields)
+
+
+def test_life_is_stored_after_the_events_of_its_attempt(root):
+    life = life_at(root)
+    life.stacks = [Stack(0, 100, ["  one", "two"])]
+    event = enter(Ledger(TOKEN, open_storage, pytest.fail), life)
+    assert stored(root)[0] == event
+    assert stored(root)[1].lines == ["  one", "two"]
+    assert event.phases["starting"] == 4.0
+    assert event.phases["training"] == 90.0
+    assert sum(event.phases.values()) == event.seconds == 100.0
+    assert (event.silent_seconds, event.silent_phase, event.down_seconds) == (10.0, "training", 1.5)
+
+
+def test_life_before_any_attempt_waits_for_the_next(root):
+    ledger = Ledger(TOKEN, open_storage, pytest.fail)
+    enter(ledger, life_of(returncode=1))
+    assert stored(root) == []
+    enter(ledger, life_at(root, number=2))
+    assert [one.number for one in stored(root)] == [1, 2]
+
+
+def test_storage_that_fails_is_told_once_and_tried_again(root):
+    said = []
+    answers = [StorageError("gone"), StorageError("gone"), None]
+
+    def opening(url):
+        error = answers.pop(0)
+        if error is not None:
+            raise error
+        return open_storage(url)
+
+    ledger = Ledger(TOKEN, opening, said.append)
+    for number in (1, 2, 3):
+        enter(ledger, life_at(root, number=number))
+    assert len(said) == 1
+    assert "could not store this life" in said[0]
+    assert [one.number for one in stored(root)] == [1, 2, 3]
+
+
+def test_machine_without_rank_0_stores_nothing(root):
+    life = life_at(root)
+    life.records[0].rank = 1
+    enter(Ledger(TOKEN, open_storage, pytest.fail), life)
+    assert stored(root) == []
+
+
+def test_report_shows_a_run_with_lives(root):
+    from ckptkit.tools.report.reader import read_story
+
+    enter(Ledger(TOKEN, open_storage, pytest.fail), life_at(root))
+    story = read_story(open_storage(root), datetime(2026, 1, 1, tzinfo=timezone.utc))
+    assert not story.problems

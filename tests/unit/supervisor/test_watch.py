@@ -1,0 +1,106 @@
+from datetime import timedelta
+
+import pytest
+from support.heartbeats import record_of
+
+from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.supervisor.options import Options
+from ckptkit.supervisor.watch import Watch
+
+OPTIONS = Options(hang_after=timedelta(seconds=10), limits={Phase.EVALUATING: timedelta(seconds=100)})
+
+
+def watch(states=None) -> Watch:
+    return Watch(OPTIONS, lambda pid: (states or {}).get(pid, "S"))
+
+
+def found(one: Watch, records, now):
+    """What two looks in a row find."""
+    one.look(records, now)
+    return one.look(records, now + 0.5)
+
+
+def test_training_without_a_step_hangs_after_the_limit():
+    record = record_of(stepped_at=50.0, slowest=0.1)
+    assert found(watch(), [record], 59.0) is None
+    hang = found(watch(), [record], 61.0)
+    assert hang is not None
+    assert hang.seconds == pytest.approx(11.5)
+
+
+def test_one_look_is_not_enough():
+    assert watch().look([record_of(stepped_at=0.0)], 100.0) is None
+
+
+def test_sign_between_two_looks_clears_the_suspicion():
+    one = watch()
+    one.look([record_of(stepped_at=0.0)], 100.0)
+    assert one.look([record_of(stepped_at=89.0)], 100.5) is None
+
+
+def test_slow_steps_are_given_twenty_of_them():
+    record = record_of(stepped_at=0.0, slowest=5.0)
+    assert found(watch(), [record], 90.0) is None
+    assert found(watch(), [record], 101.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("phase", "limit"), [(Phase.EVALUATING, 100), (Phase.FIRST_STEP, 3600), (Phase.REPLAYING, 3600)]
+)
+def test_other_phases_have_their_own_limits(phase, limit):
+    record = record_of(phase, entered_at=0.0)
+    assert found(watch(), [record], limit - 1) is None
+    assert found(watch(), [record], limit + 1) is not None
+
+
+def test_replayed_batch_is_a_sign():
+    assert found(watch(), [record_of(Phase.REPLAYING, entered_at=0.0, sign_at=5000.0)], 6000.0) is None
+
+
+def test_stopped_process_hangs_in_any_phase():
+    hang = found(watch({100: "T"}), [record_of(Phase.FIRST_STEP, entered_at=0.0)], 11.0)
+    assert hang is not None
+    assert hang.is_stopped
+
+
+def ranks(*fields):
+    return [record_of(rank=at, pid=100 + at, ranks=len(fields), **one) for at, one in enumerate(fields)]
+
+
+def test_rank_behind_the_others_is_named():
+    both = ranks(
+        {"micro_step": 8, "begun_step": 8}, {"micro_step": 7, "begun_step": 8}, {"micro_step": 8, "begun_step": 8}
+    )
+    hang = found(watch(), both, 60.0)
+    assert hang is not None
+    assert hang.culprit is both[1]
+
+
+def test_rank_that_got_no_batch_is_named():
+    both = ranks({"micro_step": 7, "begun_step": 8}, {"micro_step": 7, "begun_step": 7})
+    hang = found(watch(), both, 60.0)
+    assert hang is not None
+    assert hang.culprit is both[1]
+
+
+def test_rank_that_does_not_wait_for_others_is_named():
+    both = ranks({"micro_step": 7, "is_meeting": 1}, {"micro_step": 7})
+    hang = found(watch(), both, 60.0)
+    assert hang is not None
+    assert hang.culprit is both[1]
+
+
+def test_ranks_at_one_place_leave_it_open():
+    hang = found(watch(), ranks({"micro_step": 7}, {"micro_step": 7}), 60.0)
+    assert hang is not None
+    assert hang.culprit is None
+
+
+def test_ranks_that_wait_for_an_evaluation_do_not_hang():
+    both = ranks({"phase": Phase.EVALUATING, "entered_at": 0.0}, {"stepped_at": 0.0})
+    assert found(watch(), both, 60.0) is None
+    assert found(watch(), both, 120.0) is not None
+
+
+def test_ended_process_does_not_count():
+    assert found(watch({100: None}), [record_of(stepped_at=0.0)], 60.0) is None
