@@ -9,7 +9,12 @@ import pytest
 from ckptkit.supervisor.cgroup import oom_kills
 from ckptkit.supervisor.family import catches, descendants, status
 
-TREE = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True); print('up', flush=True); sys.stdin.read()"
+TREE = """
+import subprocess, sys
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+print("up", flush=True)
+sys.stdin.read()
+"""
 
 
 def test_descendants_include_those_in_other_sessions():
@@ -23,7 +28,7 @@ def test_descendants_include_those_in_other_sessions():
 
 
 def test_status_of_no_process_is_none():
-    with subprocess.Popen(["true"]) as ended:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     assert status(ended.pid) is None
     assert not catches(ended.pid, signal.SIGTERM)
