@@ -1,0 +1,82 @@
+"""A training on many ranks of which some die: ``supervised_job.py FOLDER RANK:MICRO_STEP:SIGNAL ...``.
+
+Each happens once: FOLDER holds a file for what has happened. All ranks die where RANK is ``all``. The run is in
+FOLDER/run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import mindspore as ms
+from mindspore import nn, ops
+from mindspore.communication import init
+from mindspore.train import Callback
+
+import ckptkit as ck
+from ckptkit.mindspore.digits import load_digits
+
+GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 128, 16, 4
+
+
+class Digits:
+    def __init__(self) -> None:
+        self.digits = load_digits()
+
+    def __len__(self) -> int:
+        return len(self.digits.train_labels)
+
+    def __getitem__(self, index):
+        return self.digits.train_images[index], self.digits.train_labels[index]
+
+
+class Loss(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 32), nn.ReLU(), nn.Dense(32, 10))
+
+    def construct(self, image, label):
+        return ops.cross_entropy(self.network(image), label)
+
+
+class Misfortune(Callback):
+    def __init__(self, folder: Path, rank: int, plan: list[str]) -> None:
+        super().__init__()
+        self._folder, self._rank = folder, rank
+        self._plan = [one.split(":") for one in plan]
+
+    def on_train_step_end(self, run_context) -> None:
+        for rank, step, name in self._plan:
+            if int(step) != run_context.original_args().cur_step_num or rank not in ("all", str(self._rank)):
+                continue
+            done = self._folder / f"{rank}-{step}-{name}-of-{self._rank}"
+            if not done.exists():
+                done.touch()
+                os.kill(os.getpid(), signal.Signals[name])
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    init()
+    ms.set_auto_parallel_context(parallel_mode="data_parallel")
+    ms.set_seed(1)
+    source = Digits()
+    order = ck.data.GlobalSampler(len(source), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=1)
+    samples = ck.data.Augmented(source, lambda sample, rng: sample, seed=1)
+    dataset = samples.dataset(["image", "label"], ranks=order).batch(MICRO_BATCH)
+    plan = ck.plan_accumulation(GLOBAL_BATCH, order.world_size, MICRO_BATCH)
+    loss = Loss()
+    optimizer = nn.Adam(loss.trainable_params(), learning_rate=0.01)
+    cell = ck.AccumulationTrainCell(loss, optimizer, plan.accumulation_steps, clip_norm=1.0)
+    misfortune = Misfortune(folder, order.rank, sys.argv[2:])
+    ckpt = ck.CheckpointCallback(
+        folder / "run", save=ck.SaveEvery(optimizer_steps=4), training=ck.Training(read_only=[misfortune])
+    )
+    ckpt.train(ms.Model(cell), EPOCHS, dataset, callbacks=[misfortune])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Ranks under ``ckptkit run -- msrun``: one is killed, one is stopped, all are killed, and no bit differs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from crash.supervised.supervised import Supervised, lives_of
+
+from multirank.msrun.launch import LIMIT, environment, free_port
+
+JOB = Path(__file__).with_name("supervised_job.py")
+
+
+def command(ranks: int, folder: Path, *plan: str) -> list[str]:
+    folder.mkdir()
+    return [
+        *(str(Path(sys.executable).with_name("msrun")), f"--worker_num={ranks}", f"--local_worker_num={ranks}"),
+        *("--master_addr=127.0.0.1", f"--master_port={free_port()}", f"--log_dir={folder / 'logs'}"),
+        *("--join=True", "--cluster_time_out=60", str(JOB), str(folder), *plan),
+    ]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("ranks", "steps"), [(2, (22, 62, 102)), (4, (13, 31, 51))])
+def test_ranks_that_die_are_named_and_no_bit_differs(tmp_path: Path, monkeypatch, ranks: int, steps) -> None:
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PYTHONFAULTHANDLER")
+    one, stopped, every = steps
+    plan = [f"1:{one}:SIGKILL", f"0:{stopped}:SIGSTOP", f"all:{every}:SIGKILL"]
+    job = Supervised(command(ranks, tmp_path / "job", *plan), "--hang-after", "5s", "--grace", "10s", folder=tmp_path)
+    assert job.end(4 * LIMIT.total_seconds()) == 0, job.stderr
+    lives = lives_of(tmp_path / "job" / "run")
+    assert [life.cause for life in lives] == ["killed", "hang", "killed", "finished"], job.stderr
+    assert [life.rank for life in lives[:2]] == [1, 0]
+    assert [life.ranks for life in lives] == [ranks] * 4
+    assert job.left() == []
+    plain = command(ranks, tmp_path / "plain")
+    subprocess.run(plain, cwd=tmp_path, env=environment(), check=True, timeout=LIMIT.total_seconds())
+    roots = [str(tmp_path / name / "run") for name in ("job", "plain")]
+    compared = subprocess.run(
+        [sys.executable, "-m", "ckptkit", "diff", *roots, "--exit-code"],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert compared.returncode == 0, compared.stdout
