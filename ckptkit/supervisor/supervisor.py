@@ -7,6 +7,7 @@ Main thread only.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
@@ -80,7 +81,8 @@ class Supervisor:
         """
         become_reaper()
         requests = Requests()
-        folder = Path(tempfile.mkdtemp(prefix="ckptkit-run-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+        below = _IN_MEMORY if _IN_MEMORY.is_dir() else None
+        folder = Path(tempfile.mkdtemp(prefix=f"ckptkit-run-{os.getpid()}-", dir=below))
         try:
             return self._run(requests, folder)
         finally:

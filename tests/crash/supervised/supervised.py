@@ -62,8 +62,22 @@ class Supervised:
                     found.append(folder.name)
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
-        shared = {one.name for one in SHARED.iterdir()} - self._before
-        return found + sorted(one for one in shared if one.startswith(("ckptkit-run-", "psm_", "sem.")))
+        new = {one.name for one in SHARED.iterdir()} - self._before
+        own = [one for one in new if one.startswith(f"ckptkit-run-{self.process.pid}-")]
+        orphans = {one for one in new if one.startswith(("psm_", "sem.", "dbg"))} - _mapped()
+        return found + sorted(own) + sorted(orphans)
+
+
+def _mapped() -> set[str]:
+    """Names in the shared memory that some process uses: other tests have theirs."""
+    found = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            lines = maps.read_text(errors="replace").splitlines()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        found |= {line.partition(f"{SHARED}/")[2].split()[0] for line in lines if f"{SHARED}/" in line}
+    return found
 
 
 def python_path() -> dict[str, str]:
@@ -72,17 +86,17 @@ def python_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(here), str(here / "tests")]), "GLOG_v": "3"}
 
 
-def lives_of(root: Path) -> list[LifeEnded]:
+def lives_of(root: str | Path) -> list[LifeEnded]:
     """The lives that are stored with a run, in order."""
     return [one for one in _events(root) if isinstance(one, LifeEnded)]
 
 
-def stacks_of(root: Path) -> list[Stacks]:
+def stacks_of(root: str | Path) -> list[Stacks]:
     """The stacks that are stored with a run."""
     return [one for one in _events(root) if isinstance(one, Stacks)]
 
 
-def _events(root: Path) -> list[object]:
+def _events(root: str | Path) -> list[object]:
     storage = open_storage(root)
     files = read_events(storage, Index(storage))
     assert not files.problems

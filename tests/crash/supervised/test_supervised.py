@@ -140,3 +140,15 @@ def test_another_start_is_not_fought_over(tmp_path: Path) -> None:
     job = Supervised([sys.executable, "two.py"], folder=tmp_path)
     assert job.end() == 65
     assert "overtaken: StaleAttemptError" in job.stderr
+
+
+@pytest.mark.extended
+def test_lives_of_a_run_in_a_bucket_lie_there(tmp_path: Path, bucket, monkeypatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    root = f"s3://{bucket.name}/run"
+    (tmp_path / "plan.json").write_text(json.dumps([("killed", 25)]))
+    job = Supervised([sys.executable, str(JOB), root, "plan.json"], folder=tmp_path)
+    assert job.end() == 0, job.stderr
+    assert [one.cause for one in lives_of(root)] == ["killed", "finished"], job.stderr
