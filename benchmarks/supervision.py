@@ -7,6 +7,7 @@ micro-step to the last and of the whole process. Also measures the heartbeat of 
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from ckptkit.mindspore.digits import load_digits
 class Loss(nn.Cell):
     def __init__(self):
         super().__init__()
-        self.network = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 512), nn.ReLU(), nn.Dense(512, 10))
+        self.network = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 128), nn.ReLU(), nn.Dense(128, 10))
     def construct(self, image, label):
         return ops.cross_entropy(self.network(image), label)
 
@@ -43,7 +44,7 @@ cell = ck.AccumulationTrainCell(loss, nn.Adam(loss.trainable_params(), 0.01), ac
 clock = Clock()
 training = ck.Training(read_only=[clock])
 ckpt = ck.CheckpointCallback(sys.argv[1], save=ck.SaveEvery(optimizer_steps=50), training=training)
-ckpt.train(ms.Model(cell), 20, dataset, callbacks=[clock])
+ckpt.train(ms.Model(cell), 8, dataset, callbacks=[clock])
 print("TOOK", times[-1] - times[0])
 """
 
@@ -68,12 +69,14 @@ def heartbeat(folder: Path) -> float:
     return float(done.stdout)
 
 
-def life(command: list[str], folder: Path) -> tuple[float, float]:
-    """Seconds of training and of the whole process."""
-    began = time.perf_counter()
+def life(command: list[str], folder: Path) -> tuple[float, float, float]:
+    """Seconds of training, of the whole process, and of processors for it, which other programs change little."""
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     took = next(line for line in done.stdout.splitlines() if line.startswith("TOOK"))
-    return float(took.split()[1]), time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return float(took.split()[1]), time.perf_counter() - began, used
 
 
 def main() -> None:
@@ -83,13 +86,13 @@ def main() -> None:
         (folder / "job.py").write_text(JOB)
         print(f"heartbeat: {heartbeat(folder):.2f} µs per micro-step")
         supervised = [sys.executable, "-m", "ckptkit", "run", "--"]
-        found: dict[str, list[tuple[float, float]]] = {"without": [], "with": []}
+        found: dict[str, list[tuple[float, float, float]]] = {"without": [], "with": []}
         for number in range(pairs):
             both = [("without", []), ("with", supervised)]
             for name, before in both if number % 2 == 0 else reversed(both):
                 found[name].append(life([*before, sys.executable, "job.py", f"{name}-{number}"], folder))
                 print(f"{number} {name:8} {found[name][-1][0]:.2f} s of {found[name][-1][1]:.2f} s", flush=True)
-        for at, what in enumerate(("training", "whole process")):
+        for at, what in enumerate(("training", "whole process", "processors")):
             plain, other = (statistics.median(one[at] for one in found[name]) for name in ("without", "with"))
             print(f"{what}: {plain:.3f} s without, {other:.3f} s with, ratio {other / plain:.3f}")
 

@@ -13,7 +13,8 @@ from ckptkit.testing.state import NumpyRun
 from crash.supervised.job import TOTAL
 from crash.supervised.supervised import JOB, Supervised, lives_of, stacks_of
 
-QUICK = ["hang", "disk-full", "crash"]
+EXTENDED = pytest.mark.extended
+QUICK = ["hang", "disk-full"]
 DEATHS = ["killed", "exception", "crash", "hang", "out-of-memory", "disk-full", "exit", "storage"]
 
 
@@ -40,6 +41,7 @@ def test_each_death_is_named_and_no_bit_differs(tmp_path: Path, deaths: list[str
     assert job.left() == []
 
 
+@pytest.mark.extended
 def test_times_of_a_life_add_up(tmp_path: Path) -> None:
     job = supervise(tmp_path, [("killed", 25), ("killed", 55)])
     assert job.end() == 0, job.stderr
@@ -62,6 +64,7 @@ def test_bad_batch_stops_after_the_second_death(tmp_path: Path) -> None:
     assert "ValueError: label 11 of 10" in job.stderr
 
 
+@pytest.mark.extended
 def test_hang_leaves_its_stacks_in_the_run(tmp_path: Path) -> None:
     job = supervise(tmp_path, [("asleep", 25)])
     assert job.end() == 0, job.stderr
@@ -123,6 +126,7 @@ def test_missing_program_is_wrong_usage(tmp_path: Path) -> None:
     assert "./no-such-program cannot be started" in job.stderr
 
 
+@pytest.mark.extended
 def test_another_start_is_not_fought_over(tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(
