@@ -77,12 +77,11 @@ def send(pids: Iterable[int], number: int) -> None:
 
 def reap(besides: int | None = None) -> None:
     """Take the exit codes of adopted children, but not that of ``besides``."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != besides:
-            found = status(int(folder.name))
-            if found is not None and found[1] == os.getpid() and found[0] == "Z":
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(int(folder.name), os.WNOHANG)
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if ended.si_pid == besides:
+                return  # the others follow once it is taken
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def end_all(

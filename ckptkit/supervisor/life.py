@@ -122,6 +122,7 @@ class LifeRunner:
             grace = timedelta(0) if life.hang or life.asked is not None else self._options.grace
             life.left = end_all(grace, monotonic=self._monotonic, wait=self._requests.wait, keep=command.pid)
             life.returncode = command.returncode()
+            reap()
             life.ended = self._monotonic()
             life.last_words = command.close(_AT_ONCE.total_seconds())
         life.records = read_records(folder)
@@ -204,7 +205,8 @@ class _Follower:
                 self._kill_at = self._monotonic() + _AT_ONCE.total_seconds()
             if number in _SIGNALS_OF_THE_END and not again:
                 self._life.asked = number
-                self._ask_to_end(number, self._options.grace)
+                # A terminal that is closed is no reason to lose what can still be saved.
+                self._ask_to_end(signal.SIGTERM if number == signal.SIGHUP else number, self._options.grace)
 
     def _ask_to_end(self, number: int, grace: timedelta) -> None:
         self._kill_at = self._monotonic() + grace.total_seconds()

@@ -1,7 +1,7 @@
 """Hears the signals that are meant for the job, while this process waits.
 
-Guarantees: every signal is told once, in order, and ends a wait at once. `Requests.close` puts the earlier handlers
-back. Main thread only.
+Guarantees: every signal is told once, in order, and ends a wait at once; one that was ignored before still is.
+`Requests.close` puts the earlier handlers back. Main thread only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Requests:
         self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._came: list[int] = []
         self._former_fd = signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
-        self._former = {number: signal.signal(number, self._note) for number in HEARD}
+        heard = [number for number in HEARD if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` wants it
+        self._former = {number: signal.signal(number, self._note) for number in heard}
 
     def take(self) -> list[int]:
         """Return the signals that came since the last call."""

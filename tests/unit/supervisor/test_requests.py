@@ -1,0 +1,51 @@
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+
+from ckptkit.supervisor.requests import Requests
+
+LONG = timedelta(seconds=60)
+
+
+@pytest.fixture
+def requests():
+    one = Requests()
+    yield one
+    one.close()
+
+
+def test_signal_ends_a_wait_and_is_told_once(requests):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    requests.wait(LONG)
+    assert requests.take() == [signal.SIGUSR1]
+    assert requests.take() == []
+
+
+def test_order_of_signals_is_kept(requests):
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        os.kill(os.getpid(), number)
+        requests.wait(timedelta(0))
+    assert requests.take() == [signal.SIGTERM, signal.SIGUSR1]
+
+
+def test_descriptor_ends_a_wait(requests):
+    ear, mouth = os.pipe()
+    os.write(mouth, b"x")
+    requests.wait(LONG, [ear])
+    os.close(ear)
+    os.close(mouth)
+
+
+def test_handlers_come_back_and_ignored_signals_stay_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        one = Requests()
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert one.take() == []
+        one.close()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
