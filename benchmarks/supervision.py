@@ -43,7 +43,7 @@ cell = ck.AccumulationTrainCell(loss, nn.Adam(loss.trainable_params(), 0.01), ac
 clock = Clock()
 training = ck.Training(read_only=[clock])
 ckpt = ck.CheckpointCallback(sys.argv[1], save=ck.SaveEvery(optimizer_steps=50), training=training)
-ckpt.train(ms.Model(cell), 4, dataset, callbacks=[clock])
+ckpt.train(ms.Model(cell), 2, dataset, callbacks=[clock])
 print("TOOK", times[-1] - times[0])
 """
 
@@ -69,7 +69,10 @@ def heartbeat(folder: Path) -> float:
 
 
 def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    # A session of its own, as `ckptkit run` gives its command: Linux may share the processors among sessions.
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    )
 
 
 def took(process: subprocess.Popen[str]) -> float:
