@@ -1,0 +1,120 @@
+"""Chooses how often to save: what saves cost, against the work that failures destroy.
+
+Guarantees: pure arithmetic on measured values, so that a report repeats every choice from what was recorded. Failures
+are taken to be independent of each other and of saves. Any thread.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+SHORTEST_MEAN = 10.0  # seconds between failures; the prior: each octave from here
+LONGEST_MEAN = 100 * 86_400.0  # up to here is as likely as any other
+ROOM_FOR_STORAGE = 1.25  # the storage gets so much more time than its longest recent write took
+
+_PLACES = 192  # of the prior
+_MANY_FAILURES = 30  # from here on, the prior no longer matters
+
+Bound = Literal["failures", "overhead", "storage"]
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Counts the failures of a run's own history.
+
+    Attributes:
+        count: Lives that trained and then died without a last save.
+        seconds: Time in which they could have died: that of all lives while they trained.
+    """
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def longer(self, seconds: float) -> Failures:
+        """Return the same after another ``seconds`` without a failure."""
+        return Failures(self.count, self.seconds + max(0.0, seconds))
+
+    @property
+    def rate(self) -> float:
+        """Expected failures per second: the mean of the posterior, where the prior is as the constants say."""
+        if self.count >= _MANY_FAILURES and self.seconds > 0:
+            return self.count / self.seconds
+        step = math.log(LONGEST_MEAN / SHORTEST_MEAN) / (_PLACES - 1)
+        rates = [math.exp(place * step) / LONGEST_MEAN for place in range(_PLACES)]
+        likely = [self.count * math.log(rate) - rate * self.seconds for rate in rates]
+        most = max(likely)
+        weights = [math.exp(one - most) for one in likely]
+        return sum(map(math.prod, zip(rates, weights, strict=True))) / sum(weights)
+
+
+@dataclass(frozen=True)
+class SaveTimes:
+    """Holds what a save costs, measured.
+
+    Attributes:
+        stall_seconds: Mean time that it keeps training waiting.
+        took_seconds: Longest recent time from its call to the commit.
+    """
+
+    stall_seconds: float
+    took_seconds: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Holds a chosen interval and its reasons.
+
+    Attributes:
+        seconds: The interval.
+        bound: What decided it. ``"failures"``: the work that they destroy against the cost of saves, by Young and
+            Daly; ``"overhead"``: the share that saves may take; ``"storage"``: the time that a write takes.
+        failures: The history that it comes from.
+        times: What a save costs.
+    """
+
+    seconds: float
+    bound: Bound
+    failures: Failures
+    times: SaveTimes
+
+
+def choose_interval(times: SaveTimes, failures: Failures, overhead: float) -> Choice:
+    """Choose the interval that loses least.
+
+    Args:
+        times: What a save costs.
+        failures: The history of the run.
+        overhead: Share of the time that saves may take as long as no life failed. Afterwards they may take more where
+            the work that failures destroy would cost more still.
+    """
+    bound: Bound = "failures"
+    best = daly(times.stall_seconds, 1 / failures.rate)
+    if failures.count == 0 and best < times.stall_seconds / overhead:
+        best, bound = times.stall_seconds / overhead, "overhead"
+    if best < ROOM_FOR_STORAGE * times.took_seconds:
+        best, bound = ROOM_FOR_STORAGE * times.took_seconds, "storage"
+    return Choice(best, bound, failures, times)
+
+
+def daly(stall_seconds: float, mean_seconds: float) -> float:
+    """Return the best interval for saves that cost ``stall_seconds`` at a mean time between failures.
+
+    Young's first-order value (1974) with Daly's correction (2006): training time between two saves.
+    """
+    if stall_seconds <= 0:
+        return 0.0
+    if stall_seconds >= 2 * mean_seconds:
+        return mean_seconds
+    part = stall_seconds / (2 * mean_seconds)
+    young = math.sqrt(2 * stall_seconds * mean_seconds)
+    return max(young * (1 + math.sqrt(part) / 3 + part / 9) - stall_seconds, stall_seconds)
+
+
+def lost_seconds(trained_seconds: float, interval: float, took_seconds: float) -> float:
+    """Return the expected seconds of work that a death destroys after ``trained_seconds`` of a life.
+
+    Saves begin every ``interval`` and count once they are committed, ``took_seconds`` later.
+    """
+    return min(trained_seconds, interval / 2 + took_seconds)
