@@ -13,7 +13,7 @@ from .traces import Trace, lanl, llama3
 
 OVERHEAD = 0.01
 JOBS = (Job(0.05, 2, 60), Job(1, 10, 60), Job(20, 60, 60))
-HEADER = """| failures | mean between them | a save: stall, until committed | best fixed interval | counts | with auto | share of the best |
+HEADER = """| failures | mean between them | a save: stall, took | best fixed | counts | with auto | of the best |
 |---|---:|---|---:|---:|---:|---:|"""
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal, Protocol
 
 from ckptkit.core.progress import Progress
+from ckptkit.errors import ResumeError
 
 
 class SavePolicy(Protocol):
@@ -104,6 +105,77 @@ class SaveEvery:
 
     def __or__(self, other: SavePolicy) -> SavePolicy:
         return AnySave((self, other))
+
+    @staticmethod
+    def auto(*, overhead: float = 0.01) -> SaveAuto:
+        """Return a policy that chooses the interval itself, so that failures and saves together cost least.
+
+        The manager measures what a save costs, and counts the failures in the run's own events. It chooses the interval
+        by Young's and Daly's formula, in optimizer steps, anew at each save and for all ranks at once; the interval is
+        never shorter than the storage needs to write. Before the first measurement it saves after the first optimizer
+        step, the second, the fourth, and so on. `Saving.events` must be on, or a new start knows of no earlier failure.
+
+        Args:
+            overhead: Share of the time that saves may take as long as the run has not failed. After a failure they may
+                take more where the work that failures destroy would cost more still.
+
+        Raises:
+            ValueError: If ``overhead`` is not between 0 and 1.
+        """
+        return SaveAuto(overhead)
+
+
+@dataclass(frozen=True)
+class SaveAuto:
+    """Is due at the boundary that the manager has chosen; the result of `SaveEvery.auto`.
+
+    Args:
+        overhead: Share of the time that saves may take as long as the run has not failed.
+        next_cycle: Due at the first boundary after so many cycles since epoch 0; None before a manager uses it.
+    """
+
+    overhead: float
+    next_cycle: int | None = None
+    by_clock = False  # the manager reads the clock, and tells all ranks
+
+    def __post_init__(self) -> None:
+        if isinstance(self.overhead, bool) or not 0 < self.overhead < 1:
+            raise ValueError(
+                f"SaveEvery.auto: overhead is a share between 0 and 1, such as 0.01, got {self.overhead!r}"
+            )
+
+    def due(self, progress: Progress, since_last_save: timedelta) -> bool:
+        """Return whether a save is due at ``progress``.
+
+        Raises:
+            ResumeError: If no manager has chosen an interval.
+        """
+        if self.next_cycle is None:
+            raise ResumeError(
+                "SaveEvery.auto has no interval: only the manager can choose it. Pass the policy as save= itself, or "
+                "joined with others by |, and not inside a policy of your own"
+            )
+        return progress.at_boundary and progress.cycles >= self.next_cycle
+
+    def __or__(self, other: SavePolicy) -> SavePolicy:
+        return AnySave((self, other))
+
+
+def automatic(policy: SavePolicy) -> SaveAuto | None:
+    """Return the `SaveAuto` in ``policy``, if it has one; of several, the one with the smallest overhead."""
+    if isinstance(policy, SaveAuto):
+        return policy
+    parts = policy.policies if isinstance(policy, AnySave) else ()
+    return min(filter(None, map(automatic, parts)), key=lambda one: one.overhead, default=None)
+
+
+def due_from(policy: SavePolicy, cycle: int) -> SavePolicy:
+    """Return ``policy`` with every `SaveAuto` in it due from that cycle on."""
+    if isinstance(policy, SaveAuto):
+        return replace(policy, next_cycle=cycle)
+    if isinstance(policy, AnySave):
+        return AnySave(tuple(due_from(part, cycle) for part in policy.policies))
+    return policy
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
+from ckptkit.core.interval import Bound
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.codec import decode, encode
@@ -32,7 +33,11 @@ _COUNT = 10**15
 Count = Annotated[int, Field(ge=0, le=_COUNT)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 Line = Annotated[str, Field(max_length=512)]
-How = Literal["finished", "closed", "failed", "preempted", "interrupted", "overtaken"]
+How = Literal["finished", "complete", "closed", "exited", "failed", "preempted", "interrupted", "overtaken"]
+PhaseName = Literal[
+    "starting", "restoring", "replaying", "first_step", "training", "evaluating", "saving", "storage", "ended"
+]
+Spent = dict[PhaseName, Seconds]
 
 
 class _Event(BaseModel):
@@ -47,19 +52,35 @@ class _Event(BaseModel):
     at: Annotated[str, Field(max_length=64)]
 
 
-class Began(_Event):
+class _Timed(_Event):
+    """Represents an event that also has the time of a clock that nobody sets.
+
+    Attributes:
+        uptime_seconds: By the host's monotonic clock; None in events of versions that did not record it.
+    """
+
+    uptime_seconds: Seconds | None = None
+
+
+class Began(_Timed):
     """Records that the attempt began.
 
     Attributes:
         checkpoint: The checkpoint that was applied; None for a fresh start.
         progress: Progress from which the attempt continued.
         world_size: Number of ranks of the job.
+        boot: Identifies the boot of the host; with the same one, monotonic clocks can be compared. None if unknown.
+        born_seconds: When the process began, by the same clock; in a process that trained before, when the restore did.
+        spent: Seconds since then, by phase.
     """
 
     kind: Literal["began"] = "began"
     checkpoint: Line | None
     progress: Progress
     world_size: int = Field(ge=1, le=100_000)
+    boot: Name | None = None
+    born_seconds: Seconds | None = None
+    spent: Spent | None = None
 
 
 class Spread(BaseModel):
@@ -97,7 +118,7 @@ class Point(_Event):
     values: Annotated[dict[Name, Spread], Field(max_length=MAX_CURVES)]
 
 
-class Saved(_Event):
+class Saved(_Timed):
     """Records that a checkpoint was committed.
 
     Attributes:
@@ -108,6 +129,8 @@ class Saved(_Event):
         queue_seconds: Part of that spent waiting for the previous save.
         size_bytes: Bytes written for it.
         skipped_saves: Saves of the whole attempt that were due and skipped before this save began.
+        taken_seconds: When the save took the state, by the monotonic clock.
+        spent: Seconds from the birth of the process until then, by phase.
     """
 
     kind: Literal["saved"] = "saved"
@@ -118,6 +141,8 @@ class Saved(_Event):
     queue_seconds: Seconds
     size_bytes: SizeBytes
     skipped_saves: Count
+    taken_seconds: Seconds | None = None
+    spent: Spent | None = None
 
 
 class SaveFailed(_Event):
@@ -150,15 +175,17 @@ class Removed(_Event):
     after: Line
 
 
-class Ended(_Event):
+class Ended(_Timed):
     """Records that the attempt ended, if it had time to do so.
 
     Attributes:
-        how: ``finished``: training reached its end and its last state was committed; ``closed``: without an error, but
-            no last state was requested; ``overtaken``: by a later attempt.
+        how: ``finished``: training reached its end and its last state was committed; ``complete``: nothing was left to
+            train; ``closed``: without an error, but no last state was requested; ``exited``: the program ended without
+            closing the manager; ``overtaken``: by a later attempt.
         progress: Last known progress.
         error: Class of the error that ended it.
         message: First line of the error.
+        spent: Seconds from the birth of the process, by phase.
     """
 
     kind: Literal["ended"] = "ended"
@@ -166,6 +193,34 @@ class Ended(_Event):
     progress: Progress
     error: Name | None
     message: Line
+    spent: Spent | None = None
+
+
+class Interval(_Event):
+    """Records an interval that `SaveEvery.auto` chose, with its reasons.
+
+    Attributes:
+        cycles: Cycles between two saves.
+        cycle_seconds: Duration of a cycle.
+        seconds: The interval as it was computed.
+        bound: What decided it, as in `ckptkit.core.interval.Choice`.
+        overhead: Share of the time that saves may take as long as no life failed.
+        stall_seconds: Mean time that a save kept training waiting.
+        took_seconds: Longest time from a save's call to its commit.
+        failures: Lives of the run that failed.
+        exposed_seconds: Time in which they could have.
+    """
+
+    kind: Literal["interval"] = "interval"
+    cycles: int = Field(ge=1, le=_COUNT)
+    cycle_seconds: Seconds
+    seconds: Seconds
+    bound: Bound
+    overhead: Annotated[FiniteFloat, Field(ge=0, le=1)]
+    stall_seconds: Seconds
+    took_seconds: Seconds
+    failures: Count
+    exposed_seconds: Seconds
 
 
 class LeftOut(_Event):
@@ -250,7 +305,7 @@ class Stacks(_Event):
     lines: Annotated[list[Line], Field(max_length=MAX_STACK_LINES)]
 
 
-Event: TypeAlias = Began | Point | Saved | SaveFailed | Removed | Ended | LeftOut | LifeEnded | Stacks
+Event: TypeAlias = Began | Point | Saved | SaveFailed | Removed | Interval | Ended | LeftOut | LifeEnded | Stacks
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 

@@ -201,6 +201,8 @@ class ActiveRun:
         self._collect(tolerate=self.services.preemption.is_asked)
         self.services.recorder.note(progress, metrics)
         self.services.step_timing.arrive(progress.accumulation_steps)
+        if progress.at_boundary:
+            self.services.pace.see(progress.cycles)
         self._due_saves.begin_cycle(state, progress)
         self.scheduler.advance(progress.accumulation_steps - progress.micro_step)
         if self._hooks is not None:
@@ -226,7 +228,7 @@ class ActiveRun:
             if newest is not None and newest.reaches(stored_at):
                 return None
             if self.services.results.in_flight is not None and self._when_busy == "skip":
-                self.services.results.skip(since)
+                self.scheduler.skip(progress, since)
                 return None
         try:
             return self.scheduler.save_due(state, metrics, rewound=rewound, waits=self._when_busy == "wait")

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 
 from ckptkit.checkpoint.receipts import Receipts
-from ckptkit.core.policies import KeepPolicy, SavePolicy
+from ckptkit.core.policies import KeepPolicy, SavePolicy, automatic
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.events import Began
@@ -20,6 +20,7 @@ from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, System
+from ckptkit.manager.pace import Pace
 from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.recording.recorder import NoRecorder, Recorder
@@ -28,6 +29,7 @@ from ckptkit.manager.scheduler import DueSaves, Scheduler, Services
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.event_log import EventLog
+from ckptkit.run.history import NO_HISTORY, History, read_history
 from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver
@@ -137,7 +139,9 @@ def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSa
         url=setup.storage.url,
         monotonic=monotonic,
     )
-    services = Services(saver, rank_sync, results, setup.mirror, recorder, request, StepTiming(monotonic))
+    pace = _new_pace(setup, opened, rank_sync, results, progress)
+    pace.record = recorder.interval
+    services = Services(saver, rank_sync, results, setup.mirror, recorder, request, StepTiming(monotonic), pace)
     scheduler = Scheduler(
         services,
         setup.area,
@@ -166,6 +170,26 @@ def _new_recorder(setup: Setup, opened: Opened, rank_sync: RankSync, progress: P
         world_size=rank_sync.size,
     )
     return Recorder(EventLog(setup.storage, opened.document), began, clock=clock, monotonic=monotonic)
+
+
+def _new_pace(setup: Setup, opened: Opened, rank_sync: RankSync, results: SaveResults, progress: Progress) -> Pace:
+    auto = automatic(setup.save)
+    history = NO_HISTORY if auto is None or not rank_sync.leads else _history(setup, opened)
+    pace = Pace(auto, results, history, clock=setup.system.clock, monotonic=setup.system.monotonic)
+    if auto is not None:
+        pace.cycles = int(rank_sync.say(str(pace.cycles))[0])
+        rank_sync.due_from(progress.cycles + pace.cycles)
+    return pace
+
+
+def _history(setup: Setup, opened: Opened) -> History:
+    try:
+        return read_history(setup.storage, opened.document.attempt)
+    except StorageError as error:
+        _log.warning(
+            "could not read the events of earlier attempts, so SaveEvery.auto begins as in a new run: %s", error
+        )
+        return NO_HISTORY
 
 
 def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver:

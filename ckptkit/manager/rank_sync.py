@@ -15,7 +15,7 @@ import xxhash
 from pydantic import BaseModel, ConfigDict
 
 from ckptkit.core.placement import Box, fault_of_cut, tag_of
-from ckptkit.core.policies import SavePolicy
+from ckptkit.core.policies import SavePolicy, due_from
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
@@ -43,6 +43,7 @@ class RankStatus(BaseModel):
         name: Name that rank 0 would give the save.
         committed: Rank 0's commit at this progress.
         newest: Rank 0's last commit.
+        interval: Cycles until the next save of `SaveEvery.auto`, as this rank measures it; rank 0's counts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -59,6 +60,7 @@ class RankStatus(BaseModel):
     name: str = ""
     committed: str | None = None
     newest: str | None = None
+    interval: int | None = None
 
 
 class RankSync:
@@ -110,6 +112,10 @@ class RankSync:
         if not getattr(self._schedule, "by_clock", True) or not progress.at_boundary:
             return False
         return self.flags(self._schedule.due(progress, since))[0]
+
+    def due_from(self, cycle: int) -> None:
+        """Let `SaveEvery.auto` be due from that cycle on; every rank must give the same one."""
+        self._schedule = due_from(self._schedule, cycle)
 
     def flags(self, mine: bool) -> list[bool]:
         """Return each rank's yes or no, by rank."""

@@ -23,6 +23,7 @@ from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import MidCycle, WindowUse
+from ckptkit.manager.pace import Pace
 from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankStatus, RankSync
 from ckptkit.manager.recording.recorder import AnyRecorder
@@ -50,6 +51,7 @@ class Services:
         recorder: Records the saves for ``ckptkit report``.
         preemption: Watches for preemption requests.
         step_timing: Measures the duration of micro-steps.
+        pace: Chooses the interval of `SaveEvery.auto`.
     """
 
     saver: AnySaver
@@ -59,6 +61,7 @@ class Services:
     recorder: AnyRecorder
     preemption: PreemptionRequest
     step_timing: StepTiming
+    pace: Pace
 
 
 class DueSaves:
@@ -127,6 +130,7 @@ class Scheduler:
         self._results = services.results
         self._mirror = services.mirror
         self._recorder = services.recorder
+        self._pace = services.pace
         self._check_replicas = check_replicas
         self._clock = clock
         self._monotonic = monotonic
@@ -200,12 +204,18 @@ class Scheduler:
         moment = self._moment(state, numbers, self._monotonic(), rewound=rewound)
         said = self._meet_idle(moment) if waits else self._meet(moment)
         if any(word.busy for word in said):
-            self._results.skip(timedelta(seconds=moment.begun - self.last_at))
+            self.skip(moment.capture.progress, timedelta(seconds=moment.begun - self.last_at))
             return None
         newest = CheckpointName.parse(said[0].newest or "")
         if newest is not None and newest.reaches(moment.capture.progress):
             return None
         return self._begin(state, moment, said)
+
+    def skip(self, progress: Progress, since: timedelta) -> None:
+        """Skip a save that is due at ``progress`` while the one before is still being written; in all ranks."""
+        self._results.skip(since)
+        if self._pace.is_used:
+            self._rank_sync.due_from(progress.cycles + self._pace.later())
 
     def _moment(self, state: Capturable, metrics: dict[str, float], begun: float, *, rewound: bool) -> _Moment:
         self._collect()
@@ -256,6 +266,7 @@ class Scheduler:
             name="" if busy else str(self._saver.next_name(capture.progress)),
             committed=str(committed) if committed is not None else None,
             newest=str(newest) if newest is not None else None,
+            interval=self._pace.proposal(capture.progress.cycles) if self._rank_sync.leads else None,
         )
         said = self._rank_sync.words(mine, end)
         self._saver.learn(CheckpointName.parse(said[0].newest or ""))
@@ -292,7 +303,13 @@ class Scheduler:
         except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
             handle.withdraw(error)
             raise
+        self._agree_on_interval(moment.capture.progress, said[0].interval)
         return handle
+
+    def _agree_on_interval(self, progress: Progress, interval: int | None) -> None:
+        if self._pace.is_used and interval is not None:
+            self._pace.begin(progress.cycles, interval)
+            self._rank_sync.due_from(progress.cycles + interval)
 
     def _confirm(self, name: CheckpointName, progress: Progress) -> SaveHandle:
         """Let rank 0's writer look at its commit; the other ranks learn what it found as they do after a save."""

@@ -104,17 +104,27 @@ def read_events(storage: Storage, documents: Documents) -> EventFiles:
     Raises:
         StorageError: If the storage failed.
     """
-    named = {place: file for file in storage.list(EVENTS).files if (place := parse_segment(file)) is not None}
-    order = sorted(named)
+    order = sorted(filter(None, map(parse_segment, storage.list(EVENTS).files)))
+    missing: dict[str, str] = {}
+    last: dict[int, int] = {}
+    for attempt, number in order:
+        if number != last.get(attempt, 0) + 1:
+            missing[segment_key(attempt, last.get(attempt, 0) + 1)] = "it is missing, and a later one is there"
+        last[attempt] = number
+    files = read_segments(storage, documents, order)
+    return EventFiles(files.segments, {**missing, **files.problems})
+
+
+def read_segments(storage: Storage, documents: Documents, places: Sequence[tuple[int, int]]) -> EventFiles:
+    """Read the segments at ``places``, each an attempt and a number, in this order.
+
+    Raises:
+        StorageError: If the storage failed.
+    """
     found: list[Segment] = []
     problems: dict[str, str] = {}
-    last: dict[int, int] = {}
-    for place, result in zip(order, each_of(order, lambda place: _read(storage, *place)), strict=True):
+    for place, result in zip(places, each_of(places, lambda place: _read(storage, *place)), strict=True):
         key = segment_key(*place)
-        attempt, number = place
-        if number != last.get(attempt, 0) + 1:
-            problems[segment_key(attempt, last.get(attempt, 0) + 1)] = "it is missing, and a later one is there"
-        last[attempt] = number
         why = result if isinstance(result, str) else _wrong_with(result, place, documents)
         if why is not None or isinstance(result, str):
             problems[key] = why or ""

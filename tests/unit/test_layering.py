@@ -26,8 +26,8 @@ MODULES = {
         *("verified_reader", "write", "parts", "stream", "verify", "transfer"),
     ),
     "run": (
-        *("index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
-        *("mirrored_run", "rank_protocol", "saver", "upload"),
+        *("index", "lineage", "event_log", "lives", "history", "origin", "fence", "resolve", "sweep", "catalog"),
+        *("attempt", "retention", "mirrored_run", "rank_protocol", "saver", "upload"),
     ),
     "manager": (
         *(
@@ -42,6 +42,7 @@ MODULES = {
             "preemption",
             "recording",
             "results",
+            "pace",
         ),
         *("mirroring", "scheduler", "final_save", "active_run", "opening", "manager"),
     ),

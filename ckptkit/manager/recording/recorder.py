@@ -27,7 +27,7 @@ from ckptkit.core.progress_bar import Countdown
 from ckptkit.core.save_report import SaveReport
 from ckptkit.core.worker import Worker
 from ckptkit.errors import CkptKitError, ResumeError, StaleAttemptError
-from ckptkit.format.events import Began, Ended, Event, How, LeftOut, Removed, Saved, SaveFailed, plain_line
+from ckptkit.format.events import Began, Ended, Event, How, Interval, LeftOut, Removed, Saved, SaveFailed, plain_line
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import Outcome
 from ckptkit.manager.recording.curves import Curves, Place
@@ -62,6 +62,9 @@ class NoRecorder:
         """Do nothing."""
 
     def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
+        """Do nothing."""
+
+    def interval(self, event: Interval) -> None:
         """Do nothing."""
 
     def flush_next(self) -> None:
@@ -99,6 +102,7 @@ class Recorder:
         self._seen: tuple[Values, Values] = ({}, {})
         self._progress = progress
         self._last_saved: str | None = None
+        self._interval: Interval | None = None
         self._flush_next = self._is_final = self._closed = self._warned = False
         self._writer: Worker | None = None
 
@@ -165,6 +169,11 @@ class Recorder:
                     message=plain_line(str(error)),
                 )
             )
+
+    def interval(self, event: Interval) -> None:
+        """Record what `SaveEvery.auto` chose; each stored file says it anew, because a start reads the last ones."""
+        self._interval = event
+        self._add(event)
 
     def flush_next(self) -> None:
         """Store everything at the next commit, which is the last one."""
@@ -264,6 +273,8 @@ class Recorder:
                 if self._left_out:
                     self._events.append(LeftOut(at=self._clock().isoformat(), events=self._left_out))
                     self._left_out = 0
+                if self._interval is not None and self._interval not in self._events:
+                    self._events.append(self._interval)
                 events = list(self._events)
                 self._events.clear()
             self._put(events)
