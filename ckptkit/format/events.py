@@ -14,7 +14,6 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from ckptkit.core.interval import Bound
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.codec import decode, encode
@@ -34,6 +33,7 @@ Count = Annotated[int, Field(ge=0, le=_COUNT)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 Line = Annotated[str, Field(max_length=512)]
 How = Literal["finished", "complete", "closed", "exited", "failed", "preempted", "interrupted", "overtaken"]
+Bound = Literal["failures", "overhead", "storage"]  # of an interval between saves
 PhaseName = Literal[
     "starting", "restoring", "replaying", "first_step", "training", "evaluating", "saving", "storage", "ended"
 ]
@@ -203,7 +203,7 @@ class Interval(_Event):
         cycles: Cycles between two saves.
         cycle_seconds: Duration of a cycle.
         seconds: The interval as it was computed.
-        bound: What decided it, as in `ckptkit.core.interval.Choice`.
+        bound: What decided it, as in `ckptkit.goodput.interval.Choice`.
         overhead: Share of the time that saves may take as long as no life failed.
         stall_seconds: Mean time that a save kept training waiting.
         took_seconds: Longest time from a save's call to its commit.

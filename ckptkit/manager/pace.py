@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 
-from ckptkit.core.interval import Choice, SaveTimes, choose_interval
 from ckptkit.core.policies import SaveAuto
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
+from ckptkit.goodput.history import NO_HISTORY, History
+from ckptkit.goodput.interval import Choice, SaveTimes, choose_interval
 from ckptkit.manager.results import SaveResults
-from ckptkit.run.history import NO_HISTORY, History
 
 _log = logging.getLogger("ckptkit")
 

@@ -16,7 +16,7 @@ PACKAGE = Path(ckptkit.__file__).parent
 
 # Lowest first: whatever stands in one of these imports only what stands before it, also inside functions.
 PACKAGES = (
-    *("scrubber", "errors", "core", "format", "storage", "snapshot", "checkpoint", "run", "manager"),
+    *("scrubber", "errors", "core", "format", "storage", "snapshot", "checkpoint", "run", "goodput", "manager"),
     *("mindspore", "tools", "supervisor", "cli", "testing", "data", "nn", "__main__"),
 )
 # The same within a package; a new module takes its place here.
@@ -26,9 +26,10 @@ MODULES = {
         *("verified_reader", "write", "parts", "stream", "verify", "transfer"),
     ),
     "run": (
-        *("index", "lineage", "event_log", "lives", "history", "origin", "fence", "resolve", "sweep", "catalog"),
-        *("attempt", "retention", "mirrored_run", "rank_protocol", "saver", "upload"),
+        *("index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
+        *("mirrored_run", "rank_protocol", "saver", "upload"),
     ),
+    "goodput": ("interval", "lives", "history", "account"),
     "manager": (
         *(
             "console",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+
+from ckptkit.format.events import Bound
 
 SHORTEST_MEAN = 10.0  # seconds between failures; the prior: each octave from here
 LONGEST_MEAN = 100 * 86_400.0  # up to here is as likely as any other
@@ -16,8 +17,6 @@ ROOM_FOR_STORAGE = 1.25  # the storage gets so much more time than its longest r
 
 _PLACES = 192  # of the prior
 _MANY_FAILURES = 30  # from here on, the prior no longer matters
-
-Bound = Literal["failures", "overhead", "storage"]
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ckptkit.core.interval import Failures
 from ckptkit.format.events import Interval
 from ckptkit.format.layout import EVENTS, parse_segment
+from ckptkit.goodput.interval import Failures
+from ckptkit.goodput.lives import life_of
 from ckptkit.run.event_log import read_segments
 from ckptkit.run.index import Documents
-from ckptkit.run.lives import life_of
 from ckptkit.storage import Storage
 
 _MOST_LIVES = 64  # the newest; older ones say little about the machines of today
