@@ -20,6 +20,8 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import countdown
 from ckptkit.core.stack import call_of
 from ckptkit.errors import Preempted, ResumeError
+from ckptkit.format.events import How
+from ckptkit.manager.at_exit import AT_EXIT, LastCall
 from ckptkit.manager.background import NotEndedError, SaveHandle
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.heartbeat.heart import HEART
@@ -31,6 +33,8 @@ from ckptkit.manager.scheduler import DueSaves, Metrics, Scheduler, Services
 from ckptkit.snapshot import Capturable, IncompleteStepError
 
 _log = logging.getLogger("ckptkit")
+
+_EXIT_PATIENCE = timedelta(seconds=5)
 
 
 class ActiveRun:
@@ -49,6 +53,7 @@ class ActiveRun:
         services: As the argument.
         scheduler: As the argument.
         final_save: Takes the final save of a preempted training.
+        is_complete: Whether nothing was left to train.
     """
 
     def __init__(
@@ -72,6 +77,9 @@ class ActiveRun:
         self._hooks = hooks
         self._process = os.getpid()
         self._is_finished = False
+        self.is_complete = False
+        self._last_call = LastCall(self._exit)
+        AT_EXIT.add(self._last_call)
 
     @property
     def is_forked(self) -> bool:
@@ -173,8 +181,17 @@ class ActiveRun:
             self.services.preemption.end(quietly=quietly)
             self.scheduler.fence(patient=False)  # only after a timeout is anything left to fence
             error = ended_by or sys.exc_info()[1]
-            self.services.recorder.close(error, left, preempted=self.final_save.is_over)
+            AT_EXIT.discard(self._last_call)
+            how: How | None = "preempted" if self.final_save.is_over else "complete" if self.is_complete else None
+            self.services.recorder.close(error, left, how=how)
             self._show_end(error)
+
+    def _exit(self) -> None:
+        """Record how the program ends, which has not closed the manager."""
+        is_interactive = hasattr(sys, "ps1")  # there, the last traceback need not be what ends the program
+        error = None if is_interactive else getattr(sys, "last_value", None)
+        how: How = "preempted" if self.final_save.is_over else "exited"
+        self.services.recorder.close(error, countdown(_EXIT_PATIENCE), how=how)
 
     def _show_end(self, error: BaseException | None) -> None:
         if error is not None:
@@ -184,7 +201,7 @@ class ActiveRun:
         elif error is not None:
             HEART.end("failed")
         else:
-            HEART.end("finished" if self._is_finished else "closed")
+            HEART.end("complete" if self.is_complete else "finished" if self._is_finished else "closed")
 
     def _limited(self, timeout: timedelta | None) -> timedelta | None:
         """Return the limit of the last wait: a preempted process must exit within its grace."""

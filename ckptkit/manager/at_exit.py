@@ -14,9 +14,27 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import weakref
 from collections.abc import Callable
 
 Callback = Callable[[], None]
+
+
+class LastCall:
+    """Calls a method when the interpreter exits, if its object still exists then; add it to `AT_EXIT`.
+
+    Args:
+        method: A bound method; it does not keep its object alive.
+    """
+
+    def __init__(self, method: Callback) -> None:
+        self._method = weakref.WeakMethod(method, lambda _: AT_EXIT.discard(self))
+
+    def __call__(self) -> None:
+        """Call the method."""
+        method = self._method()
+        if method is not None:
+            method()
 
 
 class AtExit:

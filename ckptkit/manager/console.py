@@ -5,6 +5,22 @@ from __future__ import annotations
 import logging
 import sys
 
+from ckptkit.core.progress import ResumePoint
+
+_log = logging.getLogger("ckptkit")
+
+
+def say_where(url: str, point: ResumePoint) -> None:
+    """Log where a run begins or continues."""
+    show_log()
+    if point.checkpoint is None:
+        _log.info("starting afresh at %s", url)
+    else:
+        _log.info(
+            "resuming from %s: epoch %d, batch %d, after %d optimizer steps, micro-step %d of its cycle",
+            *(point.checkpoint, point.epoch, point.batch, point.optimizer_step, point.micro_step),
+        )
+
 
 def show_log() -> None:
     """Send the ``ckptkit`` logger to stderr from INFO on, unless the program has its own logging.

@@ -29,7 +29,7 @@ from ckptkit.core.save_report import SaveTotals
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
-from ckptkit.manager.console import show_log
+from ckptkit.manager.console import say_where
 from ckptkit.manager.hooks import hooks_of
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.opening import Setup, open_run
@@ -177,7 +177,7 @@ class CheckpointManager:
         self._run, point = open_run(self._setup, state, checkpoint, rewind=rewind)
         if hooks is not None:
             hooks.begin(state, point)
-        self._say(point)
+        say_where(self.url, point)
         if watch_preemption:
             self.watch_preemption()
         return point
@@ -191,16 +191,6 @@ class CheckpointManager:
             ResumeError: Before `restore`.
         """
         self._started().services.preemption.begin()
-
-    def _say(self, point: ResumePoint) -> None:
-        show_log()
-        if point.checkpoint is None:
-            _log.info("starting afresh at %s", self.url)
-        else:
-            _log.info(
-                "resuming from %s: epoch %d, batch %d, after %d optimizer steps, micro-step %d of its cycle",
-                *(point.checkpoint, point.epoch, point.batch, point.optimizer_step, point.micro_step),
-            )
 
     def step(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle | None:
         """Save if a save is due, and raise background failures; call this after every micro-step.
@@ -239,6 +229,14 @@ class CheckpointManager:
             ResumeError: Before `restore`.
         """
         self._started().final_save.is_held = True
+
+    def declare_complete(self) -> None:
+        """Declare that nothing is left to train, for the report; call it between `restore` and `close`.
+
+        Raises:
+            ResumeError: Before `restore`.
+        """
+        self._started().is_complete = True
 
     def heed_preemption(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> bool:
         """Save and end training if that was requested and it is time; `step` does this by itself.

@@ -71,7 +71,7 @@ class Setup:
 
 def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
     """Apply the checkpoint to ``state`` and take over the run; see `CheckpointManager.restore`."""
-    HEART.begin()
+    HEART.begin(setup.system.monotonic)
     try:
         return _open_run(setup, state, checkpoint, rewind=rewind)
     except BaseException as error:
@@ -168,6 +168,10 @@ def _new_recorder(setup: Setup, opened: Opened, rank_sync: RankSync, progress: P
         checkpoint=opened.document.parent,
         progress=progress,
         world_size=rank_sync.size,
+        uptime_seconds=max(0.0, monotonic()),
+        boot=setup.system.boot,
+        born_seconds=max(0.0, HEART.born),
+        spent=HEART.spent(),
     )
     return Recorder(EventLog(setup.storage, opened.document), began, clock=clock, monotonic=monotonic)
 

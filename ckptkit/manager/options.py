@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ckptkit.core.placement import PlacementByName
 from ckptkit.core.policies import KeepPolicy, SavePolicy
 from ckptkit.core.save_report import SaveReport
+from ckptkit.manager.heartbeat.birth import boot_id
 from ckptkit.storage import Storage, open_storage
 
 ERROR_BUDGET = 3
@@ -189,12 +190,15 @@ class System:
         monotonic: Gives seconds, for `SaveEvery(interval=...)` and the grace of a preemption.
         new_token: Gives 32 fresh random hexadecimal digits.
         host: Name of this process's host, shown to other processes that meet this one.
+        boot: Identifies the boot of this host, within which ``monotonic`` is one clock for all processes; None if that
+            is unknown.
     """
 
     clock: Callable[[], datetime] = _now
     monotonic: Callable[[], float] = time.monotonic
     new_token: Callable[[], str] = _new_token
     host: str = field(default_factory=socket.gethostname)
+    boot: str | None = field(default_factory=boot_id)
 
 
 def refuse_wrong_policies(*, save: SavePolicy | None = None, keep: KeepPolicy | None = None) -> None:

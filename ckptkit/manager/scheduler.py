@@ -26,7 +26,7 @@ from ckptkit.manager.options import MidCycle, WindowUse
 from ckptkit.manager.pace import Pace
 from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankStatus, RankSync
-from ckptkit.manager.recording.recorder import AnyRecorder
+from ckptkit.manager.recording.recorder import AnyRecorder, Taken
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.rank_protocol import Failure
@@ -336,6 +336,7 @@ class Scheduler:
         begun = self._monotonic()
         staged = request.staged
         micro_step, trained = staged.progress.batches_delivered, HEART.training_seconds
+        taken = Taken(begun, HEART.spent())
 
         def save() -> SaveReport:
             try:
@@ -350,7 +351,7 @@ class Scheduler:
             self._mirror.offer(saved.checkpoint)
             took = timedelta(seconds=self._monotonic() - begun)
             report = SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
-            self._recorder.saved(report, saved.removed)
+            self._recorder.saved(report, saved.removed, taken)
             return report
 
         return save

@@ -33,8 +33,8 @@ MODULES = {
     "manager": (
         *(
             "console",
-            "options",
             "heartbeat",
+            "options",
             "at_exit",
             "step_timing",
             "rank_sync",

@@ -1,6 +1,6 @@
-"""Shows ``ckptkit run`` what this process does; without a supervisor it does nothing at all.
+"""Keeps account of what this process does, and shows it to ``ckptkit run`` if that supervises it.
 
-Guarantees: a micro-step costs about a microsecond and no system call. Nothing here fails training: if the file cannot
+Guarantees: a micro-step costs some microseconds and no system call. Nothing here fails training: if the file cannot
 be made, a warning says so and nothing is shown. A forked process shows nothing. Only under a supervisor, and only from
 the first restore on, a signal writes the Python stacks of all threads to a file beside it, and so does a crash, unless
 the program has enabled `faulthandler` itself. Training thread only, except `Heart.committed`.
@@ -15,10 +15,11 @@ import mmap
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ckptkit.format.events import plain_line
+from ckptkit.format.events import PhaseName, plain_line
+from ckptkit.manager.heartbeat.birth import process_birth
 from ckptkit.manager.heartbeat.category import category_of
 from ckptkit.manager.heartbeat.record import (
     ENDING,
@@ -35,6 +36,17 @@ _log = logging.getLogger("ckptkit")
 STACKS_SIGNAL = signal.SIGRTMIN + 7  # no launcher or framework is known to use it
 _FADES = 0.998  # of the slowest micro-step, with every further one: a half after 350
 _UNKNOWN_RANK = -1
+_NAMES: Mapping[Phase, PhaseName] = {
+    Phase.STARTING: "starting",
+    Phase.RESTORING: "restoring",
+    Phase.REPLAYING: "replaying",
+    Phase.FIRST_STEP: "first_step",
+    Phase.TRAINING: "training",
+    Phase.EVALUATING: "evaluating",
+    Phase.SAVING: "saving",
+    Phase.STORAGE: "storage",
+    Phase.ENDED: "ended",
+}
 
 
 class Heart:
@@ -49,6 +61,9 @@ class Heart:
         self._monotonic = monotonic
         self._wall = wall
         self._record: Record | None = None
+        self._is_shown = False
+        self._born: float | None = None
+        self._before: Mapping[Phase, float] = {}
         self._training = False
         self._tried = False
         self._stacks = -1
@@ -56,15 +71,30 @@ class Heart:
     @property
     def beats(self) -> bool:
         """Whether a supervisor watches this process."""
-        return self._record is not None
+        return self._is_shown
 
-    def begin(self) -> None:
-        """Show from now on what this process does, if a supervisor has asked for it; the run is being restored."""
+    @property
+    def born(self) -> float:
+        """When this process was born, or, if it trained before, when the present restore began; by its clock."""
+        return self._born if self._born is not None else self._monotonic()
+
+    def begin(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Keep account from now on, and show it if a supervisor has asked for it; the run is being restored.
+
+        Args:
+            monotonic: Gives seconds from now on; a supervisor compares them with its own.
+        """
         if not self._tried:
             self._tried = True
+            os.register_at_fork(after_in_child=self._forget)
             for folder in folder_of_environment():
                 self._open(folder)
-        if self._record is not None:
+        if self._record is None:
+            self._record = new_record(bytearray(SIZE_BYTES))
+        if not self._is_shown:
+            self._monotonic = monotonic
+        self._begin_life()
+        if self._is_shown and self._record is not None:
             for name in ("how", "error", "category", "message", "data"):
                 self._record.put(name, "")
         self.enter(Phase.RESTORING)
@@ -160,6 +190,18 @@ class Heart:
         """Seconds of `Phase.TRAINING` until now; 0 without a supervisor."""
         return 0.0 if self._record is None else self._record.seconds(self._monotonic())[Phase.TRAINING]
 
+    def spent(self) -> dict[PhaseName, float]:
+        """Return the seconds since `born`, by phase."""
+        if self._record is None:
+            return {}
+        now = self._monotonic()
+        found = self._record.seconds(now)
+        grown: dict[PhaseName, float] = {_NAMES[one]: found[one] - self._before.get(one, 0.0) for one in Phase}
+        rest = now - self.born - sum(grown.values())
+        return {
+            name: seconds for name, seconds in {**grown, "starting": grown["starting"] + rest}.items() if seconds > 0
+        }
+
     def committed(self, micro_step: int, training_seconds: float) -> None:
         """Show that a checkpoint of ``micro_step`` was committed; its writer's thread may call this."""
         if self._record is not None:
@@ -206,13 +248,24 @@ class Heart:
         for bank in record.banks:
             bank.entered_at, bank.entered_wall = record.opened_at, record.opened_wall
         self._record = record
-        os.register_at_fork(after_in_child=self._forget)
+        self._is_shown = True
         faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True)
         if not faulthandler.is_enabled():
             faulthandler.enable(file=self._stacks, all_threads=True)
 
+    def _begin_life(self) -> None:
+        """Begin the account of one attempt; the first one of a process has the time since the process's birth."""
+        now = self._monotonic()
+        birth = process_birth() if self._born is None and self._monotonic is time.monotonic else None
+        self._born = now if birth is None else min(birth, now)
+        record = self._record
+        if record is not None:
+            if not self._is_shown:
+                record.banks[record.bank & 1].entered_at = now  # it may have been another clock's
+            self._before = record.seconds(now)
+
     def _forget(self) -> None:
-        self._record = None
+        self._record, self._born, self._is_shown = None, None, False
 
 
 def _rank_of_environment() -> int:

@@ -18,6 +18,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -27,9 +28,22 @@ from ckptkit.core.progress_bar import Countdown
 from ckptkit.core.save_report import SaveReport
 from ckptkit.core.worker import Worker
 from ckptkit.errors import CkptKitError, ResumeError, StaleAttemptError
-from ckptkit.format.events import Began, Ended, Event, How, Interval, LeftOut, Removed, Saved, SaveFailed, plain_line
+from ckptkit.format.events import (
+    Began,
+    Ended,
+    Event,
+    How,
+    Interval,
+    LeftOut,
+    Removed,
+    Saved,
+    SaveFailed,
+    Spent,
+    plain_line,
+)
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import Outcome
+from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.recording.curves import Curves, Place
 from ckptkit.run.event_log import EventLog
 
@@ -46,6 +60,19 @@ _EXIT_OF_A_SIGNAL = 143
 Values = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Says when a save took the state.
+
+    Attributes:
+        at: In seconds by the monotonic clock.
+        spent: What the seconds of the life had gone to by then.
+    """
+
+    at: float
+    spent: Spent
+
+
 class NoRecorder:
     """Records nothing."""
 
@@ -58,7 +85,7 @@ class NoRecorder:
     def settle(self) -> None:
         """Do nothing."""
 
-    def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...]) -> None:
+    def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...], taken: Taken) -> None:
         """Do nothing."""
 
     def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
@@ -70,7 +97,7 @@ class NoRecorder:
     def flush_next(self) -> None:
         """Do nothing."""
 
-    def close(self, error: BaseException | None, left: Countdown, *, preempted: bool = False) -> None:
+    def close(self, error: BaseException | None, left: Countdown, *, how: How | None = None) -> None:
         """Do nothing."""
 
 
@@ -134,7 +161,7 @@ class Recorder:
         """Read all held values; called when the device has just been waited for."""
         self._read(len(self._held))
 
-    def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...]) -> None:
+    def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...], taken: Taken) -> None:
         """Record a commit and the checkpoints removed after it; stores the waiting events if it is time."""
         with self._harmless():
             if report.checkpoint == self._last_saved:
@@ -151,6 +178,9 @@ class Recorder:
                 queue_seconds=max(0.0, cost.queue_seconds),
                 size_bytes=report.size_bytes,
                 skipped_saves=cost.skipped_saves,
+                uptime_seconds=self._uptime(),
+                taken_seconds=max(0.0, taken.at),
+                spent=taken.spent,
             )
             self._add(done, *(Removed(at=at, checkpoint=str(name), after=report.checkpoint) for name in removed))
             if self._is_time() and not self._is_storing:
@@ -179,13 +209,13 @@ class Recorder:
         """Store everything at the next commit, which is the last one."""
         self._flush_next = self._is_final = True
 
-    def close(self, error: BaseException | None, left: Countdown, *, preempted: bool = False) -> None:
+    def close(self, error: BaseException | None, left: Countdown, *, how: How | None = None) -> None:
         """Record how the attempt ends, and store the waiting events.
 
         Args:
             error: The error that ended it.
             left: Gives the time that the caller can wait.
-            preempted: Whether the end was requested and came without an error.
+            how: How it ended if there is no error; None if only the saves tell.
         """
         if self._closed:
             return
@@ -197,13 +227,18 @@ class Recorder:
             self._add(*self._curves.take(all_of_it=True))
             ended = Ended(
                 at=self._clock().isoformat(),
-                how="preempted" if preempted and error is None else self._how(error),
+                how=how if how is not None and error is None else self._how(error),
                 progress=self._progress,
                 error=plain_line(type(error).__name__, 128) if error is not None else None,
                 message=plain_line(str(error)) if error is not None else "",
+                uptime_seconds=self._uptime(),
+                spent=HEART.spent(),
             )
             self._add(ended)
             self._store_within(min(_PATIENCE.total_seconds(), max(_SHORTEST.total_seconds(), left())))
+
+    def _uptime(self) -> float:
+        return max(0.0, self._monotonic())
 
     def _how(self, error: BaseException | None) -> How:
         if error is None:

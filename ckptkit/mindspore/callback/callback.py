@@ -176,8 +176,8 @@ class CheckpointCallback(Callback):
             state.restore_random_state()
             state.trained()
             state.release_data()
+            manager.declare_complete()
             manager.close()
-            HEART.end("complete")
             return replace(point, complete=True)
         self._session = TrainingSession(
             *(manager, state, other_callbacks),
