@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from ckptkit.format.events import Began, Ended, Event, How, Interval, Saved, Spent
+from ckptkit.format.events import Began, Ended, Event, How, Interval, LifeEnded, Saved, Spent
 
 FAILED: tuple[How | None, ...] = (None, "failed")  # without a last save
 
@@ -38,12 +38,14 @@ class Taken:
         at: When it was taken.
         spent: What the life's seconds had gone to by then; None if that was not recorded.
         stall_seconds: Time that the save kept training waiting.
+        took_seconds: Time from the save's call to its commit.
     """
 
     batches: int
     at: Moment
     spent: Spent | None
     stall_seconds: float
+    took_seconds: float
 
 
 @dataclass
@@ -63,6 +65,7 @@ class Life:
         taken: The states that it committed, in order.
         how: How it ended; None if it did not record that.
         intervals: What `SaveEvery.auto` chose.
+        watched: What `ckptkit run` saw of it, and of lives after it that died before they began an attempt.
     """
 
     attempt: int
@@ -77,6 +80,7 @@ class Life:
     taken: list[Taken] = field(default_factory=list)
     how: How | None = None
     intervals: list[Interval] = field(default_factory=list)
+    watched: list[LifeEnded] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -105,6 +109,8 @@ def life_of(attempt: int, events: Iterable[Event]) -> Life:
             _save(life, event)
         elif isinstance(event, Interval):
             life.intervals.append(event)
+        elif isinstance(event, LifeEnded):
+            life.watched.append(event)
         elif isinstance(event, Ended):
             life.how = event.how
             life.seen = Moment(event.uptime_seconds, seconds_of(event.at))
@@ -127,7 +133,7 @@ def _save(life: Life, event: Saved) -> None:
     wall = seconds_of(event.at)
     committed = Moment(event.uptime_seconds, wall)
     at = Moment(event.taken_seconds, None if wall is None else wall - event.took_seconds)
-    life.taken.append(Taken(event.progress.batches_delivered, at, event.spent, event.stall_seconds))
+    life.taken.append(Taken(event.progress.batches_delivered, at, event.spent, event.stall_seconds, event.took_seconds))
     life.seen = committed
     life.to_batches = max(life.to_batches or 0, event.progress.batches_delivered)
     if event.spent is not None:  # what follows the taking of the state is training, as far as is known

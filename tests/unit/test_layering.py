@@ -29,7 +29,7 @@ MODULES = {
         *("index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
         *("mirrored_run", "rank_protocol", "saver", "upload"),
     ),
-    "goodput": ("interval", "lives", "history", "account"),
+    "goodput": ("interval", "lives", "history", "account", "alternatives"),
     "manager": (
         *(
             "console",
