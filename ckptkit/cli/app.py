@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from ckptkit.cli.accounting import add_goodput
 from ckptkit.cli.errors import CommandGroup
 from ckptkit.cli.options import AsJson, Checkpoint, Drop, NameMap, Options, Rename, Root, complete_checkpoint, examples
 from ckptkit.cli.supervising import add_run
@@ -141,6 +142,9 @@ def report(
 
     now = datetime.now(timezone.utc)
     raise typer.Exit(run_report(root, options or [], output=output, now=now, as_json=as_json))
+
+
+add_goodput(app)
 
 
 @app.command(

@@ -8,7 +8,9 @@ from datetime import datetime
 
 ENDS = {
     "finished": "finished",
+    "complete": "nothing left to train",
     "closed": "no last save",
+    "exited": "not closed",
     "failed": "failed",
     "preempted": "preempted",
     "interrupted": "interrupted",

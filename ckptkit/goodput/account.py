@@ -155,7 +155,7 @@ def _spans(life: Life) -> Iterator[_Span]:
 
 def _phases_of(life: Life) -> dict[str, float]:
     if life.spent is not None:
-        return {**life.spent}
+        return {str(name): seconds for name, seconds in life.spent.items()}
     stall = min(sum(one.stall_seconds for one in life.taken), life.seconds)
     return {"training": life.seconds - stall, "saving": stall}
 

@@ -37,6 +37,7 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
         CheckpointNotFoundError: If there is no run.
         StorageError: If the storage failed, or the page cannot be written.
     """
+    from ckptkit.tools.report.goodput import numbers_of
     from ckptkit.tools.report.health import judge, lines_of
     from ckptkit.tools.report.reader import read_story
 
@@ -50,7 +51,8 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
             "stall_seconds": story.stall_seconds,
             "verdict": dataclasses.asdict(judge(story)),
         }
-        print(json.dumps({**dataclasses.asdict(story), **numbers}, default=_plain))
+        told = {name: value for name, value in dataclasses.asdict(story).items() if name != "lives"}
+        print(json.dumps({**told, **numbers, "goodput": numbers_of(story)}, default=_plain))
     else:
         from ckptkit.tools.report.page import page_of
 

@@ -20,15 +20,25 @@ _HEADLINES = {
     "preempted": "The last attempt was preempted and may be started again.",
     "interrupted": "The last attempt was interrupted.",
     "overtaken": "The last attempt was taken over by another process.",
-    None: "The last attempt did not record its end: it is running, it was killed, or its loop ended without close().",
+    "complete": "The training is complete: the last attempt found nothing left to do.",
+    "exited": "The program of the last attempt ended without closing its manager: use `with manager:`.",
+    None: "The last attempt did not record its end: it is running, or it was killed.",
 }
+_UNKNOWN = "The last attempt did not record its end: it is running, it was killed, or its loop ended without close()."
 
 
 def judge(story: RunStory) -> Verdict:
     """Rate the run."""
     bad, attention, good = list(_bad(story)), list(_attention(story)), list(_good(story))
     health: Health = "bad" if bad else "attention" if attention else "good"
-    return Verdict(health, _HEADLINES[story.last.how], bad, attention, good)
+    return Verdict(health, _headline(story.last), bad, attention, good)
+
+
+def _headline(last: Attempt) -> str:
+    if last.how is not None or last.tells_exit:
+        known = last.how is not None or last.cause is None
+        return _HEADLINES[last.how] if known else f"The last attempt ended ({last.cause}): {last.cause_message}"
+    return _UNKNOWN
 
 
 def lines_of(story: RunStory) -> Iterator[str]:
@@ -41,6 +51,8 @@ def lines_of(story: RunStory) -> Iterator[str]:
 
 def _bad(story: RunStory) -> Iterator[str]:
     last = story.last
+    if last.how == "exited" and last.to_step is not None and last.to_step > _saved_step(last):
+        yield f"What the last attempt did after step {number(_saved_step(last))} is not saved: end with save_final()."
     if last.how == "failed":
         yield f"Attempt {last.number} ended with {last.error}: {last.message or 'no message'}"
     failed = _failed_at_the_end(last)
@@ -107,6 +119,11 @@ def _failed_at_the_end(attempt: Attempt) -> int:
     """Return the number of its saves that failed after its last commit, judging by their steps."""
     last = max((save.step for save in attempt.saves if save.step is not None), default=-1)
     return sum(failure.step > last for failure in attempt.failures)
+
+
+def _saved_step(attempt: Attempt) -> int:
+    """Return the step of its last commit, or the one that it began with."""
+    return max((save.step for save in attempt.saves if save.step is not None), default=attempt.from_step or 0)
 
 
 def _named(numbers: list[int]) -> str:

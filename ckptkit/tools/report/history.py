@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
-from ckptkit.format.events import How, Point
+from ckptkit.core.text import ENDS
+from ckptkit.format.events import How, Interval, Point
+from ckptkit.goodput.account import Account, account_of
+from ckptkit.goodput.alternatives import Alternative, alternatives
+from ckptkit.goodput.lives import Life
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,10 @@ class Attempt:
         how: How it ended; None if it did not record that.
         error: Class of the error that ended it.
         message: First line of its message.
+        cause: Why it ended, as `ckptkit run` found; None if that did not watch it.
+        cause_message: The same for people.
         has_events: Whether it recorded events; otherwise only its checkpoints tell of it.
+        tells_exit: Whether it would have recorded that its program ended without closing the manager.
         redone_from: Optimizer steps from which a later attempt repeated its work; None if none did.
         skipped_saves: Saves that were due while another one was written.
         left_out: Events that it could not store.
@@ -117,7 +125,10 @@ class Attempt:
     how: How | None = None
     error: str | None = None
     message: str = ""
+    cause: str | None = None
+    cause_message: str = ""
     has_events: bool = False
+    tells_exit: bool = False
     redone_from: int | None = None
     skipped_saves: int = 0
     left_out: int = 0
@@ -132,6 +143,13 @@ class Attempt:
         if self.began_at is None or self.seen_at is None:
             return None
         return max(0.0, (self.seen_at - self.began_at).total_seconds())
+
+    @property
+    def ended(self) -> str | None:
+        """How it ended, for people; None if it may still be running."""
+        if self.how is not None:
+            return ENDS[self.how]
+        return None if self.cause is None else self.cause
 
     def see(self, at: datetime | None, step: int | None = None) -> None:
         """Record activity at that time and step."""
@@ -179,6 +197,7 @@ class RunStory:
         attempts: By number.
         latest: Name of the checkpoint that a start would try first.
         problems: What cannot be read.
+        lives: What the events of each attempt tell of its process, for the account.
     """
 
     root: str
@@ -188,6 +207,22 @@ class RunStory:
     attempts: Sequence[Attempt]
     latest: str | None
     problems: Sequence[Problem]
+    lives: Sequence[Life] = ()
+
+    @cached_property
+    def account(self) -> Account:
+        """What the seconds of the run went to."""
+        return account_of(self.lives)
+
+    @cached_property
+    def alternatives(self) -> Sequence[Alternative]:
+        """What half of the interval between saves, the interval itself and double of it cost; empty if not known."""
+        return alternatives(self.lives)
+
+    @property
+    def interval(self) -> Interval | None:
+        """The last choice of `SaveEvery.auto`."""
+        return next((one for life in reversed(self.lives) for one in reversed(life.intervals)), None)
 
     @property
     def last(self) -> Attempt:

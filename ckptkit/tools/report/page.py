@@ -18,7 +18,8 @@ from string import Template
 
 from plotly.offline import get_plotlyjs
 
-from ckptkit.core.text import ENDS, many, number, rough_span, size, span, when
+from ckptkit.core.text import many, number, rough_span, size, span, when
+from ckptkit.tools.report.bars import goodput_section
 from ckptkit.tools.report.health import judge
 from ckptkit.tools.report.history import Attempt, Failure, Removal, RunStory, Verdict
 from ckptkit.tools.report.plots import THEME, Plot, colour_of, costs, curves, timeline
@@ -27,7 +28,7 @@ _MOST_ROWS = 200  # per table
 _FIRST_ROWS = 8  # the number shown before a click
 
 _PILLS = {"good": "healthy", "attention": "worth a look", "bad": "needs somebody"}
-_TONES = {"finished": "good", "failed": "bad", "closed": "attention", "overtaken": "attention"}
+_TONES = {"finished": "good", "complete": "good", "failed": "bad", "closed": "attention", "overtaken": "attention"}
 
 
 def page_of(story: RunStory) -> str:
@@ -41,6 +42,7 @@ def page_of(story: RunStory) -> str:
             _head(story, verdict),
             _notes(verdict),
             _section(line, _LEGEND, _attempts(story)),
+            goodput_section(story),
             _curves(plots, story),
             _section(cost) if cost is not None else "",
             _failures(story),
@@ -147,11 +149,7 @@ def _attempts(story: RunStory) -> str:
 
 
 def _attempt(attempt: Attempt, story: RunStory) -> list[str]:
-    how, tone = "killed, or not closed", "attention"
-    if attempt.how is not None:
-        how, tone = ENDS[attempt.how], _TONES.get(attempt.how, "attention")
-    elif attempt is story.last:
-        how = "running, killed, or not closed"
+    how, tone = _end_of(attempt, story)
     error = f' <span class="quiet">{escape(attempt.error)}</span>' if attempt.error else ""
     ranks = f" · {many(attempt.world_size, 'rank')}" if attempt.world_size and attempt.world_size > 1 else ""
     dot = f'<span class="dot" style="background:{colour_of(attempt)}"></span>'
@@ -164,6 +162,13 @@ def _attempt(attempt: Attempt, story: RunStory) -> list[str]:
         f'<span class="tone is-{tone}">{how}</span>{error}',
         f"{escape(attempt.host)}{ranks}",
     ]
+
+
+def _end_of(attempt: Attempt, story: RunStory) -> tuple[str, str]:
+    if attempt.ended is not None:
+        return escape(attempt.ended), _TONES.get(attempt.how or "", "attention")
+    found = ["running", "killed"] if attempt is story.last else ["killed"]
+    return ", or ".join([", ".join(found), "not closed"]) if not attempt.tells_exit else " or ".join(found), "attention"
 
 
 def _failures(story: RunStory) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ckptkit.core.text import ENDS, number, size, span, when
+from ckptkit.core.text import number, size, span, when
 from ckptkit.format.events import Point, Spread
 from ckptkit.tools.report.history import Attempt, RunStory, Save
 
@@ -184,7 +184,12 @@ def _add_failures(figure: go.Figure, story: RunStory) -> None:
 
 def _add_ends(figure: go.Figure, story: RunStory) -> None:
     ends = [attempt for attempt in story.attempts if attempt.seen_at]
-    signs = {"finished": ("circle", _GOOD), "failed": ("square", _BAD), None: ("line-ns", _INK)}
+    signs = {
+        "finished": ("circle", _GOOD),
+        "complete": ("circle", _GOOD),
+        "failed": ("square", _BAD),
+        None: ("line-ns", _INK),
+    }
     kinds = [signs.get(attempt.how, ("square", _ATTENTION)) for attempt in ends]
     figure.add_scatter(
         x=[_time(attempt.seen_at) for attempt in ends],
@@ -202,10 +207,11 @@ def _add_ends(figure: go.Figure, story: RunStory) -> None:
 
 
 def _end_of(attempt: Attempt, story: RunStory) -> str:
-    if attempt.how is None:
-        how = "last recorded event" if attempt is story.last else "killed, or not closed"
+    if attempt.ended is None:
+        unless = "" if attempt.tells_exit else ", or not closed"
+        how = "last recorded event" if attempt is story.last else f"killed{unless}"
     else:
-        how = ENDS[attempt.how] + (f": {escape(attempt.error)}" if attempt.error else "")
+        how = escape(attempt.ended) + (f": {escape(attempt.error)}" if attempt.error else "")
     return f"attempt {attempt.number}, {when(attempt.seen_at)}<br>{how}, at step {number(attempt.to_step)}"
 
 

@@ -15,8 +15,9 @@ from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.codec import decode
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument
-from ckptkit.format.events import Began, Ended, Event, LeftOut, Point, Removed, Saved, SaveFailed
+from ckptkit.format.events import Began, Ended, Event, LeftOut, LifeEnded, Point, Removed, Saved, SaveFailed
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
+from ckptkit.goodput.lives import life_of
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Index
@@ -65,9 +66,11 @@ class _Teller:
         self._problems.extend(Problem(key, reason) for key, reason in files.problems.items())
         for number in sorted(self._attempts):
             self._read_document(self._attempts[number])
+        events: dict[int, list[Event]] = {}
         for segment in files.segments:
             attempt = self._attempts.setdefault(segment.header.attempt, Attempt(segment.header.attempt))
             self._take_in(attempt, segment.events)
+            events.setdefault(attempt.number, []).extend(segment.events)
         rows = list_rows(self._storage, None)
         self._merge(rows)
         if not self._attempts:  # all that is left are events that cannot be read
@@ -84,6 +87,7 @@ class _Teller:
             attempts=attempts,
             latest=rows.latest,
             problems=self._problems,
+            lives=[life_of(one.number, events.get(one.number, ())) for one in attempts],
         )
 
     def _run(self) -> RunDocument | None:
@@ -116,6 +120,7 @@ class _Teller:
                 attempt.parent = event.checkpoint
                 attempt.from_step, attempt.world_size = event.progress.updates, event.world_size
                 attempt.began_at = attempt.began_at or at
+                attempt.tells_exit = event.uptime_seconds is not None
                 attempt.see(at, event.progress.updates)
             elif isinstance(event, Point):
                 attempt.points.append(event)
@@ -132,6 +137,8 @@ class _Teller:
             elif isinstance(event, Ended):
                 attempt.how, attempt.error, attempt.message = event.how, event.error, event.message
                 attempt.see(at, event.progress.updates)
+            elif isinstance(event, LifeEnded) and event.restored_step is not None:
+                attempt.cause, attempt.cause_message = event.cause, event.message
             elif isinstance(event, LeftOut):
                 attempt.left_out += event.events
 
@@ -171,8 +178,8 @@ class _Teller:
             if attempt.from_step is None and attempt.host:
                 attempt.from_step = 0 if attempt.parent is None else steps.get(attempt.parent)
         for attempt in attempts:
-            if attempt.how == "closed" and self._found_nothing_to_do(attempt):
-                attempt.how = "finished"
+            if attempt.how in ("closed", "finished") and self._found_nothing_to_do(attempt):
+                attempt.how = "complete"
         lowest: int | None = None
         for attempt in reversed(attempts):
             attempt.redone_from = lowest
@@ -184,7 +191,8 @@ class _Teller:
         parent = CheckpointName.parse(attempt.parent or "")
         before = self._attempts.get(parent.attempt) if parent is not None else None
         trained = attempt.saves or attempt.points or attempt.to_step != attempt.from_step
-        return before is not None and before.how == "finished" and before.to_step == attempt.from_step and not trained
+        ended = before is not None and before.how in ("finished", "complete")
+        return ended and before is not None and before.to_step == attempt.from_step and not trained
 
 
 def _save_of(event: Saved, at: datetime | None) -> Save:

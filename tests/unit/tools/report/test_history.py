@@ -157,10 +157,12 @@ def test_starts_of_a_complete_training_finish_it(tmp_path):
             again.manager.restore(again.run)
             again.train(steps)
         story = story_of(tmp_path)
-        assert story.last.how == ("closed" if steps else "finished")
+        assert story.last.how == ("closed" if steps else "complete")
         headline = "The last attempt ended without an error, and saved nothing at its end."
-        assert judge(story).headline == (headline if steps else "The training has finished.")
-    assert [one.how for one in story.attempts] == ["finished", "finished", "finished", "closed"]
+        assert judge(story).headline == (
+            headline if steps else "The training is complete: the last attempt found nothing left to do."
+        )
+    assert [one.how for one in story.attempts] == ["finished", "complete", "complete", "closed"]
 
 
 def lost(step: int) -> Failure:
@@ -280,7 +282,12 @@ def test_possibly_running_job_is_not_reported_dead(tmp_path):
     life = Life(LocalStorage(tmp_path), clock, "node")
     life.manager.restore(life.run)
     life.train(30)
-    assert judge(story_of(tmp_path)).headline.endswith("killed, or its loop ended without close().")
+    assert judge(story_of(tmp_path)).headline.endswith("it is running, or it was killed.")
+
+
+def test_older_events_may_mean_a_loop_without_close():
+    story = RunStory("root", None, None, NOW, [Attempt(1, has_events=True)], None, [])
+    assert judge(story).headline.endswith("it was killed, or its loop ended without close().")
 
 
 def test_repeated_step_with_different_loss_is_reported(tmp_path, monkeypatch):

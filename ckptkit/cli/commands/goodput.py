@@ -1,0 +1,45 @@
+"""Implements ``ckptkit goodput``: what the seconds of a run went to, as a table or as JSON.
+
+``docs/goodput.md`` describes the JSON. Reads the run and never writes to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+
+from rich.console import Console
+
+from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import visible
+
+
+def run_goodput(root: str, options: Iterable[str] = (), *, now: datetime, as_json: bool = False) -> int:
+    """Print the account; returns the exit code.
+
+    Args:
+        root: A path or a URL.
+        options: Options of its storage.
+        now: Time of the report.
+        as_json: Whether to print one JSON document instead of a table.
+
+    Raises:
+        WrongUsageError: If an option is invalid.
+        CheckpointNotFoundError: If there is no run.
+        StorageError: If the storage failed.
+    """
+    from ckptkit.tools.report.goodput import numbers_of, table_of
+    from ckptkit.tools.report.reader import read_story
+
+    story = read_story(open_root(root, options), now)
+    if as_json:
+        print(json.dumps({"root": story.root, **numbers_of(story)}))
+    else:
+        console = Console()
+        for line in table_of(story):
+            console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+        for problem in story.problems:
+            line = f"{problem.key} cannot be used: {problem.reason}"
+            console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+    return 1 if story.problems else 0

@@ -1,0 +1,111 @@
+"""Tells what the seconds of a run went to: as numbers for programs, and as a table for people.
+
+Guarantees: the seconds of the classes add up to the total. What is a lower bound is called one. Pure functions, any
+thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ckptkit.core.text import many, span
+from ckptkit.goodput.account import CLASSES, Class, LifeAccount
+from ckptkit.tools.report.history import RunStory
+
+NAMES: Mapping[Class, str] = {
+    "trained": "training that counted",
+    "repeated": "training done again",
+    "saving": "stall of saves",
+    "starting": "start-up",
+    "evaluating": "evaluation",
+    "storage": "waiting for storage",
+    "hung": "hung",
+    "down": "down between lives",
+    "unseen": "not seen",
+    "rest": "rest of the script",
+}
+_BAR = 32
+_REASONS = {
+    "failures": "the failures to be expected against the cost of saves",
+    "overhead": "the share of the time that saves may take",
+    "storage": "the time that the storage needs",
+}
+
+
+def numbers_of(story: RunStory) -> dict[str, Any]:
+    """Return the account for a program: seconds by class, for each life and in total."""
+    account, interval = story.account, story.interval
+    return {
+        "seconds": account.seconds,
+        "goodput": account.share,
+        "classes": account.totals,
+        "is_lower_bound": account.is_lower_bound,
+        "is_rough": account.is_rough,
+        "undisturbed_seconds": account.undisturbed_seconds,
+        "lives": [_life(one) for one in account.lives],
+        "intervals": [{**dataclasses.asdict(one), "cost_seconds": one.cost_seconds} for one in story.alternatives],
+        "chosen": None if interval is None else interval.model_dump(exclude={"kind"}),
+    }
+
+
+def table_of(story: RunStory) -> Iterator[str]:
+    """Yield the account as lines of text."""
+    account = story.account
+    lives = many(len(account.lives), "life", "lives")
+    yield f"{span(account.seconds)} in {lives}: {account.share:.1%} is training that counted."
+    yield ""
+    for name in CLASSES:
+        seconds = account.totals[name]
+        if seconds or name in ("trained", "repeated"):
+            share = seconds / account.seconds if account.seconds else 0.0
+            bound = "  at least" if name == "repeated" and account.is_lower_bound else ""
+            yield f"{NAMES[name]:<22} {span(seconds):>12} {share:>7.1%}  {'█' * round(share * _BAR)}{bound}".rstrip()
+    yield ""
+    yield from notes_of(story)
+
+
+def notes_of(story: RunStory) -> Iterator[str]:
+    """Yield what would have been, what the interval of saves cost, and what is not known exactly."""
+    account = story.account
+    if len(account.lives) > 1 and account.seconds:
+        lost = account.seconds - account.undisturbed_seconds
+        yield f"Without a single death it would have taken {span(account.undisturbed_seconds)}, {span(lost)} less."
+    yield from _interval(story)
+    if account.totals["unseen"]:
+        yield (
+            f"Not seen: {span(account.totals['unseen'])} lie between the last event of a killed life and the next one. "
+            "They are training that was lost, or nothing ran; `ckptkit run` would know."
+        )
+    if account.is_rough:
+        yield "Roughly: lives of two boots, machines or versions are compared by clocks that may have been set."
+
+
+def _interval(story: RunStory) -> Iterator[str]:
+    chosen = story.interval
+    if chosen is not None:
+        yield (
+            f"SaveEvery.auto saves every {many(chosen.cycles, 'cycle')} ({span(chosen.seconds)}), decided by "
+            f"{_REASONS[chosen.bound]}: a save keeps training waiting for {span(chosen.stall_seconds)} and takes "
+            f"{span(chosen.took_seconds)}; {many(chosen.failures, 'failure')} in {span(chosen.exposed_seconds)}."
+        )
+    if story.alternatives:
+        half, same, double = story.alternatives
+        no_half = "" if half.is_possible else ", which the storage is too slow for"
+        yield (
+            f"A save after every {span(same.interval_seconds)} of training costs {span(same.cost_seconds)} "
+            f"({span(same.saving_seconds)} of stall, {span(same.lost_seconds)} of lost work to be expected). Half of "
+            f"that interval would cost {span(half.cost_seconds)}{no_half}; double, {span(double.cost_seconds)}."
+        )
+
+
+def _life(life: LifeAccount) -> dict[str, Any]:
+    return {
+        "attempt": life.attempt,
+        "how": life.how,
+        "seconds": dict(life.seconds),
+        "phases": dict(life.phases),
+        "is_watched": life.is_watched,
+        "is_known": life.is_known,
+    }
