@@ -38,8 +38,8 @@ class Failures:
     @property
     def rate(self) -> float:
         """Expected failures per second: the mean of the posterior, where the prior is as the constants say."""
-        if self.count >= _MANY_FAILURES and self.seconds > 0:
-            return self.count / self.seconds
+        if self.count >= _MANY_FAILURES:
+            return self.count / max(self.seconds, self.count * SHORTEST_MEAN)
         step = math.log(LONGEST_MEAN / SHORTEST_MEAN) / (_PLACES - 1)
         rates = [math.exp(place * step) / LONGEST_MEAN for place in range(_PLACES)]
         likely = [self.count * math.log(rate) - rate * self.seconds for rate in rates]

@@ -20,7 +20,7 @@ _GROUPS: dict[str, tuple[str, str, dict[str, str]]] = {
         {"rank_patience": "patience", **{name: name for name in ("check_replicas", "elastic", "placement")}},
     ),
     "preemption": ("Preemption", _MANAGER, {"grace": "grace", "on_preempt": "then", "preempt_when": "when"}),
-    "system": ("System", _MANAGER, {name: name for name in ("clock", "monotonic", "new_token", "host")}),
+    "system": ("System", _MANAGER, {name: name for name in ("clock", "monotonic", "new_token", "host", "boot")}),
     "training": (
         *("Training", _STATE),
         {name: name for name in ("augmentation", "cycle", "on_k_change", "read_only")},

@@ -1,0 +1,49 @@
+"""``SaveEvery.auto``'s arithmetic against the best fixed interval of hindsight, over published failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.intervals.simulation import Job, auto, best_fixed, fixed
+from benchmarks.intervals.traces import Trace, lanl, llama3
+
+
+def names(traces: list[Trace]) -> list[str]:
+    return [trace.name for trace in traces]
+
+
+@pytest.mark.parametrize("trace", [lanl()[0], llama3()], ids=names([lanl()[0], llama3()]))
+def test_auto_is_within_3_percent_of_hindsight(trace):
+    job = Job(20, 60, 60)
+    _, best = best_fixed(trace, job)
+    assert auto(trace, job, 0.01) >= 0.97 * best
+
+
+@pytest.mark.parametrize("trace", [one.at_mean(600) for one in lanl()], ids=names(lanl()))
+def test_auto_is_within_3_percent_at_ten_minutes(trace):
+    """The pattern of the failures is that of the trace, on a faster clock."""
+    for job in (Job(1, 10, 60), Job(20, 60, 60)):
+        _, best = best_fixed(trace, job)
+        assert auto(trace, job, 0.01) >= 0.97 * best
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("trace", [*lanl(), llama3()], ids=names([*lanl(), llama3()]))
+def test_auto_is_within_3_percent_with_every_cost(trace):
+    for job in (Job(0.05, 2, 60), Job(1, 10, 60), Job(20, 60, 60), Job(5, 120, 300)):
+        _, best = best_fixed(trace, job)
+        assert auto(trace, job, 0.01) >= 0.97 * best
+
+
+def test_the_simulation_sees_a_bad_interval():
+    trace, job = lanl()[-1].at_mean(600), Job(1, 10, 60)
+    _, best = best_fixed(trace, job)
+    assert fixed(trace, job, 600) < 0.8 * best
+    assert fixed(trace, job, 2) < 0.8 * best
+
+
+def test_the_simulation_counts_what_was_committed():
+    trace, job = Trace("two", (110.0, 20.0)), Job(stall=1, took=5, restart=9)
+    # 101 s of running: commits at 15, 26, 37, ..., 92; after the restart 11 s: none.
+    assert fixed(trace, job, 10.0) == pytest.approx(80 / 130)
+    assert fixed(trace, job, 200.0) == 0.0

@@ -1,0 +1,318 @@
+"""Every second has one class: against clocks that tests move, with deaths, and with clocks that are set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.options import grouped
+
+from ckptkit.core.policies import SaveEvery
+from ckptkit.format.events import LifeEnded
+from ckptkit.goodput.account import CLASSES, Account, account_of
+from ckptkit.goodput.lives import Life, Moment, Taken
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.event_log import append_events
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.report.history import RunStory
+from ckptkit.tools.report.reader import read_story
+
+K = 4
+STEP = 2.5  # seconds of a micro-step
+
+
+@dataclass
+class World:
+    """The true time, and a clock of the day that somebody sets."""
+
+    uptime: float = 1000.0
+    wrong_by: timedelta = timedelta()
+    truth: dict[str, float] = field(default_factory=dict)
+
+    def now(self) -> datetime:
+        return datetime(2026, 5, 1, tzinfo=timezone.utc) + timedelta(seconds=self.uptime) + self.wrong_by
+
+    def monotonic(self) -> float:
+        return self.uptime
+
+    def spend(self, what: str, seconds: float) -> None:
+        self.truth[what] = self.truth.get(what, 0.0) + seconds
+        self.uptime += seconds
+
+
+class Process:
+    """One life, whose birth is the begin of its restore."""
+
+    def __init__(self, root: Path, world: World, boot: str | None = "one boot") -> None:
+        self.world = world
+        self.storage = LocalStorage(root)
+        self.run = NumpyRun(accumulation_steps=K)
+        options = {"clock": world.now, "monotonic": world.monotonic, "boot": boot, "host": "node"}
+        self.manager = CheckpointManager(self.storage, **grouped(save=SaveEvery(optimizer_steps=5), **options))
+        self.born = world.uptime
+        self.manager.restore(self.run)
+        world.spend("starting", 30.0)  # compiles
+
+    def train(self, steps: int, what: str = "trained") -> None:
+        for batches in self.run.train_until(steps * K):
+            if batches > 1:
+                self.world.spend(what, STEP)
+            self.manager.step(self.run)
+            self.manager.wait()
+
+    def evaluate(self, seconds: float) -> None:
+        self.manager.pause()
+        self.world.spend("evaluating", seconds)
+
+    def finish(self) -> None:
+        with self.manager:
+            self.manager.save_final(self.run)
+
+
+def story_of(root: Path) -> RunStory:
+    return read_story(LocalStorage(root), datetime(2026, 6, 1, tzinfo=timezone.utc))
+
+
+def account_at(root: Path) -> Account:
+    return story_of(root).account
+
+
+def grow(root: Path, world: World, *, steps_of_clock: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)) -> None:
+    """Killed after 23 steps, of which 20 are saved; killed after 41, of which 40 are; then finished."""
+    for number, (kept, reached, pause) in enumerate([(20, 23, 300.0), (40, 41, 5.0), (50, 50, 0.0)]):
+        life = Process(root, world)
+        world.wrong_by += timedelta(hours=steps_of_clock[number])
+        if number == 1:
+            life.train(30)
+            life.evaluate(90.0)
+        life.train(kept)
+        if reached == kept:
+            life.finish()
+            break
+        life.train(reached, "unseen")  # after the last event: nobody wrote down that it was training
+        life.manager.fence()  # and no more: SIGKILL
+        world.spend("unseen", pause)
+        world.wrong_by += timedelta(hours=steps_of_clock[3])
+
+
+@pytest.mark.parametrize("steps_of_clock", [(0.0, 0.0, 0.0, 0.0), (3.0, -5.0, 0.25, 0.0), (0.0, 1.0, 0.0, -9.0)])
+def test_classes_add_up_with_kills_and_clock_steps(tmp_path, steps_of_clock):
+    world = World()
+    begun = world.uptime
+    grow(tmp_path, world, steps_of_clock=steps_of_clock)
+    account = account_at(tmp_path)
+    assert account.seconds == pytest.approx(world.uptime - begun, rel=1e-3)
+    assert sum(account.totals.values()) == pytest.approx(account.seconds)
+    for name in ("trained", "evaluating", "unseen"):  # a first step is start-up, and that after a pause is part of it
+        assert account.totals[name] == pytest.approx(world.truth[name], abs=3 * STEP + 0.5), name
+    assert account.totals["starting"] == pytest.approx(3 * 30.0, abs=3 * STEP)
+    assert account.is_lower_bound
+    assert not account.is_rough
+    assert [life.is_known for life in account.lives] == [False, False, True]
+
+
+def test_another_boot_compares_clocks_of_the_day(tmp_path):
+    world = World()
+    first = Process(tmp_path, world, "one boot")
+    first.train(10)
+    first.finish()
+    world.spend("down", 3600.0)
+    world.uptime -= 4000.0  # the monotonic clock begins anew
+    world.wrong_by += timedelta(seconds=4000)
+    second = Process(tmp_path, world, "another boot")
+    second.train(20)
+    second.finish()
+    account = account_at(tmp_path)
+    assert account.totals["down"] == pytest.approx(3600.0, abs=1)
+    assert account.is_rough
+    assert account.totals["unseen"] == 0
+
+
+def test_a_preempted_life_loses_nothing(tmp_path):
+    world = World()
+    first = Process(tmp_path, world)
+    first.train(23)
+    first.finish()
+    world.spend("down", 60.0)
+    second = Process(tmp_path, world)
+    second.train(30)
+    second.finish()
+    account = account_at(tmp_path)
+    assert account.totals["repeated"] == 0
+    assert account.totals["down"] == pytest.approx(60.0)
+    assert account.undisturbed_seconds == pytest.approx(account.seconds - 60 - 30, abs=STEP)
+
+
+def watched(number: int, **fields: object) -> LifeEnded:
+    given = {
+        "at": "2026-05-01T01:00:00+00:00",
+        "supervisor": "ab" * 16,
+        "number": number,
+        "began_at": "2026-05-01T00:00:00+00:00",
+        "seconds": 400.0,
+        "down_seconds": 0.0,
+        "exit_code": None,
+        "signal": "SIGKILL",
+        "cause": "killed",
+        "message": "",
+        "then": "restart",
+        "rank": None,
+        "ranks": 1,
+        "restored": None,
+        "restored_step": 0,
+        "last_step": 100,
+        "committed_step": 80,
+        "committed_seconds": 200.0,
+        "phases": {"starting": 100.0, "first_step": 20.0, "training": 260.0, "saving": 20.0},
+        "silent_seconds": 0.0,
+        "silent_phase": None,
+    }
+    return LifeEnded.model_validate({**given, **fields})
+
+
+def lived(attempt: int, from_batches: int, *seen: LifeEnded, how: str | None = None) -> Life:
+    return Life(attempt, from_batches=from_batches, to_batches=from_batches, watched=[*seen], how=how)
+
+
+def test_a_watched_life_is_known_to_its_death():
+    lives = [
+        lived(
+            1,
+            0,
+            watched(1),
+            watched(2, restored_step=None, last_step=None, seconds=7.0, phases={"starting": 7.0}, down_seconds=3.0),
+        ),
+        lived(
+            2, 80, watched(3, restored_step=80, last_step=200, committed_step=200, down_seconds=5.0, cause="finished")
+        ),
+    ]
+    account = account_of(lives)
+    assert account.seconds == 400 + 3 + 7 + 5 + 400
+    assert account.totals["trained"] == 200 + 260
+    assert account.totals["repeated"] == 60
+    assert account.totals["down"] == 8
+    assert account.totals["starting"] == 120 + 7 + 120
+    assert account.totals["unseen"] == 0
+    assert not account.is_lower_bound
+    assert not account.is_rough
+    assert [life.attempt for life in account.lives] == [1, None, 2]
+    assert account.undisturbed_seconds == account.seconds - 60 - 8 - 127
+
+
+def test_a_hang_is_taken_from_its_phase():
+    seen = watched(1, cause="hang", silent_seconds=50.0, silent_phase="training")
+    account = account_of([lived(1, 0, seen), lived(2, 80, watched(2, restored_step=80, down_seconds=1.0))])
+    first = account.lives[0]
+    assert first.seconds["hung"] == 50
+    assert first.seconds["trained"] == 200
+    assert first.seconds["repeated"] == 10
+    assert sum(first.seconds.values()) == 400
+
+
+def test_a_watched_life_replaces_what_its_events_tell(tmp_path):
+    """Killed after its last event: what lay between it and the next life is known then."""
+    world = World()
+    grow(tmp_path, world)
+    storage = LocalStorage(tmp_path)
+    before = account_at(tmp_path)
+    life = before.lives[0]
+    training = life.seconds["trained"] + 3 * K * STEP
+    append_events(
+        storage,
+        1,
+        [
+            watched(
+                1,
+                restored_step=0,
+                last_step=23 * K,
+                committed_step=20 * K,
+                committed_seconds=life.seconds["trained"],
+                seconds=30.0 + training,
+                phases={"starting": 30.0, "training": training},
+            )
+        ],
+    )
+    account = account_at(tmp_path)
+    assert account.lives[0].how == "killed"
+    assert account.totals["repeated"] == pytest.approx(3 * K * STEP, abs=0.1)
+    assert account.totals["down"] == pytest.approx(300.0, abs=STEP)
+    assert account.seconds == pytest.approx(before.seconds)
+
+
+def test_a_life_that_is_overtaken_is_not_counted_twice():
+    """It trained on for 100 s after the one that took over was born."""
+    first = Life(1, "boot", Moment(0.0), Moment(10.0), Moment(500.0), {"starting": 10.0, "training": 490.0})
+    first.from_batches, first.to_batches, first.how = 0, 100, "overtaken"
+    first.taken = [Taken(80, Moment(400.0), {"starting": 10.0, "training": 390.0}, 0.0, 1.0)]
+    second = Life(2, "boot", Moment(400.0), Moment(410.0), Moment(600.0), {"starting": 10.0, "training": 190.0})
+    second.from_batches, second.to_batches, second.how = 80, 120, "finished"
+    account = account_of([first, second])
+    assert account.seconds == 600
+    assert account.totals["trained"] == 390 + 190
+    assert account.totals["repeated"] == 0
+
+
+def test_a_life_without_events_leaves_a_gap_that_nobody_saw():
+    ends = [
+        Life(number, "boot", Moment(at), Moment(at), Moment(at + 100), {"training": 100.0}, 0)
+        for number, at in ((1, 0.0), (3, 150.0))
+    ]
+    for one in ends:
+        one.how, one.to_batches = "finished", 0
+    account = account_of([ends[0], Life(2), ends[1]])
+    assert account.seconds == 250
+    assert account.totals["unseen"] == 50
+
+
+def test_events_of_older_versions_are_told_roughly():
+    first = Life(
+        1, None, Moment(None, 0.0), Moment(None, 0.0), Moment(None, 100.0), None, 0, to_batches=10, how="failed"
+    )
+    first.taken = [Taken(8, Moment(None, 80.0), None, 2.0, 1.0)]
+    second = Life(
+        2, None, Moment(None, 130.0), Moment(None, 130.0), Moment(None, 200.0), None, 8, to_batches=20, how="finished"
+    )
+    account = account_of([first, second])
+    assert account.is_rough
+    assert account.seconds == 200
+    assert account.totals["down"] == 30
+    assert account.totals["saving"] == 2
+    assert account.totals["trained"] == 78 + 70
+    assert account.totals["repeated"] == 20
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([None, "failed", "finished", "preempted", "overtaken"]),
+            st.integers(0, 50),
+            st.integers(0, 50),
+            st.floats(0.1, 1e4),
+            st.floats(0, 1e4),
+            st.floats(0, 1),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_classes_always_add_up(drawn):
+    """To the time from the first birth to the last moment, whatever the lives did."""
+    at, lives = 0.0, []
+    for number, (how, first, more, seconds, gap, part) in enumerate(drawn, 1):
+        spent = {"starting": seconds / 4, "training": seconds / 2, "saving": seconds / 4}
+        life = Life(number, "boot", Moment(at), Moment(at + seconds / 4), Moment(at + seconds), spent, first)
+        life.to_batches, life.how = first + more, how
+        taken = {"starting": seconds / 4, "training": part * seconds / 2}
+        life.taken = [Taken(first + more // 2, Moment(at + seconds / 2), taken, 0.0, 0.0)]
+        lives.append(life)
+        at += seconds + gap
+    account = account_of(lives)
+    assert account.seconds == pytest.approx(at - drawn[-1][4])
+    assert all(seconds >= 0 for life in account.lives for seconds in life.seconds.values())
+    assert set(account.totals) == set(CLASSES)
+    assert 0 <= account.share <= 1
