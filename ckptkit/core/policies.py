@@ -111,9 +111,10 @@ class SaveEvery:
         """Return a policy that chooses the interval itself, so that failures and saves together cost least.
 
         The manager measures what a save costs, and counts the failures in the run's own events. It chooses the interval
-        by Young's and Daly's formula, in optimizer steps, anew at each save and for all ranks at once; the interval is
-        never shorter than the storage needs to write. Before the first measurement it saves after the first optimizer
-        step, the second, the fourth, and so on. `Saving.events` must be on, or a new start knows of no earlier failure.
+        by Young's and Daly's formula, in cycles, anew at each save and for all ranks at once; the interval is never
+        shorter than the storage needs to write. The first save of a run comes after its first cycle, and until the
+        first measurement each distance is twice the one before. `Saving.events` must be on, or a new start knows of no
+        earlier failure.
 
         Args:
             overhead: Share of the time that saves may take as long as the run has not failed. After a failure they may

@@ -1,0 +1,226 @@
+"""The interval of `SaveEvery.auto` in an attempt: when it is chosen, by whom, and what a next attempt knows of it."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support.options import grouped
+
+import ckptkit as ck
+from ckptkit.core.policies import AnySave, SaveAuto, SaveEvery, automatic, due_from
+from ckptkit.core.progress import Progress
+from ckptkit.errors import ResumeError
+from ckptkit.format.events import Interval
+from ckptkit.format.layout import CheckpointName
+from ckptkit.goodput.history import read_history
+from ckptkit.goodput.interval import Failures
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.ranks import run_ranks
+from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.report.reader import read_story
+
+K = 2
+
+
+class Time:
+    """Stands still, but for what a test lets pass."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self.seconds)
+
+
+def progress_at(cycles: int) -> Progress:
+    return NumpyRun(accumulation_steps=K)._progress_at(cycles * K)
+
+
+class SlowDisk(LocalStorage):
+    """Takes time for each write, by the clock of the test."""
+
+    def __init__(self, root: Path, time: Time, seconds: float) -> None:
+        super().__init__(root)
+        self._time, self._slow = time, seconds
+
+    def write(self, key, stream, size_bytes) -> None:
+        self._time.seconds += self._slow
+        super().write(key, stream, size_bytes)
+
+
+def cycles_of(root: Path, attempt: int = 1) -> list[int]:
+    names = [CheckpointName.parse(path.parent.name) for path in (root / "checkpoints").glob("*/COMMIT")]
+    return sorted(name.cycles for name in names if name is not None and name.attempt == attempt)
+
+
+def live(root: Path, time: Time, cycles: int, *, save=None, stall: float = 0.0, disk: float = 0.0) -> CheckpointManager:
+    """Train up to ``cycles`` at 10 s each, without an end."""
+    run = NumpyRun(accumulation_steps=K)
+    manager = CheckpointManager(
+        SlowDisk(root, time, disk),
+        save=save or SaveEvery.auto(),
+        keep=ck.KeepLatest(1000),
+        **grouped(clock=time.now, monotonic=time.monotonic, boot="b", window="off"),
+    )
+    capture = run.capture
+
+    def slow_capture():
+        time.seconds += stall
+        return capture()
+
+    run.capture = slow_capture
+    manager.restore(run)
+    for _ in run.train_until(cycles * K):
+        time.seconds += 10.0 / K
+        manager.step(run)
+        manager.wait()
+    return manager
+
+
+def intervals_of(root: Path) -> list[Interval]:
+    story = read_story(LocalStorage(root), datetime(2026, 1, 2, tzinfo=timezone.utc))
+    return [one for life in story.lives for one in life.intervals]
+
+
+def test_it_saves_at_once_and_then_as_measured(tmp_path):
+    """A stall of 2 s and a share of 1 %: 200 s, which are 20 cycles; then less often, while nothing fails."""
+    manager = live(tmp_path, Time(), 150, stall=2.0)
+    manager.close()
+    saved = cycles_of(tmp_path)
+    assert saved[:2] == [1, 3]
+    gaps = [later - earlier for earlier, later in pairwise(saved[1:])]
+    assert gaps[0] in (17, 18, 19, 20)
+    assert gaps == sorted(gaps)
+    first = intervals_of(tmp_path)[0]
+    assert first.bound == "overhead"
+    assert first.seconds == pytest.approx(200.0, rel=0.2)
+    assert first.cycle_seconds == pytest.approx(10.0, rel=0.3)
+    assert (first.failures, first.overhead) == (0, 0.01)
+    assert first.stall_seconds == pytest.approx(2.0)
+
+
+def test_the_storage_bounds_it_below(tmp_path):
+    manager = live(tmp_path, Time(), 60, disk=30.0)
+    manager.close()
+    last = intervals_of(tmp_path)[-1]
+    assert last.bound == "storage"
+    assert last.seconds == pytest.approx(1.25 * last.took_seconds)
+    assert last.cycles == round(last.seconds / last.cycle_seconds)
+
+
+def test_a_next_life_knows_failures_and_interval(tmp_path, caplog):
+    time = Time()
+    for until in (30, 60, 90, 120):
+        manager = live(tmp_path, time, until, stall=2.0)
+        manager.fence()  # and no more: SIGKILL
+        time.seconds += 100.0
+    history = read_history(LocalStorage(tmp_path), before=5)
+    assert history.failures.count == 4
+    assert history.failures.seconds == pytest.approx(4 * 300.0, rel=0.25)
+    caplog.set_level(logging.INFO, "ckptkit")
+    manager = live(tmp_path, time, 150, stall=2.0)
+    manager.close()
+    last = intervals_of(tmp_path)[-1]
+    assert last.failures == 4
+    assert last.bound == "failures"
+    assert 20 < last.seconds < 60
+    saved = cycles_of(tmp_path, 5)
+    assert saved[0] - max(cycles_of(tmp_path, 4)) <= 6  # it does not begin anew with the first cycle
+    assert any("because of the failures to expect" in one.getMessage() for one in caplog.records)
+
+
+def test_ends_that_lose_nothing_are_no_failures(tmp_path):
+    live(tmp_path, Time(), 10).close()
+    history = read_history(LocalStorage(tmp_path), before=2)
+    assert history.failures.count == 0
+    assert history.failures.seconds > 50
+
+
+def test_unreadable_history_is_told(tmp_path, caplog):
+    live(tmp_path, Time(), 5).close()
+    time = Time()
+    run = NumpyRun(accumulation_steps=K)
+    fault = Fault("error", operations={"list", "read"}, key="events*", times=None)
+    storage = FaultyStorage(LocalStorage(tmp_path), [fault])
+    manager = CheckpointManager(storage, save=SaveEvery.auto(), **grouped(monotonic=time.monotonic))
+    manager.restore(run)
+    assert any("SaveEvery.auto begins as in a new run" in one.getMessage() for one in caplog.records)
+
+
+def test_it_is_due_from_the_chosen_cycle_on():
+    policy = due_from(SaveEvery.auto() | SaveEvery(optimizer_steps=7), 12)
+    assert isinstance(policy, AnySave)
+    due = [n for n in range(1, 30) if policy.due(progress_at(n), timedelta())]
+    assert due == [7, *range(12, 30)]
+
+
+def test_it_is_due_at_boundaries_only():
+    policy = due_from(SaveEvery.auto(), 3)
+    run = NumpyRun(accumulation_steps=K)
+    assert [n for n in range(1, 9) if policy.due(run._progress_at(n), timedelta())] == [6, 8]
+
+
+@pytest.mark.parametrize("overhead", [0, 1, -0.1, 2, True])
+def test_overhead_is_a_share(overhead):
+    with pytest.raises(ValueError, match="a share between 0 and 1"):
+        SaveEvery.auto(overhead=overhead)
+
+
+def test_only_a_manager_can_choose():
+    class Mine:
+        def due(self, progress, since):
+            return SaveEvery.auto().due(progress, since)
+
+    with pytest.raises(ResumeError, match="only the manager can choose it"):
+        Mine().due(progress_at(1), timedelta())
+
+
+def test_the_smallest_overhead_of_several_counts():
+    policy = SaveEvery.auto(overhead=0.05) | SaveEvery(micro_steps=3) | SaveEvery.auto(overhead=0.02)
+    assert automatic(policy) == SaveAuto(0.02)
+    assert automatic(SaveEvery(micro_steps=3)) is None
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_all_ranks_save_at_the_intervals_of_rank_0(tmp_path, kills):
+    """Their clocks differ by a factor, and only rank 0 reads events; yet every save has all parts."""
+    saved: dict[int, list[list[int]]] = {}
+
+    def life(world):
+        run = NumpyRun(world=world, accumulation_steps=K)
+        time = Time()
+        manager = CheckpointManager(
+            LocalStorage(tmp_path),
+            save=SaveEvery.auto(),
+            keep=ck.KeepLatest(1000),
+            **grouped(monotonic=time.monotonic, boot="b"),
+        )
+        manager.restore(run)
+        for _ in run.train_until(run.batches + 60 * K):
+            time.seconds += (1 + 3 * world.rank) * 10.0 / K
+            manager.step(run)
+            manager.wait()
+        if kills:
+            manager.fence()
+        else:
+            manager.close()
+        return manager
+
+    for attempt in (1, 2):
+        ended = run_ranks(3, life)
+        assert [one.error for one in ended] == [None] * 3
+        saved[attempt] = cycles_of(tmp_path, attempt)
+        assert len(saved[attempt]) > 2
+    assert saved[1][:2] == [1, 3]
+    history = read_history(LocalStorage(tmp_path), before=2)
+    assert history.failures == Failures(kills, history.failures.seconds)
+    assert history.interval is not None
