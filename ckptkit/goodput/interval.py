@@ -13,7 +13,8 @@ from ckptkit.format.events import Bound
 
 SHORTEST_MEAN = 10.0  # seconds between failures; the prior: each octave from here
 LONGEST_MEAN = 100 * 86_400.0  # up to here is as likely as any other
-ROOM_FOR_STORAGE = 1.25  # the storage gets so much more time than its longest recent write took
+ROOM_FOR_STORAGE = 1.25  # the storage gets so many times what its longest recent write took
+AT_FIRST = 4.0  # the same as long as no life failed
 
 _PLACES = 192  # of the prior
 _MANY_FAILURES = 30  # from here on, the prior no longer matters
@@ -92,8 +93,9 @@ def choose_interval(times: SaveTimes, failures: Failures, overhead: float) -> Ch
     best = daly(times.stall_seconds, 1 / failures.rate)
     if failures.count == 0 and best < times.stall_seconds / overhead:
         best, bound = times.stall_seconds / overhead, "overhead"
-    if best < ROOM_FOR_STORAGE * times.took_seconds:
-        best, bound = ROOM_FOR_STORAGE * times.took_seconds, "storage"
+    room = (AT_FIRST if failures.count == 0 else ROOM_FOR_STORAGE) * times.took_seconds
+    if best < room:
+        best, bound = room, "storage"
     return Choice(best, bound, failures, times)
 
 

@@ -19,7 +19,7 @@ from ckptkit.manager.results import SaveResults
 
 _log = logging.getLogger("ckptkit")
 
-_NEWS = 1.1  # by which factor an interval has to change to be told
+_NEWS = 1.5  # by which factor an interval has to change to be told
 
 
 class Pace:

@@ -65,6 +65,8 @@ def test_overhead_bounds_saves_until_a_failure():
 def test_interval_leaves_the_storage_time():
     choice = choose_interval(SaveTimes(0.01, 400.0), Failures(5, HOUR), 0.01)
     assert (choice.bound, choice.seconds) == ("storage", 500.0)
+    choice = choose_interval(SaveTimes(0.01, 400.0), Failures(0, HOUR), 0.01)
+    assert (choice.bound, choice.seconds) == ("storage", 1600.0)
 
 
 def test_work_lost_is_half_an_interval_and_the_write():
