@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime, timezone
+
 import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
@@ -16,6 +19,8 @@ from ckptkit.format.events import Began, Ended, Point
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
 from ckptkit.storage import open_storage
+from ckptkit.tools.report.health import judge
+from ckptkit.tools.report.reader import read_story
 
 K = 4
 
@@ -121,3 +126,30 @@ def test_a_flushed_remainder_has_its_norm(tmp_path):
     assert [point.last for point in points] == [1, 2, 3, 4, 5, 6]
     assert points[2].values["loss"].mean == sum(watch.losses[8:10]) / 2
     assert all("gradient_norm" in point.values for point in points)
+
+
+def test_second_start_of_complete_training_says_so(tmp_path):
+    for _ in range(2):
+        train(tmp_path)
+    assert [event.how for event in events_in(tmp_path) if isinstance(event, Ended)] == ["finished", "complete"]
+    story = read_story(open_storage(tmp_path), datetime.now(timezone.utc))
+    assert judge(story).headline == "The training is complete: the last attempt found nothing left to do."
+    assert judge(story).bad == []
+
+
+def test_seconds_of_a_training_add_up(tmp_path):
+    begun = time.monotonic()
+    train(tmp_path, stop_at=22)
+    train(tmp_path)
+    wall = time.monotonic() - begun
+    story = read_story(open_storage(tmp_path), datetime.now(timezone.utc))
+    first, second = story.lives
+    account = story.account
+    # The first life was born with this process, long before; the second with its restore.
+    assert account.seconds - (first.began.uptime - first.born.uptime) == pytest.approx(wall, rel=0.01, abs=0.5)
+    assert second.born.uptime == pytest.approx(second.began.uptime, abs=5)
+    assert set(second.spent) >= {"restoring", "first_step", "training", "saving"}
+    assert account.totals["down"] > 0
+    assert account.totals["unseen"] == 0
+    assert account.totals["repeated"] > 0  # Ctrl-C saves nothing
+    assert not account.is_rough
