@@ -106,7 +106,7 @@ class Transcript:
     def standing_still(self) -> dict[str, Any]:
         """Options of a manager that is the same whenever and wherever it runs."""
         clocks = {"clock": lambda: NOW, "monotonic": lambda: 100.0}
-        return {**clocks, "new_token": lambda: f"{next(self._tokens):032d}", "host": "node"}
+        return {**clocks, "new_token": lambda: f"{next(self._tokens):032d}", "host": "node", "boot": "boot"}
 
     def text(self) -> str:
         """All of it, without what differs from machine to machine."""
