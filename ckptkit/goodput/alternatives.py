@@ -45,7 +45,7 @@ def alternatives(lives: Sequence[Life]) -> list[Alternative]:
     gaps = [gap for life in lives for gap in _gaps(life) if gap > 0]
     if not gaps:
         return []
-    interval, stall = median(gaps), fmean(one.stall_seconds for one in taken)
+    interval, stall = median(gaps), sum(map(_stalled, lives)) / len(taken)
     took = fmean(one.took_seconds for one in taken)
     trained = [_trained(life) for life in lives]
     died = [seconds for life, seconds in zip(lives, trained, strict=True) if life.has_failed]
@@ -66,6 +66,13 @@ def _gaps(life: Life) -> list[float]:
         at = [one.spent.get("training", 0.0) for one in life.taken if one.spent is not None]
         return [later - earlier for earlier, later in pairwise(at)]
     return [between(one.at, other.at) or 0.0 for one, other in pairwise(life.taken)]
+
+
+def _stalled(life: Life) -> float:
+    """Return the seconds that saves kept its training waiting, with all that belongs to them."""
+    if life.spent is None:
+        return sum(one.stall_seconds for one in life.taken)
+    return life.spent.get("saving", 0.0)
 
 
 def _trained(life: Life) -> float:

@@ -6,8 +6,10 @@ what it measured, and the other ranks use what it says. Without `SaveEvery.auto`
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from ckptkit.core.policies import SaveAuto
@@ -19,6 +21,7 @@ from ckptkit.manager.results import SaveResults
 
 _log = logging.getLogger("ckptkit")
 
+_SAVES = 8  # of which the mean stall is taken
 _NEWS = 1.5  # by which factor an interval has to change to be told
 
 
@@ -51,6 +54,9 @@ class Pace:
         self._history = history
         self._clock = clock
         self._monotonic = monotonic
+        self._stalled_seconds = 0.0
+        self._stalling_since: float | None = None
+        self._stalls: deque[float] = deque([0.0], maxlen=_SAVES)  # at the begins of the last saves
         self._began_at = monotonic()
         self._measured_from: tuple[int, float] | None = None  # cycles, and seconds
         self._told: Choice | None = None
@@ -66,6 +72,22 @@ class Pace:
         """Begin to measure at the first boundary of the attempt: what comes before it includes the compilation."""
         if self._measured_from is None:
             self._measured_from = cycles, self._monotonic()
+
+    @contextlib.contextmanager
+    def stalling(self) -> Iterator[None]:
+        """Measure how long a save keeps training waiting; may be nested."""
+        if self._stalling_since is not None:
+            yield
+            return
+        self._stalling_since = self._monotonic()
+        try:
+            yield
+        finally:
+            self._stalled_seconds, self._stalling_since = self._stalled(), None
+
+    def _stalled(self) -> float:
+        since = self._stalling_since
+        return self._stalled_seconds + (0.0 if since is None else max(0.0, self._monotonic() - since))
 
     def proposal(self, cycles: int) -> int | None:
         """Return the interval from a save at ``cycles`` on, as this rank measures it; None without `SaveEvery.auto`."""
@@ -83,6 +105,7 @@ class Pace:
     def begin(self, cycles: int, interval: int) -> None:
         """Use ``interval`` from the save on that begins at ``cycles``."""
         self.cycles = interval
+        self._stalls.append(self._stalled())
         if self._measured_from is None or cycles > self._measured_from[0]:
             self._measured_from = cycles, self._monotonic()
 
@@ -97,11 +120,12 @@ class Pace:
         return max((self._monotonic() - since) / (cycles - first), 1e-6)
 
     def _times(self) -> SaveTimes | None:
-        stalls, durations = self._results.stalls, self._results.durations
-        if not stalls:
+        durations = self._results.durations
+        if not durations:
             interval = self._history.interval
             return None if interval is None else SaveTimes(interval.stall_seconds, interval.took_seconds)
-        return SaveTimes(sum(stalls) / len(stalls), max(durations).total_seconds())
+        stall = max(0.0, self._stalled() - self._stalls[0]) / len(self._stalls)  # with the save that is beginning
+        return SaveTimes(stall, max(durations).total_seconds())
 
     def _tell(self, choice: Choice, interval: int, cycle_seconds: float) -> None:
         told = self._told

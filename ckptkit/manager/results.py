@@ -38,7 +38,6 @@ class SaveResults:
         skipped_saves: Number of writes during which another save was due and skipped.
         totals: Total cost of the saves.
         durations: Durations of the last committed saves.
-        stalls: Seconds that each of them kept training waiting.
         end: In a job of many ranks, the error with which training must end.
         lost: Number of the last save whose part this rank could not write, and the reason.
     """
@@ -66,7 +65,6 @@ class SaveResults:
         self.skipped_saves = 0
         self.totals = SaveTotals()
         self.durations: deque[timedelta] = deque(maxlen=_DURATIONS)
-        self.stalls: deque[float] = deque(maxlen=_DURATIONS)
         self.end: CkptKitError | None = None
         self.lost: tuple[int, str] | None = None
 
@@ -161,7 +159,6 @@ class SaveResults:
     def _add(self, report: SaveReport) -> None:
         self.totals.add(report)
         self.durations.append(report.took)
-        self.stalls.append(max(0.0, report.cost.stall_seconds))
         if self._commits and self._on_save is not None:
             self._untold.append(report)
 

@@ -147,7 +147,7 @@ class Scheduler:
     def fence(self, *, patient: bool = True) -> None:
         """Make sure that nothing reads live memory any more."""
         if self._window is not None:
-            with HEART.during(Phase.SAVING):
+            with HEART.during(Phase.SAVING), self._pace.stalling():
                 self._window.close(patient=patient)
 
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
@@ -165,7 +165,7 @@ class Scheduler:
             SaveFailedError, StaleAttemptError: As in `SaveResults.collect`.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
         """
-        with HEART.during(Phase.SAVING):
+        with HEART.during(Phase.SAVING), self._pace.stalling():
             return self._save(state, _numbers(metrics))
 
     def _save(self, state: Capturable, numbers: dict[str, float]) -> SaveHandle:
@@ -195,7 +195,7 @@ class Scheduler:
         Raises:
             CkptKitError, TypeError, ValueError: As in `save`.
         """
-        with HEART.during(Phase.SAVING):
+        with HEART.during(Phase.SAVING), self._pace.stalling():
             return self._save_due(state, _numbers(metrics), rewound=rewound, waits=waits)
 
     def _save_due(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -46,13 +47,15 @@ def progress_at(cycles: int) -> Progress:
 
 
 class SlowDisk(LocalStorage):
-    """Takes time for each write, by the clock of the test."""
+    """Takes time for each write, by the clock of the test, once the save's call has returned."""
 
     def __init__(self, root: Path, time: Time, seconds: float) -> None:
         super().__init__(root)
         self._time, self._slow = time, seconds
+        self.may_write = threading.Event()
 
     def write(self, key, stream, size_bytes) -> None:
+        self.may_write.wait()
         self._time.seconds += self._slow
         super().write(key, stream, size_bytes)
 
@@ -65,8 +68,9 @@ def cycles_of(root: Path, attempt: int = 1) -> list[int]:
 def live(root: Path, time: Time, cycles: int, *, save=None, stall: float = 0.0, disk: float = 0.0) -> CheckpointManager:
     """Train up to ``cycles`` at 10 s each, without an end."""
     run = NumpyRun(accumulation_steps=K)
+    storage = SlowDisk(root, time, disk)
     manager = CheckpointManager(
-        SlowDisk(root, time, disk),
+        storage,
         save=save or SaveEvery.auto(),
         keep=ck.KeepLatest(1000),
         **grouped(clock=time.now, monotonic=time.monotonic, boot="b", window="off"),
@@ -81,7 +85,9 @@ def live(root: Path, time: Time, cycles: int, *, save=None, stall: float = 0.0, 
     manager.restore(run)
     for _ in run.train_until(cycles * K):
         time.seconds += 10.0 / K
+        storage.may_write.clear()
         manager.step(run)
+        storage.may_write.set()
         manager.wait()
     return manager
 
