@@ -48,10 +48,10 @@ def goodput_section(story: RunStory) -> str:
         for one in CLASSES
         if totals[one]
     )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in notes_of(story))
+    notes = "".join(f"<p>{escape(note)}</p>" for note in notes_of(story))
     return (
         f'<section><h2>Where the time went</h2><div class="bars">{"".join(rows)}</div>'
-        f'<p class="legend keys">{legend}</p>{more}<ul class="notes">{notes}</ul></section>'
+        f'<p class="legend keys">{legend}</p>{more}{notes}</section>'
     )
 
 
