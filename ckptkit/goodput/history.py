@@ -47,8 +47,9 @@ def read_history(storage: Storage, before: int) -> History:
         if place is not None and place[0] < before:
             numbers.setdefault(place[0], []).append(place[1])
     lives = sorted(numbers)[-_MOST_LIVES:]
-    # The first file of a life tells how it began, the last two how it ended and what was chosen last.
-    places = [(life, number) for life in lives for number in sorted({min(numbers[life]), *sorted(numbers[life])[-2:]})]
+    # The first file of a life tells how it began, the last ones how it ended and what was chosen last; a supervisor may
+    # have added some.
+    places = [(life, number) for life in lives for number in sorted({min(numbers[life]), *sorted(numbers[life])[-4:]})]
     files = read_segments(storage, Documents(storage), places)
     count, seconds, interval = 0, 0.0, None
     for attempt in lives:
