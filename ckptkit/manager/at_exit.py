@@ -28,7 +28,8 @@ class LastCall:
     """
 
     def __init__(self, method: Callback) -> None:
-        self._method = weakref.WeakMethod(method, lambda _: AT_EXIT.discard(self))
+        callbacks = AT_EXIT  # the interpreter may have taken this module's names when the object goes
+        self._method = weakref.WeakMethod(method, lambda _: callbacks.discard(self))
 
     def __call__(self) -> None:
         """Call the method."""

@@ -1,8 +1,11 @@
 """What is to happen when the interpreter exits."""
 
+import gc
+
 import pytest
 from support.process import python
 
+from ckptkit.manager import at_exit
 from ckptkit.manager.at_exit import AtExit
 
 
@@ -33,3 +36,42 @@ if os.fork():
     os.wait()
 """
     assert python("-c", script).stdout == "ran "
+
+
+OWNER = """
+from ckptkit.manager.at_exit import AT_EXIT, LastCall
+
+class Owner:
+    def __init__(self, name):
+        self.name = name
+        self.call = LastCall(self.tell)
+        AT_EXIT.add(self.call)
+
+    def tell(self):
+        print(self.name)
+
+gone = Owner("gone")
+stays = Owner("stays")
+del gone
+"""
+
+
+def test_last_call_is_for_objects_that_still_exist():
+    done = python("-c", OWNER)
+    assert (done.stdout, done.stderr) == ("stays\n", "")
+
+
+def test_last_call_goes_with_its_object_at_teardown(monkeypatch):
+    """The interpreter takes the names of modules away before the last objects."""
+
+    class Owner:
+        def tell(self):
+            """Say nothing."""
+
+    owner, callbacks = Owner(), at_exit.AT_EXIT
+    call = at_exit.LastCall(owner.tell)
+    callbacks.add(call)
+    monkeypatch.setattr(at_exit, "AT_EXIT", None)
+    del owner
+    gc.collect()
+    assert call not in callbacks._callbacks
