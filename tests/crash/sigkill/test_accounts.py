@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from support.process import Ended, run_python
+from support.process import Ended, python, run_python
 
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report.health import judge
@@ -95,3 +96,24 @@ def test_a_loop_without_close_tells_its_end(tmp_path, end, returncode, how, head
     assert verdict.headline.startswith(headline)
     if how == "exited":
         assert verdict.bad == ["What the last attempt did after step 10 is not saved: end with save_final()."]
+
+
+def test_watched_lives_are_known_to_their_deaths(tmp_path):
+    """Under `ckptkit run`, nothing is "not seen": what a killed life did after its last commit was done again."""
+    root, script = tmp_path / "run", tmp_path / "life.py"
+    script.write_text(SCRIPT)
+    once = f"{KILL} if len(os.listdir(root + '/attempts')) < 3 else None"  # the first two lives die, in different steps
+    kill = "70 + 60 * (len(os.listdir(root + '/attempts')) - 1)"
+    script.write_text(SCRIPT.replace("if batches == kill:", f"if batches == {kill}:"))
+    python("-m", "ckptkit", "run", "--", sys.executable, str(script), str(root), "260", "1", "0", once, timeout=60)
+    story = story_of(root)
+    account, lives = story.account, [life.watched[0] for life in story.lives]
+    wall = datetime.fromisoformat(lives[-1].at) - datetime.fromisoformat(lives[0].began_at)
+    assert [life.how for life in account.lives] == ["killed", "killed", "finished"]
+    assert all(life.is_watched for life in account.lives)
+    assert account.totals["unseen"] == 0
+    assert account.totals["repeated"] >= 2 * 10 * 0.01
+    assert not account.is_lower_bound
+    assert not account.is_rough
+    assert sum(account.totals.values()) == pytest.approx(account.seconds)
+    assert account.seconds == pytest.approx(wall.total_seconds(), rel=0.01, abs=0.15)
