@@ -41,12 +41,17 @@ def own_attributes(one: Any) -> Mapping[str, Any]:
 
     Gives nothing for an object without ``__dict__``, such as one with slots.
     """
+    found = _attributes_with_proxies(one)
+    if not _PROXIES.isdisjoint(map(type, found.values())):
+        return {name: value for name, value in found.items() if met(value) is not UNKNOWN}
+    return found
+
+
+def _attributes_with_proxies(one: Any) -> Mapping[str, Any]:
     for kind in type(one).__mro__:
         descriptor = vars(kind).get("__dict__")
         if descriptor is not None:
             found = descriptor.__get__(one) if type(descriptor) in _DICT_DESCRIPTORS else None
-            if found is not None and not _PROXIES.isdisjoint(map(type, found.values())):
-                return {name: value for name, value in found.items() if met(value) is not UNKNOWN}
             return found if found is not None else {}
     return {}
 
@@ -162,13 +167,13 @@ def attribute(owner: Any, name: str) -> Any:
 def _attribute(owner: Any, name: str) -> Any:
     if type(owner) is super:
         return _in_parent(owner, name)
-    own = own_attributes(owner)
+    own = _attributes_with_proxies(owner)  # to look at all that a module has takes long
     if issubclass(type(owner), types.ModuleType):
         return own.get(name, sys.modules.get(f"{own.get('__name__')}.{name}", UNKNOWN))
     found = static(owner, name, own)
     if found is UNKNOWN:
         # An nn.Cell keeps its cells and parameters in separate dicts.
-        beside = [one for one in (own.get("_cells"), own.get("_params")) if isinstance(one, dict)]
+        beside = [one for one in (met(own.get("_cells")), met(own.get("_params"))) if isinstance(one, dict)]
         if isinstance(owner, dict) and in_class(type(owner), "__getattr__") is not UNKNOWN:  # its items are attributes
             beside.append(owner)
         return next((dict.get(one, name) for one in beside if dict.__contains__(one, name)), UNKNOWN)

@@ -103,6 +103,7 @@ class Calls:
         self._block = block
         self._functions: list[types.CodeType] = []
         self._inline: list[ast.Lambda] = []
+        self._called: dict[ast.Call, Any] = {}  # by each call, what it called when it was read last
         self._yields: list[list[Value]] = []
         self.draws = Draws(flow, objects)
         self.after: dict[str, None] = {}
@@ -116,6 +117,7 @@ class Calls:
     def value(self, node: ast.Call, scope: Scope) -> Value:
         """Read a call; return what its result is made of."""
         call = self._parts(node, scope)
+        self._called[node] = call.called.target
         if call.called.target is super:
             return Value(scope.parent(), call.sources)
         if is_ours(call.owner.target) and call.name in ("step", "save"):
@@ -200,8 +202,11 @@ class Calls:
     def _parts(self, node: ast.Call, scope: Scope) -> Call:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         with self._flow.quiet() if name in RESETS else contextlib.nullcontext():
-            owner = self._reader.value(node.func.value, scope) if isinstance(node.func, ast.Attribute) else Value()
-            called = self._reader.value(node.func, scope)
+            if isinstance(node.func, ast.Attribute):
+                owner = self._reader.value(node.func.value, scope)
+                called = self._reader.attribute(owner, node.func, scope)
+            else:
+                owner, called = Value(), self._reader.value(node.func, scope)
         written = outputs(called.target, node.args)
         given: list[Value] = []
         for one in node.args:
@@ -249,12 +254,11 @@ class Calls:
 
     def made(self, node: ast.Call, made: Value, scope: Scope) -> None:
         """Follow the ``__init__`` of an object of the user's if the call of its class has made it."""
-        if not self._objects.is_plain(made.target):
+        if not self._objects.is_plain(made.target) or self._called.get(node) is not type(made.target):
             return
         with self._flow.quiet():
             call = self._parts(node, scope)
-        if call.called.target is type(made.target):
-            self._construct(call, made.target)
+        self._construct(call, made.target)
 
     def _construct(self, call: Call, made: Any) -> None:
         kind = type(made)

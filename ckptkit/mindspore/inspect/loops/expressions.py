@@ -101,7 +101,7 @@ class Expressions:
                 self.calls.yielded(self.value(node.value, scope))
                 return Value()
             case ast.Attribute():
-                return self._attribute(self.value(node.value, scope), node, scope)
+                return self.attribute(self.value(node.value, scope), node, scope)
             case ast.Call():
                 return self.calls.value(node, scope)
             case ast.NamedExpr():
@@ -115,7 +115,7 @@ class Expressions:
                     owner = self.value(node.value, scope)
                 index = self.value(node.slice, scope)
                 if is_arguments(owner.target) and isinstance(index.target, str):
-                    return self._attribute(owner, as_attribute(node, index.target), scope)
+                    return self.attribute(owner, as_attribute(node, index.target), scope)
                 return self._subscript(owner, index, node, scope)
             case ast.Constant(str(text)):
                 return Value(text)
@@ -275,14 +275,15 @@ class Expressions:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ITEMS:
             self.change(node.func.value, sources, scope)
 
-    def _attribute(self, owner: Value, node: ast.Attribute, scope: Scope) -> Value:
+    def attribute(self, owner: Value, node: ast.Attribute, scope: Scope) -> Value:
+        """Read an attribute of what ``owner`` was read to be."""
         if node.attr in NO_DATA:
             owner = owner._replace(sources=owner.sources - {DATA})
         if owner.target is UNKNOWN:
             return Value(UNKNOWN, owner.sources)
         if owner.also:
             first, *others = [
-                self._attribute(Value(one, owner.sources), node, scope) for one in (owner.target, *owner.also)
+                self.attribute(Value(one, owner.sources), node, scope) for one in (owner.target, *owner.also)
             ]
             also = tuple(one.target for one in others if one.target is not UNKNOWN)
             return first._replace(sources=together([first, *others]), also=also)

@@ -56,6 +56,10 @@ class Reader(Protocol):
         """Read an expression."""
         ...
 
+    def attribute(self, owner: Value, node: ast.Attribute, scope: Scope) -> Value:
+        """Read an attribute of what ``owner`` was read to be."""
+        ...
+
     def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
         """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
         ...

@@ -192,6 +192,8 @@ class Objects:
     def note(self, path: str, one: Any, place: Place) -> None:
         """Record the expression for a place and its object, unless one is recorded already."""
         self._places.setdefault(place, (path, one))
+        if id(one) in self._objects:
+            return
         if self.is_plain(one) or isinstance(one, (*GENERATORS, Iterator)):
             self.path_of(one, path)
 

@@ -73,15 +73,16 @@ class Scope:
         self.lasting: dict[str, types.FunctionType] = {}  # arguments at their default, an object that outlives the call
         self.returns_one = False  # the same expression wherever the function ends
         self._module = module
+        self._own = frozenset(code.co_varnames) if code.co_name != "<module>" else frozenset()
+        self._shared = frozenset((*code.co_cellvars, *code.co_freevars))
 
     def place(self, name: str) -> Place:
         """Return the place of the variable of that name."""
         if name in self.lasting:
             return Place(id(self.lasting[name]), name)
-        if name in (*self.code.co_cellvars, *self.code.co_freevars):
+        if name in self._shared:
             return Place(self.code.co_filename, name)
-        is_global = self.code.co_name == "<module>" or name not in self.code.co_varnames
-        return Place(id(self._module) if is_global else id(self.code), name)
+        return Place(id(self.code) if name in self._own else id(self._module), name)
 
     def parent(self) -> Any:
         """Return what ``super()`` gives in a method."""
