@@ -254,8 +254,9 @@ class Calls:
 
     def made(self, node: ast.Call, made: Value, scope: Scope) -> None:
         """Follow the ``__init__`` of an object of the user's if the call of its class has made it."""
-        if not self._objects.is_plain(made.target) or self._called.get(node) is not type(made.target):
-            return
+        is_it = self._called.get(node) is type(made.target)
+        if not is_it or not self._objects.is_plain(made.target) or self._objects.is_stand_in(made.target):
+            return  # for an object that stands for another one, it was followed at the call
         with self._flow.quiet():
             call = self._parts(node, scope)
         self._construct(call, made.target)
