@@ -31,6 +31,20 @@ _MAX_ITEMS = 10_000  # of one container
 _ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 
 
+class OneOf:
+    """Tells whether an object is one of a few, by identity: those of users are never compared.
+
+    Args:
+        ones: They live as long as this does.
+    """
+
+    def __init__(self, *ones: Any) -> None:
+        self._ones = {id(one): one for one in ones}
+
+    def __contains__(self, one: Any) -> bool:
+        return id(one) in self._ones
+
+
 def met(one: Any) -> Any:
     """Return an object that code leads to; `UNKNOWN` for a weak proxy, which may fail on any look at it."""
     return UNKNOWN if type(one) in _PROXIES else one

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import Tensor, load_checkpoint, nn, save_checkpoint
 
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, below, is_users, variables_in
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, below, is_users, variables_in
 from ckptkit.mindspore.inspect.bytecode import functions_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
@@ -42,18 +42,20 @@ from ckptkit.mindspore.inspect.loops.effects import (
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects, is_trained
 from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, TIMED, Place, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.source import text_of
 
 DRAWN = "draw"  # by a random operator
 
 _MOST_ITEMS = 1_000  # of a dict
 # These give the same items, or some of them; so do the methods of generators.
-_SAME_ITEMS = (list, tuple, sorted, reversed, iter, filter, copy.copy, set, frozenset, collections.deque)
+_SAME_ITEMS = OneOf(list, tuple, sorted, reversed, iter, filter, copy.copy, set, frozenset, collections.deque)
 _SOME_ITEMS = ("choices", "sample", "permutation", "permuted")
-_ONE_ITEM = (next, heapq.heappop, heapq.heapreplace, heapq.heappushpop)
+_ONE_ITEM = OneOf(min, max, next, heapq.heappop, heapq.heapreplace, heapq.heappushpop)
 _GIVES_ITSELF = ("set_train", "set_grad", "to_float", "recompute", "add_flags")  # methods of cells
-_LOADS = (np.load, np.loadtxt, np.genfromtxt, load_checkpoint)
-_SAVES = (np.save, np.savez, np.savez_compressed, np.savetxt)  # to the first argument
-_KEEPS = (save_checkpoint,)  # to the second
+_OPENS = OneOf(open)
+_LOADS = OneOf(np.load, np.loadtxt, np.genfromtxt, load_checkpoint)
+_SAVES = OneOf(np.save, np.savez, np.savez_compressed, np.savetxt)  # to the first argument
+_KEEPS = OneOf(save_checkpoint)  # to the second
 _READS, _WRITES = ("read_text", "read_bytes"), ("write_text", "write_bytes")  # methods of paths
 _OWN_ITEM = ("get", "setdefault", "get_nowait", "pop", "popleft")  # methods that give an item of their container
 
@@ -99,7 +101,7 @@ def marks_of(call: Call, *, computes: bool) -> Sources:
 def is_seeded(call: Call) -> bool:
     """Return whether the call gives a state to a generator that was made without a seed."""
     given = [*call.node.args, *(one.value for one in call.node.keywords)]
-    gives = any(ast.unparse(one) != "None" for one in given)  # seed(None) asks the operating system
+    gives = any(text_of(one) != "None" for one in given)  # seed(None) asks the operating system
     return call.name in SEEDS and gives and any(one.name == DRAWN for one in call.owner.sources)
 
 
@@ -162,7 +164,7 @@ def rearranged(  # noqa: PLR0911 - one return per kind reads as the table that i
         target, also = choices(each for one in call.given for each in (one.target, *one.also))
         return Value(target, sources, also=also)
     some = call.name in _SOME_ITEMS and is_generator(call.owner)
-    if call.given and (some or any(called is one for one in _SAME_ITEMS)):
+    if call.given and (some or called in _SAME_ITEMS):
         one = call.given[-1 if called is filter else 0]
         return Value(one.target, sources, items=one.items, also=one.also)
     if called is type and len(call.given) == 1:
@@ -187,7 +189,7 @@ def item_or_view(call: Call, sources: Sources) -> Value:
     """Return the result of a call of which only its object and name are known, such as an item or a view."""
     owner = call.owner
     called = call.called.target
-    is_one = any(called is one for one in (*_ONE_ITEM, min, max)) or (call.name == "choice" and is_generator(owner))
+    is_one = called in _ONE_ITEM or (call.name == "choice" and is_generator(owner))
     if call.name in _OWN_ITEM or (is_one and call.given):  # the item changes with its container
         over = owner if call.name in _OWN_ITEM else call.given[0]
         target, also = one_of(over)
@@ -210,10 +212,10 @@ def file_of(call: Call) -> tuple[str, bool]:
     """Return the expression for the file that a call opens, reads or writes, and whether it writes; "" for no file."""
     modes = [one.target for one in (*call.given[1:2], call.named.get("mode")) if one is not None]
     is_changed = any(isinstance(one, str) and not one.startswith("r") for one in modes)
-    for functions, at, is_written in ((open,), 0, is_changed), (_LOADS, 0, False), (_SAVES, 0, True), (_KEEPS, 1, True):
-        if len(call.given) > at and any(call.called.target is one for one in functions):
+    for functions, at, is_written in (_OPENS, 0, is_changed), (_LOADS, 0, False), (_SAVES, 0, True), (_KEEPS, 1, True):
+        if len(call.given) > at and call.called.target in functions:
             path = call.given[at].target
-            return f"file {repr(path) if isinstance(path, str) else ast.unparse(call.node.args[at])}", is_written
+            return f"file {repr(path) if isinstance(path, str) else text_of(call.node.args[at])}", is_written
     is_path = isinstance(call.owner.target, pathlib.PurePath) and isinstance(call.node.func, ast.Attribute)
     if is_path and call.name in (*_READS, *_WRITES):
         return f"file '{call.owner.target}'", call.name in _WRITES
@@ -310,7 +312,7 @@ def bind_fields(flow: Flow, objects: Objects, call: Call, made: Any) -> None:
     kind = type(made)
     if not dataclasses.is_dataclass(kind) and kind is not types.SimpleNamespace:
         return
-    path = f"{call.scope.path}{ast.unparse(call.node)}"
+    path = f"{call.scope.path}{text_of(call.node)}"
     names = getattr(kind, "__match_args__", ())
     for name, value in [*zip(names, call.given, strict=False), *call.named.items()]:
         objects.give(made, str(name), value.target)

@@ -62,10 +62,11 @@ from ckptkit.mindspore.inspect.loops.scope import (
     is_remade,
     together,
 )
-from ckptkit.mindspore.inspect.loops.source import body_of, returns_one
+from ckptkit.mindspore.inspect.loops.source import body_of, returns_one, text_of
 
 _DEEPEST = 8  # nesting of followed calls
 _MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these give a function, and call none
+_BY_ID = {id(function): name for function, name in CALLED_BY.items()}  # those of users are never compared
 _FUNCTIONS = (types.FunctionType, types.MethodType, Inline)
 
 
@@ -129,7 +130,7 @@ class Calls:
             return Value(UNKNOWN, call.sources | self._mapped(call))
         bound = owner_of(call.called.target) if isinstance(node.func, ast.Name) else None
         if bound is not None:  # add = counter.add
-            self._objects.path_of(bound, f"{scope.path}{ast.unparse(node.func)}")
+            self._objects.path_of(bound, f"{scope.path}{text_of(node.func)}")
         self._objects.position(node.func, together(call.arguments), scope)
         is_graph = is_compiled(call.called.target)
         with self._flow.compiling(is_graph), self._flow.depending(call.called.sources - MARKS):
@@ -159,15 +160,16 @@ class Calls:
         elif call.name.endswith("_like") or call.name.startswith("new_"):  # of the shape of the first
             first, *others = [call.called, *call.given] if call.name.startswith("new_") else call.arguments or [Value()]
             sources = (first.sources - {DATA}) | together(others)
-        asked = [one for function, one in CALLED_BY.items() if function is call.called.target and call.given]
-        sources |= together(self.special(call.given[0], one, scope) for one in asked)
+        asked = _BY_ID.get(id(call.called.target)) if call.given else None
+        if asked is not None:
+            sources |= self.special(call.given[0], asked, scope).sources
         sources |= marks | self.draws.sources_of(call)
         return item_or_view(call, sources)
 
     def late(self, node: ast.expr, scope: Scope) -> None:
         """Record a change of what checkpoints hold, if the present iteration has saved already."""
         if self._flow.is_after():
-            self.after[f"{scope.path}{ast.unparse(node.func if isinstance(node, ast.Call) else node)}"] = None
+            self.after[f"{scope.path}{text_of(node.func if isinstance(node, ast.Call) else node)}"] = None
 
     def _followed(self, call: Call) -> Value | None:
         """Follow what is called, whichever of several objects it is; None if none of them is the user's."""
@@ -273,7 +275,7 @@ class Calls:
         kind = call.called.target
         if not isinstance(kind, type) or not is_users(kind.__module__):
             return None
-        made = self._objects.stand_in(call.node, kind, f"{call.scope.path}{ast.unparse(call.node)}")
+        made = self._objects.stand_in(call.node, kind, f"{call.scope.path}{text_of(call.node)}")
         if made is UNKNOWN:
             return None
         self._construct(call, made)
@@ -353,7 +355,7 @@ class Calls:
             self._reader.change(one, call.sources, call.scope, whole=True)
         reworked = owner if REWORKS.fullmatch(call.name) else next((one.target for one in call.given), None)
         if isinstance(reworked, nn.Cell) and (reworked is owner or target is amp.auto_mixed_precision):
-            place = self._objects.reworks(reworked, f"{call.scope.path}{ast.unparse(node.func)}")
+            place = self._objects.reworks(reworked, f"{call.scope.path}{text_of(node.func)}")
             self._flow.write(place, call.sources, call.scope, whole=False)
         unbound = isinstance(owner, type) and changes(call.name, owner)  # list.append(losses, loss)
         if node.args and (unbound or fills(target, owner, call.name)):
@@ -388,7 +390,7 @@ class Calls:
 
 def _name_asked(call: Call) -> str | None:
     """Return the name of the attribute that a call asks for, if it is known."""
-    by_name = len(call.given) > 1 and any(call.called.target is one for one in (getattr, setattr))
+    by_name = len(call.given) > 1 and (call.called.target is getattr or call.called.target is setattr)
     of_arguments = call.name == "get" and bool(call.given) and is_arguments(call.owner.target)
     asked = call.given[1].target if by_name else call.given[0].target if of_arguments else None
     return asked if type(asked) is str else None

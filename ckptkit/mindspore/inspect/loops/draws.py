@@ -14,19 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from ckptkit.mindspore.inspect.attributes import CACHED, owner_of
+from ckptkit.mindspore.inspect.attributes import CACHED, OneOf, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.loops.call import DRAWN, Call, counts_anew, file_of, kept
 from ckptkit.mindspore.inspect.loops.effects import draws_out_of_reach
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.scope import RESTORED, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.source import text_of
 
 CACHE = "what it keeps"
 FILE = "what is in the file"
 TAKEN = "the number of batches taken"  # by islice()
 _TAKES = ("send", "__next__", "spawn")  # methods that advance their object
-_GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
+_GLOBALS = OneOf(random._inst, np.random.mtrand._rand)  # checkpoints hold their states
 
 
 class Draws:
@@ -62,12 +63,12 @@ class Draws:
         """Record that a call advances a generator, or takes from an iterator that was not made of our batches."""
         target = value.target
         takes = takes and isinstance(target, (Iterator, np.random.SeedSequence)) and RESTORED not in value.sources
-        in_reach = not isinstance(target, random.SystemRandom) and not any(target is one for one in _GLOBALS)
+        in_reach = not isinstance(target, random.SystemRandom) and target not in _GLOBALS
         draws = isinstance(target, GENERATORS) and in_reach
         if draws and self._flow.is_looping():
-            self._objects.in_place.setdefault(id(target), f"{scope.path}{ast.unparse(node)}")
+            self._objects.in_place.setdefault(id(target), f"{scope.path}{text_of(node)}")
         if (takes or draws) and not self._objects.is_known(target) and self._flow.saves():
-            path = self._objects.path_of(target, f"{scope.path}{ast.unparse(node)}")
+            path = self._objects.path_of(target, f"{scope.path}{text_of(node)}")
             self.taken.setdefault(id(target), (path, target))
 
     def sources_of(self, call: Call) -> Sources:
@@ -84,7 +85,7 @@ class Draws:
         if type(cache) is not CACHED:
             return frozenset()
         place = Place(id(cache), CACHE)
-        self._objects.note(f"{call.scope.path}{ast.unparse(call.node.func)}()", cache, place)
+        self._objects.note(f"{call.scope.path}{text_of(call.node.func)}()", cache, place)
         return kept(self._flow, self._objects, cache, place, found, scope=call.scope)
 
     def _of_file(self, call: Call) -> Sources:
@@ -100,5 +101,5 @@ class Draws:
 
     def _noted(self, call: Call, kind: str, more: str) -> Sources:
         place = Place(id(call.node), kind)
-        self._objects.note(f"{call.scope.path}{ast.unparse(call.node.func)}(){more}", None, place)
+        self._objects.note(f"{call.scope.path}{text_of(call.node.func)}(){more}", None, place)
         return frozenset((place,))

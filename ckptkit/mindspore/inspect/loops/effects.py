@@ -27,7 +27,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also covers mindspore.mint.optim
 
-from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes, owner_of
+from ckptkit.mindspore.inspect.attributes import OneOf, in_class, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
@@ -52,12 +52,12 @@ NO_DATA = ("shape", "dtype", "ndim", "size", "name")  # attributes that are the 
 RESETS = ("clear", "fill")  # methods after which nothing is left of what was there
 SEEDS = ("seed", "setstate")  # methods of a generator after which its first seed no longer matters
 # Functions that change their first argument. Generators and the modules of generators have `shuffle`, too.
-_FILLS = (
+_FILLS = OneOf(
     *(operator.setitem, operator.delitem, np.put, np.place, np.putmask, np.fill_diagonal),
     *(bisect.insort_left, bisect.insort_right),
     *(heapq.heapify, heapq.heappop, heapq.heappush, heapq.heappushpop, heapq.heapreplace),
 )
-_ENDS = (sys.exit, os._exit, getattr(builtins, "exit", None), getattr(builtins, "quit", None))
+_ENDS = OneOf(sys.exit, os._exit, getattr(builtins, "exit", None), getattr(builtins, "quit", None))
 # The methods that functions and operators call.
 CALLED_BY: Mapping[Any, str] = {
     **{len: "__len__", float: "__float__", int: "__int__", bool: "__bool__", abs: "__abs__", next: "__next__"},
@@ -66,12 +66,14 @@ CALLED_BY: Mapping[Any, str] = {
     **{ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"},
     **{ast.FloorDiv: "__floordiv__", ast.Mod: "__mod__", ast.Pow: "__pow__", ast.MatMult: "__matmul__"},
 }
-_OF_THE_SYSTEM = (os.urandom, uuid.uuid4, secrets.token_bytes, secrets.token_hex, secrets.randbelow, secrets.randbits)
+_OF_THE_SYSTEM = OneOf(
+    os.urandom, uuid.uuid4, secrets.token_bytes, secrets.token_hex, secrets.randbelow, secrets.randbits
+)
 _LOADS = re.compile(r"load|restore|resume|read|open")
 REWORKS = re.compile(r"register_\w*hook|to_float|add_flags(_recursive)?|insert_child_to_cell|set_grad")  # of cells
 _ASKS = ("get_parameters", "trainable_params", "untrainable_params", "parameters_dict", "parameters_and_names")
 _ASKS_CELLS = ("cells", "cells_and_names", "name_cells", "apply")
-_CLOCKS = (time, datetime.datetime, datetime.date)
+_CLOCKS = OneOf(time, datetime.datetime, datetime.date)
 _OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 
 
@@ -160,7 +162,7 @@ def fills(called: Any, owner: Any, name: str) -> bool:
     """Return whether the call changes its first argument."""
     if name == "at" and isinstance(owner, np.ufunc):
         return True
-    return name == "shuffle" or any(called is one for one in _FILLS)
+    return name == "shuffle" or called in _FILLS
 
 
 def draws_out_of_reach(called: Any, *, empty: bool) -> str:
@@ -176,7 +178,7 @@ def draws_out_of_reach(called: Any, *, empty: bool) -> str:
         return f"ops.{called.__name__ if isinstance(called, type) else type(called).__name__}"
     if empty and any(called is one for one in (np.random.default_rng, *GENERATORS)):
         return "without a seed"
-    if isinstance(owner_of(called), random.SystemRandom) or any(called is one for one in _OF_THE_SYSTEM):
+    if isinstance(owner_of(called), random.SystemRandom) or called in _OF_THE_SYSTEM:
         return "of the operating system"
     function = called.__func__ if type(called) is types.MethodType else called  # a method of a tensor
     _, name, exact = functional().get(id(function), (None, "", "pynative"))
@@ -191,7 +193,7 @@ def is_draw(called: Any) -> bool:
 
 def ends(called: Any) -> bool:
     """Return whether the call ends the process."""
-    return called is not None and any(called is one for one in _ENDS)
+    return called is not None and called in _ENDS
 
 
 def loads(name: str) -> bool:
@@ -202,7 +204,7 @@ def loads(name: str) -> bool:
 def asks_a_clock(called: Any, owner: Any) -> bool:
     """Return whether the call returns the time."""
     is_builtin = type(called) is types.BuiltinFunctionType and called.__module__ == "time"
-    return is_builtin or any(owner is clock for clock in _CLOCKS)
+    return is_builtin or owner in _CLOCKS
 
 
 def is_ours(one: Any) -> bool:

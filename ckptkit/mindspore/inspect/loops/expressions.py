@@ -36,6 +36,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
     Value,
     together,
 )
+from ckptkit.mindspore.inspect.loops.source import text_of
 
 _MOST = 20_000  # expressions and statements read per frame
 _PROPERTIES = (property, functools.cached_property)
@@ -245,14 +246,14 @@ class Expressions:
         with self._flow.quiet():
             owner = self.value(node.value, scope).target
         if isinstance(owner, nn.Cell) and (value.is_new or isinstance(value.target, nn.Cell)):
-            place = self._objects.reworks(owner, f"{scope.path}{ast.unparse(node.value)}")
+            place = self._objects.reworks(owner, f"{scope.path}{text_of(node.value)}")
             self._flow.write(place, value.sources, scope, whole=False)
 
     def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
         """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
         with self._flow.quiet():
             value = self.value(node, scope)
-        items = self._objects.change(value, f"{scope.path}{ast.unparse(node)}") if self._flow.is_looping() else None
+        items = self._objects.change(value, f"{scope.path}{text_of(node)}") if self._flow.is_looping() else None
         if items is not None:
             self._flow.write(items, sources, scope, whole=whole)
         if isinstance(value.target, ms.Parameter):
@@ -263,15 +264,13 @@ class Expressions:
                 self._flow.write(contents, sources, scope, whole=whole)
             for place in {scope.place(node.id), value.place or scope.place(node.id)}:  # the same object by two names
                 self._flow.write(place, sources, scope, whole=whole)
-        elif isinstance(node, ast.Attribute) and node.attr in VIEWS:
+        elif isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in VIEWS):
             self.change(node.value, sources, scope)
         elif isinstance(node, ast.Attribute):
             with self._flow.quiet():
                 owner = self.value(node.value, scope).target
             if self._objects.has(owner, node.attr):
                 self._write(owner, node, sources, scope, whole=whole)
-        elif isinstance(node, ast.Subscript):
-            self.change(node.value, sources, scope)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ITEMS:
             self.change(node.func.value, sources, scope)
 
@@ -293,9 +292,9 @@ class Expressions:
         sources = owner.sources | self._marked(target)
         if self._objects.stores(owner.target, node.attr):
             sources |= {RESTORED}
-        if self._objects.has(owner.target, node.attr):
-            place = self._place_in(owner.target, node, scope)
-            sources |= self._flow.read(place, scope) | self._contents(target, ast.unparse(node), scope, place)
+        place = self._place_in(owner.target, node, scope) if self._objects.has(owner.target, node.attr) else None
+        if place is not None:
+            sources |= self._flow.read(place, scope) | self._contents(target, text_of(node), scope, place)
             kind = self._objects.class_with(owner.target, node.attr)
             if kind is not None:
                 of_class = self._objects.attribute_of(kind, f"{scope.path}{kind.__name__}", node.attr)
@@ -309,8 +308,7 @@ class Expressions:
                 found = self.calls.special(owner, "__getattr__", scope, Value(node.attr))
                 sources |= found.sources
                 target = found.target
-        has = self._objects.has(owner.target, node.attr)
-        return Value(target, sources, place=place_in(owner.target, node.attr) if has else None)
+        return Value(target, sources, place=place)
 
     def aliases(self, node: ast.AST, scope: Scope) -> set[Place]:
         """Return the places that variables of an expression were taken from."""
@@ -360,7 +358,7 @@ class Expressions:
         self._flow.write(place, sources, scope, whole=whole)
 
     def _place_in(self, owner: Any, node: ast.Attribute, scope: Scope) -> Place:
-        return self._objects.attribute_of(owner, f"{scope.path}{ast.unparse(node.value)}", node.attr)
+        return self._objects.attribute_of(owner, f"{scope.path}{text_of(node.value)}", node.attr)
 
     def _marked(self, target: Any) -> Sources:
         """Return the mark of a value that checkpoints hold; after a ckptkit object, a save may follow."""
@@ -395,7 +393,7 @@ class Expressions:
                 for test in one.ifs:
                     self.test(test, scope)
             found |= together([self.value(one, scope) for one in parts])
-        same = len(node.generators) == 1 and ast.unparse(parts[0]) == ast.unparse(node.generators[0].target)
+        same = len(node.generators) == 1 and text_of(parts[0]) == text_of(node.generators[0].target)
         if same and isinstance(item_of(overs[0].target)[0], ms.Parameter):
             found -= {DATA}  # parameters themselves, and nothing that was made of them
         return overs[0]._replace(sources=found, place=None) if same else Value(UNKNOWN, found)

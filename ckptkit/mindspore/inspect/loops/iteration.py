@@ -20,6 +20,7 @@ from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.source import text_of
 
 NUMBER = "enumerate()"  # the name of its index
 BESIDE = "zip()"  # the name of what is zipped with batches
@@ -120,7 +121,7 @@ class Iteration:
             return []
         for number, value in enumerate(values) if isinstance(one.target, ast.Name) else ():
             if self._objects.is_plain(value):
-                self._objects.path_of(value, f"{scope.path}{ast.unparse(one.iter)}[{number}]")
+                self._objects.path_of(value, f"{scope.path}{text_of(one.iter)}[{number}]")
         return each
 
     def _counted(self, node: ast.expr, scope: Scope) -> ast.Call | None:
@@ -187,7 +188,7 @@ class Iteration:
 
     def _noted(self, node: ast.expr, name: str, scope: Scope) -> Sources:
         place = Place(id(node), name)
-        self._objects.note(f"{scope.path}{ast.unparse(node)}", None, place)
+        self._objects.note(f"{scope.path}{text_of(node)}", None, place)
         return frozenset((place,))
 
 

@@ -22,13 +22,14 @@ from mindspore import nn
 from mindspore.experimental.optim.lr_scheduler import LRScheduler
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, attribute, below, in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, read_by_construct
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.source import text_of
 from ckptkit.mindspore.inspect.sequential import cells_of
 
-_NAMESPACES = (types.SimpleNamespace, threading.local, argparse.Namespace)
+_NAMESPACES = OneOf(types.SimpleNamespace, threading.local, argparse.Namespace)
 ITEMS = "its items"
 LAYERS = "its layers, hooks or types"  # what makes a cell
 _STORED = ("param_groups",)  # of optimizers, by `ckptkit.mindspore.state.switches`
@@ -135,7 +136,7 @@ class Objects:
         home = one if isinstance(one, (type, types.FunctionType)) else type(one)
         if issubclass(type(one), nn.Cell):
             return True
-        return any(home is one for one in _NAMESPACES) or is_users(getattr(home, "__module__", "builtins"))
+        return home in _NAMESPACES or is_users(getattr(home, "__module__", "builtins"))
 
     def is_of_library(self, one: Any) -> bool:
         """Return whether ``one`` is an object of a library's that no checkpoint holds, such as a number of `ctypes`."""
@@ -363,4 +364,4 @@ def _expressions(one: ast.expr, scope: Scope) -> Iterator[tuple[Place, str]]:
     while isinstance(root, (ast.Attribute, ast.Subscript)):
         root = root.value
     if isinstance(root, ast.Name):
-        yield scope.place(root.id), ast.unparse(one)
+        yield scope.place(root.id), text_of(one)

@@ -58,6 +58,12 @@ def blocks_of(one: ast.stmt) -> list[list[ast.stmt]]:
     ]
 
 
+@functools.lru_cache(maxsize=16_384)
+def text_of(node: ast.AST) -> str:
+    """Return the code of a node of a body; the same node is read again and again."""
+    return ast.unparse(node)
+
+
 def returns_one(body: Sequence[ast.stmt]) -> bool:
     """Return whether a function returns the same expression wherever it ends."""
     found: set[str] = set()
@@ -65,7 +71,7 @@ def returns_one(body: Sequence[ast.stmt]) -> bool:
     while waiting:
         one = waiting.pop()
         if isinstance(one, ast.Return):
-            found.add(ast.unparse(one))
+            found.add(text_of(one))
         elif not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.expr)):
             waiting += ast.iter_child_nodes(one)
     return len(found) == 1 and isinstance(body[-1], ast.Return)

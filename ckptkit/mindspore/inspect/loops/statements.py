@@ -30,7 +30,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
     is_remade,
     narrowed,
 )
-from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of
+from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of, text_of
 
 
 class _Cache:
@@ -237,7 +237,7 @@ class Statements:
             self._flow.steer(self._flow.control)
         self._flow.leaves(scope, all_loops=isinstance(one, ast.Return))
         # What is returned instead of None depends on the same conditions.
-        if not isinstance(one, ast.Return) or ast.unparse(one) in ("return", "return None"):
+        if not isinstance(one, ast.Return) or text_of(one) in ("return", "return None"):
             return []
         value = self._expressions.value(one.value, scope)
         return [value if scope.returns_one else value._replace(sources=value.sources | self._flow.control)]
@@ -290,7 +290,7 @@ class Statements:
         read = self._flow.read_so_far() - self._expressions.aliases(whole, scope)
         returned = self._block(one.body, scope)
         for handler in one.handlers:
-            caught = ast.unparse(handler.type) if handler.type is not None else ""
+            caught = text_of(handler.type) if handler.type is not None else ""
             asks = asked if caught in ("KeyError", "AttributeError", "LookupError") else []
             places = set[Place]().union(*(self._expressions.places(each, scope) for each in asks))
             returned += self._guarded(handler.body, scope, [places], read)
@@ -364,7 +364,7 @@ class Statements:
         if self._are_placed:
             self._are_placed[-1] |= is_placed
         elif self._flow.has_saved() and not is_placed and isinstance(one, (ast.For, ast.AsyncFor)):
-            self.unplaced[f"{scope.path}for {ast.unparse(one.target)} in {ast.unparse(one.iter)}"] = None
+            self.unplaced[f"{scope.path}for {text_of(one.target)} in {text_of(one.iter)}"] = None
         self._flow.leave(decides)
         return returned + self._block(one.orelse, scope)
 
@@ -395,5 +395,5 @@ def _reads_itself(one: ast.Assign | ast.AnnAssign | ast.AugAssign, target: ast.e
     """Return whether the assigned value is made of the target, so that it is another one each time."""
     if isinstance(one, ast.AugAssign) or one.value is None:
         return True
-    name = ast.unparse(target)
-    return any(isinstance(each, type(target)) and ast.unparse(each) == name for each in ast.walk(one.value))
+    name = text_of(target)
+    return any(isinstance(each, type(target)) and text_of(each) == name for each in ast.walk(one.value))
