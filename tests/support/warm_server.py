@@ -15,6 +15,7 @@ import runpy
 import signal
 import sys
 import threading
+import types
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -92,6 +93,12 @@ def become(request: dict[str, Any]) -> None:
             sys.path[:0] = ["", *paths]
             sys.argv = [program, *rest]
             runpy.run_module(program, run_name="__main__", alter_sys=True)
+        elif program == "-c":
+            code, *rest = rest
+            sys.path[:0] = ["", *paths]
+            sys.argv = ["-c", *rest]
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(code, "<string>", "exec"), vars(main))  # noqa: S102 - as an interpreter does
         else:
             sys.path[:0] = [os.path.dirname(os.path.abspath(program)), *paths]
             sys.argv = [program, *rest]

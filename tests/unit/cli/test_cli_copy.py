@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.process import python
+from support.process import forked, python
 from support.runs.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at, tree
 
 from ckptkit.cli import storage_option
@@ -33,7 +33,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return python("-m", "ckptkit", "copy", *arguments, expect=None)
+    return forked("-m", "ckptkit", "copy", *arguments, expect=None)
 
 
 def test_copied_run_resumes_from_newest_checkpoint(source, target):
@@ -206,7 +206,7 @@ app(["copy", *sys.argv[1:]])
 
 def test_interrupted_copy_is_completed_by_same_command(source, target):
     """Ctrl-C exits with 130, says what to do, and the same command copies the rest."""
-    done = python("-c", INTERRUPT, source, target, expect=130)
+    done = forked("-c", INTERRUPT, source, target, expect=130)
     assert "interrupted" in done.stderr
     assert "the same command copies the rest" in done.stderr
     assert "Traceback" not in done.stderr

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from support.process import python
+from support.process import forked
 from support.runs.rank_files import leaf, write_ranks
 from support.runs.scenario import AT_6, corrupt, history, name_at, tree
 from support.servers.client import ACCESS_KEY, SECRET_KEY
@@ -184,7 +184,7 @@ def test_diff_program_works_across_roots(root, bucket):
     other += [f"--other-option={name}={value}" for name, value in pairs.items()]
 
     def run(*arguments):
-        return python("-c", code, "diff", *arguments, expect=None)
+        return forked("-c", code, "diff", *arguments, expect=None)
 
     done = run(root, AT_6, "latest", *other)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from support.process import python
+from support.process import forked, python
 from support.runs.scenario import Life, history, name_at
 
 from ckptkit.cli.commands.ls import run_ls
@@ -32,7 +32,7 @@ def make_run(root: Path) -> None:
 
 
 def ls(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return python("-m", "ckptkit", "ls", *arguments, expect=None)
+    return forked("-m", "ckptkit", "ls", *arguments, expect=None)
 
 
 def test_the_table_names_every_checkpoint_and_the_latest(tmp_path: Path) -> None:

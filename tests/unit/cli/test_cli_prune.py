@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import subprocess
 import sys
 
 import pytest
-from support.process import python
+from support.process import forked
 from support.runs.scenario import Life, committed, corrupt, name_at, tree
 from support.servers.client import ACCESS_KEY, SECRET_KEY
 
@@ -256,7 +255,7 @@ def test_program_without_terminal_prunes_bucket_with_yes(root, bucket):
 
     def run(*arguments):
         given = ["prune", f"s3://{bucket.name}/run", *arguments, *options]
-        return python("-c", code, *given, expect=None, stdin=subprocess.DEVNULL)
+        return forked("-c", code, *given, expect=None)
 
     def left():
         listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="run/checkpoints/")["Contents"]

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from support.interrupted import InterruptedStart
 from support.options import grouped
-from support.process import python
+from support.process import forked, python
 from support.runs.grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
 
 from ckptkit.checkpoint.verify import load
@@ -1213,7 +1213,7 @@ with CheckpointManager(sys.argv[1]) as manager:
 
 
 def said_by_a_loop(*arguments):
-    return python("-c", SAID, *arguments).stderr.splitlines()
+    return forked("-c", SAID, *arguments).stderr.splitlines()
 
 
 def test_custom_loop_is_told_its_resume_point(root):

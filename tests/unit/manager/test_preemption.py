@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.options import grouped
-from support.process import python
+from support.process import forked, python
 from support.runs.grown import run_at
 from support.runs.ranks import new_run
 
@@ -52,7 +52,7 @@ class Ended:
 def live(root, **plan) -> Ended:
     """One life of the training."""
     begun = time.monotonic()
-    done = python(VICTIM, root, json.dumps({"until": WHOLE, **plan}), expect=None)
+    done = forked(VICTIM, root, json.dumps({"until": WHOLE, **plan}), expect=None)
     said = [json.loads(line) for line in done.stdout.splitlines()]
     return Ended(done.returncode, said, done.stderr, time.monotonic() - begun)
 
