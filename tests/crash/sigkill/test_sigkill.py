@@ -4,7 +4,7 @@ import json
 import signal
 
 import pytest
-from support.process import python
+from support.process import forked
 from support.runs.roots import LocalRoot
 from support.runs.scenario import check_new_start, committed, folders, name_at, tree
 
@@ -70,7 +70,7 @@ def root(new_root):
 
 
 def killed_at(root, *place):
-    python("-c", VICTIM, root.url, json.dumps(dict(root.options)), *place, expect=-signal.SIGKILL, timeout=120)
+    forked("-c", VICTIM, root.url, json.dumps(dict(root.options)), *place, expect=-signal.SIGKILL, timeout=120)
 
 
 @pytest.mark.covering(1)

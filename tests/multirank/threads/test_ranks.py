@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.process import python
+from support.process import forked
 from support.runs.grown import opened
 from support.runs.ranks import CYCLE, SIZE, check_whole, committed, digests_at, job, new_run
 
@@ -788,7 +788,7 @@ def test_replicated_state_is_written_in_equal_shares(tmp_path: Path) -> None:
 def test_copy_of_run_with_many_ranks_resumes(tmp_path: Path) -> None:
     results_of(job(tmp_path / "here", 3, 7))
     here, there = tmp_path / "here", tmp_path / "there"
-    python("-m", "ckptkit", "copy", here, there)
+    forked("-m", "ckptkit", "copy", here, there)
     assert committed(there) == committed(here)
     lives = results_of(job(tmp_path / "there", 3, 12))
     assert {one.began for one in lives} == {6}

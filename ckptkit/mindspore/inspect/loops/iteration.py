@@ -99,7 +99,7 @@ class Iteration:
         if zipped is not None:
             return [zipped]
         if over.target is UNKNOWN and 0 < len(over.items) <= FEW:
-            return over.items
+            return [*{_same(each): each for each in over.items}.values()]
         return self._plain(one, over, scope) or [self.element(over, scope)]
 
     def element(self, over: Value, scope: Scope) -> Value:
@@ -190,6 +190,12 @@ class Iteration:
         place = Place(id(node), name)
         self._objects.note(f"{scope.path}{text_of(node)}", None, place)
         return frozenset((place,))
+
+
+def _same(one: Value) -> tuple[Any, ...]:
+    """Return a key that is the same for values of which the same is known; compares no objects of the user's."""
+    inner = tuple(_same(each) for each in one.items)
+    return id(one.target), one.sources, inner, one.place, tuple(map(id, one.also)), one.is_new
 
 
 def data_of(over: Any) -> Sources:
