@@ -104,8 +104,9 @@ def become(request: dict[str, Any]) -> None:
             sys.argv = [program, *rest]
             runpy.run_path(program, run_name="__main__")
     except Exception as error:  # noqa: BLE001 - as an interpreter does: by the hook, without the frames of this file
+        error.__traceback__ = _from_program(error.__traceback__)  # the hook prints this one, whatever it is given
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__  # as Python does
-        sys.excepthook(type(error), error, _from_program(error.__traceback__))
+        sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
 
 

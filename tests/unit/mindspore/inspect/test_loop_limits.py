@@ -39,6 +39,25 @@ def test_long_loop_is_read_as_far_as_is_stated(lines, where, monkeypatch):
     assert ("too long" in found.why) == (where == "loop()")
 
 
+def test_each_link_of_a_chain_is_read_once(monkeypatch):
+    """If each link read the ones before it again, twenty would take a million expressions."""
+    text = "def loop(cell, batches, rate, restore):\n    seen = 0\n    restore()\n    for x, y in batches:\n"
+    text += f"        ''{'.strip()' * 20}\n        seen += 1\n        cell(x * seen, y)\n"
+    (found,) = Training().found(function_of("loop", text, monkeypatch))
+    assert (found.where, "too long" in found.why) == ("loop(): seen", False)
+
+
+def test_tuple_of_numbers_is_read_like_any_list(monkeypatch):
+    """Its items are not told apart, so that no item has the body read again."""
+    lines = READ // (2 * PER_LINE) // 4
+    text = (
+        "def loop(cell, batches, rate, restore):\n    seen = 0\n    restore()\n    for n in (1, 2, 3, 4, 5, 6, 7, 8):\n"
+    )
+    text += "        print()\n" * lines + "    for x, y in batches:\n        seen += 1\n        cell(x * seen, y)\n"
+    (found,) = Training().found(function_of("loop", text, monkeypatch))
+    assert (found.where, "too long" in found.why) == ("loop(): seen", False)
+
+
 def long_cell(lines, monkeypatch):
     text = "class Long(nn.Cell):\n    def construct(self, x):\n" + "        print()\n" * lines + "        return x\n"
     return function_of("Long", text, monkeypatch)()
