@@ -203,7 +203,7 @@ class Interval(_Event):
         cycles: Cycles between two saves.
         cycle_seconds: Duration of a cycle.
         seconds: The interval as it was computed.
-        bound: What decided it, as in `ckptkit.goodput.interval.Choice`.
+        bound: What decided it, as in `ckptkit.run.goodput.interval.Choice`.
         overhead: Share of the time that saves may take as long as no life failed.
         stall_seconds: Mean time that a save kept training waiting.
         took_seconds: Longest time from a save's call to its commit.

@@ -15,7 +15,6 @@ from ckptkit.core.policies import KeepPolicy, SavePolicy, automatic
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.events import Began
-from ckptkit.goodput.history import NO_HISTORY, History, read_history
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.hooks import Hooks
@@ -30,6 +29,7 @@ from ckptkit.manager.scheduler import DueSaves, Scheduler, Services
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.event_log import EventLog
+from ckptkit.run.goodput.history import NO_HISTORY, History, read_history
 from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver

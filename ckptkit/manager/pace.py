@@ -15,9 +15,9 @@ from datetime import datetime
 from ckptkit.core.policies import SaveAuto
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
-from ckptkit.goodput.history import NO_HISTORY, History
-from ckptkit.goodput.interval import Choice, SaveTimes, choose_interval
 from ckptkit.manager.results import SaveResults
+from ckptkit.run.goodput.history import NO_HISTORY, History
+from ckptkit.run.goodput.interval import Choice, SaveTimes, choose_interval
 
 _log = logging.getLogger("ckptkit")
 

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ckptkit.manager.heartbeat.record import SIZE_BYTES, Phase, Record, new_record
-from ckptkit.supervisor.life import Life
+from ckptkit.tools.supervisor.life import Life
 
 
 def record_of(phase: Phase = Phase.TRAINING, *, entered_at: float = 0.0, **fields: Any) -> Record:

@@ -16,8 +16,8 @@ PACKAGE = Path(ckptkit.__file__).parent
 
 # Lowest first: whatever stands in one of these imports only what stands before it, also inside functions.
 PACKAGES = (
-    *("scrubber", "errors", "core", "format", "storage", "snapshot", "checkpoint", "run", "goodput", "manager"),
-    *("mindspore", "tools", "supervisor", "cli", "testing", "data", "nn", "__main__"),
+    *("scrubber", "errors", "core", "format", "storage", "snapshot", "checkpoint", "run", "manager"),
+    *("mindspore", "tools", "cli", "testing", "data", "nn", "__main__"),
 )
 # The same within a package; a new module takes its place here.
 MODULES = {
@@ -27,25 +27,22 @@ MODULES = {
     ),
     "run": (
         *("index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
-        *("mirrored_run", "rank_protocol", "saver", "upload"),
+        *("mirrored_run", "rank_protocol", "saver", "upload", "goodput"),
     ),
-    "goodput": ("interval", "lives", "history", "account", "alternatives"),
     "manager": (
+        *("console", "heartbeat", "options", "at_exit", "step_timing", "rank_sync", "hooks", "background"),
         *(
-            "console",
-            "heartbeat",
-            "options",
-            "at_exit",
-            "step_timing",
-            "rank_sync",
-            "hooks",
-            "background",
             "preemption",
             "recording",
             "results",
             "pace",
+            "mirroring",
+            "scheduler",
+            "final_save",
+            "active_run",
+            "opening",
+            "manager",
         ),
-        *("mirroring", "scheduler", "final_save", "active_run", "opening", "manager"),
     ),
 }
 USES_FACADE = ("cli",)  # as a user does, inside functions
@@ -328,7 +325,7 @@ ELSEWHERE = {
     "ckptkit.manager.heartbeat": "the folder in memory that `ckptkit run` names",
     "ckptkit.manager.preemption.request": "stderr, in a signal's handler",
     "ckptkit.manager.preemption.signals": "the pipe that a signal wakes a thread by",
-    "ckptkit.supervisor": "the same folder, and stderr",
+    "ckptkit.tools.supervisor": "the same folder, and stderr",
     "ckptkit.tools.doctor": "a training that is thrown away",
     "ckptkit.cli.commands.doctor": "the folder that --keep names",
     "ckptkit.cli.commands.demo": "a training that is thrown away",

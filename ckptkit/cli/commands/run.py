@@ -20,8 +20,8 @@ from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.scrubber import scrub
-from ckptkit.supervisor.options import Options
-from ckptkit.supervisor.supervisor import Supervisor
+from ckptkit.tools.supervisor.options import Options
+from ckptkit.tools.supervisor.supervisor import Supervisor
 
 
 @dataclass(frozen=True)

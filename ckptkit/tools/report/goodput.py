@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ckptkit.core.text import many, span
-from ckptkit.goodput.account import CLASSES, Class, LifeAccount
+from ckptkit.run.goodput.account import CLASSES, Class, LifeAccount
 from ckptkit.tools.report.history import RunStory
 
 NAMES: Mapping[Class, str] = {

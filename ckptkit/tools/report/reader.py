@@ -17,9 +17,9 @@ from ckptkit.format.codec import decode
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument
 from ckptkit.format.events import Began, Ended, Event, LeftOut, LifeEnded, Point, Removed, Saved, SaveFailed
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
-from ckptkit.goodput.lives import life_of
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
+from ckptkit.run.goodput.lives import life_of
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 from ckptkit.tools.report.history import Attempt, Failure, Problem, Removal, RunStory, Save

@@ -17,9 +17,9 @@ from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError
 from ckptkit.format.events import Interval
 from ckptkit.format.layout import CheckpointName
-from ckptkit.goodput.history import read_history
-from ckptkit.goodput.interval import Failures
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.goodput.history import read_history
+from ckptkit.run.goodput.interval import Failures
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import run_ranks

@@ -13,10 +13,10 @@ from support.options import grouped
 
 from ckptkit.core.policies import SaveEvery
 from ckptkit.format.events import LifeEnded
-from ckptkit.goodput.account import CLASSES, Account, account_of
-from ckptkit.goodput.lives import Life, Moment, Taken
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.event_log import append_events
+from ckptkit.run.goodput.account import CLASSES, Account, account_of
+from ckptkit.run.goodput.lives import Life, Moment, Taken
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.report.history import RunStory

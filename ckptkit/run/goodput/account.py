@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from ckptkit.format.events import LifeEnded, PhaseName
-from ckptkit.goodput.lives import FAILED, Life, Moment, between, seconds_of
+from ckptkit.run.goodput.lives import FAILED, Life, Moment, between, seconds_of
 
 Class = Literal["trained", "repeated", "saving", "starting", "evaluating", "storage", "hung", "down", "unseen", "rest"]
 CLASSES: tuple[Class, ...] = get_args(Class)

@@ -14,9 +14,9 @@ from ckptkit.format.events import Event, LifeEnded, Stacks, plain_line
 from ckptkit.manager.heartbeat.record import Phase, Record
 from ckptkit.run.event_log import append_events
 from ckptkit.storage import Storage
-from ckptkit.supervisor.budget import Decision
-from ckptkit.supervisor.diagnosis import signal_of
-from ckptkit.supervisor.life import Life
+from ckptkit.tools.supervisor.budget import Decision
+from ckptkit.tools.supervisor.diagnosis import signal_of
+from ckptkit.tools.supervisor.life import Life
 
 _MOST = 1000  # events that wait
 

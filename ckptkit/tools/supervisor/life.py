@@ -17,13 +17,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ckptkit.manager.heartbeat.record import ENDING, VARIABLE, Record, read_record, read_records
-from ckptkit.supervisor.cgroup import oom_kills
-from ckptkit.supervisor.family import end_all, reap, send, status
-from ckptkit.supervisor.launch import Command
-from ckptkit.supervisor.options import Options
-from ckptkit.supervisor.requests import Requests
-from ckptkit.supervisor.stacks import Stack, crash_of, take_stacks
-from ckptkit.supervisor.watch import Hang, Watch
+from ckptkit.tools.supervisor.cgroup import oom_kills
+from ckptkit.tools.supervisor.family import end_all, reap, send, status
+from ckptkit.tools.supervisor.launch import Command
+from ckptkit.tools.supervisor.options import Options
+from ckptkit.tools.supervisor.requests import Requests
+from ckptkit.tools.supervisor.stacks import Stack, crash_of, take_stacks
+from ckptkit.tools.supervisor.watch import Hang, Watch
 
 _LOOK = timedelta(seconds=0.5)
 _LAUNCHER = timedelta(seconds=5)  # for the launcher to end the ranks when one has died

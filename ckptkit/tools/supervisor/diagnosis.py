@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ckptkit.manager.heartbeat.record import Phase, Record
-from ckptkit.supervisor.life import Life
+from ckptkit.tools.supervisor.life import Life
 
 _PREEMPTED = 143
 _USAGE = 2

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.supervisor.cgroup import oom_kills
-from ckptkit.supervisor.family import catches, descendants, status
+from ckptkit.tools.supervisor.cgroup import oom_kills
+from ckptkit.tools.supervisor.family import catches, descendants, status
 
 TREE = """
 import subprocess, sys

@@ -10,11 +10,11 @@ from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
-from ckptkit.supervisor.budget import Budget
-from ckptkit.supervisor.diagnosis import diagnose
-from ckptkit.supervisor.ledger import Ledger
-from ckptkit.supervisor.stacks import Stack
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.supervisor.budget import Budget
+from ckptkit.tools.supervisor.diagnosis import diagnose
+from ckptkit.tools.supervisor.ledger import Ledger
+from ckptkit.tools.supervisor.stacks import Stack
 
 TOKEN = "0" * 32
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ckptkit.manager.heartbeat.record import Phase, Record
-from ckptkit.supervisor.options import Options
+from ckptkit.tools.supervisor.options import Options
 
 _TIMES_SLOWEST = 20
 _STOPPED = "Tt"

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from ckptkit.supervisor.requests import Requests
+from ckptkit.tools.supervisor.requests import Requests
 
 LONG = timedelta(seconds=60)
 

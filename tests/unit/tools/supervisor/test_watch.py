@@ -4,8 +4,8 @@ import pytest
 from support.heartbeats import record_of
 
 from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.supervisor.options import Options
-from ckptkit.supervisor.watch import Watch
+from ckptkit.tools.supervisor.options import Options
+from ckptkit.tools.supervisor.watch import Watch
 
 OPTIONS = Options(hang_after=timedelta(seconds=10), limits={Phase.EVALUATING: timedelta(seconds=100)})
 

@@ -4,9 +4,9 @@ import pytest
 from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.supervisor.diagnosis import diagnose, place_of, signal_of
-from ckptkit.supervisor.stacks import Stack
-from ckptkit.supervisor.watch import Hang
+from ckptkit.tools.supervisor.diagnosis import diagnose, place_of, signal_of
+from ckptkit.tools.supervisor.stacks import Stack
+from ckptkit.tools.supervisor.watch import Hang
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{}\n'
 

@@ -20,13 +20,13 @@ from tenacity import RetryCallState, wait_exponential
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.heartbeat.record import Record
 from ckptkit.storage import Storage
-from ckptkit.supervisor.budget import Budget, Decision
-from ckptkit.supervisor.diagnosis import diagnose
-from ckptkit.supervisor.family import become_reaper
-from ckptkit.supervisor.ledger import Ledger
-from ckptkit.supervisor.life import Life, LifeRunner
-from ckptkit.supervisor.options import Options
-from ckptkit.supervisor.requests import Requests
+from ckptkit.tools.supervisor.budget import Budget, Decision
+from ckptkit.tools.supervisor.diagnosis import diagnose
+from ckptkit.tools.supervisor.family import become_reaper
+from ckptkit.tools.supervisor.ledger import Ledger
+from ckptkit.tools.supervisor.life import Life, LifeRunner
+from ckptkit.tools.supervisor.options import Options
+from ckptkit.tools.supervisor.requests import Requests
 
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from ckptkit.goodput.interval import lost_seconds
-from ckptkit.goodput.lives import Life, between
+from ckptkit.run.goodput.interval import lost_seconds
+from ckptkit.run.goodput.lives import Life, between
 
 _FACTORS = (0.5, 1.0, 2.0)
 

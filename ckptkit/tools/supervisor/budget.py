@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ckptkit.manager.heartbeat.record import Phase, Record
-from ckptkit.supervisor.diagnosis import Finding, place_of
-from ckptkit.supervisor.life import Life
+from ckptkit.tools.supervisor.diagnosis import Finding, place_of
+from ckptkit.tools.supervisor.life import Life
 
 DONE = 0
 WRONG_USAGE = 2

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from support.heartbeats import record_of
 
-from ckptkit.supervisor.requests import Requests
-from ckptkit.supervisor.stacks import crash_of, take_stacks
+from ckptkit.tools.supervisor.requests import Requests
+from ckptkit.tools.supervisor.stacks import crash_of, take_stacks
 
 SLEEPER = """
 import faulthandler, os, signal, sys

@@ -4,9 +4,9 @@ import pytest
 from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.supervisor.budget import CODE_OR_DATA, GIVEN_UP, Budget
-from ckptkit.supervisor.diagnosis import Finding, diagnose
-from ckptkit.supervisor.supervisor import pause_before
+from ckptkit.tools.supervisor.budget import CODE_OR_DATA, GIVEN_UP, Budget
+from ckptkit.tools.supervisor.diagnosis import Finding, diagnose
+from ckptkit.tools.supervisor.supervisor import pause_before
 
 
 def died(step: int, *, number: int, restored: int = 0, committed: int = -1, phase=Phase.TRAINING, code: int = -9):

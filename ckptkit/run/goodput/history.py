@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from ckptkit.format.events import Interval
 from ckptkit.format.layout import EVENTS, parse_segment
-from ckptkit.goodput.interval import Failures
-from ckptkit.goodput.lives import life_of
 from ckptkit.run.event_log import read_segments
+from ckptkit.run.goodput.interval import Failures
+from ckptkit.run.goodput.lives import life_of
 from ckptkit.run.index import Documents
 from ckptkit.storage import Storage
 
