@@ -46,7 +46,7 @@ class OtherCallbacks:
 
     Attributes:
         others: The callbacks of this training whose state is not stored here.
-        reported: All of them, with the names of what is stored here or has been warned of.
+        reported: Those that were not given by name, with the names of what is stored here or has been warned of.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,8 @@ class OtherCallbacks:
             kept = [] if any(callback is one for one in given) else _kept(callback, stored)
             if not any(callback is one for one in given) and not is_idle(callback):
                 kept += _late(callback)
-            self.reported.append(Stored(callback, frozenset((*(_FIELDS[kind] if kind is not None else ()), *kept))))
+            if not any(callback is one for one in given):
+                self.reported.append(Stored(callback, frozenset((*(_FIELDS[kind] if kind is not None else ()), *kept))))
             if kept:
                 shown = [*kept[:_MOST_NAMES], *["..."] * (len(kept) > _MOST_NAMES)]
                 _log.warning(

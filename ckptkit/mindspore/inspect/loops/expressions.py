@@ -235,7 +235,7 @@ class Expressions:
             self._objects.give(owner.target, node.attr, value.target)
             self._objects.rebind(self._place_in(owner.target, node, scope), value)
             self._write(owner.target, node, value.sources, scope, whole=True)
-        elif self._objects.is_of_library(owner.target):
+        elif owner.target is UNKNOWN or self._objects.is_of_library(owner.target):
             self.change(node.value, value.sources, scope)
         if isinstance(owner.target, (nn.Cell, ms.Parameter)) or self._objects.stores(owner.target, node.attr):
             self._flow.steer((value.sources | self._flow.control) - {place_in(owner.target, node.attr)})

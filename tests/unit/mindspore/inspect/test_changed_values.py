@@ -142,7 +142,7 @@ HOLDERS = {
     "default": hold(lambda: lambda at=[]: at.append(1), lambda held: held(), "held(0)"),
     "function": hold(lambda: lambda: None, lambda held: vars(held).update(n=len(vars(held))), "held.n"),
     "of a class": hold(Meter, lambda held: next(held.seen), "held.Meter.seen"),
-    "of a metaclass": hold(lambda: Once("A", (), {}), lambda held: Once.count.update("a"), "held.count"),
+    "of a metaclass": hold(lambda: Once("A", (), {}), lambda held: Once.count.update("a"), "change: Once.count"),
     "semaphore": hold(lambda: threading.Semaphore(9), lambda held: held.acquire(), "held._value"),
     "queue": hold(queue.Queue, lambda held: held.put(1), "held.queue", "held.unfinished_tasks"),
     "configuration": hold(lambda: configparser.ConfigParser({"a": "1"}), lengthen, "held._defaults"),

@@ -7,6 +7,7 @@ import random
 import secrets
 import sys
 import threading
+import types
 
 import mindspore as ms
 import numpy as np
@@ -204,6 +205,37 @@ def entered(cell, batches, rate, restore):
             cell(x * float(average), y)
 
 
+def decaying():
+    calls = 0
+
+    def decay(context):
+        nonlocal calls
+        calls += 1
+        context.x = context.x * 0.95**calls
+
+    return decay
+
+
+def hook_changes_a_context(cell, batches, rate, restore):
+    hooks = [decaying()]
+    restore()
+    for x, y in batches:
+        context = types.SimpleNamespace(x=x)
+        for hook in hooks:
+            hook(context)
+        cell(context.x, y)
+
+
+def hook_changes_nothing_of_it(cell, batches, rate, restore):
+    hooks = [decaying()]
+    restore()
+    for x, y in batches:
+        context = types.SimpleNamespace(x=x)
+        for hook in hooks:
+            hook(context)
+        cell(x, y)
+
+
 @pytest.mark.parametrize(
     ("loop", "where"),
     [
@@ -230,6 +262,12 @@ def entered(cell, batches, rate, restore):
 def test_what_a_call_does_is_read(loop, where):
     (found,) = Training().found(loop)
     assert found.where == f"{loop.__name__}(): {where}"
+
+
+def test_closure_that_changes_a_context_object_is_named():
+    (found,) = Training().found(hook_changes_a_context)
+    assert "calls" in found.where
+    assert Training().found(hook_changes_nothing_of_it) == []
 
 
 def log_of_losses(cell, batches, rate, restore):

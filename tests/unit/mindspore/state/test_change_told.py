@@ -6,7 +6,7 @@ import threading
 
 import mindspore as ms
 import pytest
-from mindspore.train import LambdaCallback, Model
+from mindspore.train import Callback, LambdaCallback, Model
 from support.training import adam, begin_process, pipeline
 from test_start_values import Masked, drawn
 
@@ -110,3 +110,23 @@ def test_function_in_a_callback_of_mindspore_is_looked_at(root, caplog):
     cell = ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2).set_train()
     callback.train(Model(cell), 1, pipeline(), callbacks=[other])
     assert "flag._flag" in caplog.text
+
+
+class Decay(Callback):
+    def __init__(self):
+        self.gain = 1.0
+
+    def on_train_step_end(self, run_context):
+        vars(self)["gain"] *= 0.9
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_callback_that_is_given_by_name_or_warned_of_is_not_reported(root, caplog, is_given):
+    begin_process()
+    network, other = Masked(drawn(1)), Decay()
+    stateful = {"decay": ck.attributes(other, "gain")} if is_given else None
+    callback = ck.CheckpointCallback(root, save=ck.SaveEvery(micro_steps=2), stateful=stateful)
+    cell = ck.AccumulationTrainCell(network, adam(network.trainable_params()), 2).set_train()
+    callback.train(Model(cell), 1, pipeline(), callbacks=[other])
+    assert SAID not in caplog.text
+    assert ("may keep state that is not in the checkpoints: gain" in caplog.text) == (not is_given)
