@@ -328,10 +328,11 @@ def _of_class(one: type) -> Iterator[_Part]:
 
 
 def _attributes(one: Any) -> Iterator[_Part]:
-    bare = BARE if issubclass(type(one), nn.Cell) else ()
-    for name, value in attributes_of(one):
-        if name not in bare:
-            yield f".{name}", value, place_in(one, name)
+    if issubclass(type(one), nn.Cell):  # has no slots, but a hundred attributes of its own
+        own = own_attributes(one)
+        yield from ((f".{name}", own[name], place_in(one, name)) for name in own if name not in BARE)
+    else:
+        yield from ((f".{name}", value, place_in(one, name)) for name, value in attributes_of(one))
     if _is_looked_into(type(one)):
         yield f".{type(one).__name__}", type(one), None
 
