@@ -18,10 +18,12 @@ class Named:
     Attributes:
         words: What the warning must hold.
         differs: Whether the resumed run must differ, so that the warning is a true one; None where chance decides.
+        within: It comes after at most so many micro-steps instead, as what cannot be read does.
     """
 
     words: str
     differs: bool | None = True
+    within: int = 0
 
 
 @dataclass(frozen=True)

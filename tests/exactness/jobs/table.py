@@ -17,6 +17,7 @@ from exactness.jobs.kinds import (
     stages,
     stateful,
     trainers,
+    unread,
 )
 from exactness.jobs.kinds.own_loops import choices, containers, libraries, operators, passes, variables
 
@@ -42,5 +43,6 @@ __all__ = [
     "stages",
     "stateful",
     "trainers",
+    "unread",
     "variables",
 ]

@@ -36,10 +36,12 @@ class Life:
     def begins(self) -> list[tuple[str, int]]:
         return [(line["part"], line["at"]) for line in self.lines if line["event"] == "begin"]
 
-    def warned(self, words: str) -> bool:
-        """Whether a warning with the words came before the first micro-step."""
+    def warned(self, words: str, within: int = 0) -> bool:
+        """Whether a warning with the words came before the first micro-step, or after at most ``within`` of them."""
+        steps = 0
         for line in self.lines:
-            if line["event"] == "step":
+            steps += line["event"] == "step"
+            if steps > within:
                 return False
             if line["event"] == "warning" and words in line["words"]:
                 return True
@@ -92,7 +94,7 @@ def judge(name: str, folder: Path) -> None:
     difference = first_difference(reference, resumed)
     lives = (reference, killed, resumed)
     if isinstance(expected, Named):
-        assert all(life.warned(expected.words) for life in lives), said(lives)
+        assert all(life.warned(expected.words, expected.within) for life in lives), said(lives)
         if expected.differs is not None:
             assert (difference is not None) == expected.differs, (difference, said(lives))
     elif isinstance(expected, Told):
