@@ -1,0 +1,48 @@
+# differs, named
+import os, sys, random, math, functools, itertools, collections, contextvars, contextlib, dataclasses, enum, types, copy, threading, queue, operator, heapq, abc, typing, logging, argparse, json, time
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(1)
+g = np.random.default_rng(5)
+X, Y = g.normal(size=(64, 8)).astype(np.float32), g.normal(size=(64, 1)).astype(np.float32)
+rows = [(Tensor(X[i * 8 : i * 8 + 8]), Tensor(Y[i * 8 : i * 8 + 8])) for i in range(8)]
+loss_fn = nn.MSELoss()
+
+
+class MoCo(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.enc = nn.Dense(8, 4)
+        self.queue = ops.ones((16, 4)) * 0.1
+        self.ptr = 0
+
+    def construct(self, x):
+        q = self.enc(x)
+        return ops.cross_entropy(ops.matmul(q, self.queue.T), ops.zeros((8,), ms.int32)), q
+
+    def enqueue(self, k):
+        arr = self.queue.asnumpy().copy()
+        arr[self.ptr : self.ptr + 8] = k.asnumpy()
+        self.queue = Tensor(arr)
+        self.ptr = (self.ptr + 8) % 16
+
+
+model = MoCo()
+opt = nn.SGD(model.trainable_params(), 0.1)
+gf = ms.value_and_grad(model, None, opt.parameters, has_aux=True)
+batches = ck.data.resumable(rows, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager([model, opt], batches)
+    point = manager.restore(state)
+    for x, y in batches:
+        (loss, q), gr = gf(x)
+        opt(gr)
+        model.enqueue(ops.stop_gradient(q))
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)

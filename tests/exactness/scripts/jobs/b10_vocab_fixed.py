@@ -1,0 +1,40 @@
+# exact, quiet
+import os, sys, random, math, functools, itertools, collections, contextvars, contextlib, dataclasses, enum, types, copy, threading, queue, operator, heapq, abc, typing, logging, argparse, json, time
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(1)
+g = np.random.default_rng(5)
+X, Y = g.normal(size=(64, 8)).astype(np.float32), g.normal(size=(64, 1)).astype(np.float32)
+rows = [(Tensor(X[i * 8 : i * 8 + 8]), Tensor(Y[i * 8 : i * 8 + 8])) for i in range(8)]
+loss_fn = nn.MSELoss()
+emb = nn.Embedding(32, 4)
+fc = nn.Dense(4, 1)
+opt = nn.Adam(list(emb.trainable_params()) + list(fc.trainable_params()), 0.01)
+words = "the cat sat on a mat and then it ran off to see dogs who did bark".split()
+vocab = {w: i for i, w in enumerate(dict.fromkeys(words))}
+counts = np.array([words.count(w) for w in vocab]) ** 0.75
+p = counts / counts.sum()
+
+
+def fwd(ids, neg, y):
+    return loss_fn(fc(emb(ids)), y) - 0.1 * loss_fn(fc(emb(neg)), y)
+
+
+gf = ms.value_and_grad(fwd, None, opt.parameters)
+batches = ck.data.resumable(rows, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager([emb, fc, opt], batches)
+    point = manager.restore(state)
+    for i, (x, y) in enumerate(batches, point.batches_delivered):
+        ids = Tensor([vocab[words[(i * 3 + j) % len(words)]] for j in range(8)], ms.int32)
+        neg = Tensor(np.random.choice(len(vocab), 8, p=p), ms.int32)
+        l, gr = gf(ids, neg, y)
+        opt(gr)
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)

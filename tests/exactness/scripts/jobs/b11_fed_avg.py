@@ -1,0 +1,48 @@
+# differs, named
+import os, sys, random, math, functools, itertools, collections, contextvars, contextlib, dataclasses, enum, types, copy, threading, queue, operator, heapq, abc, typing, logging, argparse, json, time
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(1)
+g = np.random.default_rng(5)
+X, Y = g.normal(size=(64, 8)).astype(np.float32), g.normal(size=(64, 1)).astype(np.float32)
+rows = [(Tensor(X[i * 8 : i * 8 + 8]), Tensor(Y[i * 8 : i * 8 + 8])) for i in range(8)]
+loss_fn = nn.MSELoss()
+
+
+def make():
+    return nn.SequentialCell(nn.Dense(8, 4), nn.ReLU(), nn.Dense(4, 1))
+
+
+server = make()
+clients = [make() for _ in range(2)]
+opts = [nn.SGD(c.trainable_params(), 0.05) for c in clients]
+
+
+def broadcast():
+    for c in clients:
+        for p, q in zip(c.trainable_params(), server.trainable_params()):
+            ops.assign(p, q.value())
+
+
+gfs = [ms.value_and_grad(lambda x, y, c=c: loss_fn(c(x), y), None, o.parameters) for c, o in zip(clients, opts)]
+broadcast()
+batches = ck.data.resumable(rows, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager(server, batches)
+    point = manager.restore(state)
+    for i, (x, y) in enumerate(batches, point.batches_delivered):
+        k = i % 2
+        l, gr = gfs[k](x, y)
+        opts[k](gr)
+        if i % 4 == 3:
+            for ps in zip(server.trainable_params(), *[c.trainable_params() for c in clients]):
+                ops.assign(ps[0], sum(q.value() for q in ps[1:]) / 2)
+            broadcast()
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)

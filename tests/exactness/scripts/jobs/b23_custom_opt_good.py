@@ -1,0 +1,42 @@
+# exact, quiet
+import os, sys, random, math, functools, itertools, collections, contextvars, contextlib, dataclasses, enum, types, copy, threading, queue, operator, heapq, abc, typing, logging, argparse, json, time
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(1)
+g = np.random.default_rng(5)
+X, Y = g.normal(size=(64, 8)).astype(np.float32), g.normal(size=(64, 1)).astype(np.float32)
+rows = [(Tensor(X[i * 8 : i * 8 + 8]), Tensor(Y[i * 8 : i * 8 + 8])) for i in range(8)]
+loss_fn = nn.MSELoss()
+
+
+class MySGDM(nn.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(lr, params)
+        self.v = self.parameters.clone(prefix="v", init="zeros")
+
+    def construct(self, grads):
+        lr = self.get_lr()
+        for p, v, gr in zip(self.parameters, self.v, grads):
+            ops.assign(v, 0.9 * v + gr)
+            ops.assign(p, p - lr * v)
+        return True
+
+
+net = nn.Dense(8, 1)
+optimizer = MySGDM(net.trainable_params(), 0.01)
+gf = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, net.trainable_params())
+batches = ck.data.resumable(rows, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager([net, optimizer], batches)
+    point = manager.restore(state)
+    for x, y in batches:
+        l, gr = gf(x, y)
+        optimizer(gr)
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)

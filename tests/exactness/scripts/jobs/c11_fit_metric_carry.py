@@ -1,0 +1,43 @@
+# differs, named
+import os, sys, random, math, functools, itertools, collections, contextvars, contextlib, dataclasses, enum, types, copy, threading, queue, operator, heapq, abc, typing, logging, argparse, json, time
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(1)
+g = np.random.default_rng(5)
+X, Y = g.normal(size=(64, 8)).astype(np.float32), g.normal(size=(64, 1)).astype(np.float32)
+data = ds.NumpySlicesDataset((X, Y), ["x", "y"], shuffle=False).batch(8)
+net = nn.SequentialCell(nn.Dense(8, 8), nn.ReLU(), nn.Dense(8, 1))
+loss_fn = nn.MSELoss()
+optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
+from mindspore.train import Metric
+
+
+class RunningBest(Metric):
+    def __init__(self):
+        super().__init__()
+        self.best = 1e9
+        self.clear()
+
+    def clear(self):
+        self.s = self.n = 0
+
+    def update(self, *inputs):
+        self.s += float(inputs[0].asnumpy().mean())
+        self.n += 1
+
+    def eval(self):
+        self.best = min(self.best, self.s / max(1, self.n))
+        return self.best
+
+
+valid = ds.NumpySlicesDataset((X[:16], Y[:16]), ["x", "y"], shuffle=False).batch(8)
+model = ms.Model(net, loss_fn, optimizer, metrics={"best": RunningBest()})
+ck.CheckpointCallback(ROOT, **SAVE).fit(
+    model, 3, data, valid, callbacks=[ms.ReduceLROnPlateau(monitor="best", patience=0, factor=0.5, min_delta=0.01)]
+)
+os._exit(0)
