@@ -13,6 +13,7 @@ from support.process import run_python
 import ckptkit
 
 FOLDER = Path(__file__).with_name("jobs")
+DEFAULT = ("a12_logging_handler", "b31_statedict_good")
 KILL = 17  # the micro-step; each fifth is saved
 
 
@@ -50,7 +51,7 @@ def outcome_of(script, folder):
 
 def scripts():
     for path in sorted(FOLDER.rglob("*.py")):
-        yield pytest.param(path, id=path.stem, marks=pytest.mark.extended)
+        yield pytest.param(path, id=path.stem, marks=() if path.stem in DEFAULT else pytest.mark.extended)
 
 
 @pytest.mark.parametrize("script", [*scripts()])
