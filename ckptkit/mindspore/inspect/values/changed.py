@@ -132,7 +132,7 @@ def roots_of_loops() -> list[Root]:
 
 def _roots_of(path: str, frame: types.FrameType, without: Collection[str]) -> Iterator[Root]:
     scope = Scope(frame.f_code, frame.f_globals, "", Running({}, 0))
-    for name, value in variables_ahead(frame):
+    for name, value in sorted(variables_ahead(frame), key=lambda one: one[0]):
         variable, _, part = name.partition(".")
         if variable not in without:
             home = frame.f_globals.get(variable) if part else None
@@ -241,10 +241,7 @@ def _parts(one: Any) -> Iterator[_Part]:
     elif issubclass(kind, functools.partial):
         yield from ((f"({at})", value, None) for at, value in enumerate((one.func, *one.args, *one.keywords.values())))
     elif kind is types.GeneratorType:
-        frame = one.gi_frame
-        yield "", frame.f_lasti if frame is not None else None, None
-        held = locals_of(frame) if frame is not None else {}
-        yield from ((f".{name}", value, None) for name, value in held.items())
+        yield from _of_generator(one)
     elif kind is contextvars.ContextVar:
         yield "", one.get(None), Place(id(one), ITEMS)
     elif kind in (*_ITERATORS, *_PAIRED, *_OF_ITERTOOLS):
@@ -308,6 +305,15 @@ def _of_function(one: types.FunctionType) -> Iterator[_Part]:
                 yield from ((f": {name}.{part}", held[part], place_in(module[name], part)) for part in parts)
 
 
+def _of_generator(one: types.GeneratorType[Any, Any, Any]) -> Iterator[_Part]:
+    frame = one.gi_frame
+    if frame is None:
+        yield "", None, None
+    elif is_users(frame.f_globals.get("__name__")):
+        yield "", frame.f_lasti, None
+        yield from ((f".{name}", value, None) for name, value in locals_of(frame).items())
+
+
 def _of_iterator(one: Any) -> Iterator[_Part]:
     yield "", operator.length_hint(one, -1), Place(id(one), ITEMS)
     if type(one) in _ITERATORS:
@@ -328,13 +334,24 @@ def _of_class(one: type) -> Iterator[_Part]:
 
 
 def _attributes(one: Any) -> Iterator[_Part]:
+    without = _of_bases(type(one))
     if issubclass(type(one), nn.Cell):  # has no slots, but a hundred attributes of its own
         own = own_attributes(one)
-        yield from ((f".{name}", own[name], place_in(one, name)) for name in own if name not in BARE)
+        found: Iterable[tuple[str, Any]] = ((name, own[name]) for name in own if name not in BARE)
     else:
-        yield from ((f".{name}", value, place_in(one, name)) for name, value in attributes_of(one))
+        found = attributes_of(one)
+    yield from ((f".{name}", value, place_in(one, name)) for name, value in found if name not in without)
     if _is_looked_into(type(one)):
         yield f".{type(one).__name__}", type(one), None
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_bases(kind: Any) -> frozenset[str]:
+    """Return the attributes that the methods of a user's class's bases from libraries assign: those are theirs."""
+    bases = [base for base in kind.__mro__ if not _is_looked_into(base)] if _is_looked_into(kind) else []
+    codes = [one.__code__ for base in bases for one in vars(base).values() if type(one) is types.FunctionType]
+    stores = (one for code in codes for one in dis.get_instructions(code) if one.opname == "STORE_ATTR")
+    return frozenset(str(one.argval) for one in stores)
 
 
 def _is_looked_into(one: type | types.FunctionType) -> bool:

@@ -8,6 +8,7 @@ import contextvars
 import enum
 import functools
 import itertools
+import os
 import queue
 import threading
 import types
@@ -317,3 +318,22 @@ def test_large_objects_are_looked_into_in_part():
 
 def test_attribute_of_a_callback_with_methods_of_ones_own_is_found():
     assert looked(Callback, lambda one: vars(one).update(n=vars(one).get("n", 0) + 1)) == ["one.n"]
+
+
+class Trains(nn.TrainOneStepCell):
+    def __init__(self):
+        network = Counted()
+        super().__init__(network, nn.SGD(network.trainable_params()))
+        self.n = 0
+
+
+def test_attribute_that_a_class_of_a_library_assigns_is_left_out():
+    def change(one):
+        one.sens, one.n = one.sens + 1, one.n + 1
+
+    assert looked(Trains, change) == ["one.n"]
+
+
+def test_generator_of_a_library_is_left_out():
+    """As the iterator of `ckptkit.data.resumable` is, whose position checkpoints have."""
+    assert looked(lambda: os.walk("/"), next) == []
