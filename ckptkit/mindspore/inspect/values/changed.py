@@ -334,7 +334,8 @@ def _of_class(one: type) -> Iterator[_Part]:
 
 
 def _attributes(one: Any) -> Iterator[_Part]:
-    without = _of_bases(type(one))
+    kind: Any = type(one)
+    without = _of_bases(kind)
     if issubclass(type(one), nn.Cell):  # has no slots, but a hundred attributes of its own
         own = own_attributes(one)
         found: Iterable[tuple[str, Any]] = ((name, own[name]) for name in own if name not in BARE)
