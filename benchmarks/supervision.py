@@ -1,7 +1,7 @@
 """Measures what `ckptkit run` costs when nothing goes wrong: ``python -m benchmarks.supervision [PAIRS]``.
 
-Trains a MindSpore network with and without `ckptkit run`, both at the same time, so that other programs slow both down
-alike, and compares the medians of the time from the first micro-step to the last. The order of the two starts changes.
+Trains a MindSpore network with and without `ckptkit run` in turn, and compares the medians of the time from the first
+micro-step to the last. Which of the two comes first changes with each pair; run it on an idle machine.
 Also measures the heartbeat of a micro-step by itself.
 """
 
@@ -52,14 +52,14 @@ def heartbeat(folder: Path) -> float:
     """Microseconds of one micro-step's heartbeat, as the callback and the manager call it."""
     code = (
         "import statistics, time\n"
-        "from ckptkit.manager.heartbeat.heart import HEART\n"
-        "HEART.begin()\n"
-        "HEART.restored(root='r', attempt=1, checkpoint=None, micro_step=0, rank=0, ranks=1)\n"
+        "from ckptkit.manager.heartbeat.writer import HEARTBEAT\n"
+        "HEARTBEAT.begin()\n"
+        "HEARTBEAT.restored(root='r', attempt=1, checkpoint=None, micro_step=0, rank=0, ranks=1)\n"
         "found, step = [], 0\n"
         "for _ in range(20):\n"
         "    began = time.perf_counter()\n"
         f"    for _ in range({STEPS_EACH}):\n"
-        "        HEART.begin_step(); step += 1; HEART.step(step); HEART.step(step)\n"
+        "        HEARTBEAT.begin_step(); step += 1; HEARTBEAT.step(step); HEARTBEAT.step(step)\n"
         f"    found.append((time.perf_counter() - began) / {STEPS_EACH} * 1e6)\n"
         "print(statistics.median(found))\n"
     )
@@ -92,12 +92,9 @@ def main() -> None:
         found: dict[str, list[float]] = {"without": [], "with": []}
         for number in range(pairs):
             both = [("without", []), ("with", supervised)]
-            started = {
-                name: start([*before, sys.executable, "job.py", f"{name}-{number}"], folder)
-                for name, before in (both if number % 2 == 0 else reversed(both))
-            }
-            for name, process in started.items():
-                found[name].append(took(process))
+            for name, before in both if number % 2 == 0 else reversed(both):
+                command = [*before, sys.executable, "job.py", f"{name}-{number}"]
+                found[name].append(took(start(command, folder)))
             print(f"{number} without {found['without'][-1]:.2f} s, with {found['with'][-1]:.2f} s", flush=True)
         plain, other = (statistics.median(found[name]) for name in ("without", "with"))
         print(f"training: {plain:.3f} s without, {other:.3f} s with, ratio {other / plain:.3f}")

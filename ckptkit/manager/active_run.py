@@ -24,8 +24,8 @@ from ckptkit.format.events import How
 from ckptkit.manager.at_exit import AT_EXIT, LastCall
 from ckptkit.manager.background import NotEndedError, SaveHandle
 from ckptkit.manager.final_save import FinalSave
-from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.options import WhenBusy
 from ckptkit.manager.results import SaveResults
@@ -117,7 +117,7 @@ class ActiveRun:
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
         """See `CheckpointManager.save`."""
         progress = state.progress()
-        HEART.step(progress.batches_delivered)
+        HEARTBEAT.step(progress.batches_delivered)
         self.services.recorder.note(progress, metrics)
         self._due_saves.begin_cycle(state, progress)
         self._look(state, metrics)
@@ -128,7 +128,7 @@ class ActiveRun:
     def save_final(self, state: Capturable, metrics: Metrics) -> str:
         """See `CheckpointManager.save_final`."""
         progress = state.progress()
-        HEART.step(progress.batches_delivered)
+        HEARTBEAT.step(progress.batches_delivered)
         self._is_finished = True
         self.services.recorder.note(progress, metrics)
         self.services.recorder.flush_next()
@@ -148,7 +148,7 @@ class ActiveRun:
         left = countdown(timeout)
         self.services.results.drain(timeout)
         self._collect()
-        with HEART.during(Phase.STORAGE):
+        with HEARTBEAT.during(Phase.STORAGE):
             self.services.mirror.settle(left)
         self._collect()
         self.services.results.tell()
@@ -166,7 +166,7 @@ class ActiveRun:
         try:
             self.wait(timeout)
             if not self.final_save.is_mirror_given_up:
-                with HEART.during(Phase.STORAGE):
+                with HEARTBEAT.during(Phase.STORAGE):
                     self.services.mirror.finish(left)
             self.services.results.refuse_ended()  # after the wait: no rank may leave the others alone
         except NotEndedError:
@@ -195,13 +195,13 @@ class ActiveRun:
 
     def _show_end(self, error: BaseException | None) -> None:
         if error is not None:
-            HEART.fail(error)
+            HEARTBEAT.fail(error)
         if self.final_save.is_over and (error is None or isinstance(error, Preempted)):
-            HEART.end("preempted")
+            HEARTBEAT.end("preempted")
         elif error is not None:
-            HEART.end("failed")
+            HEARTBEAT.end("failed")
         else:
-            HEART.end("complete" if self.is_complete else "finished" if self._is_finished else "closed")
+            HEARTBEAT.end("complete" if self.is_complete else "finished" if self._is_finished else "closed")
 
     def _limited(self, timeout: timedelta | None) -> timedelta | None:
         """Return the limit of the last wait: a preempted process must exit within its grace."""
@@ -214,12 +214,12 @@ class ActiveRun:
 
     def _step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
         progress = state.complete_step()  # first: an earlier save that failed says nothing against this batch
-        HEART.step(progress.batches_delivered)
+        HEARTBEAT.step(progress.batches_delivered)
         self._collect(tolerate=self.services.preemption.is_asked)
         self.services.recorder.note(progress, metrics)
         self.services.step_timing.arrive(progress.accumulation_steps)
         if progress.at_boundary:
-            self.services.pace.see(progress.cycles)
+            self.services.auto_interval.see(progress.cycles)
         self._due_saves.begin_cycle(state, progress)
         self.scheduler.advance(progress.accumulation_steps - progress.micro_step)
         if self._hooks is not None:

@@ -19,8 +19,8 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
 from ckptkit.manager.background import NotEndedError, account_of
-from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.manager.scheduler import A_WHILE, Metrics, Scheduler, Services
 from ckptkit.manager.step_timing import fits
@@ -124,7 +124,7 @@ class FinalSave:
                 f"the final save failed ({ERROR_BUDGET} in a row): {settled.why.removesuffix('.')}. The last committed "
                 f"checkpoint is untouched: repair {self._preemption.url} and start again"
             ) from self._failure
-        with HEART.during(Phase.STORAGE):
+        with HEARTBEAT.during(Phase.STORAGE):
             self._mirror.finish(countdown(None))
         return settled.checkpoint
 
@@ -256,7 +256,7 @@ class FinalSave:
 
     def _finish_mirror(self, left: Countdown) -> None:
         try:
-            with HEART.during(Phase.STORAGE):
+            with HEARTBEAT.during(Phase.STORAGE):
                 self._mirror.finish(left)
         except StaleAttemptError:
             raise

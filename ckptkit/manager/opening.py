@@ -16,11 +16,11 @@ from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
-from ckptkit.manager.heartbeat.heart import HEART
+from ckptkit.manager.auto_interval import AutoInterval
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, System
-from ckptkit.manager.pace import Pace
 from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.recording.recorder import NoRecorder, Recorder
@@ -71,11 +71,11 @@ class Setup:
 
 def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
     """Apply the checkpoint to ``state`` and take over the run; see `CheckpointManager.restore`."""
-    HEART.begin(setup.system.monotonic)
+    HEARTBEAT.begin(setup.system.monotonic)
     try:
         return _open_run(setup, state, checkpoint, rewind=rewind)
     except BaseException as error:
-        HEART.fail(error)
+        HEARTBEAT.fail(error)
         raise
 
 
@@ -92,7 +92,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     due_saves = DueSaves(rank_sync, setup.saving.mid_cycle)
     due_saves.begin_cycle(state, progress)
     run = _new_run(setup, opened, rank_sync, due_saves, progress)
-    HEART.restored(
+    HEARTBEAT.restored(
         root=setup.storage.url,
         attempt=opened.document.attempt,
         checkpoint=point.checkpoint,
@@ -139,9 +139,11 @@ def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSa
         url=setup.storage.url,
         monotonic=monotonic,
     )
-    pace = _new_pace(setup, opened, rank_sync, results, progress)
-    pace.record = recorder.interval
-    services = Services(saver, rank_sync, results, setup.mirror, recorder, request, StepTiming(monotonic), pace)
+    auto_interval = _new_auto_interval(setup, opened, rank_sync, results, progress)
+    auto_interval.record = recorder.interval
+    services = Services(
+        saver, rank_sync, results, setup.mirror, recorder, request, StepTiming(monotonic), auto_interval
+    )
     scheduler = Scheduler(
         services,
         setup.area,
@@ -170,20 +172,22 @@ def _new_recorder(setup: Setup, opened: Opened, rank_sync: RankSync, progress: P
         world_size=rank_sync.size,
         uptime_seconds=max(0.0, monotonic()),
         boot=setup.system.boot,
-        born_seconds=max(0.0, HEART.born),
-        spent=HEART.spent(),
+        born_seconds=max(0.0, HEARTBEAT.born),
+        spent=HEARTBEAT.spent(),
     )
     return Recorder(EventLog(setup.storage, opened.document), began, clock=clock, monotonic=monotonic)
 
 
-def _new_pace(setup: Setup, opened: Opened, rank_sync: RankSync, results: SaveResults, progress: Progress) -> Pace:
+def _new_auto_interval(
+    setup: Setup, opened: Opened, rank_sync: RankSync, results: SaveResults, progress: Progress
+) -> AutoInterval:
     auto = automatic(setup.save)
     history = NO_HISTORY if auto is None or not rank_sync.leads else _history(setup, opened)
-    pace = Pace(auto, results, history, clock=setup.system.clock, monotonic=setup.system.monotonic)
+    auto_interval = AutoInterval(auto, results, history, clock=setup.system.clock, monotonic=setup.system.monotonic)
     if auto is not None:
-        pace.cycles = int(rank_sync.say(str(pace.cycles))[0])
-        rank_sync.due_from(progress.cycles + pace.cycles)
-    return pace
+        auto_interval.cycles = int(rank_sync.say(str(auto_interval.cycles))[0])
+        rank_sync.due_from(progress.cycles + auto_interval.cycles)
+    return auto_interval
 
 
 def _history(setup: Setup, opened: Opened) -> History:

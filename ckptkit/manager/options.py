@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ckptkit.core.placement import PlacementByName
 from ckptkit.core.policies import KeepPolicy, SavePolicy
 from ckptkit.core.save_report import SaveReport
-from ckptkit.manager.heartbeat.birth import boot_id
+from ckptkit.manager.heartbeat.process_start import boot_id
 from ckptkit.storage import Storage, open_storage
 
 ERROR_BUDGET = 3

@@ -21,7 +21,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import canonical, digest_of
-from ckptkit.manager.heartbeat.heart import HEART
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.run.rank_protocol import Failure
 
 _NO_TIME = timedelta(0)
@@ -123,7 +123,7 @@ class RankSync:
 
     def say(self, text: str) -> Sequence[str]:
         """Return each rank's text, by rank; every rank must call this at the same point."""
-        with HEART.meeting():
+        with HEARTBEAT.meeting():
             return self._world.gather(text)
 
     def words(self, mine: RankStatus, own_end: BaseException | None) -> list[RankStatus]:

@@ -15,8 +15,8 @@ from datetime import timedelta
 from ckptkit.core.save_report import SaveReport, SaveTotals
 from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError
 from ckptkit.manager.background import SaveHandle, account_of, warn_of_failure
-from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 
 _log = logging.getLogger("ckptkit")
 _DURATIONS = 8
@@ -112,7 +112,7 @@ class SaveResults:
     def drain(self, timeout: timedelta | None = None) -> None:
         """Wait for the save under way; raises TimeoutError as `SaveHandle.settled` does."""
         if self.in_flight is not None:
-            with HEART.during(Phase.STORAGE):
+            with HEARTBEAT.during(Phase.STORAGE):
                 self.in_flight.settled(timeout)
 
     def tell(self) -> None:

@@ -18,12 +18,12 @@ from ckptkit.core.contents import Capture
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.auto_interval import AutoInterval
 from ckptkit.manager.background import NotEndedError, SaveHandle
-from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import MidCycle, WindowUse
-from ckptkit.manager.pace import Pace
 from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankStatus, RankSync
 from ckptkit.manager.recording.recorder import AnyRecorder, Taken
@@ -51,7 +51,7 @@ class Services:
         recorder: Records the saves for ``ckptkit report``.
         preemption: Watches for preemption requests.
         step_timing: Measures the duration of micro-steps.
-        pace: Chooses the interval of `SaveEvery.auto`.
+        auto_interval: Chooses the interval of `SaveEvery.auto`.
     """
 
     saver: AnySaver
@@ -61,7 +61,7 @@ class Services:
     recorder: AnyRecorder
     preemption: PreemptionRequest
     step_timing: StepTiming
-    pace: Pace
+    auto_interval: AutoInterval
 
 
 class DueSaves:
@@ -130,7 +130,7 @@ class Scheduler:
         self._results = services.results
         self._mirror = services.mirror
         self._recorder = services.recorder
-        self._pace = services.pace
+        self._auto_interval = services.auto_interval
         self._check_replicas = check_replicas
         self._clock = clock
         self._monotonic = monotonic
@@ -147,7 +147,7 @@ class Scheduler:
     def fence(self, *, patient: bool = True) -> None:
         """Make sure that nothing reads live memory any more."""
         if self._window is not None:
-            with HEART.during(Phase.SAVING), self._pace.stalling():
+            with HEARTBEAT.during(Phase.SAVING), self._auto_interval.stalling():
                 self._window.close(patient=patient)
 
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
@@ -165,7 +165,7 @@ class Scheduler:
             SaveFailedError, StaleAttemptError: As in `SaveResults.collect`.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
         """
-        with HEART.during(Phase.SAVING), self._pace.stalling():
+        with HEARTBEAT.during(Phase.SAVING), self._auto_interval.stalling():
             return self._save(state, _numbers(metrics))
 
     def _save(self, state: Capturable, numbers: dict[str, float]) -> SaveHandle:
@@ -195,7 +195,7 @@ class Scheduler:
         Raises:
             CkptKitError, TypeError, ValueError: As in `save`.
         """
-        with HEART.during(Phase.SAVING), self._pace.stalling():
+        with HEARTBEAT.during(Phase.SAVING), self._auto_interval.stalling():
             return self._save_due(state, _numbers(metrics), rewound=rewound, waits=waits)
 
     def _save_due(
@@ -214,8 +214,8 @@ class Scheduler:
     def skip(self, progress: Progress, since: timedelta) -> None:
         """Skip a save that is due at ``progress`` while the one before is still being written; in all ranks."""
         self._results.skip(since)
-        if self._pace.is_used:
-            self._rank_sync.due_from(progress.cycles + self._pace.later())
+        if self._auto_interval.is_used:
+            self._rank_sync.due_from(progress.cycles + self._auto_interval.later())
 
     def _moment(self, state: Capturable, metrics: dict[str, float], begun: float, *, rewound: bool) -> _Moment:
         self._collect()
@@ -266,7 +266,7 @@ class Scheduler:
             name="" if busy else str(self._saver.next_name(capture.progress)),
             committed=str(committed) if committed is not None else None,
             newest=str(newest) if newest is not None else None,
-            interval=self._pace.proposal(capture.progress.cycles) if self._rank_sync.leads else None,
+            interval=self._auto_interval.proposal(capture.progress.cycles) if self._rank_sync.leads else None,
         )
         said = self._rank_sync.words(mine, end)
         self._saver.learn(CheckpointName.parse(said[0].newest or ""))
@@ -307,8 +307,8 @@ class Scheduler:
         return handle
 
     def _agree_on_interval(self, progress: Progress, interval: int | None) -> None:
-        if self._pace.is_used and interval is not None:
-            self._pace.begin(progress.cycles, interval)
+        if self._auto_interval.is_used and interval is not None:
+            self._auto_interval.begin(progress.cycles, interval)
             self._rank_sync.due_from(progress.cycles + interval)
 
     def _confirm(self, name: CheckpointName, progress: Progress) -> SaveHandle:
@@ -335,8 +335,8 @@ class Scheduler:
     def _writing(self, request: SaveRequest) -> Callable[[], SaveReport]:
         begun = self._monotonic()
         staged = request.staged
-        micro_step, trained = staged.progress.batches_delivered, HEART.training_seconds
-        taken = Taken(begun, HEART.spent())
+        micro_step, trained = staged.progress.batches_delivered, HEARTBEAT.training_seconds
+        taken = Taken(begun, HEARTBEAT.spent())
 
         def save() -> SaveReport:
             try:
@@ -347,7 +347,7 @@ class Scheduler:
             finally:
                 staged.release()
             if self._rank_sync.leads:
-                HEART.committed(micro_step, trained)
+                HEARTBEAT.committed(micro_step, trained)
             self._mirror.offer(saved.checkpoint)
             took = timedelta(seconds=self._monotonic() - begun)
             report = SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 
-from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 
 _LEAST = 8  # micro-steps to remember; with a larger K a whole cycle, so that the update is included
 _SAFETY = 1.5
@@ -32,7 +32,7 @@ class StepTiming:
     def pause(self) -> None:
         """Skip the next measurement: something other than a micro-step follows, such as an evaluation."""
         self._since = None
-        HEART.enter(Phase.EVALUATING)
+        HEARTBEAT.enter(Phase.EVALUATING)
 
     def arrive(self, accumulation_steps: int) -> None:
         """Record that a micro-step has ended; it is measured if `depart` began it."""

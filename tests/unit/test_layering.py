@@ -35,7 +35,7 @@ MODULES = {
             "preemption",
             "recording",
             "results",
-            "pace",
+            "auto_interval",
             "mirroring",
             "scheduler",
             "final_save",

@@ -1,1 +1,5 @@
-"""Tells ``ckptkit run`` what a training process does: `record` is the file, `heart` writes it."""
+"""Keeps account of what a training process does, and shows it to ``ckptkit run``.
+
+`record` is the layout of the file, `writer` writes it, `category` sorts the error that ended training, `process_start`
+tells when the process was born. The side that reads it is `ckptkit.tools.supervisor`.
+"""

@@ -43,7 +43,7 @@ from ckptkit.format.events import (
 )
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import Outcome
-from ckptkit.manager.heartbeat.heart import HEART
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.recording.curves import Curves, Place
 from ckptkit.run.event_log import EventLog
 
@@ -232,7 +232,7 @@ class Recorder:
                 error=plain_line(type(error).__name__, 128) if error is not None else None,
                 message=plain_line(str(error)) if error is not None else "",
                 uptime_seconds=self._uptime(),
-                spent=HEART.spent(),
+                spent=HEARTBEAT.spent(),
             )
             self._add(ended)
             self._store_within(min(_PATIENCE.total_seconds(), max(_SHORTEST.total_seconds(), left())))

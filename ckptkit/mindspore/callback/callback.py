@@ -25,7 +25,7 @@ from ckptkit.core.policies import KeepPolicy, SavePolicy
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.manager.console import show_log
-from ckptkit.manager.heartbeat.heart import HEART
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, refuse_other_types
 from ckptkit.mindspore.callback.session import TrainingSession
@@ -266,7 +266,7 @@ class CheckpointCallback(Callback):
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Show ``ckptkit run`` that the next batch has been delivered."""
-        HEART.begin_step()
+        HEARTBEAT.begin_step()
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save if one is due; a save at an epoch's last batch waits for the end of the epoch."""

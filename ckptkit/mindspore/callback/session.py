@@ -16,7 +16,7 @@ from mindspore.train import Callback, LearningRateScheduler
 
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
-from ckptkit.manager.heartbeat.heart import HEART
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.callback.parameter_writers import may_write_in_window
 from ckptkit.mindspore.callback.read_only import is_idle
@@ -90,7 +90,7 @@ class TrainingSession:
             self._give_up_window(writers)
         params.cur_step_num = self._point.batches_delivered
         self._state.count_delivered(self._point.batches_delivered)
-        HEART.reads(sources(self._dataset), self._size)
+        HEARTBEAT.reads(sources(self._dataset), self._size)
         self._position.iterator_made()
         # This callback is the last one: this undoes what the others' on_train_begin changed or drew.
         self._state.restore_again()
@@ -113,7 +113,7 @@ class TrainingSession:
     def end_step(self, params: Any, run_context: Any) -> None:
         """Save if one is due; at an epoch's last batch `end_epoch` does that."""
         self._state.count_delivered(params.cur_step_num)
-        HEART.step(params.cur_step_num)
+        HEARTBEAT.step(params.cur_step_num)
         self._state.observe_step(params.train_dataset_element, params.net_outputs)
         if params.cur_step_num > params.cur_epoch_num * self._size:
             raise ResumeError(self._other_size(params))

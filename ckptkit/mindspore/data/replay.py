@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 from ckptkit.errors import ResumeError
-from ckptkit.manager.heartbeat.heart import HEART
 from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.mindspore.rng import undisturbed
 
 with undisturbed():  # rich draws from the global `random` when it is imported first
@@ -50,12 +50,12 @@ class Replay:
         columns = (TextColumn("replaying data"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         last = None
         bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
-        with HEART.during(Phase.REPLAYING), bar as progress:
+        with HEARTBEAT.during(Phase.REPLAYING), bar as progress:
             task = progress.add_task("replay", total=self._batches)
             while self._done < self._batches:
                 last = read()
                 self._done += 1
-                HEART.sign()
+                HEARTBEAT.sign()
                 progress.advance(task)
                 self._foresee()
         _log.info("replayed %d batches in %s", self._batches, self._spent())

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from ckptkit.manager.heartbeat.record import ENDING, VARIABLE, Record, read_record, read_records
 from ckptkit.tools.supervisor.cgroup import oom_kills
-from ckptkit.tools.supervisor.family import end_all, reap, send, status
 from ckptkit.tools.supervisor.launch import Command
 from ckptkit.tools.supervisor.options import Options
+from ckptkit.tools.supervisor.processes import end_all, reap, send, status
 from ckptkit.tools.supervisor.requests import Requests
 from ckptkit.tools.supervisor.stacks import Stack, crash_of, take_stacks
 from ckptkit.tools.supervisor.watch import Hang, Watch

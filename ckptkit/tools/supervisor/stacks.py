@@ -14,9 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from ckptkit.format.events import MAX_STACK_LINES, plain_line
-from ckptkit.manager.heartbeat.heart import STACKS_SIGNAL
 from ckptkit.manager.heartbeat.record import STACKS_ENDING, Record
-from ckptkit.tools.supervisor.family import catches, descendants, send, status
+from ckptkit.manager.heartbeat.writer import STACKS_SIGNAL
+from ckptkit.tools.supervisor.processes import catches, descendants, send, status
 
 _WITHIN = timedelta(seconds=3)
 _LOOK = timedelta(seconds=0.1)

@@ -22,10 +22,10 @@ from ckptkit.manager.heartbeat.record import Record
 from ckptkit.storage import Storage
 from ckptkit.tools.supervisor.budget import Budget, Decision
 from ckptkit.tools.supervisor.diagnosis import diagnose
-from ckptkit.tools.supervisor.family import become_reaper
-from ckptkit.tools.supervisor.ledger import Ledger
 from ckptkit.tools.supervisor.life import Life, LifeRunner
+from ckptkit.tools.supervisor.life_log import LifeLog
 from ckptkit.tools.supervisor.options import Options
+from ckptkit.tools.supervisor.processes import become_reaper
 from ckptkit.tools.supervisor.requests import Requests
 
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
@@ -70,7 +70,7 @@ class Supervisor:
         self._on_look = on_look
         self._on_life = on_life
         self._budget = Budget(options.lives_without_progress)
-        self._ledger = Ledger(token, open_root, say)
+        self._life_log = LifeLog(token, open_root, say)
         self._is_known = False
 
     def run(self) -> int:
@@ -108,7 +108,7 @@ class Supervisor:
             shutil.rmtree(place, ignore_errors=True)
             decision = self._budget.judge(life, diagnose(life))
             self._tell(life, decision)
-            self._on_life(self._ledger.enter(life, decision, down))
+            self._on_life(self._life_log.enter(life, decision, down))
             if decision.exit_code is not None:
                 return decision.exit_code
             asked = self._pause(requests, decision)

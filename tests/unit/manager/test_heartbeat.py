@@ -7,8 +7,8 @@ import pytest
 
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.manager.heartbeat.category import category_of
-from ckptkit.manager.heartbeat.heart import Heart
 from ckptkit.manager.heartbeat.record import SIZE_BYTES, VARIABLE, Phase, Record, new_record, read_record, read_records
+from ckptkit.manager.heartbeat.writer import HeartbeatWriter
 
 
 class Clock:
@@ -30,7 +30,7 @@ def heart(tmp_path, monkeypatch, clock):
     monkeypatch.setattr("faulthandler.register", lambda *_, **__: None)  # would outlive the test
     monkeypatch.setattr("faulthandler.is_enabled", lambda: True)
     monkeypatch.setattr("os.register_at_fork", lambda **_: None)
-    return Heart(clock, lambda: 1e9 + clock.now)
+    return HeartbeatWriter(clock, lambda: 1e9 + clock.now)
 
 
 def read(folder: Path) -> Record:
@@ -127,7 +127,7 @@ def test_long_texts_are_cut(heart, tmp_path):
 
 def test_without_supervisor_nothing_is_written(monkeypatch, tmp_path):
     monkeypatch.delenv(VARIABLE, raising=False)
-    heart = Heart()
+    heart = HeartbeatWriter()
     begun(heart)
     heart.step(1)
     with heart.during(Phase.SAVING), heart.meeting():
@@ -138,7 +138,7 @@ def test_without_supervisor_nothing_is_written(monkeypatch, tmp_path):
 
 def test_folder_that_is_gone_is_a_warning(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "gone"))
-    heart = Heart()
+    heart = HeartbeatWriter()
     begun(heart)
     heart.step(1)
     assert "`ckptkit run` cannot follow this process" in caplog.text

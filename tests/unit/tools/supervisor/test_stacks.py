@@ -11,7 +11,7 @@ from ckptkit.tools.supervisor.stacks import crash_of, take_stacks
 
 SLEEPER = """
 import faulthandler, os, signal, sys
-from ckptkit.manager.heartbeat.heart import STACKS_SIGNAL
+from ckptkit.manager.heartbeat.writer import STACKS_SIGNAL
 file = open(f"{os.getpid()}.stacks", "w")
 faulthandler.register(STACKS_SIGNAL, file=file)
 def here():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckptkit.tools.supervisor.cgroup import oom_kills
-from ckptkit.tools.supervisor.family import catches, descendants, status
+from ckptkit.tools.supervisor.processes import catches, descendants, status
 
 TREE = """
 import subprocess, sys

@@ -21,7 +21,7 @@ from ckptkit.tools.supervisor.life import Life
 _MOST = 1000  # events that wait
 
 
-class Ledger:
+class LifeLog:
     """Stores the lives under one supervisor.
 
     Args:

@@ -3,7 +3,7 @@
 Guarantees: a micro-step costs some microseconds and no system call. Nothing here fails training: if the file cannot
 be made, a warning says so and nothing is shown. A forked process shows nothing. Only under a supervisor, and only from
 the first restore on, a signal writes the Python stacks of all threads to a file beside it, and so does a crash, unless
-the program has enabled `faulthandler` itself. Training thread only, except `Heart.committed`.
+the program has enabled `faulthandler` itself. Training thread only, except `HeartbeatWriter.committed`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ckptkit.format.events import PhaseName, plain_line
-from ckptkit.manager.heartbeat.birth import process_birth
 from ckptkit.manager.heartbeat.category import category_of
+from ckptkit.manager.heartbeat.process_start import process_start
 from ckptkit.manager.heartbeat.record import (
     ENDING,
     SIZE_BYTES,
@@ -49,8 +49,8 @@ _NAMES: Mapping[Phase, PhaseName] = {
 }
 
 
-class Heart:
-    """Writes the heartbeat of this process; the only instance is `HEART`.
+class HeartbeatWriter:
+    """Writes the heartbeat of this process; the only instance is `HEARTBEAT`.
 
     Args:
         monotonic: Gives seconds.
@@ -256,7 +256,7 @@ class Heart:
     def _begin_life(self) -> None:
         """Begin the account of one attempt; the first one of a process has the time since the process's birth."""
         now = self._monotonic()
-        birth = process_birth() if self._born is None and self._monotonic is time.monotonic else None
+        birth = process_start() if self._born is None and self._monotonic is time.monotonic else None
         self._born = now if birth is None else min(birth, now)
         record = self._record
         if record is not None:
@@ -273,4 +273,4 @@ def _rank_of_environment() -> int:
     return int(text) if text.isascii() and text.isdigit() else _UNKNOWN_RANK
 
 
-HEART = Heart()
+HEARTBEAT = HeartbeatWriter()

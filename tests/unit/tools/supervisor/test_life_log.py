@@ -13,7 +13,7 @@ from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.supervisor.budget import Budget
 from ckptkit.tools.supervisor.diagnosis import diagnose
-from ckptkit.tools.supervisor.ledger import Ledger
+from ckptkit.tools.supervisor.life_log import LifeLog
 from ckptkit.tools.supervisor.stacks import Stack
 
 TOKEN = "0" * 32
@@ -38,8 +38,8 @@ def stored(root):
     return [event for segment in files.segments for event in segment.events if isinstance(event, kinds)]
 
 
-def enter(ledger: Ledger, life) -> LifeEnded:
-    return ledger.enter(life, Budget(9).judge(life, diagnose(life)), 1.5)
+def enter(life_log: LifeLog, life) -> LifeEnded:
+    return life_log.enter(life, Budget(9).judge(life, diagnose(life)), 1.5)
 
 
 def life_at(root, **fields):
@@ -51,7 +51,7 @@ def life_at(root, **fields):
 def test_life_is_stored_after_the_events_of_its_attempt(root):
     life = life_at(root)
     life.stacks = [Stack(0, 100, ["  one", "two"])]
-    event = enter(Ledger(TOKEN, open_storage, pytest.fail), life)
+    event = enter(LifeLog(TOKEN, open_storage, pytest.fail), life)
     assert stored(root)[0] == event
     assert stored(root)[1].lines == ["  one", "two"]
     assert event.phases["starting"] == 4.0
@@ -61,10 +61,10 @@ def test_life_is_stored_after_the_events_of_its_attempt(root):
 
 
 def test_life_before_any_attempt_waits_for_the_next(root):
-    ledger = Ledger(TOKEN, open_storage, pytest.fail)
-    enter(ledger, life_of(returncode=1))
+    life_log = LifeLog(TOKEN, open_storage, pytest.fail)
+    enter(life_log, life_of(returncode=1))
     assert stored(root) == []
-    enter(ledger, life_at(root, number=2))
+    enter(life_log, life_at(root, number=2))
     assert [one.number for one in stored(root)] == [1, 2]
 
 
@@ -78,9 +78,9 @@ def test_storage_that_fails_is_told_once_and_tried_again(root):
             raise error
         return open_storage(url)
 
-    ledger = Ledger(TOKEN, opening, said.append)
+    life_log = LifeLog(TOKEN, opening, said.append)
     for number in (1, 2, 3):
-        enter(ledger, life_at(root, number=number))
+        enter(life_log, life_at(root, number=number))
     assert len(said) == 1
     assert "could not store this life" in said[0]
     assert [one.number for one in stored(root)] == [1, 2, 3]
@@ -89,13 +89,13 @@ def test_storage_that_fails_is_told_once_and_tried_again(root):
 def test_machine_without_rank_0_stores_nothing(root):
     life = life_at(root)
     life.records[0].rank = 1
-    enter(Ledger(TOKEN, open_storage, pytest.fail), life)
+    enter(LifeLog(TOKEN, open_storage, pytest.fail), life)
     assert stored(root) == []
 
 
 def test_report_shows_a_run_with_lives(root):
     from ckptkit.tools.report.reader import read_story
 
-    enter(Ledger(TOKEN, open_storage, pytest.fail), life_at(root))
+    enter(LifeLog(TOKEN, open_storage, pytest.fail), life_at(root))
     story = read_story(open_storage(root), datetime(2026, 1, 1, tzinfo=timezone.utc))
     assert not story.problems

@@ -25,7 +25,7 @@ _SAVES = 8  # of which the mean stall is taken
 _NEWS = 1.5  # by which factor an interval has to change to be told
 
 
-class Pace:
+class AutoInterval:
     """Chooses how many cycles lie between two saves of one attempt.
 
     Args:

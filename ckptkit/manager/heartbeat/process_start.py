@@ -23,7 +23,7 @@ def boot_id() -> str | None:
     return text if re.fullmatch(r"[0-9a-f-]{1,64}", text) else None
 
 
-def process_birth() -> float | None:
+def process_start() -> float | None:
     """Return when this process was born, by `time.monotonic`; None if the system does not tell."""
     try:
         numbers = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
