@@ -17,6 +17,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 from ckptkit.format.events import PhaseName, plain_line
 from ckptkit.manager.heartbeat.category import category_of
@@ -36,17 +37,7 @@ _log = logging.getLogger("ckptkit")
 STACKS_SIGNAL = signal.SIGRTMIN + 7  # no launcher or framework is known to use it
 _FADES = 0.998  # of the slowest micro-step, with every further one: a half after 350
 _UNKNOWN_RANK = -1
-_NAMES: Mapping[Phase, PhaseName] = {
-    Phase.STARTING: "starting",
-    Phase.RESTORING: "restoring",
-    Phase.REPLAYING: "replaying",
-    Phase.FIRST_STEP: "first_step",
-    Phase.TRAINING: "training",
-    Phase.EVALUATING: "evaluating",
-    Phase.SAVING: "saving",
-    Phase.STORAGE: "storage",
-    Phase.ENDED: "ended",
-}
+_NAMES: Mapping[Phase, PhaseName] = dict(zip(Phase, get_args(PhaseName), strict=True))  # in the same order
 
 
 class HeartbeatWriter:

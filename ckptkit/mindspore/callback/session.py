@@ -22,7 +22,7 @@ from ckptkit.mindspore.callback.parameter_writers import may_write_in_window
 from ckptkit.mindspore.callback.read_only import is_idle
 from ckptkit.mindspore.callback.step_metrics import loss_of, norm_of
 from ckptkit.mindspore.callback.stopping import hold_back, may_stop
-from ckptkit.mindspore.data.pipeline import sources
+from ckptkit.mindspore.data.pipeline import source_names
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -90,7 +90,7 @@ class TrainingSession:
             self._give_up_window(writers)
         params.cur_step_num = self._point.batches_delivered
         self._state.count_delivered(self._point.batches_delivered)
-        HEARTBEAT.reads(sources(self._dataset), self._size)
+        HEARTBEAT.reads(source_names(self._dataset), self._size)
         self._position.iterator_made()
         # This callback is the last one: this undoes what the others' on_train_begin changed or drew.
         self._state.restore_again()
@@ -113,11 +113,11 @@ class TrainingSession:
     def end_step(self, params: Any, run_context: Any) -> None:
         """Save if one is due; at an epoch's last batch `end_epoch` does that."""
         self._state.count_delivered(params.cur_step_num)
-        HEARTBEAT.step(params.cur_step_num)
         self._state.observe_step(params.train_dataset_element, params.net_outputs)
         if params.cur_step_num > params.cur_epoch_num * self._size:
             raise ResumeError(self._other_size(params))
         if params.cur_step_num == params.cur_epoch_num * self._size:
+            HEARTBEAT.step(params.cur_step_num)  # the manager, which shows the others, comes after the evaluation
             self._state.end_epoch()  # before the evaluation, which uses the epoch's last weights
             self._observe(params)  # after end_epoch(), which may call the optimizer
             self.manager.fence()  # before the evaluation and before every callback's on_train_epoch_end

@@ -68,8 +68,8 @@ def describe(dataset: ds.Dataset) -> str:
     return " <- ".join(_name(node) for node in nodes(dataset))
 
 
-def sources(dataset: ds.Dataset) -> str:
-    """Name the folders and files that the pipeline reads, for people; its kinds of sources where it reads none."""
+def source_names(dataset: ds.Dataset) -> str:
+    """Return the folders and files that the pipeline reads, for people; its kinds of sources where it reads none."""
     found = [text for node in nodes(dataset) if not node.children for text in _files(node)]
     shown = [*dict.fromkeys(found)]
     return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")

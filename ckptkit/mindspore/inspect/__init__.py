@@ -18,7 +18,8 @@ from ckptkit.mindspore.inspect.frames import loop_variables
 from ckptkit.mindspore.inspect.loops import find_in_loops, used_in_loops
 from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks, find_in_steps_of_cells, hooks_of
 from ckptkit.mindspore.inspect.pipelines import find_in_pipeline, read_here, sources_of
-from ckptkit.mindspore.inspect.values.changed import ChangedValues, Root, roots_of_loops
+from ckptkit.mindspore.inspect.values.changed import ChangedValues
+from ckptkit.mindspore.inspect.values.roots import Root, roots_of_loops
 from ckptkit.mindspore.inspect.values.start import differ, is_number, start_values_of, variable_of
 
 __all__ = [

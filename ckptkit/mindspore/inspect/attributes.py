@@ -28,7 +28,7 @@ CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache
 _DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _MAX_ITEMS = 10_000  # of one container
 # The attribute in which each keeps the function that it wraps.
-_ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
+ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 
 
 class OneOf:
@@ -168,7 +168,7 @@ def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 def _methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
     for one in kind.__mro__:
         for name, found in vars(one).items() if is_users(one.__module__) else ():
-            function = getattr(found, _ACCESSORS[type(found)]) if type(found) in _ACCESSORS else found
+            function = getattr(found, ACCESSORS[type(found)]) if type(found) in ACCESSORS else found
             if type(function) is types.FunctionType and name not in ("__init__", "__new__"):  # these have run
                 yield name, function
 

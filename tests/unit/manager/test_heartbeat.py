@@ -2,10 +2,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.format.events import PhaseName
 from ckptkit.manager.heartbeat.category import category_of
 from ckptkit.manager.heartbeat.record import SIZE_BYTES, VARIABLE, Phase, Record, new_record, read_record, read_records
 from ckptkit.manager.heartbeat.writer import HeartbeatWriter
@@ -222,3 +224,7 @@ def test_cycle_of_causes_ends():
     first, second = ValueError("a"), KeyError("b")
     first.__cause__, second.__cause__ = second, first
     assert category_of(first) == ""
+
+
+def test_phases_have_the_same_names_in_events():
+    assert [phase.name.lower() for phase in Phase] == list(get_args(PhaseName))

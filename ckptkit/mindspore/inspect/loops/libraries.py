@@ -78,7 +78,7 @@ def _is_of_a_module(instance: Any) -> bool:
     return home is not None and any(one is instance for one in [*vars(home).values()])
 
 
-def is_of_library(kind: type) -> bool:
+def is_library_class(kind: type) -> bool:
     """Return whether a class is one of an installed library."""
     home = sys.modules.get(str(kind.__module__))
     return home is not None and is_installed(str(vars(home).get("__file__") or ""))

@@ -21,7 +21,7 @@ from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.draws import CACHE, FILE, TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
-from ckptkit.mindspore.inspect.loops.libraries import is_of_library
+from ckptkit.mindspore.inspect.loops.libraries import is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, LAYERS, Objects, is_trained
 from ckptkit.mindspore.inspect.loops.scope import Place
 from ckptkit.mindspore.inspect.loops.statements import Statements
@@ -93,7 +93,7 @@ def reported(
         else:
             name = _last_word(holder[0]) if place.name == ITEMS and not holder[1] else place.name
             carried.setdefault(holder, []).append(name)
-            if not _fits(objects.at(place)) or is_of_library(type(objects.owner(place))):
+            if not _fits(objects.at(place)) or is_library_class(type(objects.owner(place))):
                 unfit.add(holder)
     for (path, kind), names in carried.items():
         is_unfit = (path, kind) in unfit

@@ -26,7 +26,7 @@ import types
 import warnings
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -34,20 +34,27 @@ import xxhash
 from mindspore import nn
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import attributes_of, is_users, names_in, own_attributes, variables_in
+from ckptkit.mindspore.inspect.attributes import (
+    ACCESSORS,
+    attributes_of,
+    is_users,
+    names_in,
+    own_attributes,
+    variables_in,
+)
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS
-from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames, variables_ahead
-from ckptkit.mindspore.inspect.loops.libraries import is_installed, is_of_library
+from ckptkit.mindspore.inspect.frames import locals_of
+from ckptkit.mindspore.inspect.loops.libraries import is_installed, is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
-from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope
+from ckptkit.mindspore.inspect.loops.scope import Place
 from ckptkit.mindspore.inspect.values.digest import generator_state
+from ckptkit.mindspore.inspect.values.roots import Root
 
 _MOST, _MOST_OF_ONE = 10_000, 1_000  # objects, in all and by one root
 _DEEPEST = 12
 _FIRST, _LAST = 128, 16  # items of a container
 _BYTES = 1 << 16  # of an array
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
-_STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 # Classes of Python's library whose attributes are values: those of the user's programs, and not of the machine's state.
 _HOLDERS = (
     *(types.SimpleNamespace, threading.Event, threading.Semaphore, threading.local, queue.Queue, queue.SimpleQueue),
@@ -57,8 +64,6 @@ _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, deque, set, frozenset)
 _OF_ITERTOOLS = tuple(one for one in vars(itertools).values() if isinstance(one, type))
 _ITERABLES: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(1), range(1 << 70))
 _ITERATORS = tuple(type(iter(one)) for one in _ITERABLES)
-# The attribute in which each keeps the function that it wraps.
-_WRAPPED = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 _PAIRED = (enumerate, zip, map, filter, reversed)
 
 
@@ -98,52 +103,6 @@ class ChangedValues:
         new = sorted({*other} - self._told)
         self._told.update(new)
         return tuple(new)
-
-
-class Root(NamedTuple):
-    """Names an object from which values are reached.
-
-    Attributes:
-        path: The expression for it.
-        value: The object.
-        place: The variable or attribute that holds it; None for a callback or a cell.
-        key: Tells it from the other roots. Of a variable of a function, also its object: a later call has another one.
-    """
-
-    path: str
-    value: Any
-    place: Place | None
-    key: Hashable
-
-
-def roots_of_loops() -> list[Root]:
-    """Return what the running functions of the user's hold, and do not assign in their loops, innermost first."""
-    found: list[Root] = []
-    is_repeated = False
-    for path, frame in reversed([*running_frames()]):
-        if is_installed(frame.f_code.co_filename):
-            continue
-        loops = loops_ahead(frame)
-        own = set(frame.f_code.co_varnames) if is_repeated else set()  # made anew by each call
-        found = [*_roots_of(path, frame, own.union(_assigned_in(frame.f_code, loops))), *found]
-        is_repeated = is_repeated or any(frame.f_lasti in one for one in loops)
-    return found
-
-
-def _roots_of(path: str, frame: types.FrameType, without: Collection[str]) -> Iterator[Root]:
-    scope = Scope(frame.f_code, frame.f_globals, "", Running({}, 0))
-    for name, value in sorted(variables_ahead(frame), key=lambda one: one[0]):
-        variable, _, part = name.partition(".")
-        if variable not in without:
-            home = frame.f_globals.get(variable) if part else None
-            place = place_in(home, part) if home is not None else scope.place(name)
-            is_local = place.within == id(frame.f_code)
-            yield Root(f"{path}: {name}", value, place, (path, name, id(value) if is_local else None))
-
-
-def _assigned_in(code: types.CodeType, loops: Collection[range]) -> Iterator[str]:
-    stores = (one for one in dis.get_instructions(code) if one.opname in _STORES)
-    return (one.argval for one in stores if any(one.offset in each for each in loops))
 
 
 def _values_of(
@@ -327,7 +286,7 @@ def _of_iterator(one: Any) -> Iterator[_Part]:
 def _of_class(one: type) -> Iterator[_Part]:
     for kind in (*one.__mro__, type(one)):
         for name, value in vars(kind).items() if _is_looked_into(kind) else ():
-            function = getattr(value, _WRAPPED[type(value)]) if type(value) in _WRAPPED else value
+            function = getattr(value, ACCESSORS[type(value)]) if type(value) in ACCESSORS else value
             is_own = not (name.startswith("__") and name.endswith("__"))
             if is_own or (type(function) is types.FunctionType and name not in ("__init__", "__new__")):
                 yield f".{name}", function, place_in(kind, name)
@@ -359,4 +318,4 @@ def _is_looked_into(one: type | types.FunctionType) -> bool:
     """Return whether a class or function is the user's, and not of an installed library."""
     if type(one) is types.FunctionType:
         return is_users(one.__module__) and not is_installed(one.__code__.co_filename)
-    return is_users(one.__module__) and not is_of_library(one) and type(one) is not enum.EnumMeta
+    return is_users(one.__module__) and not is_library_class(one) and type(one) is not enum.EnumMeta
