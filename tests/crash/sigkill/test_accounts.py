@@ -28,7 +28,9 @@ clock = lambda: datetime.now(timezone.utc) + timedelta(hours=wrong_by)
 pause = threading.Event()
 pause.wait(0.3)
 run = NumpyRun()
-manager = ck.CheckpointManager(root, save=ck.SaveEvery(optimizer_steps=5), system=ck.System(clock=clock))
+manager = ck.CheckpointManager(
+    root, save=ck.SaveEvery(optimizer_steps=5), saving=ck.Saving(when_busy="wait"), system=ck.System(clock=clock)
+)
 manager.restore(run)
 for batches in run.train_until(until):
     pause.wait(0.01)
@@ -79,7 +81,7 @@ def test_classes_of_killed_lives_add_up_to_wall_time(tmp_path):
 @pytest.mark.parametrize(
     ("end", "returncode", "how", "headline"),
     [
-        ("sys.exit(3)", 3, "exited", "The program of the last attempt ended without"),
+        ("manager.wait(); sys.exit(3)", 3, "exited", "The program of the last attempt ended without"),
         ("raise RuntimeError('no memory')", 1, "failed", "The last attempt failed."),
         ("os.kill(os.getpid(), signal.SIGINT); pause.wait(9)", -signal.SIGINT, "interrupted", "The last attempt was"),
         ("os._exit(4)", 4, None, "The last attempt did not record its end: it is running, or it was killed."),
