@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ class Place(NamedTuple):
     name: str
 
 
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
 TIMED = Place(0, "timed")  # marks what comes from a clock
 DATA = Place(0, "data")  # marks what is made of a batch, of a parameter, of what a cell returned, or of a draw
@@ -73,7 +75,8 @@ class Scope:
         self.lasting: dict[str, types.FunctionType] = {}  # arguments at their default, an object that outlives the call
         self.returns_one = False  # the same expression wherever the function ends
         self._module = module
-        self._own = frozenset(code.co_varnames) if code.co_name != "<module>" else frozenset()
+        own = code.co_varnames if code.co_name != "<module>" else ()
+        self._own = _of_comprehensions(code).union(own)
         self._shared = frozenset((*code.co_cellvars, *code.co_freevars))
 
     def place(self, name: str) -> Place:
@@ -101,6 +104,14 @@ class Scope:
     def value(self, name: str) -> Value:
         """Return what is known of the variable of that name."""
         return self.known.get(name) or Value(met(self._module.get(name, vars(builtins).get(name, UNKNOWN))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_comprehensions(code: types.CodeType) -> frozenset[str]:
+    """Return the variables that only comprehensions in ``code`` have: those of one do not outlive it."""
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType) and one.co_name in _COMPREHENSIONS]
+    own = (frozenset(one.co_varnames) | _of_comprehensions(one) for one in inner)
+    return frozenset[str]().union(*own) - frozenset(code.co_names)
 
 
 def is_remade(value: Value) -> bool:

@@ -580,3 +580,38 @@ def compiled_function(cell, batches, rate, restore):
 
 def test_compiled_functions_do_not_end_the_search():
     assert Training().found(compiled_function) == []
+
+
+class Averaging:
+    """Is given by name; every fourth step a comprehension names the weights by a variable of its own."""
+
+    def __init__(self, weights):
+        self.weights, self.start, self.inner = weights, [one.asnumpy().copy() for one in weights], 0
+
+    def step(self):
+        self.inner += 1
+        if self.inner == 4:
+            self.inner = 0
+            self.start = [
+                begin + 0.5 * (w.asnumpy() - begin) for begin, w in zip(self.start, self.weights, strict=True)
+            ]
+            for weight, begin in zip(self.weights, self.start, strict=True):
+                ops.assign(weight, ms.Tensor(begin))
+
+    def state_dict(self):
+        return {"start": self.start, "inner": self.inner}
+
+    def load_state_dict(self, state):
+        self.start, self.inner = state["start"], state["inner"]
+
+
+def test_variable_of_a_comprehension_is_not_carried():
+    averaging = Averaging([ms.Parameter(ms.Tensor([1.0]), name="w")])
+
+    def loop(cell, batches, rate, restore):
+        restore()
+        for x, y in batches:
+            cell(x, y)
+            averaging.step()
+
+    assert Training(averaging=averaging).found(loop) == []
