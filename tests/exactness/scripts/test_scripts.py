@@ -51,10 +51,7 @@ def outcome_of(script, folder):
 
 def scripts():
     for path in sorted(FOLDER.rglob("*.py")):
-        marks = [] if path.stem in DEFAULT else [pytest.mark.extended]
-        if path.read_text().startswith("# differs, quiet"):
-            marks.append(pytest.mark.xfail(strict=True, reason="differs silently, which is known and not mended"))
-        yield pytest.param(path, id=path.stem, marks=marks)
+        yield pytest.param(path, id=path.stem, marks=[] if path.stem in DEFAULT else [pytest.mark.extended])
 
 
 @pytest.mark.parametrize("script", [*scripts()])

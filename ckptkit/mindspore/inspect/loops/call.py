@@ -40,11 +40,14 @@ from ckptkit.mindspore.inspect.loops.effects import (
     writes_state,
 )
 from ckptkit.mindspore.inspect.loops.flow import Flow
-from ckptkit.mindspore.inspect.loops.objects import Objects, is_trained
+from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments, is_trained
 from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, TIMED, Place, Scope, Sources, Value, together
 from ckptkit.mindspore.inspect.loops.source import text_of
 
 DRAWN = "draw"  # by a random operator
+PASSED_ON = "what it passes on"  # from one call of its function to the next
+_FOLDS = OneOf(functools.reduce, itertools.accumulate)
+MAPS = OneOf(map, itertools.starmap, functools.reduce, itertools.accumulate)
 
 _MOST_ITEMS = 1_000  # of a dict
 # These give the same items, or some of them; so do the methods of generators.
@@ -61,13 +64,18 @@ _OWN_ITEM = ("get", "setdefault", "get_nowait", "pop", "popleft")  # methods tha
 
 
 class Call(NamedTuple):
-    """Holds the parts of a call: what is called, of which owner, and with what."""
+    """Holds the parts of a call: what is called, of which owner, and with what.
+
+    Attributes:
+        nodes: The expressions of ``given``; several of them may come from one that is starred.
+    """
 
     node: ast.Call
     scope: Scope
     name: str
     owner: Value
     called: Value
+    nodes: Sequence[ast.expr]
     given: Sequence[Value]
     named: Mapping[str | None, Value]
 
@@ -80,6 +88,43 @@ class Call(NamedTuple):
     def sources(self) -> Sources:
         """What the call is made of."""
         return self.called.sources | together(self.arguments)
+
+
+class Mapped(NamedTuple):
+    """Says how a call runs a function for each item.
+
+    Attributes:
+        function: What runs.
+        over: The expressions for the items.
+        begin: What it gets the first time instead of its own last result.
+        folds: Whether it gets its own last result, before the item.
+        spreads: Whether each item is all of its arguments.
+    """
+
+    function: Any
+    over: Sequence[ast.expr]
+    begin: Value
+    folds: bool
+    spreads: bool
+
+
+def mapping_of(call: Call) -> Mapped:
+    """Return how one of `MAPS` runs its function."""
+    called, given, over = call.called.target, [*call.given], [*call.nodes]
+    at = 1 if called is itertools.accumulate else 0
+    function = given.pop(at).target if len(given) > at else call.named.get("func", Value()).target
+    over = [one for number, one in enumerate(over) if number != at]
+    folds = called in _FOLDS
+    begin = call.named.get("initial") or (given[1] if folds and len(given) > 1 else Value())
+    return Mapped(function, over[:1] if folds else over, begin, folds, called is itertools.starmap)
+
+
+def name_asked(call: Call) -> str | None:
+    """Return the name of the attribute that a call asks for, if it is known."""
+    by_name = len(call.given) > 1 and (call.called.target is getattr or call.called.target is setattr)
+    of_arguments = call.name == "get" and bool(call.given) and is_arguments(call.owner.target)
+    asked = call.given[1].target if by_name else call.given[0].target if of_arguments else None
+    return asked if type(asked) is str else None
 
 
 def is_generator(owner: Value) -> bool:
@@ -215,7 +260,7 @@ def file_of(call: Call) -> tuple[str, bool]:
     for functions, at, is_written in (_OPENS, 0, is_changed), (_LOADS, 0, False), (_SAVES, 0, True), (_KEEPS, 1, True):
         if len(call.given) > at and call.called.target in functions:
             path = call.given[at].target
-            return f"file {repr(path) if isinstance(path, str) else text_of(call.node.args[at])}", is_written
+            return f"file {repr(path) if isinstance(path, str) else text_of(call.nodes[at])}", is_written
     is_path = isinstance(call.owner.target, pathlib.PurePath) and isinstance(call.node.func, ast.Attribute)
     if is_path and call.name in (*_READS, *_WRITES):
         return f"file '{call.owner.target}'", call.name in _WRITES

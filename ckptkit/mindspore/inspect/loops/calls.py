@@ -18,6 +18,8 @@ from mindspore import amp, nn
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_in, functions_of, held_by
 from ckptkit.mindspore.inspect.loops.call import (
+    MAPS,
+    PASSED_ON,
     Call,
     bind,
     bind_fields,
@@ -27,7 +29,9 @@ from ckptkit.mindspore.inspect.loops.call import (
     is_seeded,
     item_given,
     item_or_view,
+    mapping_of,
     marks_of,
+    name_asked,
     rearranged,
 )
 from ckptkit.mindspore.inspect.loops.containers import choices
@@ -49,7 +53,7 @@ from ckptkit.mindspore.inspect.loops.effects import (
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import Reader
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments
+from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     MARKS,
@@ -65,6 +69,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
 from ckptkit.mindspore.inspect.loops.source import body_of, returns_one, text_of
 
 _DEEPEST = 8  # nesting of followed calls
+_MOST_ARGUMENTS = 8  # of a function whose arguments are not known
 _MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these give a function, and call none
 _BY_ID = {id(function): name for function, name in CALLED_BY.items()}  # those of users are never compared
 _FUNCTIONS = (types.FunctionType, types.MethodType, Inline)
@@ -123,10 +128,10 @@ class Calls:
             return Value(scope.parent(), call.sources)
         if is_ours(call.owner.target) and call.name in ("step", "save"):
             self._flow.saved()
-        name = _name_asked(call)
+        name = name_asked(call)
         if name is not None:
             return self._by_name(call, name)
-        if call.given and call.called.target is map:
+        if call.given and call.called.target in MAPS:
             return Value(UNKNOWN, call.sources | self._mapped(call))
         bound = owner_of(call.called.target) if isinstance(node.func, ast.Name) else None
         if bound is not None:  # add = counter.add
@@ -144,7 +149,7 @@ class Calls:
         held = [*self.hooks, *held_by(call.called.target)] if computing else []
         for one in (*held, *(functions_in(call.owner.target) if unknown else ())):
             with self._flow.compiling(is_graph):
-                inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * 8, {}, scope)
+                inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * _MOST_ARGUMENTS, {}, scope)
             self._flow.steer(inner.sources if inner is not None else frozenset())
         if found is not None:
             sources = found.sources | self.draws.kept(call, found) | marks
@@ -209,13 +214,13 @@ class Calls:
                 called = self._reader.attribute(owner, node.func, scope)
             else:
                 owner, called = Value(), self._reader.value(node.func, scope)
-        written = outputs(called.target, node.args)
-        given: list[Value] = []
+        given: list[tuple[ast.expr, Value]] = []
         for one in node.args:
-            value = self._argument(one, scope, written=one in written)
-            given += value.items if isinstance(one, ast.Starred) and value.items else [value]
+            value = self._argument(one, scope, written=one in outputs(called.target, node.args))
+            given += [(one, each) for each in (value.items if isinstance(one, ast.Starred) else ()) or [value]]
         named = {one.arg: self._argument(one.value, scope, written=one.arg == "out") for one in node.keywords}
-        return Call(node, scope, name, owner, called, given, named)
+        nodes, values = [one for one, _ in given], [one for _, one in given]
+        return Call(node, scope, name, owner, called, nodes, values, named)
 
     def _steer(self, call: Call, *, trains: bool, computes: bool) -> None:
         """Record what training depends on if the call trains, computes or ends it."""
@@ -377,20 +382,19 @@ class Calls:
             self._flow.write(place, sources, scope, whole=method.__name__ in RESETS)
 
     def _mapped(self, call: Call) -> Sources:
-        """Read `map` and `filter` as loops."""
-        found: Sources = frozenset()
-        for _ in self._flow.rounds(call.node, together(call.given[1:]), call.scope):
-            over = [self._reader.value(one, call.scope) for one in call.node.args[1:]]
-            elements = [item_given(one) for one in over]
-            returned = self.follow(call.given[0].target, elements, {}, call.scope)
-            found |= returned.sources if returned is not None else frozenset()
-            self._change_by(call.given[0].target, call.sources, call.scope)
+        """Read a loop that is a call, such as `map` or `functools.reduce`."""
+        how, scope, found = mapping_of(call), call.scope, frozenset[Place]()
+        passed_on = Place(id(call.node), PASSED_ON)
+        self._objects.note(f"{scope.path}{text_of(call.node.func)}", None, passed_on)
+        self._flow.write(passed_on, how.begin.sources, scope, whole=True)
+        for _ in self._flow.rounds(call.node, together(call.arguments), scope):
+            elements = [item_given(self._reader.value(one, scope)) for one in how.over]
+            if how.spreads:
+                elements = [each for one in elements for each in one.items] or elements * _MOST_ARGUMENTS
+            if how.folds:
+                elements = [Value(sources=self._flow.read(passed_on, scope), place=passed_on), *elements]
+            returned = self.follow(how.function, elements, {}, scope) or Value()
+            found |= returned.sources
+            self._flow.write(passed_on, returned.sources, scope, whole=how.folds)
+            self._change_by(how.function, call.sources, scope)
         return found
-
-
-def _name_asked(call: Call) -> str | None:
-    """Return the name of the attribute that a call asks for, if it is known."""
-    by_name = len(call.given) > 1 and (call.called.target is getattr or call.called.target is setattr)
-    of_arguments = call.name == "get" and bool(call.given) and is_arguments(call.owner.target)
-    asked = call.given[1].target if by_name else call.given[0].target if of_arguments else None
-    return asked if type(asked) is str else None

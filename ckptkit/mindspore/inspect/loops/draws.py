@@ -56,7 +56,7 @@ class Draws:
             function = target.func if isinstance(target, functools.partial) else target
             self.draw(node.func, Value(owner_of(function), call.called.sources), call.scope, takes=takes)
         by_name = [(one.value, call.named[one.arg]) for one in node.keywords]  # f(**a, **b) has one value for two
-        for one, value in [*zip(node.args, call.given, strict=True), *by_name]:
+        for one, value in [*zip(call.nodes, call.given, strict=True), *by_name]:
             self.draw(one, value, call.scope, takes=takes)
 
     def draw(self, node: ast.expr, value: Value, scope: Scope, *, takes: bool) -> None:

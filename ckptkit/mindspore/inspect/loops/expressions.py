@@ -24,7 +24,7 @@ from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import Iteration
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments, place_in
+from ckptkit.mindspore.inspect.loops.objects import Objects, decides, is_arguments, place_in
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
@@ -98,7 +98,7 @@ class Expressions:
                 sources |= self._contents(value.target, f"{scope.path}{node.id}", scope, place)
                 items = tuple(one._replace(sources=one.sources | (sources - value.sources)) for one in value.items)
                 return value._replace(sources=sources, place=place, items=items)
-            case ast.Yield():
+            case ast.Yield() | ast.YieldFrom():
                 self.calls.yielded(self.value(node.value, scope))
                 return Value()
             case ast.Attribute():
@@ -146,11 +146,12 @@ class Expressions:
             case _:
                 parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
                 is_one = isinstance(node, (ast.Await, ast.Starred)) and parts
-                return Value(parts[0].target if is_one else UNKNOWN, together(parts))
+                return parts[0]._replace(place=None) if is_one else Value(UNKNOWN, together(parts))
 
     def _subscript(self, owner: Value, index: Value, node: ast.Subscript, scope: Scope) -> Value:
         found, missing = self.calls.special(owner, "__getitem__", scope, index), self.calls.missing(owner, node, scope)
-        sources = owner.sources | index.sources | found.sources | missing | self._flow.asked(self._item(node, scope))
+        asked = self._flow.asked(self._item(node, scope), owner.place)
+        sources = together((owner, index, found)) | missing | asked
         if found.target is not UNKNOWN:
             return found._replace(sources=sources)
         at = node.slice.value if isinstance(node.slice, ast.Constant) else None
@@ -189,7 +190,7 @@ class Expressions:
                 place = scope.place(node.id)
                 self._objects.note(f"{scope.path}{node.id}", scope.value(node.id).target, place)
                 self._objects.rebind(place, value)
-                self._flow.write(place, value.sources, scope, whole=True)
+                self._flow.write(place, decides(value), scope, whole=True)
                 is_made = self._objects.is_stand_in(value.target)
                 now = scope.assigned(node.id, value, node.lineno, is_made=is_made)
                 if value.is_new and now.target is UNKNOWN:

@@ -79,9 +79,12 @@ class Flow:
     def control(self, sources: Sources) -> None:
         self._control = self.unwatched(sources)
 
-    def asked(self, place: Place | None) -> Sources:
-        """Return the place if there is one and it is watched."""
-        return frozenset((place,)) if place is not None and place.name in self._watched else frozenset()
+    def asked(self, item: Place | None, owner: Place | None) -> Sources:
+        """Return the item if it is watched; if it is not known which one it is, all that are watched of its owner."""
+        if item is None and owner is not None:
+            names = (one for one in self._watched if one.startswith(f"{owner.name}["))
+            return frozenset(Place(owner.within, name) for name in names)
+        return frozenset((item,)) if item is not None and item.name in self._watched else frozenset()
 
     def unwatched(self, sources: Sources) -> Sources:
         """Return the sources that are not watched."""

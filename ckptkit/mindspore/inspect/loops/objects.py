@@ -63,6 +63,12 @@ def is_arguments(one: Any) -> bool:
     return type(one) is types.SimpleNamespace and "train_network" in own_attributes(one)
 
 
+def decides(value: Value) -> Sources:
+    """Return what decides which object a value is: which cell it is comes from no checkpoint, but what is in it."""
+    is_cell = isinstance(value.target, nn.Cell) and not value.also
+    return value.sources - {RESTORED} if is_cell else value.sources
+
+
 def is_trained(one: Any) -> bool:
     """Return whether training changes it: a parameter, or a cell that has one."""
     parameters = nn.Cell.get_parameters(one) if isinstance(one, nn.Cell) else [one]
@@ -201,8 +207,16 @@ class Objects:
     def rebind(self, place: Place, value: Value) -> None:
         """Record that an object is assigned to a place; whether it is another one than before may be unknown."""
         before, found = self.at(place), [one for one in (value.target, *value.also) if one is not UNKNOWN]
-        if before is not UNKNOWN and (value.is_new or not all(_is_same(before, one) for one in found)):
+        if before is UNKNOWN:
+            is_other = isinstance(value.target, nn.Cell)
+        else:
+            is_other = value.is_new or not all(_is_same(before, one) for one in found)
+        if is_other:
             self._rebound.add(place)
+
+    def is_rebound(self, place: Place) -> bool:
+        """Return whether code assigns another function or cell to the place, which is not a plain value."""
+        return place in self._rebound
 
     def path_of(self, one: Any, path: str) -> str:
         """Return the object's expression: the first one recorded, otherwise ``path``."""
@@ -297,7 +311,7 @@ class Objects:
         A variable is its own holder, with an empty type name.
         """
         path, one = self._places[place]
-        if (isinstance(one, _NO_STATE) and place not in self._rebound) or self.is_named(one):
+        if place not in self._rebound and (isinstance(one, _NO_STATE) or self.is_named(one)):
             return None
         if place.within in self._objects:
             path, owner = self._objects[place.within]

@@ -16,7 +16,7 @@ import numpy as np
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.call import DRAWN
+from ckptkit.mindspore.inspect.loops.call import DRAWN, PASSED_ON
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.draws import CACHE, FILE, TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow
@@ -35,6 +35,7 @@ _OWN_OBJECT = (
 )
 _WAYS_OUT = {
     CACHE: "Compute it before the training begins, or keep it in a Parameter, or in an object that is given by name",
+    PASSED_ON: "Begin it with what restore() returns, or keep it in an object that is given by name",
     FILE: "Keep what it needs in an object that is given by name: a file may be ahead of the checkpoint",
 }
 
@@ -93,7 +94,11 @@ def reported(
         else:
             name = _last_word(holder[0]) if place.name == ITEMS and not holder[1] else place.name
             carried.setdefault(holder, []).append(name)
-            if not _fits(objects.at(place)) or is_library_class(type(objects.owner(place))):
+            if (
+                not _fits(objects.at(place))
+                or objects.is_rebound(place)
+                or is_library_class(type(objects.owner(place)))
+            ):
                 unfit.add(holder)
     for (path, kind), names in carried.items():
         is_unfit = (path, kind) in unfit

@@ -16,8 +16,11 @@ import contextvars
 import dis
 import enum
 import functools
+import io
 import itertools
+import logging
 import operator
+import os
 import queue
 import random
 import re
@@ -31,7 +34,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import xxhash
-from mindspore import nn
+from mindspore import nn, ops
 from mindspore.train import Callback
 
 from ckptkit.mindspore.inspect.attributes import (
@@ -65,6 +68,8 @@ _OF_ITERTOOLS = tuple(one for one in vars(itertools).values() if isinstance(one,
 _ITERABLES: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(1), range(1 << 70))
 _ITERATORS = tuple(type(iter(one)) for one in _ITERABLES)
 _PAIRED = (enumerate, zip, map, filter, reversed)
+_BY_NAME = (".", ": ")  # before an attribute, and before a variable that a function names
+_IN_MEMORY = (io.StringIO, io.BytesIO)
 
 
 class ChangedValues:
@@ -77,7 +82,7 @@ class ChangedValues:
     def __init__(self) -> None:
         self.written: set[Place] = set()
         self._steps = 0
-        self._before: dict[Hashable, dict[str, str]] = {}
+        self._before: dict[Hashable, _Values] = {}
         self._told: set[str] = set()
 
     def is_due(self) -> bool:
@@ -87,6 +92,8 @@ class ChangedValues:
 
     def look(self, roots: Iterable[Root], known: Iterable[Any]) -> tuple[str, ...]:
         """Return the expressions of what has changed since the first call, each once; of containers, of the whole.
+
+        An attribute that an object, or a variable that a module, did not have at the first call, counts.
 
         Args:
             roots: From where values are reached. Those that there were at the first call are compared.
@@ -98,16 +105,38 @@ class ChangedValues:
             return ()
         other: list[str] = []
         for key in self._before.keys() & now.keys():
-            before = self._before[key]
-            other += (_whole(path) for path, text in now[key].items() if before.setdefault(path, text) != text)
+            other += map(_whole, self._before[key].differs(now[key]))
         new = sorted({*other} - self._told)
         self._told.update(new)
         return tuple(new)
 
 
-def _values_of(
-    roots: Iterable[Root], known: Iterable[Any], written: Collection[Place]
-) -> dict[Hashable, dict[str, str]]:
+class _Values:
+    """Holds what tells the values that are reached from one root.
+
+    Attributes:
+        texts: What tells each, by its expression.
+        owners: Of each attribute, and each variable that a function names, the expression of what has it.
+        opened: The expressions of the objects whose attributes are all known.
+    """
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.owners: dict[str, str] = {}
+        self.opened: set[str] = set()
+
+    def differs(self, now: _Values) -> Iterator[str]:
+        """Yield the expressions of what is another now, or new in an object that was opened; keep what is new."""
+        for path, text in now.texts.items():
+            owner = now.owners.get(path)
+            is_new = owner in self.opened and self.texts.get(owner) == now.texts.get(owner)
+            before = self.texts.setdefault(path, "" if is_new else text)
+            if before != text:
+                yield path
+        self.opened |= now.opened
+
+
+def _values_of(roots: Iterable[Root], known: Iterable[Any], written: Collection[Place]) -> dict[Hashable, _Values]:
     """Return what tells the values that can be reached, by root and expression.
 
     Args:
@@ -116,10 +145,10 @@ def _values_of(
         written: Places. Left out, with what lies below.
     """
     objects = Objects(known)
-    found: dict[Hashable, dict[str, str]] = {}
+    found: dict[Hashable, _Values] = {}
     seen: dict[int, Any] = {}  # with the objects, so that no id is used twice
     for root in roots:
-        texts = found.setdefault(root.key, {})
+        values = found.setdefault(root.key, _Values())
         most = min(len(seen) + _MOST_OF_ONE, _MOST)
         waiting = deque([(root.path, root.value, root.place, 0)])
         while waiting and len(seen) < most:
@@ -127,12 +156,18 @@ def _values_of(
             if place in written or _is_left_out(one, objects, written):
                 continue
             text = _text(one)
-            if text is not None or _is_looked_into(type(one)):
-                texts[path] = text if text is not None else f"{type(one).__qualname__} {id(one)}"
+            if text is not None or issubclass(type(one), _HOLDERS) or _is_looked_into(type(one)):
+                values.texts[path] = text if text is not None else f"{type(one).__qualname__} {id(one)}"
             if text is not None or id(one) in seen or depth == _DEEPEST:
                 continue
             seen[id(one)] = one
-            waiting += ((path + part, value, where, depth + 1) for part, value, where in _open(one, objects, written))
+            values.opened.add(path)
+            for part, value, where in _open(one, objects, written):
+                waiting.append((path + part, value, where, depth + 1))
+                if part.startswith(_BY_NAME):
+                    values.owners[path + part] = path
+        if waiting:
+            values.opened.clear()
     return found
 
 
@@ -164,6 +199,8 @@ def _text(one: Any) -> str | None:
         return _digest(repr(generator_state(one)))
     if issubclass(kind, enum.Enum):
         return f"{kind.__qualname__} {own_attributes(one).get('_name_')}"
+    if kind in _IN_MEMORY:
+        return "closed" if one.closed else f"at {one.tell()}"
     return repr(one) if kind is itertools.count else None
 
 
@@ -191,7 +228,7 @@ def _parts(one: Any) -> Iterator[_Part]:
     kind = type(one)
     if issubclass(kind, _CONTAINERS):
         yield from _items(one)
-    if kind in _CONTAINERS or issubclass(kind, (ms.Tensor, str, types.ModuleType)):
+    if kind in _CONTAINERS or issubclass(kind, (ms.Tensor, str)):
         return
     if kind is types.MethodType:
         yield from (("", one.__self__, None), ("", one.__func__, None))
@@ -211,8 +248,17 @@ def _parts(one: Any) -> Iterator[_Part]:
         yield from _of_class(one)
     elif issubclass(kind, _HOLDERS) or _is_looked_into(kind):
         yield from _attributes(one)
-    elif issubclass(kind, (nn.Cell, Callback)):  # of MindSpore: what it calls may be the user's
-        is_whole = kind is Callback  # with methods of the user's
+    else:
+        yield from _of_library(one)
+
+
+def _of_library(one: Any) -> Iterator[_Part]:
+    if one is os:
+        yield ".environ", dict(os.environ), None
+    elif issubclass(type(one), logging.Filterer):
+        yield from ((f".{name}", own_attributes(one).get(name), None) for name in ("filters", "handlers"))
+    elif issubclass(type(one), (nn.Cell, Callback, ops.Primitive)):  # of MindSpore: what it calls may be the user's
+        is_whole = type(one) is Callback  # with methods of the user's
         yield from (each for each in _attributes(one) if is_whole or _is_called(each[1]))
 
 
@@ -255,7 +301,7 @@ def _of_function(one: types.FunctionType) -> Iterator[_Part]:
     yield from ((f".{name}", value, place_in(one, name)) for name, value in vars(one).items())
     module = one.__globals__
     if _is_looked_into(one):
-        names = variables_in(code)
+        names = [*module] if "globals" in code.co_names else variables_in(code)
         yield from ((f": {name}", module[name], Place(id(module), name)) for name in names if name in module)
         for name in names:
             if issubclass(type(module.get(name)), types.ModuleType) and is_users(module[name].__name__):

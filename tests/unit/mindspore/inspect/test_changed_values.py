@@ -7,7 +7,9 @@ import configparser
 import contextvars
 import enum
 import functools
+import io
 import itertools
+import logging
 import os
 import queue
 import threading
@@ -15,7 +17,7 @@ import types
 
 import numpy as np
 import pytest
-from mindspore import nn
+from mindspore import nn, ops
 from mindspore.train import Callback
 
 from ckptkit.mindspore.inspect import ChangedValues, Root, roots_of_loops
@@ -56,6 +58,17 @@ class Once(type):
 class Mode(enum.Enum):
     WARM = 1
     HOT = 2
+
+
+class Every(logging.Filter):
+    def __init__(self, n=0):
+        self.n = n
+
+
+def filtered():
+    one = logging.Logger("one")
+    one.addFilter(Every())
+    return one
 
 
 def drawing():
@@ -149,6 +162,14 @@ HOLDERS = {
     "configuration": hold(lambda: configparser.ConfigParser({"a": "1"}), lengthen, "held._defaults"),
     "context": hold(lambda: contextvars.ContextVar("v", default=0), lambda held: held.set(held.get() + 1), "held"),
     "namespace": hold(lambda: types.SimpleNamespace(n=0), lambda held: setattr(held, "n", held.n + 1), "held.n"),
+    "text in memory": hold(io.StringIO, lambda held: held.write("a"), "held"),
+    "bytes in memory": hold(io.BytesIO, lambda held: held.write(b"a"), "held"),
+    "filter of a logger": hold(
+        filtered, lambda held: held.filters[0].__init__(held.filters[0].n + 1), "held.filters[0].n"
+    ),
+    "operator of MindSpore": hold(lambda: ops.InsertGradientOf(Meter()), lambda held: held.f(), "held.f.n"),
+    "new attribute": hold(Meter, lambda held: setattr(held, "late", 1), "held.late"),
+    "new attribute of a class": hold(type("A", (), {}), lambda held: setattr(type(held), "late", 1), "held.A.late"),
     "choice": hold(lambda: [Mode.WARM], lambda held: held.__setitem__(0, Mode.HOT), "held"),
 }
 
@@ -183,6 +204,45 @@ def test_global_variable_of_a_called_function_is_found():
 
     loop()
     assert {one.partition(": ")[2] for one in watch.told} == {"scale", "HOT._flag"}
+
+
+def bump(name):
+    globals()[name] = globals().get(name, 0) + 1
+
+
+def reads_the_environment():
+    return os.environ.get("CKPTKIT_TEST_RATE")
+
+
+def test_variable_with_a_computed_name_and_the_environment_are_found(monkeypatch):
+    monkeypatch.setitem(globals(), "calls", 0)
+    watch = Watch()
+
+    def loop():
+        for at in range(3):
+            if at:
+                monkeypatch.setenv("CKPTKIT_TEST_RATE", str(at))
+                monkeypatch.setitem(globals(), "late" if at == 1 else "calls", at)
+            bump("calls")
+            reads_the_environment()
+            watch.step()
+
+    loop()
+    found = {one.rpartition(": ")[2] for one in watch.told if one.startswith(("bump", "reads"))}
+    assert found == {"calls", "late", "os.environ"}
+
+
+def test_new_attribute_is_told_of_an_object_that_was_there_only():
+    watch = Watch()
+
+    def loop(held):
+        for at in range(3):
+            if at:
+                held["kept"] = types.SimpleNamespace(n=0, late=1)  # another object
+            watch.step()
+
+    loop({"kept": Meter()})
+    assert watch.told == ["held"]
 
 
 def test_what_the_loop_assigns_and_what_a_repeated_call_makes_is_left_out():

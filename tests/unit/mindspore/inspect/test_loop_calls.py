@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import collections
+import functools
+import itertools
 import random
 import secrets
 import sys
@@ -100,6 +103,90 @@ def through_map(cell, batches, rate, restore):
 
     restore()
     list(map(one, batches))
+
+
+def through_reduce(cell, batches, rate, restore):
+    def step(mean, batch):
+        return 0.9 * mean + float(cell(batch[0] * mean, batch[1]))
+
+    restore()
+    functools.reduce(step, batches, 1.0)
+
+
+def through_accumulate(cell, batches, rate, restore):
+    def step(history, batch):
+        history["n"] += 1
+        cell(batch[0] / history["n"], batch[1])
+        return history
+
+    restore()
+    for history in itertools.accumulate(batches, func=step, initial={"n": 0}):
+        print(history)
+
+
+def through_starmap(cell, batches, rate, restore):
+    n = [0]
+
+    def step(x, y):
+        n[0] += 1
+        return float(cell(x / n[0], y))
+
+    restore()
+    print(min(itertools.starmap(step, batches)))
+
+
+def by_a_handler_of_events(cell, batches, rate, restore):
+    handlers, seen = collections.defaultdict(list), 0
+
+    def emit(event, *arguments):
+        for one in handlers[event]:
+            one(*arguments)
+
+    def decay(holder):
+        nonlocal seen
+        seen += 1
+        holder["x"] = holder["x"] / seen
+
+    handlers["batch"].append(decay)
+    restore()
+    for x, y in batches:
+        holder = {"x": x}
+        emit("batch", holder)
+        cell(holder["x"], y)
+
+
+class Curriculum:
+    def __init__(self):
+        self.level = 1
+
+    def __iter__(self):
+        self.level += 1
+        yield from range(self.level)
+
+
+def by_an_iterator_of_a_range(cell, batches, rate, restore):
+    levels = Curriculum()
+    restore()
+    for x, y in batches:
+        for one in levels:
+            x = x * one  # noqa: PLW2901 - as people write it
+        cell(x, y)
+
+
+def summed_by_reduce(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        scale = functools.reduce(lambda a, b: a * b, x.shape, 1) + [*itertools.accumulate((1, 2))][-1]
+        cell(x / scale, y)
+
+
+def weighed_by_reduce_from_the_checkpoint(cell, batches, rate, restore):
+    def step(number, batch):
+        cell(batch[0] / (number + 1), batch[1])
+        return number + 1
+
+    point = restore()
+    functools.reduce(step, batches, point.batches_delivered)
 
 
 def through_a_comprehension(cell, batches, rate, restore):
@@ -250,6 +337,11 @@ def hook_changes_nothing_of_it(cell, batches, rate, restore):
         (script_left, "bad"),
         (through_map, "best"),
         (through_a_comprehension, "best"),
+        (through_reduce, "functools.reduce"),
+        (through_accumulate, "itertools.accumulate"),
+        (through_starmap, "n"),
+        (by_a_handler_of_events, "seen"),
+        (by_an_iterator_of_a_range, "levels (Curriculum)"),
         (by_a_thread, "latest"),
         (read_by_its_length, "replay (Replay)"),
         (read_by_its_index, "replay (Replay)"),
@@ -335,6 +427,8 @@ def average_that_is_shown(cell, batches, rate, restore):
         sorted_by_a_key,
         watched_by_a_thread,
         average_that_is_shown,
+        summed_by_reduce,
+        weighed_by_reduce_from_the_checkpoint,
         options_in_two_dicts,
     ],
     ids=lambda one: one.__name__,

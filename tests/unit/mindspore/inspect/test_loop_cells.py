@@ -125,9 +125,33 @@ def steps_after_the_save(job):
         job.scheduler.step()
 
 
+def switches(job, *, at, before=False):
+    """Two teachers, both in the checkpoint; which of them is used is not."""
+    small, big = nn.Dense(6, 6), nn.Dense(6, 6)
+    teacher = small
+    point = job.restore(small=small, big=big)
+    if not before:
+        teacher = small
+    for i, (x, y) in enumerate(job.batches, point.batches_delivered):
+        if i == at:
+            teacher = big
+        job.train(x, y + teacher(x))
+        job.manager.step(job.state)
+
+
+def bound_after_the_restore(job):
+    switches(job, at=4)
+
+
+def bound_before_the_restore(job):
+    switches(job, at=4, before=True)
+
+
 @pytest.mark.parametrize(
     ("loop", "message"),
     [
+        (bound_after_the_restore, "carries teacher from one batch to the next.* in an object of your own"),
+        (bound_before_the_restore, "carries teacher from one batch to the next.* in an object of your own"),
         (among_all_cells, "carries rate from one batch to the next"),
         (among_its_cells, "carries rate from one batch to the next"),
         (by_index, "carries rate from one batch to the next"),
@@ -155,8 +179,21 @@ def looks_at_cells(job):
         job.manager.step(job.state, {"rate": rates[0], "channels": job.network[2].num_features})
 
 
-def test_cells_that_are_only_read_are_not_named(root):
+def chosen_for_each_batch(job):
+    small, big = nn.Dense(6, 6), nn.Dense(6, 6)
+    point = job.restore(small=small, big=big, scheduler=job.scheduler)
+    first = small if point.batches_delivered < 4 else big
+    for i, (x, y) in enumerate(job.batches, point.batches_delivered):
+        teacher = small if i < 4 else big
+        if i == 4:
+            first = big
+        job.train(x, y + teacher(x) + first(x))
+        job.manager.step(job.state)
+
+
+@pytest.mark.parametrize("loop", [looks_at_cells, chosen_for_each_batch])
+def test_cells_that_are_read_or_chosen_by_the_position_are_not_named(root, loop):
     job = Job(root)
-    looks_at_cells(job)
+    loop(job)
     assert int(job.optimizer.state_step.asnumpy()) == 6
     job.manager.close()
