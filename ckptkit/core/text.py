@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -17,6 +18,11 @@ ENDS = {
     "overtaken": "taken over",
 }
 
+_SECTION = re.compile(r"^-{9,}\n- ([^:\n]+):.*\n-{9,}\n", re.MULTILINE)
+_PYTHON_STACK = "Python Call Stack"
+_BAD_FILE = re.compile(r"The corresponding data file is|Invalid image")
+_DATA_FILE = re.compile(r"The corresponding data file is: .+?(?=\. Error|$)")
+
 _MOST_LISTED = 3  # in a message, whose first line says what to do
 
 
@@ -27,6 +33,27 @@ def listed(problems: Sequence[str]) -> str:
         shown = problems[: _MOST_LISTED - 1]
         problems = [*shown, f"and {len(problems) - len(shown)} more; CKPTKIT_DEBUG=1 lists them"]
     return "".join(f"\n  {one}" for one in problems)
+
+
+def message_of(error: BaseException) -> str:
+    """Return what an error says, on its first line; of an error in a pipeline of MindSpore, what names the data.
+
+    The first line of such an error names nothing. Below it are sections, of which "Python Call Stack" and "Dataset
+    Pipeline Error Message" name the error and the file. `test_bad_file_is_named` fails if that changes.
+    """
+    parts = _SECTION.split(str(error))
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    stack = sections.get(_PYTHON_STACK, "").strip().splitlines()
+    if stack:
+        file = _DATA_FILE.search(stack[0])
+        return stack[-1] + (f" ({file.group()})" if file is not None else "")
+    return sections.get("Dataset Pipeline Error Message", str(error)).strip().removeprefix("[ERROR] ")
+
+
+def is_about_data(error: BaseException) -> bool:
+    """Return whether a pipeline of MindSpore could not process one of its samples."""
+    names = _SECTION.split(str(error))[1::2]
+    return _PYTHON_STACK in names or (bool(names) and _BAD_FILE.search(message_of(error)) is not None)
 
 
 def span(seconds: float | None) -> str:

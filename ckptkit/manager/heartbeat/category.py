@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator
 from typing import Literal
 
+from ckptkit.core.text import is_about_data
 from ckptkit.errors import (
     CheckpointNotFoundError,
     FormatVersionError,
@@ -16,7 +17,7 @@ from ckptkit.errors import (
     StorageError,
 )
 
-Category = Literal["overtaken", "disk-full", "out-of-memory", "storage", "refused", ""]
+Category = Literal["overtaken", "disk-full", "out-of-memory", "storage", "refused", "data", ""]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_MEMORY = ("std::bad_alloc", "Cannot allocate memory", "Allocate memory failed", "Memory not enough")
@@ -34,7 +35,9 @@ def category_of(error: BaseException) -> Category:
     if any(isinstance(one, StorageError | SaveFailedError) for one in chain):
         return "storage"
     refused = ResumeError | StateMismatchError | FormatVersionError | CheckpointNotFoundError
-    return "refused" if isinstance(error, refused) else ""
+    if isinstance(error, refused):
+        return "refused"
+    return "data" if is_about_data(error) else ""
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

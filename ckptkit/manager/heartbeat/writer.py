@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
+from ckptkit.core.text import message_of
 from ckptkit.format.events import PhaseName, plain_line
 from ckptkit.manager.heartbeat.category import category_of
 from ckptkit.manager.heartbeat.process_start import process_start
@@ -205,7 +206,7 @@ class HeartbeatWriter:
         if record is None or record.error:
             return
         record.failed_in = record.phase
-        record.put("message", plain_line(str(error)))
+        record.put("message", plain_line(message_of(error)))
         record.put("category", category_of(error))
         record.put("error", type(error).__name__)
 

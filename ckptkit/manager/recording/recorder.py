@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown
 from ckptkit.core.save_report import SaveReport
+from ckptkit.core.text import message_of
 from ckptkit.core.worker import Worker
 from ckptkit.errors import CkptKitError, ResumeError, StaleAttemptError
 from ckptkit.format.events import (
@@ -196,7 +197,7 @@ class Recorder:
                     checkpoint=str(checkpoint),
                     progress=progress,
                     error=plain_line(type(error).__name__, 128),
-                    message=plain_line(str(error)),
+                    message=plain_line(message_of(error)),
                 )
             )
 
@@ -230,7 +231,7 @@ class Recorder:
                 how=how if how is not None and error is None else self._how(error),
                 progress=self._progress,
                 error=plain_line(type(error).__name__, 128) if error is not None else None,
-                message=plain_line(str(error)) if error is not None else "",
+                message=plain_line(message_of(error)) if error is not None else "",
                 uptime_seconds=self._uptime(),
                 spent=HEARTBEAT.spent(),
             )

@@ -1,9 +1,10 @@
 """Decides after each life whether there is another one.
 
 Guarantees: a life that commits more than any before it is free. Two deaths in the same micro-step are code or data,
-since every life repeats the same bits. A death that comes from outside (a SIGKILL, a hang, a lack of memory) counts for
-that only if at least one of the two lives had trained before it: a machine that dies again in the same compilation
-proves nothing. Pure but for its own count; one thread.
+since every life repeats the same bits. An error about data is known by its message: pipelines read ahead, so that it
+comes up earlier or later. A death that comes from outside (a SIGKILL, a hang, a lack of memory) counts for that only if
+at least one of the two lives had trained before it: a machine that dies again in the same compilation proves nothing.
+Pure but for its own count; one thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ GIVEN_UP = 75  # EX_TEMPFAIL: it may succeed elsewhere, or later
 PREEMPTED = 143
 
 _OUTSIDE = ("killed", "hang", "out-of-memory")
-_OF_THE_PLACE = (*_OUTSIDE, "exception", "crash", "exit")
+_OF_THE_PLACE = (*_OUTSIDE, "exception", "data", "crash", "exit")
 _FINAL = ("overtaken", "refused")
 _THREE = 3
 _NO_PROGRAM = (126, 127)  # a shell's: cannot be executed, not found
@@ -62,7 +63,7 @@ class Budget:
         self._most = lives_without_progress
         self._in_a_row = 0
         self._best = -1
-        self._deaths: dict[tuple[bytes, int], list[_Death]] = {}
+        self._deaths: dict[tuple[bytes, int | str], list[_Death]] = {}
 
     def judge(self, life: Life, finding: Finding) -> Decision:
         """Return what follows ``life``."""
@@ -90,7 +91,8 @@ class Budget:
         if record is None or finding.cause not in _OF_THE_PLACE or not _is_at_a_batch(record):
             return None
         trained = record.last_phase is Phase.TRAINING and record.micro_step > record.restored_step
-        deaths = self._deaths.setdefault((record.root, record.micro_step), [])
+        place = record.text("message") if finding.cause == "data" else record.micro_step
+        deaths = self._deaths.setdefault((record.root, place), [])
         deaths.append(_Death(life.number, finding.cause not in _OUTSIDE or trained))
         if len(deaths) >= _THREE or (len(deaths) > 1 and any(one.proves for one in deaths)):
             return [one.number for one in deaths]
@@ -115,7 +117,8 @@ def _end_of(life: Life, finding: Finding) -> Decision | None:
 
 def _code_or_data(finding: Finding, lives: Sequence[int]) -> Finding:
     assert finding.record is not None  # noqa: S101 - only then is the place known
-    died = f"lives {', '.join(map(str, lives))} died {place_of(finding.record)}, from the same bits"
+    where = "of the same data, at last" if finding.cause == "data" else "from the same bits,"
+    died = f"lives {', '.join(map(str, lives))} died {where} {place_of(finding.record)}"
     return replace(finding, cause="code-or-data", what=f"{died}: {finding.what}", where="")
 
 
@@ -124,6 +127,7 @@ _MOVES = {
     "overtaken": "another process trains this run; do not start this one again",
     "refused": "a restart cannot help; the message says what to change",
     "code-or-data": "correct the code or the data there; a restart repeats the same bits",
+    "data": "look at the file or the function that the message names",
     "disk-full": "free some space (`df -h`), and start the same command again",
     "storage": "check whether the storage answers (`ckptkit ls ROOT`), and start the same command again",
     "out-of-memory": "give the job more memory, or use less (fewer data workers, smaller batches)",

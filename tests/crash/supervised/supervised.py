@@ -28,13 +28,14 @@ class Supervised:
         command: What it runs.
         options: Of ``ckptkit run``.
         folder: Where.
+        within: Programs that start it, such as one that enters a control group.
     """
 
-    def __init__(self, command: Sequence[str], *options: str, folder: Path) -> None:
+    def __init__(self, command: Sequence[str], *options: str, folder: Path, within: Sequence[str] = ()) -> None:
         self._mark = uuid.uuid4().hex
         self._before = {one.name for one in SHARED.iterdir()}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ckptkit", "run", *options, "--", *command],
+            [*within, sys.executable, "-m", "ckptkit", "run", *options, "--", *command],
             cwd=folder,
             env={**os.environ, **python_path(), MARK: self._mark},
             stdout=subprocess.PIPE,

@@ -76,6 +76,20 @@ def test_two_crashes_in_the_first_micro_step_are_the_batch():
     assert second.finding.cause == "code-or-data"
 
 
+def test_same_message_about_data_is_the_data_wherever_it_comes_up():
+    def died_of(step, number, message):
+        said = {"error": "RuntimeError", "category": "data", "message": message, "failed_in": Phase.TRAINING}
+        return life_of(record_of(Phase.TRAINING, micro_step=step, root="r", **said), number=number, returncode=1)
+
+    budget = Budget(9)
+    first = [judged(budget, died_of(*one)) for one in ((80, 1, "a.jpg is broken"), (80, 2, "b.jpg is broken"))]
+    assert [one.finding.cause for one in first] == ["data", "data"]
+    third = judged(budget, died_of(83, 3, "a.jpg is broken"))
+    assert (third.exit_code, third.finding.cause) == (CODE_OR_DATA, "code-or-data")
+    assert "lives 1, 3 died of the same data, at last before the end of micro-step 84 " in third.finding.why
+    assert "a.jpg is broken" in third.finding.why
+
+
 def test_another_run_is_another_place():
     budget = Budget(9)
     judged(budget, died(99, number=1))

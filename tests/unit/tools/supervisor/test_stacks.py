@@ -4,6 +4,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from support.heartbeats import record_of
 
 from ckptkit.tools.supervisor.requests import Requests
@@ -21,7 +22,11 @@ here()
 """
 
 
-def test_stacks_of_a_live_process_are_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "here"), [("", " in here"), (str(Path(sys.executable).parent), "here (<string>")], ids=["plain", "py-spy"]
+)
+def test_stacks_of_a_live_process_are_taken(tmp_path: Path, monkeypatch, path: str, here: str) -> None:
+    monkeypatch.setenv("PATH", path)
     with subprocess.Popen(
         [sys.executable, "-c", SLEEPER], cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.PIPE
     ) as process:
@@ -36,7 +41,7 @@ def test_stacks_of_a_live_process_are_taken(tmp_path: Path) -> None:
         process.stdin.close()
     (stack,) = found
     assert (stack.rank, stack.pid) == (0, process.pid)
-    assert any(line.endswith("in here") for line in stack.lines)
+    assert any(here in line for line in stack.lines)
 
 
 def test_process_without_a_handler_is_left_alone(tmp_path: Path) -> None:
