@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 from ckptkit.cli.durations import duration_of, has_unit
 from ckptkit.cli.errors import WrongUsageError
@@ -54,6 +55,21 @@ def open_root(
         WrongUsageError: If the root or an option is invalid.
         StorageError: As in `open_storage`.
     """
+    options = parse_options(given, flag=flag)
+    try:
+        return open_storage(root, for_a_person(root, options, writes=writes))
+    except TypeError as error:  # from an fsspec file system, or for an option that is in no table here
+        raise WrongUsageError(f"{flag}: {root} does not take these: {error}") from error
+    except ValueError as error:
+        raise WrongUsageError(str(error)) from error
+
+
+def parse_options(given: Iterable[str] | None, *, flag: str = "--option") -> dict[str, Any]:
+    """Return the options by name; the arguments are those of `open_root`.
+
+    Raises:
+        WrongUsageError: If one is invalid.
+    """
     options = {}
     for one in given or ():
         name, equals, value = one.partition("=")
@@ -63,12 +79,7 @@ def open_root(
             options[name] = _value(name, value)
         except (ValueError, OverflowError) as error:
             raise WrongUsageError(f"{flag} {name}: {error}") from error
-    try:
-        return open_storage(root, for_a_person(root, options, writes=writes))
-    except TypeError as error:  # from an fsspec file system, or for an option that is in no table here
-        raise WrongUsageError(f"{flag}: {root} does not take these: {error}") from error
-    except ValueError as error:
-        raise WrongUsageError(str(error)) from error
+    return options
 
 
 def _value(name: str, text: str) -> str | bool | int | float | timedelta:

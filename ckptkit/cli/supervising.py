@@ -13,7 +13,7 @@ def add_run(app: typer.Typer) -> None:
     """Add the command to ``app``."""
     epilog = examples(
         "ckptkit run -- python train.py",
-        "ckptkit run --hang-after 5m --limit evaluating=2h -- msrun --worker_num=8 train.py",
+        "ckptkit run --hang-after 5m --limit evaluating=2h -- msrun --worker_num=8 --join=True train.py",
     )
     app.command("run", no_args_is_help=True, epilog=epilog)(run)
 

@@ -7,21 +7,29 @@ Exit codes: 0 the command is done, 2 it was called wrongly, 65 its code or data 
 from __future__ import annotations
 
 import os
+import re
 import secrets
-import sys
+import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 from ckptkit.cli.durations import duration_of
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.storage_option import open_root, parse_options
 from ckptkit.cli.text import visible
+from ckptkit.errors import StorageError
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.scrubber import scrub
+from ckptkit.storage import Storage
+from ckptkit.tools.supervisor.launch import CannotStartError
 from ckptkit.tools.supervisor.options import Options
 from ckptkit.tools.supervisor.supervisor import Supervisor
+from ckptkit.tools.supervisor.terminal import Terminal, open_standard_descriptors
+
+_JOINS = re.compile(r"--join[ =](?i:true)\b")
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,7 @@ def run_command(command: Sequence[str], typed: RunOptions) -> int:
         WrongUsageError: If there is no command, it cannot be started, or an option is invalid.
         OSError: If no folder can be made for the heartbeats.
     """
-    if not command:
-        raise WrongUsageError("give the command that trains after two dashes: ckptkit run -- python train.py")
+    _check(command)
     options = Options(
         lives_without_progress=typed.lives_without_progress,
         hang_after=_duration("--hang-after", typed.hang_after),
@@ -61,26 +68,41 @@ def run_command(command: Sequence[str], typed: RunOptions) -> int:
         grace=_duration("--grace", typed.grace),
         longest_pause=_duration("--longest-pause", typed.longest_pause),
     )
+    parse_options(typed.storage)  # before the first life
+    open_standard_descriptors()
+    terminal = Terminal()
+
+    def open_events(root: str) -> Storage:
+        try:
+            return open_root(root, typed.storage, writes=True)
+        except WrongUsageError as error:
+            raise StorageError(str(error)) from error
+
     supervisor = Supervisor(
         command,
         options,
         environment=os.environ,
         token=secrets.token_hex(16),
-        open_root=lambda root: open_root(root, typed.storage, writes=True),
-        say=_say,
+        open_root=open_events,
+        say=lambda line: terminal.say(visible(scrub(line))),
+        pass_on=terminal.pass_on,
         monotonic=time.monotonic,
         clock=lambda: datetime.now(timezone.utc),
     )
     try:
         return supervisor.run()
-    except (FileNotFoundError, PermissionError) as error:
-        if error.filename != command[0]:
-            raise
-        raise WrongUsageError(f"{command[0]} cannot be started: {error.strerror}") from error
+    except CannotStartError as error:
+        raise WrongUsageError(str(error)) from error
 
 
-def _say(line: str) -> None:
-    print(f"[ckptkit run] {visible(scrub(line))}", file=sys.stderr, flush=True)
+def _check(command: Sequence[str]) -> None:
+    """Refuse commands of which each life but the first would be another one, or that end before what they start."""
+    if not command:
+        raise WrongUsageError("give the command that trains after two dashes: ckptkit run -- python train.py")
+    if Path(command[0]).name == "msrun" and not _JOINS.search(" ".join(command)):
+        raise WrongUsageError("msrun returns at once, and its workers go on unseen: give it --join=True")
+    if "-" in command[1:] and stat.S_ISFIFO(os.fstat(0).st_mode):
+        raise WrongUsageError("a script on stdin can be read once only: store it in a file, and give its name")
 
 
 def _limit(text: str) -> tuple[Phase, timedelta]:

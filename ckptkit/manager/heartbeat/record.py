@@ -80,7 +80,8 @@ class Record(ctypes.Structure):
         bank: Which of them counts.
         root: URL of the run root.
         checkpoint: The checkpoint that was restored; empty for a fresh start.
-        how: ``finished``, ``closed``, ``failed``, ``preempted`` or ``complete``, once the manager was closed.
+        how: ``finished``, ``closed``, ``failed``, ``preempted`` or ``complete``, once the manager was closed, and
+            ``exited`` if Python ended before that.
         failed_in: Number of the phase in which an error came.
         error: Class of the error with which the manager was closed.
         message: Its first line.

@@ -8,6 +8,7 @@ the program has enabled `faulthandler` itself. Training thread only, except `Hea
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import logging
@@ -241,9 +242,15 @@ class HeartbeatWriter:
             bank.entered_at, bank.entered_wall = record.opened_at, record.opened_wall
         self._record = record
         self._is_shown = True
+        atexit.register(self._exit)
         faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True)
         if not faulthandler.is_enabled():
             faulthandler.enable(file=self._stacks, all_threads=True)
+
+    def _exit(self) -> None:
+        """Show that Python got to its end, which a process that is killed does not."""
+        if self._record is not None and not self._record.how:
+            self._record.put("how", "exited")
 
     def _begin_life(self) -> None:
         """Begin the account of one attempt; the first one of a process has the time since the process's birth."""

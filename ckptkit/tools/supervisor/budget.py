@@ -62,7 +62,8 @@ class Budget:
     def __init__(self, lives_without_progress: int) -> None:
         self._most = lives_without_progress
         self._in_a_row = 0
-        self._best = -1
+        self._same: list[Finding] = []  # of the lives in a row that did not get to training
+        self._best: dict[bytes, int] = {}  # by root
         self._deaths: dict[tuple[bytes, int | str], list[_Death]] = {}
 
     def judge(self, life: Life, finding: Finding) -> Decision:
@@ -71,19 +72,33 @@ class Budget:
         if last is not None:
             return last
         progress = self._note_progress(life.records)
+        self._same = [*self._same, finding] if not life.records else []
         again = self._died_there_before(life, finding)
         if again is not None:
             return Decision(_code_or_data(finding, again), CODE_OR_DATA, _MOVES["code-or-data"])
         self._in_a_row = 0 if progress else self._in_a_row + 1
         if self._in_a_row >= self._most:
+            if self._is_same_before_training():
+                what = f"{len(self._same)} lives in a row ended before training with the same error: {finding.what}"
+                return Decision(replace(finding, cause="code-or-data", what=what), CODE_OR_DATA, _MOVES["exception"])
             why = f"{self._in_a_row} lives in a row committed nothing new"
             return Decision(finding, GIVEN_UP, f"{why}: {_MOVES.get(finding.cause, _LOOK)}", self._in_a_row)
         return Decision(finding, None, "restart", self._in_a_row)
 
     def _note_progress(self, records: Sequence[Record]) -> bool:
-        before = max([self._best, *(one.restored_step for one in records)])
-        self._best = max([before, *(one.committed_step for one in records)])
-        return self._best > before
+        """Note what was committed; return whether it is more than before, in any of the runs of the command."""
+        more = False
+        for root in {one.root for one in records}:
+            own = [one for one in records if one.root == root]
+            before = max([self._best.get(root, -1), *(one.restored_step for one in own)])
+            self._best[root] = max([before, *(one.committed_step for one in own)])
+            more = more or self._best[root] > before
+        return more
+
+    def _is_same_before_training(self) -> bool:
+        """Return whether the last lives all ended before training, and with the same exception."""
+        last = self._same[-self._most :]
+        return len(last) == self._most and {(one.cause, one.what) for one in last} == {("exception", last[0].what)}
 
     def _died_there_before(self, life: Life, finding: Finding) -> list[int] | None:
         """Return the numbers of the lives that died in the same micro-step as this one, if that proves something."""
@@ -124,6 +139,8 @@ def _code_or_data(finding: Finding, lives: Sequence[int]) -> Finding:
 
 _LOOK = "look at the last lines that it printed"
 _MOVES = {
+    "exception": "correct what it names; a restart fails again",
+    "outage": "check the network, and the storage that the message is about, and start the same command again",
     "overtaken": "another process trains this run; do not start this one again",
     "refused": "a restart cannot help; the message says what to change",
     "code-or-data": "correct the code or the data there; a restart repeats the same bits",

@@ -22,7 +22,10 @@ _NAMES_OF_CRASHES = {"Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Ab
 _NAMES_OF_CRASHES |= {"Floating-point exception": "SIGFPE", "Illegal instruction": "SIGILL"}
 _REPEATED = re.compile(r"rank \d+: ")
 _ERROR = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
-_NO_MEMORY = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
+_NO_MEMORY = ("std::bad_alloc", "Cannot allocate memory")
+_BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
+_LAST_LINES = 40
+_WRONG_SYNTAX = re.compile(r'^  File ".*", line \d+\n(?: .*\n)*((?:Syntax|Indentation|Tab)Error: .*)', re.MULTILINE)
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -56,15 +59,16 @@ def diagnose(life: Life) -> Finding:
     """Return why ``life`` ended."""
     if life.hang is not None:
         return _hang(life)
+    ranks = life.ranks
+    if ranks and all(one.how == b"preempted" for one in ranks):
+        return _preempted(life)
     if life.returncode == 0:
-        return Finding("finished", "the command ended with exit code 0", record=_first(life.records))
+        return _of_success(life)
     if life.asked is not None:
         return _asked(life, life.asked)
-    if life.returncode == _PREEMPTED or (life.records and all(one.how == b"preempted" for one in life.records)):
-        return Finding("preempted", "it was asked to end, and saved", record=_first(life.records))
-    if life.records:
-        return _of_ranks(life)
-    return _of_process(life, None)
+    if life.returncode == _PREEMPTED:
+        return _preempted(life)
+    return _of_ranks(life) if ranks else _of_process(life, None)
 
 
 def place_of(record: Record) -> str:
@@ -101,12 +105,31 @@ def _rank_of(life: Life, record: Record | None) -> int | None:
     return record.rank if record is not None and record.ranks > 1 and record.rank >= 0 else None
 
 
+def _preempted(life: Life) -> Finding:
+    who = signal.Signals(life.asked).name if life.asked is not None else "a signal"
+    saved = ", and it saved" if any(one.how == b"preempted" for one in life.ranks) else ""
+    return Finding("preempted", f"{who} asked it to end{saved}", record=_first(life.ranks))
+
+
 def _asked(life: Life, number: int) -> Finding:
+    if life.returncode == _PREEMPTED or any(one.how == b"preempted" for one in life.ranks):
+        return _preempted(life)
     name = signal.Signals(number).name
-    saved = life.returncode == _PREEMPTED or any(one.how == b"preempted" for one in life.records)
-    if saved:
-        return Finding("preempted", f"{name} asked it to end, and it did", record=_first(life.records))
-    return Finding("interrupted", f"{name} ended it", record=_first(life.records), signal=name)
+    return Finding("interrupted", f"{name} ended it", record=_first(life.ranks), signal=name)
+
+
+def _of_success(life: Life) -> Finding:
+    """Return the finding of a command that ended well; a rank below it, such as one in a pipe, may not have."""
+    ranks = life.ranks
+    is_own = [one.pid for one in ranks] == [life.pid]  # the exit code is the rank's
+    if not is_own and any(one.error or _is_cut_off(one) for one in ranks):
+        return _of_ranks(life)
+    return Finding("finished", "the command ended with exit code 0", record=_first(ranks))
+
+
+def _is_cut_off(record: Record) -> bool:
+    """Return whether a process ended in training without a word: Python did not get to its end."""
+    return not record.how and record.phase not in (Phase.STARTING, Phase.ENDED)
 
 
 def _hang(life: Life) -> Finding:
@@ -115,7 +138,7 @@ def _hang(life: Life) -> Finding:
     one, lasted = hang.culprit, f"for {hang.seconds:.0f} s"
     if one is None:
         what = f"no rank got on {lasted}, and all stand at the same place"
-        return Finding("hang", what, record=_first(life.records))
+        return Finding("hang", what, record=_first(life.ranks))
     rank, where = _rank_of(life, one), place_of(one)
     who = "it" if rank is None else f"rank {rank}"
     alone = "" if rank is None else ", and the others waited for it"
@@ -128,12 +151,13 @@ def _hang(life: Life) -> Finding:
 
 def _of_ranks(life: Life) -> Finding:
     order = {pid: at for at, pid in enumerate(life.deaths)}
-    records = sorted(life.records, key=lambda one: order.get(one.pid, len(order)))
-    silent = next((one for one in records if not one.error and one.how in (b"", b"closed")), None)
+    records = sorted(life.ranks, key=lambda one: order.get(one.pid, len(order)))
+    silent = next((one for one in records if not one.error and not one.how), None)
     said = next((one for one in records if one.error and not _REPEATED.match(one.text("message"))), None)
-    if said is None or (silent is not None and records.index(silent) < records.index(said)):
-        return _of_process(life, silent or records[0])
-    return _of_error(life, said)
+    if said is not None and (silent is None or records.index(said) < records.index(silent)):
+        return _of_error(life, said)
+    ended = next((one for one in records if one.how in (b"closed", b"exited")), records[0])
+    return _of_process(life, silent or ended)
 
 
 def _of_error(life: Life, record: Record) -> Finding:
@@ -147,12 +171,15 @@ def _of_process(life: Life, record: Record | None) -> Finding:
     rank = _rank_of(life, record)
     where = place_of(record) if record is not None else ""
     name = _crash_of(life, record) or (None if rank is not None else signal_of(life.returncode))
-    outside = _from_outside(life, rank, name)
+    error = _last_error(life.last_words) if rank is None else None
+    outside = _from_outside(life, rank, name, error or "")
     if outside is not None:
         return replace(outside, where=where, rank=rank, record=record)
-    error = _last_error(life.last_words) if rank is None else None
     if error is not None:
-        return Finding("disk-full" if _says(life, _FULL) else "exception", error, where, rank, record)
+        is_full = any(one in error for one in _FULL)
+        return Finding("disk-full" if is_full else "exception", error, where, rank, record)
+    if record is not None and life.returncode == 0:
+        return Finding("killed", "its process ended without a word: it was killed", where, rank, record)
     if rank is not None:
         return Finding("killed", f"rank {rank} ended without a word: it was killed", where, rank, record)
     if life.returncode == _USAGE and record is None:
@@ -160,11 +187,12 @@ def _of_process(life: Life, record: Record | None) -> Finding:
     return Finding("exit", f"the command ended with exit code {life.returncode}", where, rank, record)
 
 
-def _from_outside(life: Life, rank: int | None, name: str | None) -> Finding | None:
+def _from_outside(life: Life, rank: int | None, name: str | None, error: str) -> Finding | None:
     """Return the finding if a signal, or a lack of memory, ended it."""
     if life.oom_kills and (name == "SIGKILL" or rank is not None):
         return Finding("out-of-memory", "the kernel's OOM killer ended it", signal="SIGKILL")
-    if _says(life, _NO_MEMORY):
+    last_lines = "\n".join(life.last_words.splitlines()[-_LAST_LINES:])
+    if error.startswith("MemoryError") or any(one in error for one in _NO_MEMORY) or _BAD_ALLOC in last_lines:
         return Finding("out-of-memory", "it found no more memory", signal=name)
     if name is not None and name in _CRASHES:
         return Finding("crash", f"it crashed with {name}", signal=name)
@@ -180,15 +208,12 @@ def _crash_of(life: Life, record: Record | None) -> str | None:
     return None
 
 
-def _says(life: Life, words: Sequence[str]) -> bool:
-    return any(one in "\n".join(life.last_words.splitlines()[-40:]) for one in words)
-
-
 def _last_error(text: str) -> str | None:
     """Return the last line of the last traceback, which names an error."""
     _, found, rest = text.rpartition("Traceback (most recent call last):")
-    if not found:
-        return None
+    if not found:  # of a program that Python cannot read, only its name and the line are shown
+        wrong = _WRONG_SYNTAX.findall(text)
+        return wrong[-1][:300] if wrong else None
     for line in rest.splitlines():
         if line and not line[0].isspace() and _ERROR.fullmatch(line.strip()):
             return line.strip()[:300]

@@ -1,7 +1,7 @@
 """Starts the command of a life in a session of its own, and keeps the end of what it writes to stderr.
 
-Guarantees: what the command writes to stderr comes out here unchanged and at once; a stderr that nobody reads any more
-never stops the command. At most `_KEPT_BYTES` of it are held. The command gets this process's stdin and stdout. One
+Guarantees: what the command writes to stderr is passed on unchanged and at once. At most `_KEPT_BYTES` of it are held.
+The command gets this process's stdin and stdout; a stdin that is a file is read from its place at the first start. One
 thread, beside the one that passes stderr on.
 """
 
@@ -10,13 +10,17 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ckptkit.core.worker import Worker
+from ckptkit.tools.supervisor.processes import watch_end
 
 _CHUNK_BYTES = 1 << 16
 _KEPT_BYTES = 1 << 16
-_STDERR = 2
+
+
+class CannotStartError(Exception):
+    """The program cannot be started."""
 
 
 class Command:
@@ -25,12 +29,16 @@ class Command:
     Args:
         command: Program and arguments.
         environment: All variables.
+        pass_on: Gets what it writes to stderr.
 
     Raises:
-        FileNotFoundError, PermissionError, OSError: If the program cannot be started.
+        CannotStartError: If the program cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], pass_on: Callable[[bytes], None]
+    ) -> None:
+        self._show = pass_on
         self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
         self._ear, mouth = os.pipe2(os.O_CLOEXEC)
@@ -38,12 +46,12 @@ class Command:
             self._process = subprocess.Popen(  # noqa: S603 - the command is the user's own
                 command, env=environment, stderr=mouth, start_new_session=True
             )
-            self.end = os.pidfd_open(self._process.pid)
-        except BaseException:
+        except OSError as error:
             os.close(self._ear)
-            raise
+            raise CannotStartError(f"{command[0]} cannot be started: {error.strerror or error}") from error
         finally:
             os.close(mouth)
+        self.end = watch_end(self._process.pid)
         self._tee = Worker(self._pass_on, "ckptkit-stderr")
         self._tee.start()
 
@@ -52,6 +60,10 @@ class Command:
         """Its process."""
         return self._process.pid
 
+    def has_ended(self) -> bool:
+        """Return whether it has ended."""
+        return self._process.poll() is not None
+
     def returncode(self) -> int:
         """Wait for its end and return the exit code, as `subprocess` does."""
         return self._process.wait()
@@ -59,7 +71,8 @@ class Command:
     def close(self, seconds: float) -> str:
         """Return the end of its stderr, once no process holds it, or ``seconds`` are over; it must have ended."""
         self._tee.wait(seconds)
-        os.close(self.end)
+        if self.end is not None:
+            os.close(self.end)
         return b"".join(self._kept).decode(errors="replace")
 
     def _pass_on(self) -> None:
@@ -69,13 +82,6 @@ class Command:
                 self._kept_bytes += len(data)
                 while self._kept_bytes - len(self._kept[0]) >= _KEPT_BYTES:
                     self._kept_bytes -= len(self._kept.popleft())
-                self._write(data)
+                self._show(data)
         finally:
             os.close(self._ear)
-
-    def _write(self, data: bytes) -> None:
-        try:
-            while data:
-                data = data[os.write(_STDERR, data) :]
-        except OSError:
-            return  # closed, or nobody reads it

@@ -1,35 +1,46 @@
 """Runs one life of the command: from its start until none of its processes is left.
 
-Guarantees: when `LifeRunner.run` returns, or raises, no process of that life runs any more, but those that the kernel
-holds. A signal to this process reaches the ranks themselves, since launchers do not pass it on; where no rank is known,
-it reaches the whole process group. A second one ends the job at once. Main thread only.
+Guarantees: when `LifeRunner.run` returns, or raises, no process of that life runs any more, but those that cannot be
+killed. A signal to this process reaches the ranks themselves, since launchers do not pass it on; where no rank is
+known, it reaches the whole process group. A second one ends the job at once. A command that has ended well goes on
+while one of its ranks trains. Main thread only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ckptkit.manager.heartbeat.record import ENDING, VARIABLE, Record, read_record, read_records
+from ckptkit.manager.heartbeat.record import ENDING, VARIABLE, Phase, Record, read_record, read_records
 from ckptkit.tools.supervisor.cgroup import oom_kills
 from ckptkit.tools.supervisor.launch import Command
 from ckptkit.tools.supervisor.options import Options
-from ckptkit.tools.supervisor.processes import end_all, reap, send, status
-from ckptkit.tools.supervisor.requests import Requests
+from ckptkit.tools.supervisor.processes import (
+    catches,
+    descendants,
+    end_all,
+    group_of,
+    has_ended,
+    named,
+    reap,
+    send,
+    status,
+    watch_end,
+)
+from ckptkit.tools.supervisor.requests import END_SIGNALS, Requests
 from ckptkit.tools.supervisor.stacks import Stack, crash_of, take_stacks
 from ckptkit.tools.supervisor.watch import Hang, Watch
 
+_STDIN = 0
 _LOOK = timedelta(seconds=0.5)
 _LAUNCHER = timedelta(seconds=5)  # for the launcher to end the ranks when one has died
 _AT_ONCE = timedelta(seconds=5)  # from a second signal to SIGKILL, and for the last words on stderr
-_GOOD_ENDS = (b"finished", b"closed", b"complete", b"preempted")
-_SIGNALS_OF_THE_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SAME = timedelta(seconds=0.5)  # launchers forward what the whole process group has received
+_GOOD_ENDS = (b"finished", b"closed", b"complete", b"preempted", b"exited")
 
 
 @dataclass
@@ -38,18 +49,20 @@ class Life:
 
     Attributes:
         number: From 1.
+        pid: The process of the command.
         began_at: When the command was started.
         began: The same by the monotonic clock.
         ended: When no process was left, by the monotonic clock.
         returncode: As `subprocess` has it.
         records: The last state of each rank, by rank.
-        deaths: Processes of ranks in the order in which they ended, as far as seen.
+        deaths: Processes of ranks in the order in which they ended, as far as seen, each with the time of that.
         asked: The first signal by which its end was requested, if it was.
         hang: Why it was ended here.
         stacks: Taken from a hang or a crash.
         oom_kills: How many processes of the control group the kernel killed meanwhile.
         last_words: The end of stderr.
         left: Processes that could not be killed.
+        outlived: Processes that still ran when the command had ended well.
     """
 
     number: int
@@ -58,13 +71,24 @@ class Life:
     ended: float = 0.0
     returncode: int = 0
     records: Sequence[Record] = ()
-    deaths: list[int] = field(default_factory=list)
+    deaths: dict[int, float] = field(default_factory=dict)
     asked: int | None = None
     hang: Hang | None = None
     stacks: list[Stack] = field(default_factory=list)
     oom_kills: int = 0
     last_words: str = ""
     left: Sequence[int] = ()
+    outlived: int = 0
+    pid: int = 0
+
+    @property
+    def ranks(self) -> Sequence[Record]:
+        """The ranks of the training that began last; a command may run several, one after the other."""
+        known = [one for one in self.records if one.attempt >= 0]
+        last = max(known, key=lambda one: one.opened_at, default=None)
+        if last is None:
+            return self.records
+        return [one for one in self.records if one.attempt < 0 or (one.root, one.attempt) == (last.root, last.attempt)]
 
     @property
     def seconds(self) -> float:
@@ -82,6 +106,7 @@ class LifeRunner:
         environment: The variables of the command, without those set here.
         monotonic: Gives seconds; the clock that the ranks use.
         clock: Gives the time of day.
+        pass_on: Gets what the command writes to stderr.
         on_look: Called with the records at every look.
     """
 
@@ -94,8 +119,12 @@ class LifeRunner:
         *,
         monotonic: Callable[[], float],
         clock: Callable[[], datetime],
+        pass_on: Callable[[bytes], None],
         on_look: Callable[[Sequence[Record]], None] = lambda records: None,
     ) -> None:
+        self._pass_on = pass_on
+        self._spared = descendants(os.getpid())  # were here before the first life
+        self._stdin_at = _position_of_stdin()
         self._command = command
         self._options = options
         self._requests = requests
@@ -108,19 +137,30 @@ class LifeRunner:
         """Run the command in a life that shows itself in ``folder``, which is new and empty.
 
         Raises:
-            OSError: If the program cannot be started.
+            CannotStartError: If the program cannot be started.
         """
         killed_before = oom_kills()
         life = Life(number, self._clock(), self._monotonic())
-        command = Command(self._command, {**self._environment, VARIABLE: str(folder)})
+        if self._stdin_at is not None:  # an earlier life has read it
+            os.lseek(_STDIN, self._stdin_at, os.SEEK_SET)
+        command = Command(self._command, {**self._environment, VARIABLE: str(folder)}, self._pass_on)
+        life.pid = command.pid
+        follower = _Follower(
+            life, command, folder, self._options, self._requests, monotonic=self._monotonic, on_look=self._on_look
+        )
         try:
-            follower = _Follower(
-                life, command, folder, self._options, self._requests, monotonic=self._monotonic, on_look=self._on_look
-            )
             follower.follow()
+            if command.has_ended() and command.returncode() == 0 and life.asked is None:
+                life.outlived = len(descendants(os.getpid(), self._spared))
         finally:
-            grace = timedelta(0) if life.hang or life.asked is not None else self._options.grace
-            life.left = end_all(grace, monotonic=self._monotonic, wait=self._requests.wait, keep=command.pid)
+            life.left = end_all(
+                follower.grace(),
+                monotonic=self._monotonic,
+                wait=self._wait_in_grace,
+                keep=command.pid,
+                spared=self._spared,
+                told=follower.told,
+            )
             life.returncode = command.returncode()
             reap()
             life.ended = self._monotonic()
@@ -132,6 +172,19 @@ class LifeRunner:
             if not life.hang and (lines := crash_of(one.pid, folder)):
                 life.stacks.append(Stack(one.rank if one.rank >= 0 else None, one.pid, lines))
         return life
+
+    def _wait_in_grace(self, timeout: timedelta) -> bool:
+        """Wait; return whether a signal has come, which ends the grace."""
+        self._requests.wait(timeout)
+        return any(number in END_SIGNALS for number in self._requests.take())
+
+
+def _position_of_stdin() -> int | None:
+    """Return the place in stdin at which lives begin to read; None if it has none, as a pipe or a terminal."""
+    try:
+        return os.lseek(_STDIN, 0, os.SEEK_CUR)
+    except OSError:
+        return None
 
 
 class _Follower:
@@ -155,34 +208,54 @@ class _Follower:
         self._requests = requests
         self._monotonic = monotonic
         self._on_look = on_look
-        self._watch = Watch(options, lambda pid: (status(pid) or (None,))[0])
-        self._ranks: dict[int, int] = {}  # process to descriptor of its end
+        self._watch = Watch(options, lambda pid: (status(self._seen_as.get(pid, pid)) or (None,))[0])
+        self._ranks: dict[int, int | None] = {}  # process, as it calls itself, to the descriptor of its end
+        self._seen_as: dict[int, int] = {}  # its number here
         self._kill_at: float | None = None
+        self._asked_at = 0.0
         self._lost_at: float | None = None
+        self.told: set[int] = set()  # processes that were asked to end
+
+    def grace(self) -> timedelta:
+        """Return how long what is left may take to end."""
+        if self._kill_at is None:
+            return self._options.grace
+        return timedelta(seconds=max(0.0, self._kill_at - self._monotonic()))
 
     def follow(self) -> None:
         try:
-            while not self._has_ended(self._command.end):
+            while not self._is_over():
                 self._look()  # first: a signal goes to the ranks that there are now
                 self._heed()
                 self._end_others()
                 reap(self._command.pid)
-                self._requests.wait(_LOOK, [self._command.end, *self._ranks.values()])
+                end = None if self._command.has_ended() else self._command.end
+                self._requests.wait(_LOOK, [one for one in (end, *self._ranks.values()) if one is not None])
                 self._note_deaths()
                 if self._kill_at is not None and self._monotonic() >= self._kill_at:
                     return  # the caller kills what is left
         finally:
             for descriptor in self._ranks.values():
-                os.close(descriptor)
+                if descriptor is not None:
+                    os.close(descriptor)
+
+    def _is_over(self) -> bool:
+        """Return whether the command has ended, and so have, if it ended well, the ranks that still train."""
+        if not self._command.has_ended():
+            return False
+        self._look()
+        records = [read_record(self._folder / f"{pid}{ENDING}") for pid in self._ranks]
+        return self._command.returncode() != 0 or all(one is None or one.phase is Phase.ENDED for one in records)
 
     def _look(self) -> None:
         records = read_records(self._folder)
         for one in records:
             if one.pid not in self._ranks and one.pid not in self._life.deaths:
                 try:
-                    self._ranks[one.pid] = os.pidfd_open(one.pid)
+                    self._seen_as[one.pid] = seen_as = named(one.pid) or one.pid
+                    self._ranks[one.pid] = watch_end(seen_as)
                 except ProcessLookupError:
-                    self._life.deaths.append(one.pid)
+                    self._life.deaths[one.pid] = self._monotonic()
         self._on_look(records)
         if self._kill_at is None and self._lost_at is None and records:
             hang = self._watch.look(records, self._monotonic())
@@ -192,41 +265,56 @@ class _Follower:
     def _end_hang(self, hang: Hang, records: Sequence[Record]) -> None:
         self._life.hang = hang
         wait = self._requests.wait
-        self._life.stacks = take_stacks(records, self._folder, monotonic=self._monotonic, wait=wait)
+        self._life.stacks = take_stacks(
+            records, self._folder, seen_as=self._seen_as, monotonic=self._monotonic, wait=wait
+        )
         self._ask_to_end(signal.SIGTERM, self._options.grace)
 
     def _heed(self) -> None:
         for number in self._requests.take():
-            again = self._life.asked is not None
-            if number == signal.SIGUSR1:
-                self._pass_on(number)
-            elif again:
-                self._pass_on(number)
-                self._kill_at = self._monotonic() + _AT_ONCE.total_seconds()
-            if number in _SIGNALS_OF_THE_END and not again:
-                self._life.asked = number
-                # A terminal that is closed is no reason to lose what can still be saved.
-                self._ask_to_end(signal.SIGTERM if number == signal.SIGHUP else number, self._options.grace)
+            if number in END_SIGNALS or not self._pass_on(number, caught_only=True):
+                # A rank that does not know SIGUSR1 would die of it. A terminal that is closed, or a time limit, is no
+                # reason to lose what can still be saved.
+                self._ask(number, number if number == signal.SIGINT else signal.SIGTERM)
+
+    def _ask(self, number: int, instead: int) -> None:
+        """Ask the job to end; a second time, kill it soon."""
+        now = self._monotonic()
+        if self._life.asked is None:
+            self._life.asked, self._asked_at = number, now
+            self._ask_to_end(instead, self._options.grace)
+        elif now - self._asked_at > _SAME.total_seconds():
+            self._pass_on(instead)
+            self._kill_at = now + _AT_ONCE.total_seconds()
 
     def _ask_to_end(self, number: int, grace: timedelta) -> None:
         self._kill_at = self._monotonic() + grace.total_seconds()
         self._pass_on(number)
 
-    def _pass_on(self, number: int) -> None:
-        """Send a signal to the ranks: not to their data workers, without which they could not end a batch."""
-        if self._ranks:
-            send(self._ranks, number)
-            send(self._ranks, signal.SIGCONT)
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._command.pid, number)
-            os.killpg(self._command.pid, signal.SIGCONT)
+    def _pass_on(self, number: int, *, caught_only: bool = False) -> bool:
+        """Send a signal to the ranks: not to their data workers, without which they could not end a batch.
+
+        Args:
+            number: The signal.
+            caught_only: Whether only to those that have a handler for it.
+
+        Returns:
+            Whether anybody got it.
+        """
+        ranks = [self._seen_as[pid] for pid in self._ranks] or group_of(self._command.pid)
+        heard = [one for one in ranks if not caught_only or catches(one, number)]
+        send(heard, number)
+        send(heard, signal.SIGCONT)
+        self.told.update([] if caught_only else heard)
+        return bool(heard)
 
     def _note_deaths(self) -> None:
         for pid, descriptor in list(self._ranks.items()):
-            if self._has_ended(descriptor):
-                self._life.deaths.append(pid)
-                os.close(self._ranks.pop(pid))
+            if has_ended(self._seen_as[pid], descriptor):
+                self._life.deaths[pid] = self._monotonic()
+                self._ranks.pop(pid)
+                if descriptor is not None:
+                    os.close(descriptor)
                 record = read_record(self._folder / f"{pid}{ENDING}")
                 if record is not None and record.ranks > 1 and record.how not in _GOOD_ENDS:
                     self._lost_at = self._monotonic() if self._lost_at is None else self._lost_at
@@ -237,7 +325,3 @@ class _Follower:
             return
         if self._monotonic() - self._lost_at > _LAUNCHER.total_seconds():
             self._ask_to_end(signal.SIGTERM, self._options.grace)
-
-    @staticmethod
-    def _has_ended(descriptor: int) -> bool:
-        return bool(select.select([descriptor], [], [], 0)[0])

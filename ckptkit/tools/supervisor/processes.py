@@ -1,8 +1,8 @@
 """Finds and ends the processes below this one, those included that have left their group, session or parent.
 
 Guarantees: after `become_reaper`, a process whose parent ends becomes a child of this one, so that `descendants` has
-every process that was started below; `end_all` returns when there is none left but those that cannot be killed yet,
-because the kernel holds them. Linux only. One thread.
+every process that was started below; `end_all` returns when there is none left but those that cannot be killed: the
+kernel holds them, or they are another user's. Linux only. One thread.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK = timedelta(seconds=0.05)
 _LAST = timedelta(seconds=10)  # for SIGKILL to work
+_ENDED = "ZX"
 
 
 def become_reaper() -> None:
@@ -31,8 +33,8 @@ def become_reaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the processes below ``pid`` that have not ended, parents first."""
+def descendants(pid: int, besides: Collection[int] = ()) -> list[int]:
+    """Return the processes below ``pid`` that have not ended, parents first; none of ``besides`` or below those."""
     children: dict[int, list[int]] = {}
     states = {}
     for folder in Path("/proc").iterdir():
@@ -42,10 +44,10 @@ def descendants(pid: int) -> list[int]:
     below: list[int] = []
     ahead = [pid]
     while ahead:
-        nearest = sorted(children.get(ahead.pop(0), []))
+        nearest = sorted(one for one in children.get(ahead.pop(0), []) if one not in besides)
         ahead += nearest
         below += nearest
-    return [one for one in below if states[one] not in "ZX"]
+    return [one for one in below if states[one] not in _ENDED]
 
 
 def status(pid: int) -> tuple[str, int] | None:
@@ -60,18 +62,65 @@ def status(pid: int) -> tuple[str, int] | None:
 
 def catches(pid: int, number: int) -> bool:
     """Return whether a process has a handler of its own for a signal."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    caught = next(iter(_fields_of(pid, "SigCgt")), "0")
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def send(pids: Iterable[int], number: int) -> None:
-    """Send a signal to processes; one that has ended is none."""
-    for pid in pids:
+def group_of(pid: int) -> list[int]:
+    """Return the processes below this one that are in the process group of ``pid``."""
+    found = []
+    for one in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
+            found += [one] if os.getpgid(one) == pid else []
+    return found
+
+
+def named(pid: int) -> int | None:
+    """Return the process below this one that calls itself ``pid``; None if there is none.
+
+    In a PID namespace of its own, a process has another number than here (``NSpid`` in ``proc_pid_status(5)``).
+    """
+    inside = {_fields_of(one, "NSpid")[-1:]: one for one in reversed(descendants(os.getpid()))}
+    return inside.get((str(pid),))
+
+
+def _fields_of(pid: int, name: str) -> tuple[str, ...]:
+    """Return the words of a line in the status of a process; nothing if there is no such line or process."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    return next((tuple(line.split()[1:]) for line in lines if line.startswith(f"{name}:")), ())
+
+
+def watch_end(pid: int) -> int | None:
+    """Return a descriptor that can be read when the process ends; None where the kernel or a filter refuses one.
+
+    Raises:
+        ProcessLookupError: If there is no such process.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError as error:  # before Linux 5.3, or by a filter of system calls in a container
+        if status(pid) is None:
+            raise ProcessLookupError(f"process {pid} has ended") from error
+        return None
+
+
+def has_ended(pid: int, descriptor: int | None) -> bool:
+    """Return whether a process has ended, by what `watch_end` returned for it."""
+    if descriptor is not None:
+        return bool(select.select([descriptor], [], [], 0)[0])
+    found = status(pid)
+    return found is None or found[0] in _ENDED
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Send a signal to processes; one that has ended, or is another user's, gets none."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
@@ -85,26 +134,35 @@ def reap(besides: int | None = None) -> None:
 
 
 def end_all(
-    grace: timedelta, *, monotonic: Callable[[], float], wait: Callable[[timedelta], None], keep: int | None = None
+    grace: timedelta,
+    *,
+    monotonic: Callable[[], float],
+    wait: Callable[[timedelta], bool],
+    keep: int | None = None,
+    spared: Collection[int] = (),
+    told: Collection[int] = (),
 ) -> list[int]:
     """End every process below this one: SIGTERM, and after ``grace`` SIGKILL; return those that are left.
 
     Args:
         grace: Time to end by themselves; no SIGTERM where there is none.
         monotonic: Gives seconds.
-        wait: Waits; may return early.
+        wait: Waits; returns whether the grace is to end now.
         keep: A child whose exit code is somebody else's to take.
+        spared: Processes that are left alone, with those below them.
+        told: Processes that were asked to end already: a second SIGTERM would end their saves.
     """
     if grace > timedelta(0):
-        left = descendants(os.getpid())
-        send(left, signal.SIGTERM)
+        left = descendants(os.getpid(), spared)
+        send([one for one in left if one not in told], signal.SIGTERM)
         send(left, signal.SIGCONT)
         until = monotonic() + grace.total_seconds()
-        while monotonic() < until and descendants(os.getpid()):
-            wait(_LOOK)
+        while monotonic() < until and descendants(os.getpid(), spared):
+            if wait(_LOOK):
+                break
             reap(keep)
     until = monotonic() + _LAST.total_seconds()
-    while (left := descendants(os.getpid())) and monotonic() < until:
+    while (left := descendants(os.getpid(), spared)) and monotonic() < until:
         send(left, signal.SIGKILL)
         wait(_LOOK)
         reap(keep)

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from types import FrameType
 
-HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)  # these ask for the end
+HEARD = (*END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Requests:

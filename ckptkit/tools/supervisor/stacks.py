@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -41,13 +41,19 @@ class Stack:
 
 
 def take_stacks(
-    records: Sequence[Record], folder: Path, *, monotonic: Callable[[], float], wait: Callable[[timedelta], None]
+    records: Sequence[Record],
+    folder: Path,
+    *,
+    seen_as: Mapping[int, int],
+    monotonic: Callable[[], float],
+    wait: Callable[[timedelta], None],
 ) -> list[Stack]:
     """Return the stacks of each rank and of its data workers.
 
     Args:
         records: The ranks.
         folder: Where they write.
+        seen_as: The number here of each, by what it calls itself.
         monotonic: Gives seconds.
         wait: Waits.
     """
@@ -55,7 +61,8 @@ def take_stacks(
     for record in records:
         rank = record.rank if record.rank >= 0 else None
         file = folder / f"{record.pid}{STACKS_ENDING}"
-        for pid in [record.pid, *descendants(record.pid)[:_MOST_WORKERS]]:
+        own = seen_as.get(record.pid)
+        for pid in [own, *descendants(own)[:_MOST_WORKERS]] if own is not None else []:
             lines = _lines_of(pid, file, monotonic, wait)
             if lines:
                 found.append(Stack(rank, pid, lines))

@@ -7,28 +7,26 @@ Main thread only.
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from tenacity import RetryCallState, wait_exponential
 
+from ckptkit.core.text import many
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.heartbeat.record import Record
 from ckptkit.storage import Storage
 from ckptkit.tools.supervisor.budget import Budget, Decision
 from ckptkit.tools.supervisor.diagnosis import diagnose
+from ckptkit.tools.supervisor.heartbeat_folder import heartbeat_folder
 from ckptkit.tools.supervisor.life import Life, LifeRunner
 from ckptkit.tools.supervisor.life_log import LifeLog
 from ckptkit.tools.supervisor.options import Options
 from ckptkit.tools.supervisor.processes import become_reaper
-from ckptkit.tools.supervisor.requests import Requests
-
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
+from ckptkit.tools.supervisor.requests import END_SIGNALS, Requests
 
 
 class Supervisor:
@@ -41,6 +39,7 @@ class Supervisor:
         token: 32 random hexadecimal digits.
         open_root: Opens the root of a run, to store events there.
         say: Shows a line to the user.
+        pass_on: Gets what the command writes to stderr.
         monotonic: Gives seconds; the clock that the ranks use.
         clock: Gives the time of day.
         on_look: Called twice a second with the records of the ranks.
@@ -56,6 +55,7 @@ class Supervisor:
         token: str,
         open_root: Callable[[str], Storage],
         say: Callable[[str], None],
+        pass_on: Callable[[bytes], None],
         monotonic: Callable[[], float],
         clock: Callable[[], datetime],
         on_look: Callable[[Sequence[Record]], None] = lambda records: None,
@@ -65,6 +65,7 @@ class Supervisor:
         self._options = options
         self._environment = environment
         self._say = say
+        self._pass_on = pass_on
         self._monotonic = monotonic
         self._clock = clock
         self._on_look = on_look
@@ -77,16 +78,15 @@ class Supervisor:
         """Run the command to its end and return the exit code.
 
         Raises:
-            OSError: If the program cannot be started, or no folder can be made.
+            CannotStartError: If the program cannot be started.
+            OSError: If no folder can be made.
         """
         become_reaper()
         requests = Requests()
-        below = _IN_MEMORY if _IN_MEMORY.is_dir() else None
-        folder = Path(tempfile.mkdtemp(prefix=f"ckptkit-run-{os.getpid()}-", dir=below))
         try:
-            return self._run(requests, folder)
+            with heartbeat_folder() as folder:
+                return self._run(requests, folder)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
             requests.close()
 
     def _run(self, requests: Requests, folder: Path) -> int:
@@ -97,6 +97,7 @@ class Supervisor:
             self._environment,
             monotonic=self._monotonic,
             clock=self._clock,
+            pass_on=self._pass_on,
             on_look=self._on_look,
         )
         number, down = 0, 0.0
@@ -123,7 +124,7 @@ class Supervisor:
         self._say(f"the next life begins {f'in {pause.total_seconds():g} s' if pause else 'now'}")
         until = self._monotonic() + pause.total_seconds()
         while True:
-            asked = requests.take()
+            asked = [one for one in requests.take() if one in (*END_SIGNALS, signal.SIGUSR1)]
             if asked:
                 return asked[0]
             left = until - self._monotonic()
@@ -136,7 +137,13 @@ class Supervisor:
         lasted = timedelta(seconds=round(life.seconds))
         self._say(f"life {life.number} ended after {lasted}: {finding.cause}: {finding.why}")
         if life.left:
-            self._say(f"these processes could not be killed: {', '.join(map(str, life.left))}; the kernel holds them")
+            who = ", ".join(map(str, life.left))
+            self._say(f"these processes could not be killed: {who}; the kernel holds them, or they are another user's")
+        if life.outlived and not life.records:
+            self._say(
+                f"the command ended while {many(life.outlived, 'process', 'processes')} of it still ran, which were "
+                "ended too: what it starts has to end before it (msrun: --join=True)"
+            )
         self._is_known = self._is_known or bool(life.records)
         if decision.exit_code is None and not self._is_known:
             self._say(

@@ -1,18 +1,21 @@
 """Tells a job that hangs from one that compiles, evaluates, replays or waits for a storage.
 
-Guarantees: a job hangs only if no process of it has shown a sign within the limit of its phase, two looks in a row. A
-process that waits for words of other ranks does not count, and neither does one that has ended. One thread.
+Guarantees: a job hangs only if no process of it has shown a sign within the limit of its phase, two looks in a row. The
+time in which this process was suspended too does not count. A process that waits for words of other ranks does not
+count, and neither does one that has ended. One thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from ckptkit.manager.heartbeat.record import Phase, Record
 from ckptkit.tools.supervisor.options import Options
 
 _TIMES_SLOWEST = 20
+_SUSPENDED = timedelta(seconds=10)  # between two looks, of which there are two a second
 _STOPPED = "Tt"
 
 
@@ -45,16 +48,21 @@ class Watch:
         self._options = options
         self._state = state
         self._suspected_at: float | None = None
+        self._looked_at: float | None = None
+        self._since = float("-inf")
 
     def look(self, records: Sequence[Record], now: float) -> Hang | None:
         """Return the hang, if the job was found so at the look before, too."""
+        if self._looked_at is not None and now - self._looked_at > _SUSPENDED.total_seconds():
+            self._since = now  # this process did not run either: the whole job was suspended
+        self._looked_at = now
         states = {one.pid: self._state(one.pid) for one in records if self._is_late(one, now)}
         alive = [one for one in records if states.get(one.pid, "R") is not None]
         late = [one for one in alive if self._is_overdue(one, now, states.get(one.pid))]
         if not late or any(one not in late and not one.is_meeting for one in alive):
             self._suspected_at = None
             return None
-        sign = max(one.last_sign_at for one in alive)
+        sign = max(self._sign_of(one) for one in alive)
         if self._suspected_at != sign:
             self._suspected_at = sign
             return None
@@ -63,7 +71,11 @@ class Watch:
     def _is_late(self, record: Record, now: float) -> bool:
         """Return whether it is worth a look at the process itself."""
         least = min(self._options.hang_after, self._options.limit(record.phase))
-        return now - record.last_sign_at > least.total_seconds()
+        return now - self._sign_of(record) > least.total_seconds()
+
+    def _sign_of(self, record: Record) -> float:
+        """Return when the process got on last, or could again."""
+        return max(record.last_sign_at, self._since)
 
     def _is_overdue(self, record: Record, now: float, state: str | None) -> bool:
         limit = self._options.limit(record.phase).total_seconds()
@@ -71,7 +83,7 @@ class Watch:
             limit = max(limit, _TIMES_SLOWEST * record.slowest)
         if state is not None and state in _STOPPED:  # no compilation takes that long
             limit = min(limit, self._options.hang_after.total_seconds())
-        return now - record.last_sign_at > limit
+        return now - self._sign_of(record) > limit
 
 
 def _hang(alive: Sequence[Record], late: Sequence[Record], states: dict[int, str | None], seconds: float) -> Hang:

@@ -197,6 +197,9 @@ def test_manager_shows_its_commits(tmp_path, monkeypatch):
     assert record.text("root").endswith("root")
 
 
+RULE = "-" * 66
+
+
 def _caused(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
     return error
@@ -214,6 +217,14 @@ def _caused(error: Exception, cause: Exception) -> Exception:
         (StorageError("y"), "storage"),
         (StaleAttemptError("z"), "overtaken"),
         (ResumeError("other K"), "refused"),
+        (TimeoutError(110, "no answer"), "outage"),
+        (ConnectionResetError("gone"), "outage"),
+        (OSError(116, "stale"), "outage"),
+        (FileNotFoundError(2, "no such file"), ""),
+        (_caused(ValueError("x"), TimeoutError("y")), "outage"),
+        (RuntimeError(f"x\n{RULE}\n- Python Call Stack: \n{RULE}\nTraceback:\nValueError: y"), "data"),
+        (RuntimeError(f"x\n{RULE}\n- Python Call Stack: \n{RULE}\nTraceback:\nTimeoutError: y"), "outage"),
+        (RuntimeError(f"x\n{RULE}\n- Python Call Stack: \n{RULE}\nOSError: [Errno 5] Input/output error"), "outage"),
     ],
 )
 def test_error_has_its_category(error, category):

@@ -76,6 +76,36 @@ def test_two_crashes_in_the_first_micro_step_are_the_batch():
     assert second.finding.cause == "code-or-data"
 
 
+def test_runs_of_one_command_make_progress_by_themselves():
+    budget = Budget(2)
+    first = record_of(Phase.ENDED, root="a", micro_step=1000, restored_step=1000, committed_step=-1)
+    for number, committed in enumerate((10, 20, 30), 1):
+        fields = {"root": "b", "micro_step": committed + 5, "restored_step": committed - 10, "opened_at": 9.0}
+        second = record_of(committed_step=committed, attempt=1, **fields)
+        assert judged(budget, life_of(first, second, number=number, returncode=-9)).in_a_row == 0
+
+
+def test_same_error_before_any_training_is_no_matter_of_the_machine():
+    text = "Traceback (most recent call last):\n{}\n"
+    budget = Budget(3)
+    codes = [
+        judged(budget, life_of(number=number, returncode=1, last_words=text.format(error))).exit_code
+        for number, error in enumerate(["KeyError: 1", "KeyError: 2", "KeyError: 2"], 1)
+    ]
+    assert codes == [None, None, GIVEN_UP]
+    budget = Budget(3)
+    lives = [life_of(number=one, returncode=1, last_words=text.format("KeyError: 1")) for one in (1, 2, 3)]
+    last = [judged(budget, life) for life in lives][-1]
+    assert (last.exit_code, last.finding.cause) == (CODE_OR_DATA, "code-or-data")
+
+
+def test_outage_is_never_the_batch():
+    budget = Budget(9)
+    said = {"error": "TimeoutError", "category": "outage", "message": "no answer", "failed_in": Phase.TRAINING}
+    lives = [life_of(record_of(micro_step=80, **said), number=one, returncode=1) for one in (1, 2, 3, 4)]
+    assert [judged(budget, life).finding.cause for life in lives] == ["outage"] * 4
+
+
 def test_same_message_about_data_is_the_data_wherever_it_comes_up():
     def died_of(step, number, message):
         said = {"error": "RuntimeError", "category": "data", "message": message, "failed_in": Phase.TRAINING}

@@ -11,6 +11,9 @@ from ckptkit.tools.supervisor.watch import Hang
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{}\n'
 
 
+BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc"
+
+
 def error(kind: str = "ValueError", message: str = "bad", **fields):
     return record_of(error=kind, message=message, failed_in=Phase.TRAINING, how="failed", **fields)
 
@@ -36,7 +39,25 @@ def error(kind: str = "ValueError", message: str = "bad", **fields):
         (life_of(record_of(), returncode=-9), "killed"),
         (life_of(record_of(), returncode=137), "killed"),
         (life_of(record_of(), returncode=-9, oom_kills=1), "out-of-memory"),
-        (life_of(record_of(), returncode=-6, last_words="what():  std::bad_alloc"), "out-of-memory"),
+        (life_of(record_of(), returncode=-6, last_words=BAD_ALLOC), "out-of-memory"),
+        (life_of(returncode=1, last_words="worker 3: caught MemoryError, retrying"), "exit"),
+        (
+            life_of(returncode=1, last_words=f"No space left on device\n{TRACEBACK.format('ValueError: x')}"),
+            "exception",
+        ),
+        (
+            life_of(returncode=1, last_words='  File "a.py", line 1\n    x = = 3\n        ^\nSyntaxError: no'),
+            "exception",
+        ),
+        (life_of(record_of(how="preempted"), returncode=0), "preempted"),
+        (life_of(record_of(how="finished"), returncode=0, asked=signal.SIGTERM), "finished"),
+        (life_of(record_of(), returncode=0, pid=100), "finished"),
+        (life_of(record_of(), returncode=0, pid=1), "killed"),
+        (life_of(record_of(how="exited"), returncode=0, pid=1), "finished"),
+        (life_of(record_of(Phase.ENDED), returncode=0, pid=1), "finished"),
+        (life_of(error(), returncode=0, pid=1), "exception"),
+        (life_of(error(), returncode=0, pid=100), "finished"),
+        (life_of(record_of(how="closed"), returncode=3, pid=1), "exit"),
         (life_of(record_of(), returncode=-11), "crash"),
         (life_of(record_of(), returncode=139), "crash"),
         (life_of(error(category="disk-full"), returncode=1), "disk-full"),
@@ -56,8 +77,15 @@ def rank(number: int, **fields):
 
 def test_silent_rank_that_died_first_is_named():
     other = rank(0, error="RuntimeError", message="connection reset", failed_in=Phase.TRAINING, how="failed")
-    found = diagnose(life_of(other, rank(1), returncode=1, deaths=[101, 100]))
+    found = diagnose(life_of(other, rank(1), returncode=1, deaths={101: 0.0, 100: 1.0}))
     assert (found.cause, found.rank) == ("killed", 1)
+
+
+def test_training_that_ended_before_the_last_one_is_left_out():
+    first = record_of(Phase.ENDED, pid=1, root="a", attempt=1, opened_at=1.0, micro_step=1000, how="finished")
+    last = record_of(pid=2, root="b", attempt=1, opened_at=50.0, micro_step=7, error="E", failed_in=Phase.TRAINING)
+    found = diagnose(life_of(first, last, returncode=1, deaths={1: 49.0, 2: 90.0}))
+    assert (found.cause, found.where) == ("exception", "before the end of micro-step 8 (batch 7 of the run)")
 
 
 def test_rank_whose_error_others_repeat_is_named():
@@ -65,12 +93,12 @@ def test_rank_whose_error_others_repeat_is_named():
         rank(0, error="ResumeError", message="rank 1: bad label", how="failed"),
         rank(1, error="ValueError", message="bad label", how="failed", failed_in=Phase.TRAINING),
     )
-    found = diagnose(life_of(*ranks, returncode=1, deaths=[100, 101]))
+    found = diagnose(life_of(*ranks, returncode=1, deaths={100: 0.0, 101: 1.0}))
     assert (found.cause, found.rank, found.what) == ("exception", 1, "ValueError: bad label")
 
 
 def test_crash_of_a_rank_is_known_by_its_stacks():
-    life = life_of(rank(0, how="failed", error="E", message="x"), rank(1), returncode=1, deaths=[101, 100])
+    life = life_of(rank(0, how="failed", error="E", message="x"), rank(1), returncode=1, deaths={101: 0.0, 100: 1.0})
     life.stacks = [Stack(1, 101, ["Fatal Python error: Segmentation fault", "", "Thread 0x1"])]
     assert (diagnose(life).cause, diagnose(life).signal) == ("crash", "SIGSEGV")
 

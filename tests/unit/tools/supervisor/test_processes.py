@@ -1,13 +1,25 @@
+import errno
 import os
 import signal
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from ckptkit.tools.supervisor.cgroup import oom_kills
-from ckptkit.tools.supervisor.processes import catches, descendants, status
+from ckptkit.tools.supervisor.processes import (
+    catches,
+    descendants,
+    end_all,
+    has_ended,
+    named,
+    send,
+    status,
+    watch_end,
+)
 
 TREE = """
 import subprocess, sys
@@ -41,6 +53,67 @@ def test_handler_of_a_process_is_seen():
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert not catches(os.getpid(), signal.SIGUSR2)
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["descriptor", "refused"])
+def test_end_of_a_process_is_seen(monkeypatch, is_refused):
+    def refuse(pid):
+        raise OSError(errno.ENOSYS, "not here")
+
+    if is_refused:
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        descriptor = watch_end(process.pid)
+        assert (descriptor is None) == is_refused
+        assert not has_ended(process.pid, descriptor)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert has_ended(process.pid, descriptor)
+    with pytest.raises(ProcessLookupError):
+        watch_end(process.pid)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def test_processes_that_were_there_before_are_spared():
+    sleep = [sys.executable, "-c", "import signal; signal.pause()"]
+    with subprocess.Popen(sleep) as spared, subprocess.Popen(sleep) as ended:
+        assert named(ended.pid) == ended.pid
+        others = [one for one in descendants(os.getpid()) if one != ended.pid]
+        waits = []
+
+        def wait(timeout):
+            waits.append(ended.poll())
+            return False
+
+        assert end_all(timedelta(0), monotonic=time.monotonic, wait=wait, spared=others, keep=ended.pid) == []
+        assert waits
+        assert ended.wait() == -signal.SIGKILL
+        assert spared.poll() is None
+        spared.kill()
+
+
+def test_grace_ends_when_it_is_told_to():
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        others = [one for one in descendants(os.getpid()) if one != process.pid]
+
+        def wait(timeout):
+            process.poll()
+            return True
+
+        end_all(timedelta(hours=1), monotonic=time.monotonic, wait=wait, spared=others, keep=process.pid)
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_process_of_another_user_gets_no_signal_and_raises_nothing(monkeypatch):
+    def refuse(pid, number):
+        raise PermissionError(errno.EPERM, "not yours")
+
+    monkeypatch.setattr(os, "kill", refuse)
+    send([1], signal.SIGTERM)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,13 @@ def test_stacks_of_a_live_process_are_taken(tmp_path: Path, monkeypatch, path: s
         process.stdout.readline()
         requests = Requests()
         try:
-            found = take_stacks([record_of(pid=process.pid)], tmp_path, monotonic=time.monotonic, wait=requests.wait)
+            found = take_stacks(
+                [record_of(pid=process.pid)],
+                tmp_path,
+                seen_as={process.pid: process.pid},
+                monotonic=time.monotonic,
+                wait=requests.wait,
+            )
         finally:
             requests.close()
         assert process.stdin is not None
@@ -50,7 +56,12 @@ def test_process_without_a_handler_is_left_alone(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         record = record_of(pid=process.pid)
-        assert take_stacks([record], tmp_path, monotonic=time.monotonic, wait=lambda _: None) == []
+        assert (
+            take_stacks(
+                [record], tmp_path, seen_as={process.pid: process.pid}, monotonic=time.monotonic, wait=lambda _: None
+            )
+            == []
+        )
         assert process.poll() is None
         assert process.stdin is not None
         process.stdin.close()
@@ -67,4 +78,13 @@ def test_missing_process_has_no_stacks(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     wait = lambda _: timedelta(0)  # noqa: E731
-    assert take_stacks([record_of(pid=process.pid)], tmp_path, monotonic=time.monotonic, wait=wait) == []
+    assert (
+        take_stacks(
+            [record_of(pid=process.pid)],
+            tmp_path,
+            seen_as={process.pid: process.pid},
+            monotonic=time.monotonic,
+            wait=wait,
+        )
+        == []
+    )

@@ -28,6 +28,16 @@ def test_training_without_a_step_hangs_after_the_limit():
     assert hang.seconds == pytest.approx(11.5)
 
 
+def test_time_in_which_the_supervisor_did_not_run_is_no_hang():
+    one, record = watch(), record_of(stepped_at=50.0, slowest=0.1)
+    one.look([record], 51.0)
+    assert found(one, [record], 300.0) is None
+    assert found(one, [record], 309.0) is None
+    hang = found(one, [record], 311.0)
+    assert hang is not None
+    assert hang.seconds == pytest.approx(11.5)
+
+
 def test_one_look_is_not_enough():
     assert watch().look([record_of(stepped_at=0.0)], 100.0) is None
 

@@ -1,0 +1,244 @@
+"""Commands and terminals as they are in the field: pipes, wrappers, closed streams, signals, names of processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crash.supervised import supervised
+from crash.supervised.job import TOTAL
+from crash.supervised.supervised import JOB, Supervised, lives_of, python_path
+
+SHELL = "/bin/sh"
+PYTHON = shlex.quote(sys.executable)
+ENDLESS = """
+import ckptkit as ck, sys
+from ckptkit.testing.state import NumpyRun
+run = NumpyRun()
+with ck.CheckpointManager("root", preemption=ck.Preemption(then=sys.argv[1])) as manager:
+    manager.restore(run)
+    for _ in run.train_until(10**9):
+        manager.step(run)
+        if run.batches == 10:
+            print("trains", flush=True)
+        if manager.preempted:
+            break
+"""
+SLOW_TO_END = """
+import signal, sys, threading
+asked = threading.Event()
+def end(*_):
+    threading.Timer(2, asked.set).start()
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+while not asked.wait(0.1):
+    pass
+open("saved", "w").close()
+sys.exit(143)
+"""
+
+
+def planned(folder: Path, *plan: tuple[str, int]) -> str:
+    (folder / "plan.json").write_text(json.dumps(plan))
+    return f"{PYTHON} {shlex.quote(str(JOB))} root plan.json"
+
+
+def causes(folder: Path) -> list[str]:
+    return [one.cause for one in lives_of(folder / "root")]
+
+
+def run_with(folder: Path, command: list[str], **streams) -> int:
+    environment = {**os.environ, **python_path()}
+    whole = [sys.executable, "-m", "ckptkit", "run", "--", *command]
+    done = subprocess.run(whole, cwd=folder, env=environment, timeout=120, check=False, **streams)
+    return done.returncode
+
+
+@pytest.mark.parametrize("stderr", ["full", "closed", "unread"])
+def test_stderr_that_cannot_be_written_stops_nothing(tmp_path: Path, stderr: str) -> None:
+    command = shlex.split(planned(tmp_path, ("killed", 25)))
+    if stderr == "closed":
+        whole = shlex.join([sys.executable, "-m", "ckptkit", "run", "--", *command])
+        environment = {**os.environ, **python_path()}
+        code = subprocess.run([SHELL, "-c", f"{whole} 2>&-"], cwd=tmp_path, env=environment, check=False).returncode
+    elif stderr == "full":
+        with open("/dev/full", "wb") as full:
+            code = run_with(tmp_path, command, stderr=full)
+    else:
+        ear, mouth = os.pipe()
+        os.close(ear)
+        code = run_with(tmp_path, command, stderr=mouth)
+        os.close(mouth)
+    assert code == 0
+    assert causes(tmp_path) == ["killed", "finished"]
+
+
+@pytest.mark.parametrize("kind", ["killed", "exception"])
+def test_death_that_a_pipe_hides_is_seen(tmp_path: Path, kind: str) -> None:
+    job = Supervised(["sh", "-c", f"{planned(tmp_path, (kind, 25))} | cat"], folder=tmp_path)
+    assert job.end() == 0, job.stderr
+    assert causes(tmp_path) == [kind, "finished"]
+    assert lives_of(tmp_path / "root")[-1].last_step == TOTAL
+
+
+@pytest.mark.extended
+def test_rank_that_is_left_behind_is_waited_for(tmp_path: Path) -> None:
+    job = Supervised(["sh", "-c", f"{planned(tmp_path)} & while [ ! -e root ]; do :; done"], folder=tmp_path)
+    assert job.end() == 0, job.stderr
+    assert [one.last_step for one in lives_of(tmp_path / "root")] == [TOTAL]
+
+
+def started(folder: Path, command: list[str], *options: str) -> Supervised:
+    """A job that has written its first line."""
+    job = Supervised(command, *options, folder=folder)
+    assert job.process.stdout is not None
+    assert job.process.stdout.readline()
+    return job
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "exec {python} endless.py return",
+        pytest.param("{python} endless.py exit; echo exporting", marks=pytest.mark.extended),
+    ],
+    ids=["returns", "goes-on"],
+)
+def test_preemption_is_none_the_less_one_if_the_command_ends_well(tmp_path: Path, command: str) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    job = started(tmp_path, ["sh", "-c", command.format(python=PYTHON)])
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    assert causes(tmp_path) == ["preempted"]
+
+
+def test_script_below_a_shell_has_the_grace(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_TO_END)
+    job = started(tmp_path, ["bash", "-c", f"{PYTHON} slow.py; true"])
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("pause", [0.1, 1.0])
+def test_second_signal_at_once_is_the_same_one(tmp_path: Path, pause: float) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_TO_END.replace("Timer(2", "Timer(8"))
+    job = started(tmp_path, [sys.executable, "slow.py"])
+    job.process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        job.process.wait(pause)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    assert (tmp_path / "saved").exists() == (pause < 0.5)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGQUIT, pytest.param(signal.SIGUSR1, marks=pytest.mark.extended)], ids=lambda one: one.name
+)
+def test_signal_that_nobody_below_knows_ends_the_job(tmp_path: Path, number: signal.Signals) -> None:
+    job = started(tmp_path, ["sh", "-c", "echo ready; exec sleep 600"])
+    job.process.send_signal(number)
+    assert job.end() == 128 + number, job.stderr
+    assert f"interrupted: {number.name} ended it" in job.stderr
+    assert job.left() == []
+
+
+def test_script_in_a_file_on_stdin_is_read_again_by_each_life(tmp_path: Path) -> None:
+    planned(tmp_path, ("killed", 25))
+    with JOB.open("rb") as script:
+        code = run_with(tmp_path, [sys.executable, "-", "root", "plan.json"], stdin=script)
+    assert code == 0
+    assert [one.last_step for one in lives_of(tmp_path / "root")] == [24, TOTAL]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ([sys.executable, "-", "root"], "can be read once only"),
+        (["msrun", "--worker_num=2", "train.py"], "give it --join=True"),
+        (["./no-program"], "./no-program cannot be started: Exec format error"),
+    ],
+    ids=["pipe", "msrun", "no-program"],
+)
+def test_command_that_cannot_be_right_is_refused(tmp_path: Path, command: list[str], says: str) -> None:
+    (tmp_path / "no-program").write_text("true")
+    (tmp_path / "no-program").chmod(0o755)
+    environment = {**os.environ, **python_path()}
+    whole = [sys.executable, "-m", "ckptkit", "run", "--", *command]
+    done = subprocess.run(whole, cwd=tmp_path, env=environment, input=b"", capture_output=True, check=False)
+    assert (done.returncode, says in done.stderr.decode()) == (2, True), done.stderr
+
+
+def test_wrong_option_is_refused_before_the_first_life(tmp_path: Path) -> None:
+    job = Supervised(["touch", "began"], "--option", "endpoint", folder=tmp_path)
+    assert job.end() == 2
+    assert not (tmp_path / "began").exists()
+
+
+def test_process_that_was_there_before_is_left_alone(tmp_path: Path) -> None:
+    run = shlex.join([sys.executable, "-m", "ckptkit", "run", "--", "true"])
+    script = f"sleep 600 >/dev/null 2>&1 & echo $!; exec {run} >/dev/null 2>&1"
+    environment = {**os.environ, **python_path()}
+    done = subprocess.run([SHELL, "-c", script], env=environment, cwd=tmp_path, stdout=subprocess.PIPE, check=True)
+    os.kill(int(done.stdout), signal.SIGKILL)  # raises if there is none
+
+
+@pytest.mark.extended
+def test_two_runs_in_one_command_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "none.json").write_text("[]")
+    plan = planned(tmp_path, *(("exception", at) for at in (35, 65, 95, 125)))
+    first = f"{PYTHON} {shlex.quote(str(JOB))} first none.json"
+    job = Supervised(["sh", "-c", f"{first} && {plan}"], "--lives-without-progress", "2", folder=tmp_path)
+    assert job.end() == 0, job.stderr
+    assert causes(tmp_path) == ["exception"] * 4 + ["finished"]
+    assert "before the end of micro-step 35 " in job.stderr
+
+
+@pytest.mark.extended
+def test_kernel_without_descriptors_of_processes_will_do(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import errno, os\ndef pidfd_open(pid, flags=0):\n    raise OSError(errno.ENOSYS, 'not here')\n"
+        "os.pidfd_open = pidfd_open\n"
+    )
+    path = {**python_path(), "PYTHONPATH": f"{tmp_path}{os.pathsep}{python_path()['PYTHONPATH']}"}
+    monkeypatch.setattr(supervised, "python_path", lambda: path)
+    command = shlex.split(planned(tmp_path, ("killed", 25), ("hang", 55), ("exception", 85)))
+    job = Supervised(command, "--hang-after", "1s", folder=tmp_path)
+    assert job.end() == 0, job.stderr
+    assert causes(tmp_path) == ["killed", "hang", "exception", "finished"]
+    assert job.left() == []
+
+
+@pytest.fixture
+def own_numbers() -> list[str]:
+    """A program that starts another one in a PID namespace of its own."""
+    unshare = [shutil.which("unshare") or "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may make no PID namespace")
+    return unshare
+
+
+@pytest.mark.extended
+def test_job_with_process_numbers_of_its_own_gets_its_signals(tmp_path: Path, own_numbers: list[str]) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    job = started(tmp_path, [*own_numbers, sys.executable, "endless.py", "exit"])
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    assert causes(tmp_path) == ["preempted"]
+
+
+@pytest.mark.extended
+def test_hang_of_a_job_with_process_numbers_of_its_own_is_ended(tmp_path: Path, own_numbers: list[str]) -> None:
+    command = shlex.split(planned(tmp_path, ("asleep", 25)))
+    job = Supervised([*own_numbers, *command], "--hang-after", "1s", "--grace", "3s", folder=tmp_path)
+    assert job.end() == 0, job.stderr
+    assert causes(tmp_path) == ["hang", "finished"]
