@@ -9,6 +9,7 @@ Pure but for its own count; one thread.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -123,7 +124,8 @@ def _end_of(life: Life, finding: Finding) -> Decision | None:
     if finding.cause == "finished":
         return Decision(finding, DONE, "done")
     if finding.cause in ("preempted", "interrupted"):
-        code = 128 + life.asked if finding.cause == "interrupted" and life.asked is not None else PREEMPTED
+        is_typed = finding.cause == "interrupted" and life.asked in (signal.SIGINT, signal.SIGQUIT)
+        code = 128 + life.asked if is_typed and life.asked is not None else PREEMPTED
         return Decision(finding, code, "the same command continues the run")
     if finding.cause == "usage" or (not life.records and life.returncode in _NO_PROGRAM):
         return Decision(finding, WRONG_USAGE, "correct the command")

@@ -39,13 +39,13 @@ def test_descriptor_ends_a_wait(requests):
 
 
 def test_handlers_come_back_and_ignored_signals_stay_so():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before, term = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
     try:
         one = Requests()
         os.kill(os.getpid(), signal.SIGHUP)
         assert one.take() == []
         one.close()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is term
     finally:
         signal.signal(signal.SIGHUP, before)
