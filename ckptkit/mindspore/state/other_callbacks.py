@@ -78,7 +78,7 @@ class OtherCallbacks:
             if kind is not None:
                 nth = sum(name.partition("#")[0] == kind.__name__ for name in self._adapted) + 1
                 self._adapted[kind.__name__ if nth == 1 else f"{kind.__name__}#{nth}"] = callback
-            kept = [] if any(callback is one for one in given) else _kept(callback, stored)
+            kept = [] if any(callback is one for one in given) else _kept(callback, stored, given)
             if not any(callback is one for one in given) and not is_idle(callback):
                 kept += _late(callback)
             if not any(callback is one for one in given):
@@ -127,7 +127,7 @@ def _adapted_kind(callback: Callback) -> type[Callback] | None:
     return next((kind for kind in _FIELDS if isinstance(callback, kind)), None)
 
 
-def _kept(callback: Callback, stored: Callable[[nn.Cell], bool]) -> list[str]:
+def _kept(callback: Callback, stored: Callable[[nn.Cell], bool], given: Sequence[object]) -> list[str]:
     """Return the names of what may be state and is not stored; of MindSpore's own callbacks only `History` has any."""
     if type(callback).__module__.partition(".")[0] == "mindspore":
         return [*vars(callback)] if isinstance(callback, History) else []
@@ -139,6 +139,7 @@ def _kept(callback: Callback, stored: Callable[[nn.Cell], bool]) -> list[str]:
         name
         for name, value in own.items()
         if not (isinstance(value, nn.Cell) and stored(value))
+        and not any(value is one for one in given)
         and not (assigned is not None and name not in assigned and isinstance(value, _CONFIGURATION))
     ]
 

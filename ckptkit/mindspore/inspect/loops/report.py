@@ -33,6 +33,10 @@ _OWN_OBJECT = (
     "Begin it from what restore() returns, or keep it in an object of your own that is given by name: its state_dict() "
     "gives all of it as plain values, and its load_state_dict() puts it back"
 )
+_STORE_TOO = (
+    "Store it too: in its state_dict() and load_state_dict(), or as a further name in ckptkit.attributes(), whichever "
+    "it is given with"
+)
 _WAYS_OUT = {
     CACHE: "Compute it before the training begins, or keep it in a Parameter, or in an object that is given by name",
     PASSED_ON: "Begin it with what restore() returns, or keep it in an object that is given by name",
@@ -83,6 +87,7 @@ def reported(
     yield from (_constant(path, who) for path in _told_to_graphs(flow, objects))
     carried: dict[tuple[str, str], list[str]] = {}
     unfit: set[tuple[str, str]] = set()  # of these, `ckptkit.attributes` would not store everything
+    in_part: set[tuple[str, str]] = set()  # of these, checkpoints have other attributes
     for place in flow.steering:
         if place in told:
             continue
@@ -94,12 +99,11 @@ def reported(
         else:
             name = _last_word(holder[0]) if place.name == ITEMS and not holder[1] else place.name
             carried.setdefault(holder, []).append(name)
-            if (
-                not _fits(objects.at(place))
-                or objects.is_rebound(place)
-                or is_library_class(type(objects.owner(place)))
-            ):
+            owner = objects.owner(place)
+            if not _fits(objects.at(place)) or objects.is_rebound(place) or is_library_class(type(owner)):
                 unfit.add(holder)
+            if objects.is_named(owner):
+                in_part.add(holder)
     for (path, kind), names in carried.items():
         is_unfit = (path, kind) in unfit
         if names == [DRAWN]:
@@ -109,6 +113,7 @@ def reported(
         plain = _elsewhere if per_step else _in_loop
         way_out = _by_name(path, kind, names) if kind else _WAYS_OUT.get(names[0]) or plain(names)
         way_out = _OWN_OBJECT if is_unfit and "ckptkit.attributes" in way_out else way_out
+        way_out = _STORE_TOO if (path, kind) in in_part else way_out
         yield _unseen(f"{path} ({kind})" if kind else path, why, way_out)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from test_loops import Training
 
+import ckptkit as ck
 from ckptkit.mindspore.state.holders import fits
 
 
@@ -60,6 +61,36 @@ def test_attributes_are_advised_where_they_can_be_stored(kind, where):
     (found,) = Training().found(variable if where == "variable" else attribute)
     assert ("ckptkit.attributes" in found.fix) == fits(VALUES[kind])
     assert fits(VALUES[kind]) or "an object of your own" in found.fix
+
+
+class Controller:
+    def __init__(self):
+        self.gain, self.sum = 1.0, 0.0
+
+    def step(self, loss):
+        self.sum += loss
+        self.gain = 1.0 - 0.01 * self.sum
+
+    def state_dict(self):
+        return {"gain": self.gain}
+
+    def load_state_dict(self, state):
+        self.gain = state["gain"]
+
+
+@pytest.mark.parametrize("by", ["state_dict", "attributes"])
+def test_object_that_is_stored_in_part_is_not_to_be_given_once_more(by):
+    controller = Controller()
+    given = controller if by == "state_dict" else ck.attributes(controller, "gain")
+
+    def loop(cell, batches, rate, restore):
+        restore()
+        for x, y in batches:
+            controller.step(float(cell(x * controller.gain, y)))
+
+    (found,) = Training(controller=given).found(loop)
+    assert "carries sum from" in found.why
+    assert found.fix.startswith("Store it too")
 
 
 def test_object_of_an_installed_library_is_not_advised_in_part():

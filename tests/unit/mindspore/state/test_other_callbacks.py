@@ -318,6 +318,16 @@ def test_configuration_that_no_method_assigns_is_not_named(kind, names, shown):
     assert names is None or f"not in the checkpoints: {names}. " in shown()
 
 
+def test_object_of_a_callback_that_is_given_by_itself_is_not_named(shown):
+    noise, callback = np.random.default_rng(1), Keeps()
+    callback.noise = noise
+    OtherCallbacks().bind([callback], [], none_stored)
+    assert "noise" in shown()
+    before = len(shown())
+    OtherCallbacks().bind([callback], [noise], none_stored)
+    assert "noise" not in shown()[before:]
+
+
 def test_only_the_callback_that_is_given_is_stored(shown):
     given = Keeps()
     OtherCallbacks().bind([given], [given], none_stored)
