@@ -17,12 +17,12 @@ from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
 from ckptkit.manager.results import SaveResults
 from ckptkit.run.goodput.history import NO_HISTORY, History
-from ckptkit.run.goodput.interval import Choice, SaveTimes, choose_interval
+from ckptkit.run.goodput.interval import Choice, SaveTimes, choose_interval, frequency
 
 _log = logging.getLogger("ckptkit")
 
 _SAVES = 8  # of which the mean stall is taken
-_NEWS = 1.5  # by which factor an interval has to change to be told
+_NEWS = 1.5  # by which factor the number of cycles has to change to be told
 
 
 class AutoInterval:
@@ -59,7 +59,7 @@ class AutoInterval:
         self._stalls: deque[float] = deque([0.0], maxlen=_SAVES)  # at the begins of the last saves
         self._began_at = monotonic()
         self._measured_from: tuple[int, float] | None = None  # cycles, and seconds
-        self._told: Choice | None = None
+        self._told: int | None = None  # cycles
         self.cycles = 1 if history.interval is None else history.interval.cycles
         self.record: Callable[[Interval], None] = _nowhere
 
@@ -128,18 +128,14 @@ class AutoInterval:
         return SaveTimes(stall, max(durations).total_seconds())
 
     def _tell(self, choice: Choice, interval: int, cycle_seconds: float) -> None:
-        told = self._told
-        if (
-            told is not None
-            and told.bound == choice.bound
-            and told.seconds < _NEWS * choice.seconds < _NEWS**2 * told.seconds
-        ):
+        if self._told is not None and self._told < _NEWS * interval < _NEWS**2 * self._told:
             return
-        self._told = choice
+        self._told = interval
         _log.info(
-            "saves come every %s (%s), because of %s: each keeps training waiting for %s and takes %s; %s in %s",
-            *(many(interval, "cycle"), span(choice.seconds), _REASONS[choice.bound], span(choice.times.stall_seconds)),
-            *(span(choice.times.took_seconds), many(choice.failures.count, "failure"), span(choice.failures.seconds)),
+            "saves come %s, because of %s: each keeps training waiting for %s and takes %s; %s in %s",
+            frequency(interval, cycle_seconds, choice.seconds),
+            *(_REASONS[choice.bound], span(choice.times.stall_seconds), span(choice.times.took_seconds)),
+            *(many(choice.failures.count, "failure"), span(choice.failures.seconds)),
         )
         self.record(
             Interval(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ckptkit.core.text import many, span
 from ckptkit.format.events import Bound
 
 SHORTEST_MEAN = 10.0  # seconds between failures; the prior: each octave from here
@@ -97,6 +98,11 @@ def choose_interval(times: SaveTimes, failures: Failures, overhead: float) -> Ch
     if best < room:
         best, bound = room, "storage"
     return Choice(best, bound, failures, times)
+
+
+def frequency(cycles: int, cycle_seconds: float, wanted: float) -> str:
+    """Say how often saves come, next to the ``wanted`` seconds between them, which are seldom whole cycles."""
+    return f"every {many(cycles, 'cycle')} of {span(cycle_seconds)} (wanted: every {span(wanted)})"
 
 
 def daly(stall_seconds: float, mean_seconds: float) -> float:

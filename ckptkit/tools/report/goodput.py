@@ -12,6 +12,7 @@ from typing import Any
 
 from ckptkit.core.text import many, span
 from ckptkit.run.goodput.account import CLASSES, Class, LifeAccount
+from ckptkit.run.goodput.interval import frequency
 from ckptkit.tools.report.history import RunStory
 
 NAMES: Mapping[Class, str] = {
@@ -86,7 +87,7 @@ def _interval(story: RunStory) -> Iterator[str]:
     chosen = story.interval
     if chosen is not None:
         yield (
-            f"SaveEvery.auto saves every {many(chosen.cycles, 'cycle')} ({span(chosen.seconds)}), decided by "
+            f"SaveEvery.auto saves {frequency(chosen.cycles, chosen.cycle_seconds, chosen.seconds)}, decided by "
             f"{_REASONS[chosen.bound]}: a save keeps training waiting for {span(chosen.stall_seconds)} and takes "
             f"{span(chosen.took_seconds)}; {many(chosen.failures, 'failure')} in {span(chosen.exposed_seconds)}."
         )

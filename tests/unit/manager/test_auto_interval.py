@@ -17,7 +17,9 @@ from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError
 from ckptkit.format.events import Interval
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.auto_interval import AutoInterval
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.results import SaveResults
 from ckptkit.run.goodput.history import read_history
 from ckptkit.run.goodput.interval import Failures
 from ckptkit.storage import LocalStorage
@@ -112,6 +114,25 @@ def test_it_saves_at_once_and_then_as_measured(tmp_path):
     assert first.cycle_seconds == pytest.approx(10.0, rel=0.3)
     assert (first.failures, first.overhead) == (0, 0.01)
     assert first.stall_seconds == pytest.approx(2.0)
+
+
+def test_another_interval_of_as_many_cycles_is_no_news(tmp_path, caplog):
+    """A cycle is longer than the interval that is wanted, whatever that is: every cycle."""
+    caplog.set_level(logging.INFO, "ckptkit")
+    time = Time()
+    results = SaveResults("root", 3, None)
+    auto = AutoInterval(SaveAuto(0.01), results, clock=time.now, monotonic=time.monotonic)
+    auto.see(0)
+    stalls = [0.01, 2.0, 0.01, 3.0, 0.02, 200.0]
+    for cycles, stall in enumerate(stalls, 1):
+        time.seconds += 1000.0
+        with auto.stalling():
+            results.durations.append(timedelta(seconds=stall))
+            time.seconds += stall
+            auto.begin(cycles, auto.proposal(cycles))
+    lines = [one.getMessage() for one in caplog.records]
+    assert lines[0].startswith("saves come every 1 cycle of 16 min 40 s (wanted: every ")
+    assert [line.split(" of ")[0] for line in lines] == ["saves come every 1 cycle", "saves come every 3 cycles"]
 
 
 def test_the_storage_bounds_it_below(tmp_path):
