@@ -73,8 +73,12 @@ class Record(ctypes.Structure):
         is_meeting: 1 while the process waits for words of the other ranks.
         restored_step: Batches delivered in the checkpoint that was restored; 0 for a fresh start.
         committed_step: Batches delivered in the newest checkpoint that this life committed.
-        committed_seconds: Seconds of `Phase.TRAINING` when that one was captured.
+        committed_seconds: Seconds of `Phase.TRAINING` in this attempt when that one was captured.
         attempt: Number of the attempt.
+        trainings: How many attempts the process has begun.
+        born_at: When what belongs to the present one began, by the monotonic clock: at the birth of the process, or, if
+            it trained before, at the restore.
+        before: Seconds of each phase until then.
         epoch_size: Batches of an epoch.
         banks: Phases; see `phase` and `seconds`.
         bank: Which of them counts.
@@ -94,10 +98,11 @@ class Record(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("pid", "rank", "ranks", "micro_step", "begun_step", "is_meeting")),
         *(
             (name, ctypes.c_int64)
-            for name in ("restored_step", "committed_step", "attempt", "epoch_size", "bank", "failed_in")
+            for name in ("restored_step", "committed_step", "attempt", "trainings", "epoch_size", "bank", "failed_in")
         ),
         *((name, ctypes.c_double) for name in ("opened_at", "opened_wall", "stepped_at", "stepped_wall")),
-        *((name, ctypes.c_double) for name in ("sign_at", "slowest", "committed_seconds")),
+        *((name, ctypes.c_double) for name in ("sign_at", "slowest", "committed_seconds", "born_at")),
+        ("before", ctypes.c_double * len(Phase)),
         ("banks", _Bank * 2),
         ("root", ctypes.c_char * 1024),
         ("checkpoint", ctypes.c_char * 128),
@@ -117,6 +122,7 @@ class Record(ctypes.Structure):
     restored_step: int
     committed_step: int
     attempt: int
+    trainings: int
     epoch_size: int
     bank: int
     failed_in: int
@@ -127,6 +133,8 @@ class Record(ctypes.Structure):
     sign_at: float
     slowest: float
     committed_seconds: float
+    born_at: float
+    before: ctypes.Array[ctypes.c_double]
     banks: ctypes.Array[_Bank]
     root: bytes
     checkpoint: bytes

@@ -102,6 +102,10 @@ class HeartbeatWriter:
         record.rank, record.ranks, record.attempt = rank, ranks, attempt
         record.restored_step = record.micro_step = record.begun_step = micro_step
         record.committed_step, record.committed_seconds = -1, 0.0
+        record.trainings += 1
+        record.born_at = self.born
+        for one in Phase:
+            record.before[one] = self._before.get(one, 0.0)
         record.put("root", root)
         record.put("checkpoint", checkpoint or "")
         self.enter(Phase.FIRST_STEP)
@@ -180,8 +184,8 @@ class HeartbeatWriter:
 
     @property
     def training_seconds(self) -> float:
-        """Seconds of `Phase.TRAINING` until now; 0 without a supervisor."""
-        return 0.0 if self._record is None else self._record.seconds(self._monotonic())[Phase.TRAINING]
+        """Seconds of `Phase.TRAINING` since `born`."""
+        return self.spent().get("training", 0.0)
 
     def spent(self) -> dict[PhaseName, float]:
         """Return the seconds since `born`, by phase."""
@@ -253,11 +257,14 @@ class HeartbeatWriter:
             self._record.put("how", "exited")
 
     def _begin_life(self) -> None:
-        """Begin the account of one attempt; the first one of a process has the time since the process's birth."""
-        now = self._monotonic()
-        birth = process_start() if self._born is None and self._monotonic is time.monotonic else None
+        """Begin the account of one attempt; the first one of a process has the time since the process's birth.
+
+        A restore that failed began none, so that its time belongs to the next attempt.
+        """
+        now, record = self._monotonic(), self._record
+        is_first = record is None or record.trainings == 0
+        birth = process_start() if is_first and self._monotonic is time.monotonic else None
         self._born = now if birth is None else min(birth, now)
-        record = self._record
         if record is not None:
             if not self._is_shown:
                 record.banks[record.bank & 1].entered_at = now  # it may have been another clock's

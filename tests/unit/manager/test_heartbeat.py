@@ -78,6 +78,41 @@ def test_record_tells_where_the_run_is(heart, clock, tmp_path):
     assert record.phase is Phase.TRAINING
 
 
+def test_second_training_has_its_own_seconds(heart, clock, tmp_path):
+    """Also while its restore has not ended: until then, all seconds are those of the first one."""
+    begun(heart)
+    heart.step(21)
+    clock.now += 5
+    heart.end("finished")
+    clock.now += 2
+    heart.begin()
+    clock.now += 1
+    record = read(tmp_path)
+    assert (record.trainings, record.born_at, list(record.before)) == (1, 100, [0.0] * len(Phase))
+    heart.restored(root="s", attempt=1, checkpoint=None, micro_step=0, rank=0, ranks=1)
+    heart.step(1)
+    clock.now += 3
+    record = read(tmp_path)
+    assert (record.trainings, record.born_at) == (2, 107)
+    assert (record.before[Phase.TRAINING], record.before[Phase.ENDED]) == (5, 2)
+    assert heart.training_seconds == 3
+    assert heart.spent() == {"restoring": 1, "training": 3}
+
+
+def test_restore_that_failed_belongs_to_the_next(monkeypatch):
+    """The first attempt of a process is as old as the process, whatever was tried before."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr("os.register_at_fork", lambda **_: None)
+    heart = HeartbeatWriter()
+    heart.begin()
+    born = heart.born
+    heart.begin()
+    assert heart.born == pytest.approx(born, abs=0.1)
+    heart.restored(root="r", attempt=1, checkpoint=None, micro_step=0, rank=0, ranks=1)
+    heart.begin()
+    assert heart.born > born + 0.1
+
+
 def test_same_step_told_twice_is_no_progress(heart, clock, tmp_path):
     begun(heart)
     heart.step(21)
