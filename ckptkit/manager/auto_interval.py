@@ -21,7 +21,7 @@ from ckptkit.run.goodput.interval import Choice, SaveTimes, choose_interval, fre
 
 _log = logging.getLogger("ckptkit")
 
-_SAVES = 8  # of which the mean stall is taken
+_SAVES = 8  # of which the mean stall is taken, and the mean time of a cycle
 _NEWS = 1.5  # by which factor the number of cycles has to change to be told
 
 
@@ -58,7 +58,7 @@ class AutoInterval:
         self._stalling_since: float | None = None
         self._stalls: deque[float] = deque([0.0], maxlen=_SAVES)  # at the begins of the last saves
         self._began_at = monotonic()
-        self._measured_from: tuple[int, float] | None = None  # cycles, and seconds
+        self._boundaries: deque[tuple[int, float]] = deque(maxlen=_SAVES)  # cycles and seconds, at the same begins
         self._told: int | None = None  # cycles
         self.cycles = 1 if history.interval is None else history.interval.cycles
         self.record: Callable[[Interval], None] = _nowhere
@@ -70,8 +70,8 @@ class AutoInterval:
 
     def see(self, cycles: int) -> None:
         """Begin to measure at the first boundary of the attempt: what comes before it includes the compilation."""
-        if self._measured_from is None:
-            self._measured_from = cycles, self._monotonic()
+        if not self._boundaries:
+            self._boundaries.append((cycles, self._monotonic()))
 
     @contextlib.contextmanager
     def stalling(self) -> Iterator[None]:
@@ -106,17 +106,17 @@ class AutoInterval:
         """Use ``interval`` from the save on that begins at ``cycles``."""
         self.cycles = interval
         self._stalls.append(self._stalled())
-        if self._measured_from is None or cycles > self._measured_from[0]:
-            self._measured_from = cycles, self._monotonic()
+        if not self._boundaries or cycles > self._boundaries[-1][0]:
+            self._boundaries.append((cycles, self._monotonic()))
 
     def later(self) -> int:
         """Return how many cycles a save waits that was put off because the one before is still being written."""
         return max(1, self.cycles // 4)
 
     def _cycle_seconds(self, cycles: int) -> float | None:
-        if self._measured_from is None or cycles <= self._measured_from[0]:
+        if not self._boundaries or cycles <= self._boundaries[0][0]:
             return None if self._history.interval is None else self._history.interval.cycle_seconds
-        first, since = self._measured_from
+        first, since = self._boundaries[0]
         return max((self._monotonic() - since) / (cycles - first), 1e-6)
 
     def _times(self) -> SaveTimes | None:

@@ -135,6 +135,22 @@ def test_another_interval_of_as_many_cycles_is_no_news(tmp_path, caplog):
     assert [line.split(" of ")[0] for line in lines] == ["saves come every 1 cycle", "saves come every 3 cycles"]
 
 
+def test_a_single_slow_cycle_changes_nothing(tmp_path, caplog):
+    """On a busy machine, neighbouring cycles differ by a factor of three."""
+    caplog.set_level(logging.INFO, "ckptkit")
+    time = Time()
+    results = SaveResults("root", 3, None)
+    auto = AutoInterval(SaveAuto(0.01), results, clock=time.now, monotonic=time.monotonic)
+    auto.see(0)
+    results.durations.append(timedelta(seconds=40))
+    for cycles in range(1, 60):
+        time.seconds += 300.0 if cycles % 4 == 0 else 100.0
+        with auto.stalling():
+            time.seconds += 1.0
+            auto.begin(cycles, auto.proposal(cycles))
+    assert len([one for one in caplog.records if "saves come" in one.getMessage()]) <= 3
+
+
 def test_the_storage_bounds_it_below(tmp_path):
     manager = live(tmp_path, Time(), 60, disk=30.0)
     manager.close()
