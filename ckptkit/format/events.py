@@ -234,17 +234,20 @@ class LeftOut(_Event):
     events: int = Field(ge=1, le=_COUNT)
 
 
-class LifeEnded(_Event):
+class LifeEnded(_Timed):
     """Records the end of a process, or of the processes of one machine, that ``ckptkit run`` had started.
 
-    The supervisor writes it after that end, with the attempt that the life had begun, or with the last one known to the
-    supervisor if the life died before. Seconds are by the monotonic clock.
+    The supervisor writes it after that end, with the last attempt of the run that it knows. Seconds are by the
+    monotonic clock; ``uptime_seconds`` is the end of ``seconds``.
 
     Attributes:
         supervisor: Token of the ``ckptkit run``.
         number: Number of the life under it, from 1.
+        attempt: The attempt that it began; the last one, if it began several. None if it began none.
+        boot: As in `Began`.
         began_at: When the command was started, in ISO 8601.
         seconds: From then until no process was left.
+        earlier_seconds: The part of them before that attempt, if processes of the life trained something before.
         down_seconds: From the end of the life before until then; 0 for the first one.
         exit_code: What the command returned; None if a signal ended it.
         signal: The signal that ended it, such as ``SIGKILL``.
@@ -258,16 +261,19 @@ class LifeEnded(_Event):
         last_step: Batches delivered when the last micro-step ended.
         committed_step: Batches delivered in the newest checkpoint that the life committed, if it did.
         committed_seconds: Seconds of the phase ``training`` when that one was captured.
-        phases: Seconds by phase, of rank 0 or the lowest one of that machine. They add up to ``seconds``.
-        silent_seconds: The last part of them, since the last sign of progress.
-        silent_phase: The phase that it belongs to.
+        phases: Seconds by phase, of rank 0 or the lowest one of that machine. They add up to ``seconds`` without
+            ``earlier_seconds``. ``hung``: without a sign of progress, until the hang was ended. ``dead``: after the
+            death of the process, or of one without which it could not go on.
     """
 
     kind: Literal["life_ended"] = "life_ended"
     supervisor: Token
     number: int = Field(ge=1, le=_COUNT)
+    attempt: Annotated[int, Field(ge=1, le=MAX_ATTEMPT)] | None
+    boot: Name | None
     began_at: Annotated[str, Field(max_length=64)]
     seconds: Seconds
+    earlier_seconds: Seconds
     down_seconds: Seconds
     exit_code: int | None = Field(ge=0, le=255)
     signal: Name | None
@@ -282,8 +288,6 @@ class LifeEnded(_Event):
     committed_step: Count | None
     committed_seconds: Seconds
     phases: Annotated[dict[Name, Seconds], Field(max_length=MAX_PHASES)]
-    silent_seconds: Seconds
-    silent_phase: Name | None
 
 
 class Stacks(_Event):

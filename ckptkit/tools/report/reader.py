@@ -137,7 +137,7 @@ class _Teller:
             elif isinstance(event, Ended):
                 attempt.how, attempt.error, attempt.message = event.how, event.error, event.message
                 attempt.see(at, event.progress.updates)
-            elif isinstance(event, LifeEnded) and event.restored_step is not None:
+            elif isinstance(event, LifeEnded) and event.attempt == attempt.number:
                 attempt.cause, attempt.cause_message = event.cause, event.message
             elif isinstance(event, LeftOut):
                 attempt.left_out += event.events

@@ -40,7 +40,7 @@ _LOOK = timedelta(seconds=0.5)
 _LAUNCHER = timedelta(seconds=5)  # for the launcher to end the ranks when one has died
 _AT_ONCE = timedelta(seconds=5)  # from a second signal to SIGKILL, and for the last words on stderr
 _SAME = timedelta(seconds=0.5)  # launchers forward what the whole process group has received
-_GOOD_ENDS = (b"finished", b"closed", b"complete", b"preempted", b"exited")
+GOOD_ENDS = (b"finished", b"closed", b"complete", b"preempted", b"exited")  # of a record's ``how``
 
 
 @dataclass
@@ -55,9 +55,12 @@ class Life:
         ended: When no process was left, by the monotonic clock.
         returncode: As `subprocess` has it.
         records: The last state of each rank, by rank.
-        deaths: Processes of ranks in the order in which they ended, as far as seen, each with the time of that.
+        deaths: Processes of ranks in the order in which they ended, as far as seen, and when, by the monotonic clock.
         asked: The first signal by which its end was requested, if it was.
         hang: Why it was ended here.
+        hang_phases: What each process did in the hang.
+        hang_from: The last sign of a process before it, by the monotonic clock.
+        hang_until: When they were asked to end.
         stacks: Taken from a hang or a crash.
         oom_kills: How many processes of the control group the kernel killed meanwhile.
         last_words: The end of stderr.
@@ -74,6 +77,9 @@ class Life:
     deaths: dict[int, float] = field(default_factory=dict)
     asked: int | None = None
     hang: Hang | None = None
+    hang_phases: Mapping[int, Phase] = field(default_factory=dict)
+    hang_from: float = 0.0
+    hang_until: float = 0.0
     stacks: list[Stack] = field(default_factory=list)
     oom_kills: int = 0
     last_words: str = ""
@@ -263,11 +269,13 @@ class _Follower:
                 self._end_hang(hang, records)
 
     def _end_hang(self, hang: Hang, records: Sequence[Record]) -> None:
-        self._life.hang = hang
+        self._life.hang, self._life.hang_phases = hang, {one.pid: one.phase for one in records}
+        self._life.hang_from = self._monotonic() - hang.seconds
         wait = self._requests.wait
         self._life.stacks = take_stacks(
             records, self._folder, seen_as=self._seen_as, monotonic=self._monotonic, wait=wait
         )
+        self._life.hang_until = self._monotonic()
         self._ask_to_end(signal.SIGTERM, self._options.grace)
 
     def _heed(self) -> None:
@@ -316,7 +324,7 @@ class _Follower:
                 if descriptor is not None:
                     os.close(descriptor)
                 record = read_record(self._folder / f"{pid}{ENDING}")
-                if record is not None and record.ranks > 1 and record.how not in _GOOD_ENDS:
+                if record is not None and record.ranks > 1 and record.how not in GOOD_ENDS:
                     self._lost_at = self._monotonic() if self._lost_at is None else self._lost_at
 
     def _end_others(self) -> None:

@@ -119,3 +119,35 @@ def test_watched_lives_are_known_to_their_deaths(tmp_path):
     assert not account.is_rough
     assert sum(account.totals.values()) == pytest.approx(account.seconds)
     assert account.seconds == pytest.approx(wall.total_seconds(), rel=0.01, abs=0.15)
+
+
+def test_watched_lives_of_other_shapes_fill_the_wall_clock(tmp_path):
+    """Dead before the restore; killed under a shell that goes on; stopped, and saved once it was woken; finished."""
+    root, script, shell = tmp_path / "run", tmp_path / "life.py", tmp_path / "job.sh"
+    script.write_text(SCRIPT)
+    shell.write_text(
+        f"cd {tmp_path}\n"
+        "n=$(cat count 2>/dev/null || echo 0); echo $((n + 1)) > count\n"
+        "[ $n = 0 ] && { sleep 0.5; exit 1; }\n"
+        "set -- 'pass' 'os.kill(os.getpid(), signal.SIGKILL)' 'os.kill(os.getpid(), signal.SIGSTOP)' 'pass' # by life\n"
+        "eval end=\\${$((n + 1))}\n"
+        f'{sys.executable} {script} {root} 200 $((n * 60 + 7)) 0 "$end"; c=$?\n'
+        "[ $n = 1 ] && sleep 1\n"
+        "exit $c\n"
+    )
+    run = ("-m", "ckptkit", "run", "--hang-after", "1s", "--grace", "5s", "--", "bash", str(shell))
+    python(*run, timeout=60)
+    story = story_of(root)
+    account, lives = story.account, [one for life in story.lives for one in life.watched]
+    assert [life.how for life in account.lives] == ["exit", "killed", "hang", "finished"]
+    wall = datetime.fromisoformat(lives[-1].at) - datetime.fromisoformat(lives[0].began_at)
+    assert account.seconds == pytest.approx(wall.total_seconds(), rel=0.01)
+    assert sum(account.totals.values()) == pytest.approx(account.seconds)
+    for life, seen in zip(account.lives, lives, strict=True):
+        assert sum(life.phases.values()) == pytest.approx(seen.seconds, rel=0.01)
+    first, killed, hung, finished = account.lives
+    assert first.seconds["starting"] >= 0.5
+    assert first.phases == {"starting": pytest.approx(lives[0].seconds)}
+    assert killed.phases["dead"] == pytest.approx(1.0, abs=0.3)
+    assert hung.seconds["hung"] >= 1.0
+    assert finished.seconds["trained"] > 0

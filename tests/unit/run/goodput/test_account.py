@@ -153,6 +153,9 @@ def watched(number: int, **fields: object) -> LifeEnded:
         "at": "2026-05-01T01:00:00+00:00",
         "supervisor": "ab" * 16,
         "number": number,
+        "attempt": 1,
+        "boot": None,
+        "earlier_seconds": 0.0,
         "began_at": "2026-05-01T00:00:00+00:00",
         "seconds": 400.0,
         "down_seconds": 0.0,
@@ -169,8 +172,6 @@ def watched(number: int, **fields: object) -> LifeEnded:
         "committed_step": 80,
         "committed_seconds": 200.0,
         "phases": {"starting": 100.0, "first_step": 20.0, "training": 260.0, "saving": 20.0},
-        "silent_seconds": 0.0,
-        "silent_phase": None,
     }
     return LifeEnded.model_validate({**given, **fields})
 
@@ -185,10 +186,28 @@ def test_a_watched_life_is_known_to_its_death():
             1,
             0,
             watched(1),
-            watched(2, restored_step=None, last_step=None, seconds=7.0, phases={"starting": 7.0}, down_seconds=3.0),
+            watched(
+                2,
+                attempt=None,
+                restored_step=None,
+                last_step=None,
+                seconds=7.0,
+                phases={"starting": 7.0},
+                down_seconds=3.0,
+            ),
         ),
         lived(
-            2, 80, watched(3, restored_step=80, last_step=200, committed_step=200, down_seconds=5.0, cause="finished")
+            2,
+            80,
+            watched(
+                3,
+                attempt=2,
+                restored_step=80,
+                last_step=200,
+                committed_step=200,
+                down_seconds=5.0,
+                cause="finished",
+            ),
         ),
     ]
     account = account_of(lives)
@@ -204,14 +223,30 @@ def test_a_watched_life_is_known_to_its_death():
     assert account.undisturbed_seconds == account.seconds - 60 - 8 - 127
 
 
-def test_a_hang_is_taken_from_its_phase():
-    seen = watched(1, cause="hang", silent_seconds=50.0, silent_phase="training")
-    account = account_of([lived(1, 0, seen), lived(2, 80, watched(2, restored_step=80, down_seconds=1.0))])
+def test_a_hang_is_no_training():
+    phases = {"starting": 100.0, "first_step": 20.0, "training": 210.0, "saving": 20.0, "hung": 50.0}
+    seen = watched(1, cause="hang", phases=phases)
+    account = account_of([lived(1, 0, seen), lived(2, 80, watched(2, attempt=2, restored_step=80, down_seconds=1.0))])
     first = account.lives[0]
     assert first.seconds["hung"] == 50
     assert first.seconds["trained"] == 200
     assert first.seconds["repeated"] == 10
     assert sum(first.seconds.values()) == 400
+
+
+def test_a_life_is_stored_late_with_a_later_attempt():
+    """The storage failed when the first one ended: its attempt tells which one it was."""
+    late = [watched(1), watched(2, attempt=2, restored_step=80, down_seconds=1.0, cause="finished", committed_step=100)]
+    account = account_of([lived(1, 0), lived(2, 80, *late, *late)])
+    assert [(life.attempt, life.how) for life in account.lives] == [(1, "killed"), (2, "finished")]
+    assert account.seconds == 400 + 1 + 400
+
+
+def test_a_failed_start_after_the_end_takes_nothing_back():
+    """Nobody has continued: that its tail is not saved would matter only then."""
+    end = watched(1, cause="finished")
+    failed = watched(1, supervisor="cd" * 16, attempt=None, seconds=7.0, phases={"starting": 7.0}, restored_step=None)
+    assert account_of([lived(1, 0, end, failed)]).totals["trained"] == 260
 
 
 def test_a_watched_life_replaces_what_its_events_tell(tmp_path):

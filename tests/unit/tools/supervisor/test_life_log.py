@@ -1,3 +1,4 @@
+import shutil
 from datetime import datetime, timezone
 
 import pytest
@@ -57,7 +58,7 @@ def test_life_is_stored_after_the_events_of_its_attempt(root):
     assert event.phases["starting"] == 4.0
     assert event.phases["training"] == 90.0
     assert sum(event.phases.values()) == event.seconds == 100.0
-    assert (event.silent_seconds, event.silent_phase, event.down_seconds) == (10.0, "training", 1.5)
+    assert (event.attempt, event.uptime_seconds, event.down_seconds) == (1, 100.0, 1.5)
 
 
 def test_life_before_any_attempt_waits_for_the_next(root):
@@ -66,6 +67,37 @@ def test_life_before_any_attempt_waits_for_the_next(root):
     assert stored(root) == []
     enter(life_log, life_at(root, number=2))
     assert [one.number for one in stored(root)] == [1, 2]
+
+
+def test_life_that_died_in_the_restore_is_stored(root):
+    """Only a restored run tells the rank, where no launcher does."""
+    record = record_of(Phase.RESTORING, opened_at=60.0, entered_at=60.0, rank=-1)
+    life_log = LifeLog(TOKEN, open_storage, pytest.fail)
+    event = enter(life_log, life_of(record, returncode=1))
+    enter(life_log, life_at(root, number=2))
+    assert stored(root)[0] == event
+    assert event.attempt is None
+    assert (event.phases["starting"], event.phases["restoring"]) == (60.0, 40.0)
+
+
+def test_each_life_is_stored_in_the_run_that_it_trained(root, tmp_path):
+    """The first one when its storage answers again, and not in that of the second one."""
+    other = tmp_path / "other"
+    shutil.copytree(root, other)
+    fails = True
+
+    def opening(url):
+        if fails and url == str(root):
+            raise StorageError("gone")
+        return open_storage(url)
+
+    life_log = LifeLog(TOKEN, opening, lambda line: None)
+    enter(life_log, life_at(root, number=1))
+    enter(life_log, life_at(other, number=2))
+    fails = False
+    enter(life_log, life_at(other, number=3))
+    assert [one.number for one in stored(root)] == [1]
+    assert [one.number for one in stored(other)] == [2, 3]
 
 
 def test_storage_that_fails_is_told_once_and_tried_again(root):
