@@ -109,10 +109,17 @@ def watch_end(pid: int) -> int | None:
         return None
 
 
+def can_be_read(descriptor: int) -> bool:
+    """Return whether there is something to read; of what `watch_end` returns, whether the process has ended."""
+    poller = select.poll()  # `select.select` takes no descriptor above 1023
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(0))
+
+
 def has_ended(pid: int, descriptor: int | None) -> bool:
     """Return whether a process has ended, by what `watch_end` returned for it."""
     if descriptor is not None:
-        return bool(select.select([descriptor], [], [], 0)[0])
+        return can_be_read(descriptor)
     found = status(pid)
     return found is None or found[0] in _ENDED
 

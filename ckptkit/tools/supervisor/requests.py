@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from types import FrameType
 
+from ckptkit.tools.supervisor.processes import can_be_read
+
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)  # these ask for the end
 HEARD = (*END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -40,7 +42,7 @@ class Requests:
         for one in (self._ear, *descriptors):
             poller.register(one, select.POLLIN)
         poller.poll(max(0.0, timeout.total_seconds() * 1000))
-        while select.select([self._ear], [], [], 0)[0]:
+        while can_be_read(self._ear):
             os.read(self._ear, 4096)
 
     def close(self) -> None:

@@ -115,6 +115,7 @@ class Objects:
         self._attributes_read: dict[Place, None] = {}  # attributes of cells that the code changes and `construct` reads
         self._positioned: set[tuple[Place, str]] = set()  # expressions, by the variable that they begin with
         self.in_place: dict[int, str] = {}
+        self._unplaced: set[int] = set()  # of those, containers that are reached by none of the places
         self._changed_by: dict[int, set[Place]] = {}  # the places by which loops change an object
 
     def is_known(self, one: Any) -> bool:
@@ -267,7 +268,8 @@ class Objects:
             taken: The ids of iterators and generators from which the code takes.
         """
         stand_ins = {id(one) for one in self._stand_ins.values()}
-        places = {*writes, *(Place(at, ITEMS) for at in (*self.in_place, *taken))}
+        changed = (at for at in self.in_place if at not in self._unplaced)
+        places = {*writes, *(Place(at, ITEMS) for at in (*changed, *taken))}
         return {place for place in places if place.within not in stand_ins}
 
     def contents(self, owner: Any, path: str) -> Place | None:
@@ -286,7 +288,10 @@ class Objects:
             return None
         one = _whole(value.target)
         self.in_place.setdefault(id(one), path)
-        if value.place is None or not isinstance(one, _CONTAINERS):
+        if not isinstance(one, _CONTAINERS):
+            return None
+        if value.place is None:
+            self._unplaced.add(id(one))
             return None
         self._changed_by.setdefault(id(one), set()).add(value.place)
         place = Place(id(one), ITEMS)

@@ -255,8 +255,8 @@ def _parts(one: Any) -> Iterator[_Part]:
 def _of_library(one: Any) -> Iterator[_Part]:
     if one is os:
         yield ".environ", dict(os.environ), None
-    elif issubclass(type(one), logging.Filterer):
-        yield from ((f".{name}", own_attributes(one).get(name), None) for name in ("filters", "handlers"))
+    elif issubclass(type(one), (logging.Filterer, logging.LoggerAdapter)):
+        yield from ((f".{name}", own_attributes(one).get(name), None) for name in ("filters", "handlers", "extra"))
     elif issubclass(type(one), (nn.Cell, Callback, ops.Primitive)):  # of MindSpore: what it calls may be the user's
         is_whole = type(one) is Callback  # with methods of the user's
         yield from (each for each in _attributes(one) if is_whole or _is_called(each[1]))

@@ -167,6 +167,11 @@ HOLDERS = {
     "filter of a logger": hold(
         filtered, lambda held: held.filters[0].__init__(held.filters[0].n + 1), "held.filters[0].n"
     ),
+    "extra of a logger": hold(
+        lambda: logging.LoggerAdapter(logging.Logger("one"), {"n": 0}),
+        lambda held: held.extra.update(n=held.extra["n"] + 1),
+        "held.extra",
+    ),
     "operator of MindSpore": hold(lambda: ops.InsertGradientOf(Meter()), lambda held: held.f(), "held.f.n"),
     "new attribute": hold(Meter, lambda held: setattr(held, "late", 1), "held.late"),
     "new attribute of a class": hold(type("A", (), {}), lambda held: setattr(type(held), "late", 1), "held.A.late"),

@@ -5,6 +5,8 @@ The heartbeat is written, read and stored by the real code; only time, processes
 
 from __future__ import annotations
 
+import atexit
+import faulthandler
 import os
 import shutil
 import tempfile
@@ -20,7 +22,7 @@ from hypothesis import strategies as st
 
 from ckptkit.format.events import Began, Ended, Event, How, Saved
 from ckptkit.manager.heartbeat.record import VARIABLE, Phase, read_records
-from ckptkit.manager.heartbeat.writer import HeartbeatWriter
+from ckptkit.manager.heartbeat.writer import STACKS_SIGNAL, HeartbeatWriter
 from ckptkit.run.goodput.account import Account, account_of
 from ckptkit.run.goodput.lives import life_of
 from ckptkit.testing.state import NumpyRun
@@ -168,6 +170,10 @@ class Command:
         """End the process, and then its launcher."""
         life, world = self.life, self.world
         life.records = read_records(self.folder)
+        if self.heart._is_shown:
+            faulthandler.unregister(STACKS_SIGNAL)
+            os.close(self.heart._stacks)
+        atexit.unregister(self.heart._exit)
         life.deaths = {one.pid: world.now for one in life.records}
         world.spend(after if life.records else "starting", lingers)
         life.ended, life.returncode = world.now, returncode
