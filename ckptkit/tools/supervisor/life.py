@@ -8,6 +8,7 @@ while one of its ranks trains. Main thread only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -257,16 +258,21 @@ class _Follower:
         records = read_records(self._folder)
         for one in records:
             if one.pid not in self._ranks and one.pid not in self._life.deaths:
-                try:
-                    self._seen_as[one.pid] = seen_as = named(one.pid) or one.pid
-                    self._ranks[one.pid] = watch_end(seen_as)
-                except ProcessLookupError:
-                    self._life.deaths[one.pid] = self._monotonic()
+                self._meet(one.pid)
         self._on_look(records)
         if self._kill_at is None and self._lost_at is None and records:
             hang = self._watch.look(records, self._monotonic())
             if hang is not None:
                 self._end_hang(hang, records)
+
+    def _meet(self, pid: int) -> None:
+        """Note a rank, which may have ended already."""
+        seen_as = named(pid)
+        with contextlib.suppress(ProcessLookupError):
+            if seen_as is not None:
+                self._ranks[pid], self._seen_as[pid] = watch_end(seen_as), seen_as
+                return
+        self._life.deaths[pid] = self._monotonic()
 
     def _end_hang(self, hang: Hang, records: Sequence[Record]) -> None:
         self._life.hang, self._life.hang_phases = hang, {one.pid: one.phase for one in records}
@@ -280,7 +286,8 @@ class _Follower:
 
     def _heed(self) -> None:
         for number in self._requests.take():
-            if number in END_SIGNALS or not self._pass_on(number, caught_only=True):
+            is_heard = number not in END_SIGNALS and self._pass_on(number, caught_only=True)
+            if number in END_SIGNALS or (number == signal.SIGUSR1 and not is_heard):
                 # A rank that does not know SIGUSR1 would die of it. A terminal that is closed, or a time limit, is no
                 # reason to lose what can still be saved.
                 self._ask(number, number if number == signal.SIGINT else signal.SIGTERM)

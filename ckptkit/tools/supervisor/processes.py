@@ -80,8 +80,9 @@ def named(pid: int) -> int | None:
 
     In a PID namespace of its own, a process has another number than here (``NSpid`` in ``proc_pid_status(5)``).
     """
-    inside = {_fields_of(one, "NSpid")[-1:]: one for one in reversed(descendants(os.getpid()))}
-    return inside.get((str(pid),))
+    below = reversed(descendants(os.getpid()))
+    inside = {(_fields_of(one, "NSpid") or (str(one),))[-1]: one for one in below}
+    return inside.get(str(pid))
 
 
 def _fields_of(pid: int, name: str) -> tuple[str, ...]:
