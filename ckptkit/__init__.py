@@ -7,6 +7,7 @@ storage half start without MindSpore.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -122,6 +123,21 @@ __all__ = [
     "plan_accumulation",
     "scale_learning_rate",
 ]
+
+
+def _refuse_other_package() -> None:
+    """Refuse a folder in which pip has also installed the other distribution that has a package of this name."""
+    folder = os.path.dirname(os.path.dirname(__file__))
+    found = os.listdir(folder) if os.path.isdir(folder) else ()
+    if any(one.startswith("ckptkit-") and one.endswith(".dist-info") for one in found):
+        raise ImportError(
+            f"two distributions have a package named ckptkit in {folder}: ckptkit, which is another tool, and "
+            "mindspore-ckptkit. Each has overwritten files of the other. Keep one: "
+            "pip uninstall -y ckptkit mindspore-ckptkit && pip install mindspore-ckptkit"
+        )
+
+
+_refuse_other_package()
 
 
 def __getattr__(name: str) -> Any:

@@ -107,7 +107,7 @@ def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
         if error.name is None or not error.name.startswith(("botocore", "urllib3")):
             raise
         raise StorageError(
-            f"{scheme}://{path} needs botocore, which is not installed: pip install 'ckptkit[s3]'"
+            f"{scheme}://{path} needs botocore, which is not installed: pip install 'mindspore-ckptkit[s3]'"
         ) from error
     return open_s3(scheme, path, options)
 

@@ -79,7 +79,8 @@ def _need_plotly() -> None:
         import plotly.graph_objects  # noqa: F401 - checks that the optional dependency is installed and complete
     except ImportError as error:
         raise WrongUsageError(
-            "the page needs plotly, which is not installed: pip install 'ckptkit[report]'. --json works without it"
+            "the page needs plotly, which is not installed: pip install 'mindspore-ckptkit[report]'. "
+            "--json works without it"
         ) from error
 
 

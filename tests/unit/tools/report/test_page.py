@@ -476,7 +476,7 @@ def test_missing_plotly_exits_2_and_names_the_extra(grown, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     done = run(grown, "-o", tmp_path / "x.html")
     assert done.exit_code == 2
-    assert "pip install 'ckptkit[report]'" in done.output
+    assert "pip install 'mindspore-ckptkit[report]'" in done.output
     assert not (tmp_path / "x.html").exists()
 
 
