@@ -24,7 +24,7 @@ from crash.supervised.supervised import Supervised, lives_of, python_path
 JOB = Path(__file__).with_name("soak_job.py")
 MINUTES = float(os.environ.get("CKPTKIT_SOAK_MINUTES", "0"))
 KINDS = ["killed", "exception", "crash", "out-of-memory", "disk-full", "hang", "hang-of-a-worker"]
-PAUSE = 0.05
+PAUSE = 0.1
 STEPS_PER_EPOCH = 45
 
 
