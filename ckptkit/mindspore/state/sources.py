@@ -89,8 +89,11 @@ class Sources:
         return [one.owner if isinstance(one, NamedAttributes) else one for one in self.given.values()]
 
     def known(self) -> list[Any]:
-        """Return the objects that are stored by name; `Stored` for one of which some attributes are."""
-        return [_known(one) for one in self.given.values()]
+        """Return the objects that are stored by name; `Stored` for one of which some attributes are.
+
+        Other callbacks are none: of what they hold, next to nothing is stored.
+        """
+        return [_known(one) for one in self.given.values() if not isinstance(one, OtherCallbacks)]
 
     def by_model(self) -> bool:
         """Return whether ``Model`` trains; a loop of the user's gives no callbacks."""

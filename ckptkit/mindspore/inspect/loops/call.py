@@ -183,7 +183,12 @@ def changes_stored(call: Call, is_named: bool) -> bool:
 
 
 def given_to(call: Call, at: int) -> list[Value]:
-    """Return what a function gets that is the argument ``at`` of a call: items of the further ones, or each cell."""
+    """Return what a function gets that is the argument ``at`` of a call: items of the further ones, or each cell.
+
+    What is compared by a ``key`` are the items of the first argument, or of the list that is sorted.
+    """
+    if call.arguments[at] is call.named.get("key"):
+        return [item_given(call.given[0] if call.given else call.owner)]
     cells = asked_cells(call.owner.target, call.name) if call.name == "apply" else None
     if cells is None:
         return [item_given(one) for one in call.given[at + 1 :]]

@@ -104,7 +104,8 @@ def reported(
                 unfit.add(holder)
             if objects.is_named(owner):
                 in_part.add(holder)
-    for (path, kind), names in carried.items():
+    for (path, kind), several in carried.items():
+        names = [*dict.fromkeys(several)]  # a path may stand for several objects
         is_unfit = (path, kind) in unfit
         if names == [DRAWN]:
             yield _random(path)

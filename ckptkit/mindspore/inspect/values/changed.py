@@ -24,6 +24,7 @@ import os
 import queue
 import random
 import re
+import sys
 import threading
 import types
 import warnings
@@ -201,7 +202,18 @@ def _text(one: Any) -> str | None:
         return f"{kind.__qualname__} {own_attributes(one).get('_name_')}"
     if kind in _IN_MEMORY:
         return "closed" if one.closed else f"at {one.tell()}"
-    return repr(one) if kind is itertools.count else None
+    return repr(one) if kind is itertools.count else _rows_changed(one)
+
+
+def _rows_changed(one: Any) -> str | None:
+    """Return how many rows a connection has changed; None if it is another object, or another thread's."""
+    sqlite = sys.modules.get("sqlite3")  # not every Python has it
+    if sqlite is None or type(one) is not sqlite.Connection:
+        return None
+    try:
+        return f"after {one.total_changes} changes"
+    except sqlite.Error:
+        return "closed"
 
 
 def _bytes_of(one: Any) -> bytes:
@@ -255,11 +267,20 @@ def _parts(one: Any) -> Iterator[_Part]:
 def _of_library(one: Any) -> Iterator[_Part]:
     if one is os:
         yield ".environ", dict(os.environ), None
+    elif type(one) is types.ModuleType and _is_without_source(one):
+        own = vars(one).items()
+        yield from ((f".{name}", value, place_in(one, name)) for name, value in own if not name.startswith("__"))
     elif issubclass(type(one), (logging.Filterer, logging.LoggerAdapter)):
         yield from ((f".{name}", own_attributes(one).get(name), None) for name in ("filters", "handlers", "extra"))
     elif issubclass(type(one), (nn.Cell, Callback, ops.Primitive)):  # of MindSpore: what it calls may be the user's
         is_whole = type(one) is Callback  # with methods of the user's
         yield from (each for each in _attributes(one) if is_whole or _is_called(each[1]))
+
+
+def _is_without_source(module: types.ModuleType) -> bool:
+    """Return whether the user's code has made the module, so that its functions cannot be read."""
+    name = vars(module).get("__name__")
+    return is_users(name) and name != "__main__" and "__file__" not in vars(module)
 
 
 def _is_called(one: Any) -> bool:

@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import queue
+import sqlite3
 import threading
 import types
 
@@ -69,6 +70,12 @@ def filtered():
     one = logging.Logger("one")
     one.addFilter(Every())
     return one
+
+
+def made():
+    module = types.ModuleType("a_plugin")
+    module.n = 0
+    return module
 
 
 def drawing():
@@ -173,6 +180,12 @@ HOLDERS = {
         "held.extra",
     ),
     "operator of MindSpore": hold(lambda: ops.InsertGradientOf(Meter()), lambda held: held.f(), "held.f.n"),
+    "rows in memory": hold(
+        lambda: sqlite3.connect(":memory:").execute("create table t (a)").connection,
+        lambda held: held.execute("insert into t values (1)"),
+        "held",
+    ),
+    "module that was made": hold(lambda: [made()], lambda held: vars(held[0]).update(n=held[0].n + 1), "held[0].n"),
     "new attribute": hold(Meter, lambda held: setattr(held, "late", 1), "held.late"),
     "new attribute of a class": hold(type("A", (), {}), lambda held: setattr(type(held), "late", 1), "held.A.late"),
     "choice": hold(lambda: [Mode.WARM], lambda held: held.__setitem__(0, Mode.HOT), "held"),

@@ -173,6 +173,23 @@ def by_an_iterator_of_a_range(cell, batches, rate, restore):
         cell(x, y)
 
 
+class Arm:
+    def __init__(self, rate):
+        self.rate, self.wins = rate, 1
+
+    def sample(self):
+        return self.rate * self.wins
+
+
+def chosen_by_a_key(cell, batches, rate, restore):
+    arms = [Arm(0.1), Arm(0.2)]
+    restore()
+    for x, y in batches:
+        arm = max(arms, key=Arm.sample)
+        cell(x * arm.rate, y)
+        arm.wins += 1
+
+
 def summed_by_reduce(cell, batches, rate, restore):
     restore()
     for x, y in batches:
@@ -341,6 +358,7 @@ def hook_changes_nothing_of_it(cell, batches, rate, restore):
         (through_accumulate, "itertools.accumulate"),
         (through_starmap, "n"),
         (by_a_handler_of_events, "seen"),
+        (chosen_by_a_key, "self (Arm)"),
         (by_an_iterator_of_a_range, "levels (Curriculum)"),
         (by_a_thread, "latest"),
         (read_by_its_length, "replay (Replay)"),

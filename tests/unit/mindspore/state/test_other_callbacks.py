@@ -15,6 +15,7 @@ from support.training import (
     Steps,
     Stop,
     accumulation_cell,
+    begin_process,
     checkpoints,
     disturb,
     pipeline,
@@ -54,6 +55,23 @@ class Watch(Callback):
         state = tuple(getattr(self.watched, name, None) for name in names)
         rate = params.train_network.optimizer.learning_rate.asnumpy()
         self.seen[params.cur_epoch_num] = (*state, float(self.watched.best), rate.tobytes())
+
+
+class Ramped(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.active = nn.Dense(2, 1), 1
+
+    def construct(self, x):
+        return self.dense(x) * self.active
+
+
+class Ramps(Callback):
+    def __init__(self, network):
+        self.network = network
+
+    def on_train_step_end(self, run_context):
+        self.network.active += 1
 
 
 def run(root, make, losses, *extra, crash_at=None):
@@ -316,6 +334,19 @@ def test_configuration_that_no_method_assigns_is_not_named(kind, names, shown):
     OtherCallbacks().bind([kind()], [], none_stored)
     assert ("may keep state" in shown()) == (names is not None)
     assert names is None or f"not in the checkpoints: {names}. " in shown()
+
+
+def test_what_a_callback_holds_is_not_taken_for_stored(caplog):
+    """A callback ramps an attribute of a cell that it holds, and that it does not reach by the context."""
+    begin_process(mode="pynative")
+    network = Ramped()
+    cell = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), nn.SGD(network.trainable_params(), 0.1))
+    others = OtherCallbacks()
+    state = ck.StateManager(cell, callbacks=others)
+    ramp = Ramps(network)
+    others.bind([ramp], [], none_stored)
+    state.judge_callbacks([ramp], ())
+    assert "carries active" in caplog.text
 
 
 def test_object_of_a_callback_that_is_given_by_itself_is_not_named(shown):
