@@ -227,7 +227,8 @@ def _fits(one: Any, depth: int = 0) -> bool:
         return True
     if type(one) in (dict, list, tuple) and depth < _DEEPEST:
         return all(_fits(each, depth + 1) for each in items_of(one, FEW))
-    return type(one) not in (dict, list, tuple, set, frozenset) and is_plain(one)
+    is_view = isinstance(one, np.ndarray) and type(one) is not np.ndarray  # such as a file in memory
+    return not is_view and type(one) not in (dict, list, tuple, set, frozenset) and is_plain(one)
 
 
 def _by_name(path: str, kind: str, names: list[str]) -> str:

@@ -27,6 +27,7 @@ VALUES = {
     "number": 1.0,
     "text": "warm",
     "array": np.zeros(2),
+    "matrix of a subclass": np.zeros((2, 2)).view(np.matrix),
     "list": [1, 2],
     "dict": {"a": [1.0]},
     "deque": collections.deque([1]),
