@@ -1,0 +1,61 @@
+# differs, named
+import os
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(3)
+rng0 = np.random.default_rng(21)
+X = rng0.normal(size=(80, 6)).astype(np.float32)
+Y = (np.abs(X).argmax(1) % 4).astype(np.int32)
+loader = [(Tensor(X[i : i + 8]), Tensor(Y[i : i + 8])) for i in range(0, 80, 8)]
+net = nn.SequentialCell(nn.Dense(6, 12), nn.ReLU(), nn.Dense(12, 4))
+
+groups = (X[:, 0] > 0).astype(np.int32) + 2 * (X[:, 1] > 0).astype(np.int32)
+loader = [(a, b, groups[i * 8 : i * 8 + 8]) for i, (a, b) in enumerate(loader)]
+opt = nn.Momentum(net.trainable_params(), 0.05, 0.9)
+
+
+def forward(x, y, w):
+    losses = ops.cross_entropy(net(x), y, reduction="none")
+    return (losses * w).sum(), losses
+
+
+grad_fn = ms.value_and_grad(forward, None, opt.parameters, has_aux=True)
+
+
+class GroupDRO:
+    def __init__(self, n, eta=0.5):
+        self.q, self.eta = np.ones(n) / n, eta
+
+    def weights(self, group):
+        count = np.bincount(group, minlength=len(self.q)).clip(1)
+        return Tensor((self.q / count)[group].astype(np.float32))
+
+    def update(self, group, losses):
+        for gid in np.unique(group):
+            self.q[gid] *= np.exp(self.eta * losses[group == gid].mean())
+        self.q /= self.q.sum()
+
+
+dro = GroupDRO(4)
+
+
+def train():
+    batches = ck.data.resumable(loader, epochs=3)
+    with ck.CheckpointManager(ROOT, **SAVE) as manager:
+        state = ck.StateManager([net, opt], batches)
+        manager.restore(state)
+        for x, y, group in batches:
+            (loss, losses), grads = grad_fn(x, y, dro.weights(group))
+            opt(grads)
+            dro.update(group, losses.asnumpy().astype(np.float64).round(3))
+            manager.step(state)
+        manager.save_final(state)
+
+
+train()
+os._exit(0)

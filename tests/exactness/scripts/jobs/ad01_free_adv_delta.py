@@ -1,0 +1,38 @@
+# differs, named
+import os
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(3)
+rng0 = np.random.default_rng(21)
+X = rng0.normal(size=(80, 6)).astype(np.float32)
+Y = (np.abs(X).argmax(1) % 4).astype(np.int32)
+loader = [(Tensor(X[i : i + 8]), Tensor(Y[i : i + 8])) for i in range(0, 80, 8)]
+net = nn.SequentialCell(nn.Dense(6, 12), nn.ReLU(), nn.Dense(12, 4))
+
+opt = nn.Momentum(net.trainable_params(), 0.05, 0.9)
+
+
+def forward(x, y, delta):
+    return ops.cross_entropy(net(x + delta), y)
+
+
+grad_fn = ms.value_and_grad(forward, 2, opt.parameters)
+EPS = 0.2
+delta = ops.zeros((8, 6), ms.float32)
+batches = ck.data.resumable(loader, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager([net, opt], batches)
+    manager.restore(state)
+    for x, y in batches:
+        for _ in range(2):
+            _, (dx, grads) = grad_fn(x, y, delta)
+            opt(grads)
+            delta = ops.clamp(delta + EPS * ops.sign(dx), -EPS, EPS)
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)

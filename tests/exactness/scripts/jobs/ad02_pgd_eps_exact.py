@@ -1,0 +1,53 @@
+# exact, quiet
+import os
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(3)
+rng0 = np.random.default_rng(21)
+X = rng0.normal(size=(80, 6)).astype(np.float32)
+Y = (np.abs(X).argmax(1) % 4).astype(np.int32)
+loader = [(Tensor(X[i : i + 8]), Tensor(Y[i : i + 8])) for i in range(0, 80, 8)]
+net = nn.SequentialCell(nn.Dense(6, 12), nn.ReLU(), nn.Dense(12, 4))
+
+opt = nn.Momentum(net.trainable_params(), 0.05, 0.9)
+
+
+def forward(x, y):
+    return ops.cross_entropy(net(x), y)
+
+
+input_grad = ms.grad(forward, 0)
+grad_fn = ms.value_and_grad(forward, None, opt.parameters)
+
+
+class PGD:
+    def __init__(self, steps, top, ramp):
+        self.steps, self.top, self.ramp = steps, top, ramp
+
+    def eps(self):
+        return self.top * min(1.0, int(opt.global_step.asnumpy().item()) / self.ramp)
+
+    def attack(self, x, y):
+        eps, adv = self.eps(), x
+        for _ in range(self.steps):
+            adv = adv + eps / 2 * ops.sign(input_grad(adv, y))
+            adv = x + ops.clamp(adv - x, -eps, eps)
+        return adv
+
+
+pgd = PGD(2, 0.2, 20)
+batches = ck.data.resumable(loader, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager([net, opt], batches)
+    manager.restore(state)
+    for x, y in batches:
+        _, grads = grad_fn(pgd.attack(x, y), y)
+        opt(grads)
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)

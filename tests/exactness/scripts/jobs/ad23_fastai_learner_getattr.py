@@ -1,0 +1,78 @@
+# differs, named
+import os
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(3)
+rng0 = np.random.default_rng(11)
+X = rng0.normal(size=(80, 6)).astype(np.float32)
+Y = (X[:, :1] * 0.7 - X[:, 1:2] ** 2 + 0.1 * rng0.normal(size=(80, 1))).astype(np.float32)
+loader = [(Tensor(X[i : i + 8]), Tensor(Y[i : i + 8])) for i in range(0, 80, 8)]
+net = nn.SequentialCell(nn.Dense(6, 12), nn.Tanh(), nn.Dense(12, 1))
+loss_fn = nn.MSELoss()
+opt = nn.Momentum(net.trainable_params(), 0.03, 0.9)
+grad_fn = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, opt.parameters)
+
+
+class Cb:
+    order = 0
+    learn = None
+
+    def __getattr__(self, name):
+        if name.startswith("_") or self.learn is None:
+            raise AttributeError(name)
+        return getattr(self.learn, name)
+
+
+class ParamScheduler(Cb):
+    order = 1
+
+    def before_batch(self):
+        self.learn.hypers["lr"] = 0.03 * (1 - self.learn.seen / 400)
+
+
+class Counter(Cb):
+    order = 2
+
+    def after_batch(self):
+        self.learn.seen += len(self.xb)
+
+
+class Learner:
+    def __init__(self, cbs):
+        self.cbs = sorted(cbs, key=lambda c: c.order)
+        self.hypers, self.seen = {"lr": 0.03}, 0
+        for c in self.cbs:
+            c.learn = self
+
+    def __call__(self, event):
+        for c in self.cbs:
+            method = type(c).__dict__.get(event)
+            if method:
+                method(c)
+
+    def one_batch(self, xb, yb):
+        self.xb, self.yb = xb, yb
+        self("before_batch")
+        self.loss, grads = grad_fn(xb, yb)
+        for p, g in zip(opt.parameters, grads):
+            ops.assign(p, p - self.hypers["lr"] * g)
+        self("after_batch")
+
+    def fit(self, epochs):
+        batches = ck.data.resumable(loader, epochs=epochs)
+        with ck.CheckpointManager(ROOT, **SAVE) as manager:
+            state = ck.StateManager([net], batches)
+            manager.restore(state)
+            for xb, yb in batches:
+                self.one_batch(xb, yb)
+                manager.step(state)
+            manager.save_final(state)
+
+
+Learner([ParamScheduler(), Counter()]).fit(3)
+os._exit(0)

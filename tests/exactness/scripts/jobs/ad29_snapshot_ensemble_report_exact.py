@@ -1,0 +1,43 @@
+# exact, quiet
+import os
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(3)
+rng0 = np.random.default_rng(11)
+X = rng0.normal(size=(80, 6)).astype(np.float32)
+Y = (X[:, :1] * 0.7 - X[:, 1:2] ** 2 + 0.1 * rng0.normal(size=(80, 1))).astype(np.float32)
+loader = [(Tensor(X[i : i + 8]), Tensor(Y[i : i + 8])) for i in range(0, 80, 8)]
+net = nn.SequentialCell(nn.Dense(6, 12), nn.Tanh(), nn.Dense(12, 1))
+loss_fn = nn.MSELoss()
+opt = nn.Momentum(net.trainable_params(), 0.03, 0.9)
+grad_fn = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, opt.parameters)
+
+snapshots = []
+
+
+def predict(weights, x):
+    w1, b1, w2, b2 = weights
+    return np.tanh(x @ w1.T + b1) @ w2.T + b2
+
+
+batches = ck.data.resumable(loader, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager([net, opt], batches)
+    point = manager.restore(state)
+    for step, (x, y) in enumerate(batches, point.batches_delivered):
+        rate = 0.05 * (1 + np.cos(np.pi * (step % 6) / 6)) / 2
+        ops.assign(opt.learning_rate, Tensor(rate, ms.float32))
+        loss, grads = grad_fn(x, y)
+        opt(grads)
+        if step % 6 == 5:
+            snapshots.append([p.asnumpy().copy() for p in net.trainable_params()])
+        manager.step(state)
+    manager.save_final(state)
+error = np.mean([((predict(w, X) - Y) ** 2).mean() for w in snapshots])
+print("mean error of the snapshots", error)
+os._exit(0)

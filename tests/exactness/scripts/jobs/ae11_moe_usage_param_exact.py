@@ -1,0 +1,53 @@
+# exact, quiet
+import os
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(3)
+rng0 = np.random.default_rng(11)
+X = rng0.normal(size=(80, 6)).astype(np.float32)
+Y = (X[:, :1] * 0.7 - X[:, 1:2] ** 2 + 0.1 * rng0.normal(size=(80, 1))).astype(np.float32)
+loader = [(Tensor(X[i : i + 8]), Tensor(Y[i : i + 8])) for i in range(0, 80, 8)]
+
+
+class MoE(nn.Cell):
+    def __init__(self, n=3):
+        super().__init__()
+        self.gate = nn.Dense(6, n)
+        self.experts = nn.CellList([nn.Dense(6, 1) for _ in range(n)])
+        self.bias = Parameter(ops.zeros((n,), ms.float32), name="bias", requires_grad=False)
+
+    def route(self, x):
+        return ops.softmax(self.gate(x) + self.bias, -1)
+
+    def construct(self, x):
+        w = self.route(x)
+        return sum(w[:, i : i + 1] * e(x) for i, e in enumerate(self.experts))
+
+
+net = MoE()
+loss_fn = nn.MSELoss()
+opt = nn.Momentum(net.trainable_params(), 0.03, 0.9)
+grad_fn = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, opt.parameters)
+
+
+def balance(net, x, speed=0.05):
+    load = np.bincount(net.route(x).asnumpy().argmax(1), minlength=net.bias.shape[0])
+    ops.assign(net.bias, net.bias - Tensor((speed * np.sign(load - load.mean())).astype(np.float32)))
+
+
+batches = ck.data.resumable(loader, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager([net, opt], batches)
+    manager.restore(state)
+    for x, y in batches:
+        loss, grads = grad_fn(x, y)
+        opt(grads)
+        balance(net, x)
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)

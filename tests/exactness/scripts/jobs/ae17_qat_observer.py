@@ -1,0 +1,66 @@
+# differs, named
+import os
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import nn, ops, Tensor, Parameter
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(3)
+rng0 = np.random.default_rng(11)
+X = rng0.normal(size=(80, 6)).astype(np.float32)
+Y = (X[:, :1] * 0.7 - X[:, 1:2] ** 2 + 0.1 * rng0.normal(size=(80, 1))).astype(np.float32)
+loader = [(Tensor(X[i : i + 8]), Tensor(Y[i : i + 8])) for i in range(0, 80, 8)]
+
+
+class MinMaxObserver:
+    def __init__(self, momentum=0.9, delay=6):
+        self.lo = self.hi = None
+        self.seen, self.momentum, self.delay = 0, momentum, delay
+
+    def observe(self, x):
+        lo, hi = float(x.min()), float(x.max())
+        if self.lo is None:
+            self.lo, self.hi = lo, hi
+        else:
+            self.lo = self.momentum * self.lo + (1 - self.momentum) * lo
+            self.hi = self.momentum * self.hi + (1 - self.momentum) * hi
+        self.seen += 1
+
+    @property
+    def ready(self):
+        return self.seen > self.delay
+
+    def fake_quant(self, x):
+        scale = (self.hi - self.lo) / 15
+        q = ops.round((x - self.lo) / scale).clip(0, 15) * scale + self.lo
+        return x + ops.stop_gradient(q - x)
+
+
+class QuantDense(nn.Dense):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.observer = MinMaxObserver()
+
+    def construct(self, x):
+        out = super().construct(x)
+        self.observer.observe(ops.stop_gradient(out))
+        return self.observer.fake_quant(out) if self.observer.ready else out
+
+
+net = nn.SequentialCell(QuantDense(6, 12), nn.Tanh(), QuantDense(12, 1))
+loss_fn = nn.MSELoss()
+opt = nn.Momentum(net.trainable_params(), 0.03, 0.9)
+grad_fn = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, opt.parameters)
+
+batches = ck.data.resumable(loader, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager([net, opt], batches)
+    manager.restore(state)
+    for x, y in batches:
+        loss, grads = grad_fn(x, y)
+        opt(grads)
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)
