@@ -51,6 +51,7 @@ def find(
     dataset: ds.Dataset | None = None,
     *,
     named: Collection[object] = (),
+    stored: Collection[tuple[object, Collection[str]]] = (),
     variables: Iterable[tuple[str, object]] = (),
 ) -> tuple[Finding, ...]:
     """Return what would not be exact in the current mode.
@@ -59,10 +60,11 @@ def find(
         cell: The train cell, or the cells of a training without one.
         dataset: The pipeline that feeds it.
         named: Objects that checkpoints hold by name. Their contents are not reported.
+        stored: Objects of which checkpoints hold some attributes, with their names.
         variables: Variables of a custom training loop, each with its place; see `loop_variables`.
     """
     cells = (cell,) if isinstance(cell, nn.Cell) else tuple(cell)
-    found = list(find_in_cells(cells, {id(one) for one in named}, variables))
+    found = list(find_in_cells(cells, {id(one) for one in named}, variables, stored))
     if dataset is not None:
         found += find_in_pipeline(dataset)
     return tuple(found)

@@ -39,7 +39,10 @@ _REPLACE = "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a
 
 
 def find_in_cells(
-    cells: Iterable[nn.Cell], known: Collection[int], variables: Iterable[tuple[str, Any]] = ()
+    cells: Iterable[nn.Cell],
+    known: Collection[int],
+    variables: Iterable[tuple[str, Any]] = (),
+    stored: Collection[tuple[object, Collection[str]]] = (),
 ) -> Iterator[Finding]:
     """Yield the findings of the cells, of all cells in them (each once), and of the loop's variables.
 
@@ -47,7 +50,9 @@ def find_in_cells(
         cells: What is trained: one cell, or network and optimizer.
         known: ``id`` of objects that checkpoints hold by name.
         variables: Variables of the training loop, each with its place.
+        stored: Objects of which checkpoints hold some attributes, with their names.
     """
+    attributes = {(id(owner), name) for owner, names in stored for name in names}
     cells = tuple(cells)
     parameters = {id(one): one for cell in cells for one in all_of(cell)}
     found: dict[int, Found] = {}
@@ -58,7 +63,7 @@ def find_in_cells(
     for one in found.values():
         cell, where = one.cell, place_of(one)
         yield from _random(cell, where, code)
-        yield from _carried(cell, where)
+        yield from _carried(cell, where, attributes)
         yield from (_unseen(holder, f"{where}: ") for holder in held.around(cell))
         if not one.registered:
             yield from _displaced(cell, where, parameters.keys())
@@ -158,11 +163,13 @@ def _frozen_seed(where: str) -> Finding:
     )
 
 
-def _carried(cell: nn.Cell, where: str) -> Iterator[Finding]:
+def _carried(cell: nn.Cell, where: str, stored: Collection[tuple[int, str]]) -> Iterator[Finding]:
     # In GRAPH mode, construct can assign no attribute but a Parameter; __call__ is Python in either mode.
     found = {name: ("__call__", value) for name, value in carried(cell, "__call__")}
     found.update({} if _in_graph() else {name: ("construct", value) for name, value in carried(cell, "construct")})
     for name, (method, value) in found.items():
+        if (id(cell), name) in stored:
+            continue
         is_generator = isinstance(value, GENERATORS)
         yield Finding(
             "unseen",

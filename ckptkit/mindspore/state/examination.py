@@ -45,6 +45,7 @@ from ckptkit.mindspore.inspect import (
 )
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
+from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import ParameterHolder
@@ -96,8 +97,10 @@ class Examination:
         # Where `Model` trains, the code after the running line is not part of the training loop.
         variables = itertools.chain(given, () if sources.by_model() else loop_variables())
         cells = sources.every_cell()
-        steps = find_in_steps_of_cells(cells, sources.known(), self._changes.written)
-        found = (*find(cells, pipeline, named=named, variables=variables), *steps, *left)
+        known = sources.known()
+        steps = find_in_steps_of_cells(cells, known, self._changes.written)
+        in_part = [(one.owner, one.names) for one in known if isinstance(one, Stored)]
+        found = (*find(cells, pipeline, named=named, stored=in_part, variables=variables), *steps, *left)
         if sources.by_model():
             return found
         again = self._read_again()

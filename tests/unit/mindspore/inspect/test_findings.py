@@ -329,6 +329,13 @@ def test_what_construct_carries_in_attributes_is_found():
     assert all("in no checkpoint" in one.why for one in found)
 
 
+def test_attributes_that_are_stored_are_not_found():
+    begin_process(mode="pynative")
+    cell = CarriesToo()
+    (found,) = find(cell, stored=[(cell, ("rng", "calls", "average")), (Carries(), ("history",))])
+    assert found.where == "the train cell (CarriesToo): history (list)"
+
+
 def test_graph_carries_nothing_but_draws_once():
     begin_process(mode="graph")
     (found,) = find(CarriesToo())
