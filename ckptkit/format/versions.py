@@ -9,7 +9,7 @@ import functools
 from collections.abc import Mapping
 from importlib import metadata
 
-_RECORDED = ("ckptkit", "mindspore", "numpy")
+_RECORDED = {"ckptkit": "mindspore-ckptkit", "mindspore": "mindspore", "numpy": "numpy"}  # each with its distribution
 _COMPUTING = ("mindspore", "numpy")
 UNKNOWN = "of an unknown version"
 
@@ -18,9 +18,9 @@ UNKNOWN = "of an unknown version"
 def versions() -> dict[str, str]:
     """Return versions by name; `UNKNOWN` for a library that is not installed, such as one on ``PYTHONPATH``."""
     found = {}
-    for name in _RECORDED:
+    for name, distribution in _RECORDED.items():
         try:
-            found[name] = metadata.version(name)
+            found[name] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             found[name] = UNKNOWN
     return found

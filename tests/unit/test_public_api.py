@@ -174,7 +174,7 @@ def test_unknown_name_raises_attribute_error_and_dir_lists():
 
 
 def test_the_version_is_that_of_the_project():
-    assert metadata.version("ckptkit") == ckptkit.__version__
+    assert metadata.version("mindspore-ckptkit") == ckptkit.__version__
 
 
 def test_the_error_tree():

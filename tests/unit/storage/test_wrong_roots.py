@@ -96,7 +96,7 @@ def test_missing_extra_names_the_command_to_type(monkeypatch):
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "botocore", None)
-    with pytest.raises(StorageError, match=r"s3://bucket/run needs botocore.*pip install 'ckptkit\[s3\]'"):
+    with pytest.raises(StorageError, match=r"s3://bucket/run needs botocore.*pip install 'mindspore-ckptkit\[s3\]'"):
         open_storage("s3://bucket/run")
 
 

@@ -50,7 +50,8 @@ def test_stacks_of_a_live_process_are_taken(tmp_path: Path, monkeypatch, path: s
     assert any(here in line for line in stack.lines)
 
 
-def test_process_without_a_handler_is_left_alone(tmp_path: Path) -> None:
+def test_process_without_a_handler_is_left_alone(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "")  # py-spy needs no handler
     code = "print('up', flush=True); import sys; sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
