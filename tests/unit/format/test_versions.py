@@ -56,7 +56,7 @@ def test_save_needs_no_installed_package(root, monkeypatch):
     version = metadata.version
 
     def found(name):
-        if name == "ckptkit":
+        if name == "mindspore-ckptkit":
             raise metadata.PackageNotFoundError(name)
         return version(name)
 
