@@ -59,6 +59,8 @@ def test_no_script_differs_silently(script, tmp_path):
     outcome, said = outcome_of(script, tmp_path)
     expected, _, loudness = script.read_text().splitlines()[0].removeprefix("# ").partition(", ")
     assert said or outcome != "differs"
+    if expected.startswith("refused or exact"):
+        return
     if expected == "refused":  # a parameter gets new memory by chance, and without it the state is named
         assert outcome == "refused" or said
         return
