@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +39,10 @@ def run(
     longest_pause: Annotated[
         str, typer.Option(metavar="DURATION", help="The longest pause between two lives without progress.")
     ] = "5m",
+    metrics: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write metrics for a monitor there: FILE.prom (Prometheus) or FILE.json."),
+    ] = None,
     options: Options = None,
 ) -> None:
     """Run a training command again and again until it is done; say why it died, and when a restart cannot help.
@@ -47,5 +52,5 @@ def run(
     """
     from ckptkit.cli.commands.run import RunOptions, run_command
 
-    typed = RunOptions(lives_without_progress, hang_after, limit or [], grace, longest_pause, options or [])
+    typed = RunOptions(lives_without_progress, hang_after, limit or [], grace, longest_pause, options or [], metrics)
     raise typer.Exit(run_command(command or [], typed))

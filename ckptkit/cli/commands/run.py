@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+from ckptkit.cli.commands.run_metrics import RunMetrics
 from ckptkit.cli.durations import duration_of
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root, parse_options
@@ -43,6 +44,7 @@ class RunOptions:
         grace: A duration.
         longest_pause: A duration.
         storage: Each ``NAME=VALUE``.
+        metrics: A file; None for no metrics.
     """
 
     lives_without_progress: int
@@ -51,6 +53,7 @@ class RunOptions:
     grace: str
     longest_pause: str
     storage: Sequence[str]
+    metrics: Path | None = None
 
 
 def run_command(command: Sequence[str], typed: RunOptions) -> int:
@@ -78,16 +81,22 @@ def run_command(command: Sequence[str], typed: RunOptions) -> int:
         except WrongUsageError as error:
             raise StorageError(str(error)) from error
 
+    def say(line: str) -> None:
+        terminal.say(visible(scrub(line)))
+
+    metrics = None if typed.metrics is None else RunMetrics(typed.metrics.absolute(), monotonic=time.monotonic, say=say)
     supervisor = Supervisor(
         command,
         options,
         environment=os.environ,
         token=secrets.token_hex(16),
         open_root=open_events,
-        say=lambda line: terminal.say(visible(scrub(line))),
+        say=say,
         pass_on=terminal.pass_on,
         monotonic=time.monotonic,
         clock=lambda: datetime.now(timezone.utc),
+        on_look=metrics.look if metrics is not None else lambda _: None,
+        on_life=metrics.end_life if metrics is not None else lambda _: None,
     )
     try:
         return supervisor.run()

@@ -45,6 +45,17 @@ def test_each_death_is_named_and_no_bit_differs(tmp_path: Path, deaths: list[str
 
 
 @pytest.mark.extended
+def test_metrics_are_written_for_a_monitor(tmp_path: Path) -> None:
+    job = supervise(tmp_path, [("killed", 25)], "--metrics", "run.json")
+    assert job.end() == 0, job.stderr
+    found = json.loads((tmp_path / "run.json").read_text())
+    assert found["lives"] == {"killed": 1, "finished": 1}
+    lives = lives_of(tmp_path / "root")
+    training = sum(one.phases["training"] for one in lives)
+    assert found["seconds"]["training"] == pytest.approx(training)
+
+
+@pytest.mark.extended
 def test_times_of_a_life_add_up(tmp_path: Path) -> None:
     job = supervise(tmp_path, [("killed", 25), ("killed", 55)])
     assert job.end() == 0, job.stderr
