@@ -36,13 +36,12 @@ def listed(problems: Sequence[str]) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return what an error says, on its first line; of an error in a pipeline of MindSpore, what names the data.
+    """Return what an error says; of an error in a pipeline of MindSpore, what names the data.
 
     The first line of such an error names nothing. Below it are sections, of which "Python Call Stack" and "Dataset
     Pipeline Error Message" name the error and the file. `test_bad_file_is_named` fails if that changes.
     """
-    parts = _SECTION.split(str(error))
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    sections = _sections_of(error)
     stack = sections.get(_PYTHON_STACK, "").strip().splitlines()
     if stack:
         file = _DATA_FILE.search(stack[0])
@@ -52,8 +51,14 @@ def message_of(error: BaseException) -> str:
 
 def is_about_data(error: BaseException) -> bool:
     """Return whether a pipeline of MindSpore could not process one of its samples."""
-    names = _SECTION.split(str(error))[1::2]
-    return _PYTHON_STACK in names or (bool(names) and _BAD_FILE.search(message_of(error)) is not None)
+    sections = _sections_of(error)
+    return _PYTHON_STACK in sections or (bool(sections) and _BAD_FILE.search(message_of(error)) is not None)
+
+
+def _sections_of(error: BaseException) -> dict[str, str]:
+    """Return the sections of an error in a pipeline of MindSpore, by title; none of any other error."""
+    parts = _SECTION.split(str(error))
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def span(seconds: float | None) -> str:

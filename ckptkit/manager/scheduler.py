@@ -335,8 +335,9 @@ class Scheduler:
     def _writing(self, request: SaveRequest) -> Callable[[], SaveReport]:
         begun = self._monotonic()
         staged = request.staged
-        micro_step, trained = staged.progress.batches_delivered, HEARTBEAT.training_seconds
-        taken = Taken(begun, HEARTBEAT.spent())
+        spent = HEARTBEAT.spent()
+        micro_step, trained = staged.progress.batches_delivered, spent.get("training", 0.0)
+        taken = Taken(begun, spent)
 
         def save() -> SaveReport:
             try:

@@ -63,6 +63,7 @@ def run_command(command: Sequence[str], typed: RunOptions) -> int:
         WrongUsageError: If there is no command, it cannot be started, or an option is invalid.
         OSError: If no folder can be made for the heartbeats.
     """
+    open_standard_descriptors()  # first: `_check` asks what stdin is
     _check(command)
     options = Options(
         lives_without_progress=typed.lives_without_progress,
@@ -72,7 +73,6 @@ def run_command(command: Sequence[str], typed: RunOptions) -> int:
         longest_pause=_duration("--longest-pause", typed.longest_pause),
     )
     parse_options(typed.storage)  # before the first life
-    open_standard_descriptors()
     terminal = Terminal()
 
     def open_events(root: str) -> Storage:

@@ -7,6 +7,7 @@ its node exporter. One thread.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
@@ -18,6 +19,7 @@ from typing import Any
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.heartbeat.record import Record
+from ckptkit.tools.supervisor.life_phases import leader_of
 
 _EVERY = timedelta(seconds=5)
 
@@ -39,9 +41,9 @@ class RunMetrics:
             raise WrongUsageError(
                 f"--metrics takes a file that ends with .prom (Prometheus) or .json, got {str(path)!r}"
             )
-        self._write = _as_text if path.suffix == ".prom" else _as_json
         if path.suffix == ".prom":
-            _client()
+            _client()  # says now what it needs, and not after the first life
+        self._write: Callable[[Mapping[str, Any]], str] = _as_text if path.suffix == ".prom" else json.dumps
         self._path = path
         self._monotonic = monotonic
         self._say = say
@@ -64,7 +66,7 @@ class RunMetrics:
     def _store(self, records: Sequence[Record]) -> None:
         now = self._monotonic()
         self._written_at = now
-        leader = min(records, key=lambda one: one.rank, default=None)
+        leader = leader_of(records)
         present = {phase.name.lower(): value for phase, value in leader.seconds(now).items()} if leader else {}
         values = {
             "lives": dict(self._lives),
@@ -76,6 +78,8 @@ class RunMetrics:
             temporary.write_text(self._write(values))
             temporary.replace(self._path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             if not self._told:
                 self._told = True
                 self._say(f"could not write the metrics to {self._path}: {error}; the job goes on")
@@ -89,10 +93,6 @@ def _rank(record: Record, now: float) -> dict[str, Any]:
         "committed_step": max(0, record.restored_step, record.committed_step),
         "seconds_since_sign": max(0.0, now - record.last_sign_at),
     }
-
-
-def _as_json(values: Mapping[str, Any]) -> str:
-    return json.dumps(values, indent=1)
 
 
 def _as_text(values: Mapping[str, Any]) -> str:

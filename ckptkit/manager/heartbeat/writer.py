@@ -182,11 +182,6 @@ class HeartbeatWriter:
             if record is not None:
                 record.is_meeting = 0
 
-    @property
-    def training_seconds(self) -> float:
-        """Seconds of `Phase.TRAINING` since `born`."""
-        return self.spent().get("training", 0.0)
-
     def spent(self) -> dict[PhaseName, float]:
         """Return the seconds since `born`, by phase."""
         if self._record is None:

@@ -73,7 +73,7 @@ class Budget:
         if last is not None:
             return last
         progress = self._note_progress(life.records)
-        self._same = [*self._same, finding] if not life.records else []
+        self._same = [*self._same, finding][-self._most :] if not life.records else []
         again = self._died_there_before(life, finding)
         if again is not None:
             return Decision(_code_or_data(finding, again), CODE_OR_DATA, _MOVES["code-or-data"])
@@ -81,7 +81,7 @@ class Budget:
         if self._in_a_row >= self._most:
             if self._is_same_before_training():
                 what = f"{len(self._same)} lives in a row ended before training with the same error: {finding.what}"
-                return Decision(replace(finding, cause="code-or-data", what=what), CODE_OR_DATA, _MOVES["exception"])
+                return Decision(replace(finding, cause="code-or-data", what=what), CODE_OR_DATA, _CORRECT)
             why = f"{self._in_a_row} lives in a row committed nothing new"
             return Decision(finding, GIVEN_UP, f"{why}: {_MOVES.get(finding.cause, _LOOK)}", self._in_a_row)
         return Decision(finding, None, "restart", self._in_a_row)
@@ -98,8 +98,8 @@ class Budget:
 
     def _is_same_before_training(self) -> bool:
         """Return whether the last lives all ended before training, and with the same exception."""
-        last = self._same[-self._most :]
-        return len(last) == self._most and {(one.cause, one.what) for one in last} == {("exception", last[0].what)}
+        same = {(one.cause, one.what) for one in self._same}
+        return len(self._same) == self._most and same == {("exception", self._same[0].what)}
 
     def _died_there_before(self, life: Life, finding: Finding) -> list[int] | None:
         """Return the numbers of the lives that died in the same micro-step as this one, if that proves something."""
@@ -140,8 +140,8 @@ def _code_or_data(finding: Finding, lives: Sequence[int]) -> Finding:
 
 
 _LOOK = "look at the last lines that it printed"
+_CORRECT = "correct what it names; a restart fails again"
 _MOVES = {
-    "exception": "correct what it names; a restart fails again",
     "outage": "check the network, and the storage that the message is about, and start the same command again",
     "overtaken": "another process trains this run; do not start this one again",
     "refused": "a restart cannot help; the message says what to change",

@@ -54,7 +54,7 @@ class LifeLog:
     def enter(self, life: Life, decision: Decision, down_seconds: float) -> LifeEnded:
         """Store a life, and return what was stored."""
         event = self._event(life, decision, down_seconds)
-        leader = leader_of(life)
+        leader = leader_of(life.records)
         if leader is not None and leader.rank > 0:
             return event  # the supervisor of rank 0's machine stores its own
         if leader is not None and leader.root and leader.attempt > 0:
@@ -92,7 +92,7 @@ class LifeLog:
             self._told = False
 
     def _event(self, life: Life, decision: Decision, down_seconds: float) -> LifeEnded:
-        finding, leader = decision.finding, leader_of(life)
+        finding, leader = decision.finding, leader_of(life.records)
         name = finding.signal if finding.signal is not None else signal_of(life.returncode)
         return LifeEnded(
             at=(life.began_at + timedelta(seconds=life.seconds)).isoformat(),

@@ -7,24 +7,25 @@ hang does, also if the process went on when it was asked to end. Pure functions,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ckptkit.manager.heartbeat.record import Phase, Record
 from ckptkit.tools.supervisor.life import GOOD_ENDS, Life
 
 
-def leader_of(life: Life) -> Record | None:
+def leader_of(records: Sequence[Record]) -> Record | None:
     """Return the record of rank 0, or of the lowest rank on this machine; of several such processes, the last one.
 
     Only those that have restored a run know their rank, unless a launcher has told it: an unknown one is rank 0.
     """
-    processes = _same_rank(life)
-    return max(processes, key=lambda one: (one.attempt > 0, one.opened_at), default=None)
+    return max(_same_rank(records), key=lambda one: (one.attempt > 0, one.opened_at), default=None)
 
 
 def earlier_seconds(life: Life, leader: Record | None) -> float:
     """Return the seconds of a life before ``leader`` began its attempt, if something else was trained in them."""
     if leader is None or leader.attempt <= 0:
         return 0.0
-    has_others = any(one.attempt > 0 and one.opened_at < leader.opened_at for one in _same_rank(life))
+    has_others = any(one.attempt > 0 and one.opened_at < leader.opened_at for one in _same_rank(life.records))
     if leader.trainings <= 1 and not has_others:
         return 0.0
     return min(life.seconds, max(0.0, leader.born_at - life.began))
@@ -47,9 +48,9 @@ def phases_of(life: Life, leader: Record | None) -> dict[str, float]:
     return {**named, "hung": hung, after: named.get(after, 0.0) + life.ended - until}
 
 
-def _same_rank(life: Life) -> list[Record]:
-    lowest = min((max(0, one.rank) for one in life.records), default=0)
-    return [one for one in life.records if max(0, one.rank) == lowest]
+def _same_rank(records: Sequence[Record]) -> list[Record]:
+    lowest = min((max(0, one.rank) for one in records), default=0)
+    return [one for one in records if max(0, one.rank) == lowest]
 
 
 def _end_of(life: Life, leader: Record) -> float:

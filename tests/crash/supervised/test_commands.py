@@ -154,6 +154,30 @@ def test_signal_that_nobody_below_knows_ends_the_job(tmp_path: Path, number: sig
     assert job.left() == []
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+def test_other_signal_reaches_only_those_that_know_it(tmp_path: Path, is_known: bool) -> None:
+    handler = "signal.signal(signal.SIGUSR2, lambda *_: print('heard', flush=True))" if is_known else ""
+    script = f"import signal\n{handler}\nprint('ready', flush=True)\nwhile True:\n    signal.pause()\n"
+    job = started(tmp_path, [sys.executable, "-c", script])
+    job.process.send_signal(signal.SIGUSR2)
+    if is_known:
+        assert job.process.stdout is not None
+        assert job.process.stdout.readline() == "heard\n"
+    job.process.send_signal(signal.SIGXCPU)
+    assert job.end() == 143, job.stderr
+    assert "SIGXCPU ended it" in job.stderr
+
+
+def test_stdin_that_is_closed_is_no_script(tmp_path: Path) -> None:
+    whole = shlex.join([sys.executable, "-m", "ckptkit", "run", "--", "echo", "-"])
+    environment = {**os.environ, **python_path()}
+    done = subprocess.run(
+        [SHELL, "-c", f"{whole} <&-"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "-\n"), done.stderr
+
+
 def test_script_in_a_file_on_stdin_is_read_again_by_each_life(tmp_path: Path) -> None:
     planned(tmp_path, ("killed", 25))
     with JOB.open("rb") as script:

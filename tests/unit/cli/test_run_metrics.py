@@ -65,6 +65,22 @@ def test_ranks_and_lives_are_written(tmp_path, name):
     assert [one.name for one in tmp_path.iterdir()] == [name]
 
 
+def test_metrics_have_the_names_that_the_page_tells(tmp_path):
+    path = tmp_path / "run.prom"
+    RunMetrics(path, monotonic=Clock(), say=pytest.fail).look([record_of(Phase.TRAINING, micro_step=4)])
+    found = {one.name: one.type for one in text_string_to_metric_families(path.read_text())}
+    gauges = dict.fromkeys(("ckptkit_micro_step", "ckptkit_committed_step", "ckptkit_seconds_since_sign"), "gauge")
+    assert found == {"ckptkit_lives": "counter", "ckptkit_seconds": "counter", **gauges}
+
+
+def test_process_that_trained_before_the_present_one_is_not_counted_on(tmp_path):
+    path = tmp_path / "run.json"
+    first = record_of(Phase.ENDED, entered_at=10.0, attempt=1, opened_at=1.0)
+    second = record_of(Phase.TRAINING, entered_at=95.0, attempt=2, opened_at=90.0)
+    RunMetrics(path, monotonic=Clock(), say=pytest.fail).look([first, second])
+    assert read(path)[1] == {"training": 5.0}
+
+
 def test_file_that_cannot_be_written_is_told_once(tmp_path):
     said = []
     metrics = RunMetrics(tmp_path / "missing" / "run.json", monotonic=Clock(), say=said.append)

@@ -95,7 +95,7 @@ def test_second_training_has_its_own_seconds(heart, clock, tmp_path):
     record = read(tmp_path)
     assert (record.trainings, record.born_at) == (2, 107)
     assert (record.before[Phase.TRAINING], record.before[Phase.ENDED]) == (5, 2)
-    assert heart.training_seconds == 3
+    assert heart.spent()["training"] == 3
     assert heart.spent() == {"restoring": 1, "training": 3}
 
 

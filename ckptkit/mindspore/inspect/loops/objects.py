@@ -64,7 +64,7 @@ def is_arguments(one: Any) -> bool:
 
 
 def decides(value: Value) -> Sources:
-    """Return what decides which object a value is: which cell it is comes from no checkpoint, but what is in it."""
+    """Return what decides which object a value is: no checkpoint tells which cell it is, only what is in a cell."""
     is_cell = isinstance(value.target, nn.Cell) and not value.also
     return value.sources - {RESTORED} if is_cell else value.sources
 

@@ -125,7 +125,8 @@ class Command:
     def save(self) -> None:
         world = self.world
         with self.heart.during(Phase.SAVING):
-            taken, trained, spent = world.now, self.heart.training_seconds, self.heart.spent()
+            taken, spent = world.now, self.heart.spent()
+            trained = spent.get("training", 0.0)
             world.spend("saving", 0.25)
         self.heart.committed(self.batch, trained)
         world.committed[self.root] = self.batch

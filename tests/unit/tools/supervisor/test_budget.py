@@ -93,6 +93,8 @@ def test_same_error_before_any_training_is_no_matter_of_the_machine():
         for number, error in enumerate(["KeyError: 1", "KeyError: 2", "KeyError: 2"], 1)
     ]
     assert codes == [None, None, GIVEN_UP]
+    other = judged(Budget(1), life_of(record_of(), number=1, returncode=1, last_words=text.format("KeyError: 2")))
+    assert "a restart fails again" not in other.next_move
     budget = Budget(3)
     lives = [life_of(number=one, returncode=1, last_words=text.format("KeyError: 1")) for one in (1, 2, 3)]
     last = [judged(budget, life) for life in lives][-1]

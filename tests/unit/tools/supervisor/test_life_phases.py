@@ -20,7 +20,7 @@ def trained(pid: int = 100, *, opened_at: float = 4.0, phase: Phase = Phase.TRAI
 
 
 def told(life: Life) -> dict[str, float]:
-    leader = leader_of(life)
+    leader = leader_of(life.records)
     phases = phases_of(life, leader)
     assert sum(phases.values()) == pytest.approx(life.seconds - earlier_seconds(life, leader))
     return {name: seconds for name, seconds in phases.items() if seconds}
@@ -90,10 +90,10 @@ def test_second_process_of_a_command_has_its_own_seconds():
     first = trained(90, phase=Phase.ENDED, how="finished", root="a")
     second = trained(91, opened_at=50.0, born_at=49.0, root="b")
     life = life_of(first, second, deaths={90: 48.0, 91: 99.0})
-    assert leader_of(life) is second
+    assert leader_of(life.records) is second
     assert told(life) == {"starting": 1.0, "restoring": 6.0, "training": 43.0, "dead": 1.0}
 
 
 def test_process_that_never_restored_does_not_lead():
     first, second = trained(90, how="finished"), record_of(Phase.RESTORING, pid=91, opened_at=50.0, rank=-1)
-    assert leader_of(life_of(second, first)) is first
+    assert leader_of([second, first]) is first
