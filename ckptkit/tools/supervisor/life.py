@@ -221,6 +221,7 @@ class _Follower:
         self._kill_at: float | None = None
         self._asked_at = 0.0
         self._lost_at: float | None = None
+        self._is_outlived = False  # whether the command had ended when it was asked last
         self.told: set[int] = set()  # processes that were asked to end
 
     def grace(self) -> timedelta:
@@ -236,8 +237,8 @@ class _Follower:
                 self._heed()
                 self._end_others()
                 reap(self._command.pid)
-                end = None if self._command.has_ended() else self._command.end
-                self._requests.wait(_LOOK, [one for one in (end, *self._ranks.values()) if one is not None])
+                ends = (*self._ranks.values(), None if self._is_outlived else self._command.end)
+                self._requests.wait(_LOOK, [one for one in ends if one is not None])
                 self._note_deaths()
                 if self._kill_at is not None and self._monotonic() >= self._kill_at:
                     return  # the caller kills what is left
@@ -248,7 +249,8 @@ class _Follower:
 
     def _is_over(self) -> bool:
         """Return whether the command has ended, and so have, if it ended well, the ranks that still train."""
-        if not self._command.has_ended():
+        self._is_outlived = self._command.has_ended()
+        if not self._is_outlived:
             return False
         self._look()
         records = [read_record(self._folder / f"{pid}{ENDING}") for pid in self._ranks]

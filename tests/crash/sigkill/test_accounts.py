@@ -121,6 +121,7 @@ def test_watched_lives_are_known_to_their_deaths(tmp_path):
     assert account.seconds == pytest.approx(wall.total_seconds(), rel=0.01, abs=0.15)
 
 
+@pytest.mark.extended
 def test_watched_lives_of_other_shapes_fill_the_wall_clock(tmp_path):
     """Dead before the restore; killed under a shell that goes on; stopped, and saved once it was woken; finished."""
     root, script, shell = tmp_path / "run", tmp_path / "life.py", tmp_path / "job.sh"

@@ -62,7 +62,7 @@ def run_with(folder: Path, command: list[str], **streams) -> int:
     return done.returncode
 
 
-@pytest.mark.parametrize("stderr", ["full", "closed", "unread"])
+@pytest.mark.parametrize("stderr", [pytest.param("full", marks=pytest.mark.extended), "closed", "unread"])
 def test_stderr_that_cannot_be_written_stops_nothing(tmp_path: Path, stderr: str) -> None:
     command = shlex.split(planned(tmp_path, ("killed", 25)))
     if stderr == "closed":
@@ -81,7 +81,7 @@ def test_stderr_that_cannot_be_written_stops_nothing(tmp_path: Path, stderr: str
     assert causes(tmp_path) == ["killed", "finished"]
 
 
-@pytest.mark.parametrize("kind", ["killed", "exception"])
+@pytest.mark.parametrize("kind", ["killed", pytest.param("exception", marks=pytest.mark.extended)])
 def test_death_that_a_pipe_hides_is_seen(tmp_path: Path, kind: str) -> None:
     job = Supervised(["sh", "-c", f"{planned(tmp_path, (kind, 25))} | cat"], folder=tmp_path)
     assert job.end() == 0, job.stderr
