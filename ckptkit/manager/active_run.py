@@ -23,6 +23,7 @@ from ckptkit.errors import Preempted, ResumeError
 from ckptkit.format.events import How
 from ckptkit.manager.at_exit import AT_EXIT, LastCall
 from ckptkit.manager.background import NotEndedError, SaveHandle
+from ckptkit.manager.denormals import DenormalsAsZero
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
@@ -48,6 +49,7 @@ class ActiveRun:
         monotonic: Gives seconds.
         began_at: Progress after the restore.
         hooks: Take the place of the schedule under ``ckptkit doctor``; None otherwise.
+        denormals: Has begun; `close` ends it.
 
     Attributes:
         services: As the argument.
@@ -66,6 +68,7 @@ class ActiveRun:
         monotonic: Callable[[], float],
         began_at: Progress,
         hooks: Hooks | None,
+        denormals: DenormalsAsZero,
     ) -> None:
         self.services = services
         self.scheduler = scheduler
@@ -75,6 +78,7 @@ class ActiveRun:
         self._monotonic = monotonic
         self._began_at = began_at.batches_delivered
         self._hooks = hooks
+        self._denormals = denormals
         self._process = os.getpid()
         self._is_finished = False
         self.is_complete = False
@@ -185,6 +189,7 @@ class ActiveRun:
             how: How | None = "preempted" if self.final_save.is_over else "complete" if self.is_complete else None
             self.services.recorder.close(error, left, how=how)
             self._show_end(error)
+            self._denormals.end()
 
     def _exit(self) -> None:
         """Record how the program ends, which has not closed the manager."""

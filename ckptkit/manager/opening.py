@@ -17,6 +17,7 @@ from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.auto_interval import AutoInterval
+from ckptkit.manager.denormals import DenormalsAsZero
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
@@ -72,14 +73,19 @@ class Setup:
 def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
     """Apply the checkpoint to ``state`` and take over the run; see `CheckpointManager.restore`."""
     HEARTBEAT.begin(setup.system.monotonic)
+    denormals = DenormalsAsZero()
+    denormals.begin()  # first: threads of pipelines and of the framework that start from here on inherit it
     try:
-        return _open_run(setup, state, checkpoint, rewind=rewind)
+        return _open_run(setup, state, checkpoint, denormals, rewind=rewind)
     except BaseException as error:
+        denormals.end()
         HEARTBEAT.fail(error)
         raise
 
 
-def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
+def _open_run(
+    setup: Setup, state: Capturable, checkpoint: str, denormals: DenormalsAsZero, *, rewind: bool
+) -> tuple[ActiveRun, ResumePoint]:
     if setup.saving.mid_cycle == "rewind":
         state.mark_cycle_start()  # first: where it is refused, nothing was changed
     rank_sync = RankSync(state.world, setup.save)
@@ -91,7 +97,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
     due_saves = DueSaves(rank_sync, setup.saving.mid_cycle)
     due_saves.begin_cycle(state, progress)
-    run = _new_run(setup, opened, rank_sync, due_saves, progress)
+    run = _new_run(setup, opened, rank_sync, due_saves, progress, denormals=denormals)
     HEARTBEAT.restored(
         root=setup.storage.url,
         attempt=opened.document.attempt,
@@ -125,7 +131,15 @@ def _refuse_for_one_rank_only(setup: Setup, rank_sync: RankSync) -> None:
         )
 
 
-def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, progress: Progress) -> ActiveRun:
+def _new_run(
+    setup: Setup,
+    opened: Opened,
+    rank_sync: RankSync,
+    due_saves: DueSaves,
+    progress: Progress,
+    *,
+    denormals: DenormalsAsZero,
+) -> ActiveRun:
     saving, monotonic = setup.saving, setup.system.monotonic
     leads = rank_sync.leads
     restored = None if opened.contents is None else opened.contents.checkpoint
@@ -160,6 +174,7 @@ def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSa
         monotonic=monotonic,
         began_at=progress,
         hooks=setup.hooks,
+        denormals=denormals,
     )
 
 

@@ -30,7 +30,7 @@ MODULES = {
         *("mirrored_run", "rank_protocol", "saver", "upload", "goodput"),
     ),
     "manager": (
-        *("console", "heartbeat", "options", "at_exit", "step_timing", "rank_sync", "hooks", "background"),
+        *("console", "denormals", "heartbeat", "options", "at_exit", "step_timing", "rank_sync", "hooks", "background"),
         *(
             "preemption",
             "recording",

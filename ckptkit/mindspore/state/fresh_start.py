@@ -16,6 +16,7 @@ from ckptkit.core.contents import IMPORTED, NOT_IMPORTED, Contents
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.half_restored import (
     clear_half_restored,
     half_restored_from,
@@ -86,6 +87,7 @@ def _refuse_called(sources: Sources, why: str) -> None:
 
 def _prepare(sources: Sources, root: str) -> None:
     _mark_begun(sources.parameters, root)
+    take_denormals_as_zero_everywhere()
     seed_operators()
     if sources.position is not None and not sources.prepared:
         sources.position.prepare(0, None)

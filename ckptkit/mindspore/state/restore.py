@@ -19,6 +19,7 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.inspect.values.digest import digest_of_value
+from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.half_restored import clear_half_restored, mark_half_restored
 from ckptkit.mindspore.rng import restore_rng
 from ckptkit.mindspore.state.compatibility import check_data, check_leaves, check_mode, check_stateful, some
@@ -81,6 +82,7 @@ class Restore:
             self._examination.judge_start_values(state["train"]["arrays"] or {})
         else:  # what ranks have of their own is another rank's now
             self._examination.note_start_values()
+        take_denormals_as_zero_everywhere()
         sources.cycle_start = None
         self._restored = None
         sources.counting.fence()

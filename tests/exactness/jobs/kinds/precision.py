@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mindspore as ms
+import numpy as np
 from mindspore import amp, nn, ops
 
 import ckptkit as ck
@@ -130,3 +131,61 @@ def scaler_as_an_attribute_of_the_cell(run):
 def scaler_as_an_attribute_given_by_name(run):
     loss, scaler = Loss(), amp.DynamicLossScaler(2.0**10, 2, 3)
     run.train(ms.Model(Checked(loss, adam(loss), scaler)), EPOCHS, slices(), stateful={"scaler": scaler})
+
+
+SINKING = np.full(1000, 1.4e-38, np.float32)  # denormal after the second update
+
+
+class Idle(nn.Cell):
+    """A loss with a weight that has no gradient, as a row of an embedding has for words that do not come."""
+
+    def __init__(self):
+        super().__init__()
+        self.loss = Loss()
+        self.idle = ms.Parameter(ms.Tensor(np.ones(1000, np.float32)), name="idle")
+
+    def construct(self, x, y):
+        return self.loss(x, y) + 0.0 * self.idle.sum()
+
+
+@job(Exact(), "graph", default=True)
+def denormal_moments(run):
+    loss = Idle()
+    optimizer = nn.AdamWeightDecay(loss.trainable_params(), 1e-2)
+    next(one for one in optimizer.moments1 if one.size == SINKING.size).set_data(ms.Tensor(SINKING))
+    run.train(ms.Model(ck.AccumulationTrainCell(loss, optimizer, K)), EPOCHS, slices())
+
+
+class Decay(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.moments = ms.Parameter(ms.Tensor(SINKING), name="moments")
+
+    def construct(self, x):
+        self.moments = self.moments * 0.9
+        return self.moments.sum() + x.sum()
+
+
+def decay(run, *, compiled=False):
+    cell = Decay()
+    step = ms.jit(cell.construct) if compiled else cell
+    run.loop([cell], ck.data.resumable(rows(), EPOCHS), lambda x, y: step(x))
+
+
+@job(Exact(), "pynative", kill=4, default=True)
+@job(Exact(), "graph", kill=4)
+def denormal_moments_of_an_optimizer_by_hand(run):
+    decay(run)
+
+
+@job(Exact(), "pynative", kill=4)
+def denormal_moments_after_an_operation(run):
+    """MindSpore has threads before the run begins."""
+    (ms.Tensor([1.0]) * 2).asnumpy()
+    decay(run)
+
+
+@job(Exact(), "pynative", kill=4)
+def denormal_moments_in_compiled_code_after_an_operation(run):
+    (ms.Tensor([1.0]) * 2).asnumpy()
+    decay(run, compiled=True)

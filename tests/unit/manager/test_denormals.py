@@ -1,0 +1,113 @@
+"""The thread that trains takes denormal numbers as zero while a run is open, and only then."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from ckptkit.manager.denormals import DenormalsAsZero, takes_denormals_as_zero
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.testing.state import NumpyRun
+
+DENORMAL = np.array([1e-40], np.float32)
+
+
+def in_new_thread(test):
+    """Run a test in a thread that keeps denormal numbers: other tests leave runs open in this one."""
+
+    @functools.wraps(test)
+    def run(**fixtures):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(ctypes.CDLL(None).fesetenv, ctypes.c_void_p(-1)).result()  # FE_DFL_ENV
+            pool.submit(test, **fixtures).result()
+
+    return run
+
+
+def are_zero() -> bool:
+    found = not (DENORMAL * np.float32(0.5)).view(np.uint32).any()
+    assert found == takes_denormals_as_zero()
+    return found
+
+
+@in_new_thread
+def test_bits_are_set_and_restored():
+    one = DenormalsAsZero()
+    assert not are_zero()
+    one.begin()
+    assert are_zero()
+    one.begin()  # again: no change
+    one.end()
+    assert not are_zero()
+    one.end()
+    assert not are_zero()
+
+
+@in_new_thread
+def test_overlapping_ones_restore_when_the_last_ends():
+    one, other = DenormalsAsZero(), DenormalsAsZero()
+    one.begin()
+    other.begin()
+    one.end()
+    assert are_zero()
+    other.end()
+    assert not are_zero()
+
+
+@in_new_thread
+def test_other_thread_does_not_end_it():
+    one = DenormalsAsZero()
+    one.begin()
+    seen = []
+    thread = threading.Thread(target=lambda: (seen.append(are_zero()), one.end(), seen.append(are_zero())))
+    thread.start()
+    thread.join()
+    assert seen == [True, True]  # inherited, and left
+    assert are_zero()
+    one.end()
+    assert not are_zero()
+
+
+@in_new_thread
+def test_rounding_and_other_bits_are_kept():
+    one = DenormalsAsZero()
+    one.begin()
+    assert np.float32(1) / np.float32(3) == np.float32(0.33333334)
+    assert np.float32(2e-38) * np.float32(1) == np.float32(2e-38)
+    one.end()
+
+
+@in_new_thread
+def test_numpy_does_not_warn_meanwhile():
+    one = DenormalsAsZero()
+    one.begin()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for kind in (np.float16, np.float32, np.float64):
+                assert np.finfo(kind).eps > 0
+    finally:
+        one.end()
+
+
+@in_new_thread
+def test_run_sets_it_until_it_is_closed(tmp_path):
+    with CheckpointManager(tmp_path / "run") as manager:
+        assert not are_zero()
+        manager.restore(NumpyRun())
+        assert are_zero()
+    assert not are_zero()
+
+
+@in_new_thread
+def test_restore_that_fails_leaves_the_thread_as_it_was(tmp_path):
+    manager = CheckpointManager(tmp_path / "run")
+    with pytest.raises(Exception, match="nothing"):
+        manager.restore(NumpyRun(), checkpoint="nothing")
+    assert not are_zero()

@@ -1,0 +1,88 @@
+"""Denormal numbers are zero at every launch of a kernel, wherever MindSpore launches it."""
+
+from __future__ import annotations
+
+import json
+
+import mindspore as ms
+import pytest
+from support.process import python
+
+from ckptkit.manager.denormals import DenormalsAsZero
+from ckptkit.mindspore import kernel_threads
+
+LAUNCHES = """
+import json, sys
+import numpy as np
+import mindspore as ms
+from mindspore import nn
+import ckptkit as ck
+
+mode, code, early, root = sys.argv[1:]
+ms.set_context(mode=getattr(ms, mode))
+if early == "early":
+    (ms.Tensor([1.0]) * 2).asnumpy()
+DENORMAL = np.full(1000, 4, np.uint32).view(np.float32)
+
+
+class Decay(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.moments = ms.Parameter(ms.Tensor(np.ones(1000, np.float32)), name="moments")
+
+    def construct(self):
+        self.moments = self.moments * 0.9
+        return self.moments
+
+
+cell = Decay()
+call = {"cell": cell, "compiled": ms.jit(cell.construct)}[code]
+
+
+def zeros():
+    found = []
+    for _ in range(60):  # MindSpore tries its pool's threads in some of the first launches, and decides by their time
+        cell.moments.set_data(ms.Tensor(DENORMAL.copy()))
+        found.append(int((call().asnumpy().view(np.uint32) == 0).sum()))
+    return found
+
+
+with ck.CheckpointManager(root) as manager:
+    manager.restore(ck.StateManager([cell]))
+    print(json.dumps(zeros()))
+print(json.dumps(float(np.float32(1e-40) * np.float32(0.5)) == 0))
+"""
+
+
+@pytest.mark.parametrize("early", ["late", "early"], ids=["", "after-an-operation"])
+@pytest.mark.parametrize(
+    ("mode", "code"), [("GRAPH_MODE", "cell"), ("PYNATIVE_MODE", "cell"), ("PYNATIVE_MODE", "compiled")]
+)
+def test_denormals_are_zero_at_every_launch(tmp_path, mode, code, early):
+    # In a new interpreter: a fork of one that has imported MindSpore launches in other threads.
+    script = tmp_path / "launches.py"
+    script.write_text(LAUNCHES)
+    ended = python(script, mode, code, early, tmp_path / "run", environment={"GLOG_v": "3"})
+    zeros, are_still_zero = map(json.loads, ended.stdout.splitlines())
+    assert zeros == [1000] * 60
+    assert not are_still_zero  # the thread computes as before
+    assert "1.2e-38" not in ended.stderr
+
+
+def test_threads_that_cannot_be_changed_are_named(monkeypatch, shown):
+    monkeypatch.setattr(kernel_threads, "_are_zero_in_operations", lambda: False)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    here = DenormalsAsZero()
+    here.begin()
+    kernel_threads.take_denormals_as_zero_everywhere()
+    here.end()
+    assert "keep numbers below 1.2e-38" in shown()
+
+
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
+def test_nothing_is_done_for_a_thread_that_keeps_them(monkeypatch, shown, mode):
+    monkeypatch.setattr(kernel_threads, "takes_denormals_as_zero", lambda: False)
+    monkeypatch.setattr(kernel_threads, "_are_zero_in_operations", lambda: pytest.fail("computed"))
+    ms.set_context(mode=mode)
+    kernel_threads.take_denormals_as_zero_everywhere()
+    assert "1.2e-38" not in shown()
