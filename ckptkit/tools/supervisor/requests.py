@@ -1,7 +1,8 @@
 """Hears the signals that are meant for the job, while this process waits.
 
-Guarantees: every signal is told once, in order, and ends a wait at once; one that was ignored before still is.
-`Requests.close` puts the earlier handlers back. Main thread only.
+Guarantees: every signal is told once, in order, and ends a wait at once; one that was ignored before still is. SIGTSTP
+(Ctrl-Z) suspends the processes below this one and then this one, until SIGCONT. `Requests.close` puts the earlier
+handlers back. Main thread only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from types import FrameType
 
-from ckptkit.tools.supervisor.processes import can_be_read
+from ckptkit.tools.supervisor.processes import can_be_read, descendants, send
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)  # these ask for the end
 HEARD = (*END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
@@ -26,8 +27,10 @@ class Requests:
         self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._came: list[int] = []
         self._former_fd = signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
-        heard = [number for number in HEARD if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` wants it
-        self._former = {number: signal.signal(number, self._note) for number in heard}
+        self._spared = descendants(os.getpid())  # no part of the job, which begins later
+        handlers = {**dict.fromkeys(HEARD, self._note), signal.SIGTSTP: self._suspend}
+        heard = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` wants it
+        self._former = {number: signal.signal(number, handlers[number]) for number in heard}
 
     def take(self) -> list[int]:
         """Return the signals that came since the last call."""
@@ -55,3 +58,9 @@ class Requests:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came.append(number)
+
+    def _suspend(self, number: int, frame: FrameType | None) -> None:
+        job = descendants(os.getpid(), self._spared)
+        send(job, signal.SIGSTOP)  # its sessions have no terminal, and SIGTSTP does nothing there
+        os.kill(os.getpid(), signal.SIGSTOP)  # returns after SIGCONT
+        send(job, signal.SIGCONT)

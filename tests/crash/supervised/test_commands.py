@@ -9,10 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from ckptkit.tools.supervisor.processes import descendants, status
 from crash.supervised import supervised
 from crash.supervised.job import TOTAL
 from crash.supervised.supervised import JOB, Supervised, lives_of, python_path
@@ -268,3 +270,29 @@ def test_hang_of_a_job_with_process_numbers_of_its_own_is_ended(tmp_path: Path, 
     job = Supervised([*own_numbers, *command], "--hang-after", "1s", "--grace", "3s", folder=tmp_path)
     assert job.end() == 0, job.stderr
     assert causes(tmp_path) == ["hang", "finished"]
+
+
+def cpu_ticks(pid: int) -> int:
+    return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+
+def test_suspended_job_goes_on_where_it_stood(tmp_path: Path) -> None:
+    """Ctrl-Z stops the job too, for longer than a hang would be."""
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    job = Supervised([sys.executable, "endless.py", "return"], "--hang-after", "1s", folder=tmp_path)
+    assert job.process.stdout is not None
+    assert job.process.stdout.readline() == "trains\n"
+    (below,) = descendants(job.process.pid)
+    job.process.send_signal(signal.SIGTSTP)
+    os.waitid(os.P_PID, job.process.pid, os.WSTOPPED)
+    while status(below) != ("T", job.process.pid):
+        os.sched_yield()
+    used = cpu_ticks(below)
+    threading.Event().wait(3)  # a hang of a second would be found meanwhile
+    assert cpu_ticks(below) == used
+    job.process.send_signal(signal.SIGCONT)
+    while cpu_ticks(below) == used:
+        os.sched_yield()
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    assert causes(tmp_path) == ["preempted"]
