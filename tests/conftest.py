@@ -30,6 +30,7 @@ from support.process import ALWAYS_FRESH  # noqa: E402
 from support.warm_server import with_one_thread, without_waiting  # noqa: E402
 
 from ckptkit import scrubber  # noqa: E402
+from ckptkit.manager import denormals  # noqa: E402
 from ckptkit.manager.preemption import signals  # noqa: E402
 
 pytest_plugins = ["support.servers.fixtures"]
@@ -122,6 +123,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
             "This was the default suite. Everything: pytest -m full; "
             "a quarter of everything: pytest -m full --splits 4 --group 2"
         )
+
+
+@pytest.fixture(autouse=True)
+def denormals_as_before() -> Iterator[None]:
+    """A test may leave a run open, in which denormal numbers are zero, and hypothesis refuses such a thread."""
+    libm, before = ctypes.CDLL(None), (ctypes.c_uint32 * 8)()
+    libm.fegetenv(before)
+    yield
+    libm.fesetenv(before)
+    denormals._HERE.users = 0
 
 
 @pytest.fixture

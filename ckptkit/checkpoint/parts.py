@@ -265,6 +265,9 @@ class CutOut:
         self._done = done
         self._whole: dict[str, Array] = {}
 
+    def ready(self, name: str) -> None:
+        """Return None: whole leaves exist one at a time."""
+
     def buffer(self, name: str) -> memoryview:
         """Return memory for ``name`` until `done` is called for it."""
         whole = self._whole[name] = self._infos[name].empty()

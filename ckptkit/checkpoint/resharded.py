@@ -133,6 +133,7 @@ class _Others:
 
     def __init__(self, sink: Sink, summed: Collection[str]) -> None:
         self.names: Collection[str] = frozenset(sink.names) - frozenset(summed)
+        self.ready = sink.ready
         self.buffer = sink.buffer
         self.done = sink.done
 
@@ -145,6 +146,9 @@ class _Summands:
         self._entries = contents.entries
         self._add = add
         self._arrays: dict[str, Array] = {}
+
+    def ready(self, name: str) -> None:
+        """Return None: there is memory for one summand at a time."""
 
     def buffer(self, name: str) -> memoryview:
         array = self._arrays[name] = self._entries[name].empty()

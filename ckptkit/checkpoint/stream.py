@@ -1,13 +1,15 @@
 """Streams the leaves of a checkpoint into any memory, and verifies their digests on the way.
 
 Guarantees: `ShardStream.read_into` returns only after the digest of every file that it read matched, and reads each
-byte once. Of sharded leaves it reads what `ckptkit.checkpoint.parts` selects. Besides the given memory it needs one
-window, or two if it fetches many small files of a remote storage at once, and it keeps the header of each file. If it
-raises, the given memory holds undefined bytes. Threads: any, one at a time.
+byte once. Of sharded leaves it reads what `ckptkit.checkpoint.parts` selects. Files of a local disk whose bytes
+have their memory already are read in several lanes. Besides the given memory it needs one window per lane, or two if it
+fetches many small files of a remote storage at once, and it keeps the header of each file. If it raises, the given
+memory holds undefined bytes. Threads: any, one at a time; a sink is called by that thread only.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,12 +20,14 @@ from ckptkit.checkpoint.open import check_digest
 from ckptkit.checkpoint.parts import CutOut, read_sharded
 from ckptkit.checkpoint.verified_reader import ShardBytes
 from ckptkit.core.contents import Buffers, Sink, WantedPart
+from ckptkit.core.parallel import each_of
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array, bytes_of
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage
 
+_LANES_FROM_BYTES = 16 << 20  # less is not worth threads
 _BETWEEN_BYTES = 2 << 20  # how many bytes outside of tensors are kept per file
 
 
@@ -52,6 +56,17 @@ class _OpenLeaves:
 
     def __contains__(self, name: str) -> bool:
         return name in self._sink.names
+
+    def open(self, shard: ShardEntry) -> bool:
+        """Take the memory of all leaves of ``shard`` at once; return whether it exists already."""
+        names = [one.name for one in shard.tensors if one.name in self]
+        memory = {name: ready for name in names if (ready := self._sink.ready(name)) is not None}
+        if len(memory) < len(names):
+            return False
+        for name, one in memory.items():
+            self._open[name] = _checked(one, name, self._leaves[name].info.size_bytes)
+            self._left[name] = len(self._leaves[name].pieces)
+        return True
 
     def part(self, piece: StoredPiece) -> memoryview:
         """Return the memory for the bytes of ``piece``."""
@@ -145,23 +160,53 @@ class ShardStream:
         return frozenset(one.name for shard in changed for one in shard.tensors)
 
     def _read_all(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> None:
-        for batch in self._files.batches(shards):
+        in_lanes = self._read_in_lanes(shards, leaves)
+        for batch in self._files.batches([shard for shard in shards if shard.key not in in_lanes]):
             with self._files.fetched(batch):
                 for shard in batch:
-                    self._read(shard, leaves)
+                    self._read(shard, leaves, leaves.filled)
 
-    def _read(self, shard: ShardEntry, leaves: _OpenLeaves) -> None:
+    def _read_in_lanes(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> Collection[str]:
+        """Read files whose bytes have their memory already, the largest first; return their keys."""
+        if self._files.lanes < 2 or sum(one.size_bytes for one in shards) < _LANES_FROM_BYTES:
+            return ()
+        ready = [shard for shard in shards if leaves.open(shard)]
+        ready.sort(key=lambda shard: -shard.size_bytes)
+        filled: deque[str] = deque()
+        ends: deque[bool] = deque()  # has an element once an error ends it all
+        each_of(
+            ready,
+            lambda shard: self._read(shard, leaves, filled.append, ends),
+            threads=self._files.lanes,
+            few=1,
+            stop=lambda: ends.append(True),
+        )
+        self._files.tell()
+        for name in filled:
+            leaves.filled(name)
+        return frozenset(shard.key for shard in ready)
+
+    def _read(
+        self,
+        shard: ShardEntry,
+        leaves: _OpenLeaves,
+        filled: Callable[[str], None],
+        ends: Collection[bool] = (),
+    ) -> None:
+        """Read one file, and call ``filled`` with each leaf's name; stop when ``ends`` gets an element."""
         hasher = xxhash.xxh3_128()
         between = bytearray()
         at = 0
         for window in _windows(shard, leaves, self._files.window_bytes):
+            if ends:
+                return
             at += self._files.fill(shard, [piece.memory for piece in window], at)
             for piece in window:
                 hasher.update(piece.memory)
                 if piece.tensor is None:
                     between += piece.memory[: _BETWEEN_BYTES - len(between)]  # a hostile file may hold no tensors
                 elif piece.wanted and piece.last:
-                    leaves.filled(piece.tensor.name)
+                    filled(piece.tensor.name)
         check_digest(shard, hasher.hexdigest())
         self._between[shard.key] = bytes(between)
 

@@ -2,7 +2,7 @@
 
 `ShardBytes` reads bytes from anywhere in a shard. Guarantees: it fills the given memory completely. It does not verify
 the bytes. Files that were fetched ahead take as much memory as their sizes, until others are fetched or they are
-released. Threads: any, one at a time.
+released. Threads: any; `ShardBytes.fill` several at once.
 
 `ProvenFiles` reads bytes from anywhere in files that it also verifies. Guarantees: each file that was read from is read
 once from end to end, and its digest is compared before `ProvenFiles.end` returns. Bytes that were returned earlier may
@@ -16,6 +16,8 @@ whose checkpoint was removed. One thread.
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -28,6 +30,7 @@ from ckptkit.format.documents import FileEntry, ShardEntry
 from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage
 
+_LANES = 4  # more would compete for the memory's bandwidth
 _OPEN = 2
 _WINDOW_BYTES = 32 << 20
 
@@ -38,15 +41,23 @@ class ShardBytes:
     Args:
         storage: The run root.
         name: The checkpoint, to tell a removed one from a corrupt one.
-        report: Called with the number of bytes after each read.
+        report: Called with the number of bytes after each read, by one thread at a time.
+
+    Attributes:
+        window_bytes: How many bytes to read at once.
+        lanes: How many files to read at once.
     """
 
     def __init__(self, storage: Storage, name: CheckpointName, report: Callable[[int], None] | None = None) -> None:
         self._storage = storage
         self._name = name
         self._report = report
+        self._untold: deque[int] = deque()
+        self._may_tell = deque([True])  # whoever takes it tells; not a lock, which Ctrl-C may leave taken (ADR 42)
         self._ahead: dict[str, memoryview] = {}
         self.window_bytes = storage.window_bytes
+        # A remote storage reads a window in lanes of its own.
+        self.lanes = 1 if storage.is_remote else min(_LANES, os.cpu_count() or 1)
 
     def fill(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
         """Fill ``buffers`` with the bytes from ``start`` on; return how many.
@@ -57,9 +68,23 @@ class ShardBytes:
             StorageError: If it could not be read.
         """
         count = self._copy(shard, buffers, start) if shard.key in self._ahead else self._read(shard, buffers, start)
-        if self._report is not None:
-            self._report(count)
+        self._untold.append(count)
+        self.tell()
         return count
+
+    def tell(self) -> None:
+        """Report what was read, unless another thread is about to; call it when all threads have ended, too."""
+        try:
+            self._may_tell.pop()
+        except IndexError:
+            return
+        try:
+            while self._untold:
+                count = self._untold.popleft()
+                if self._report is not None:
+                    self._report(count)
+        finally:
+            self._may_tell.append(True)
 
     def batches(self, shards: Sequence[ShardEntry]) -> Iterator[Sequence[ShardEntry]]:
         """Group ``shards``, in order: each group fits into a window, or is one shard."""

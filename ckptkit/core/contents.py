@@ -95,6 +95,10 @@ class Sink(Protocol):
         """Names of the tensors that it receives."""
         ...
 
+    def ready(self, name: str) -> memoryview | None:
+        """Return what `buffer` would, if that memory exists already, so that it may be filled at any time; or None."""
+        ...
+
     def buffer(self, name: str) -> memoryview:
         """Return the memory of a tensor: flat, writable, unsigned bytes; called once, right before they are read."""
         ...
@@ -115,9 +119,11 @@ class Buffers:
         self.names: Collection[str] = memory.keys()
         self._memory = memory
 
-    def buffer(self, name: str) -> memoryview:
+    def ready(self, name: str) -> memoryview:
         """Return the memory of a tensor."""
         return self._memory[name]
+
+    buffer = ready
 
     def done(self, name: str) -> None:
         """Do nothing: the bytes are where they are wanted."""

@@ -1,4 +1,4 @@
-"""Runs many small requests in parallel; each takes about 30 ms on an object store, and a read needs thousands.
+"""Runs calls in parallel: small requests, of which each takes about 30 ms on an object store, or reads of large files.
 
 Guarantees: results come in the order of the items. The error of a call, or Ctrl-C, is raised after the calls under way
 have ended. Not `concurrent.futures`, whose locks Ctrl-C may leave taken (ADR 42). Where no thread can be started, the
@@ -20,9 +20,24 @@ THREADS = 64  # the storage keeps as many connections
 FEW = 4  # not worth threads
 
 
-def each_of(items: Sequence[Item], function: Callable[[Item], Result]) -> list[Result]:
-    """Return the results of ``function`` for each item; it must be safe to call from many threads."""
-    if len(items) <= FEW:
+def each_of(
+    items: Sequence[Item],
+    function: Callable[[Item], Result],
+    *,
+    threads: int = THREADS,
+    few: int = FEW,
+    stop: Callable[[], None] = lambda: None,
+) -> list[Result]:
+    """Return the results of ``function`` for each item; it must be safe to call from many threads.
+
+    Args:
+        items: What to call it for.
+        function: Called once for each.
+        threads: How many calls are under way at most.
+        few: A number of items that is not worth a thread.
+        stop: Called once an error ends the work, so that the calls under way can end early.
+    """
+    if len(items) <= few or threads < 2:
         return [function(item) for item in items]
     left = deque(enumerate(items))
     results: dict[int, Result] = {}
@@ -38,9 +53,13 @@ def each_of(items: Sequence[Item], function: Callable[[Item], Result]) -> list[R
                 results[at] = function(item)
             except BaseException as error:  # noqa: BLE001 - raised below, whatever it is
                 errors[at] = error
-                left.clear()  # after the first error the rest is not needed
+                end()  # after the first error the rest is not needed
 
-    _run_in_threads(run, min(THREADS, len(items)), left.clear)
+    def end() -> None:
+        left.clear()
+        stop()
+
+    _run_in_threads(run, min(threads, len(items)), end)
     if errors:
         raise errors[min(errors)]
     return [results[at] for at in range(len(items))]

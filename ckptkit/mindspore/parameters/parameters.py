@@ -221,7 +221,7 @@ class CellParameters:
         """Restore again what changed after `read_from`; reads only the files whose bytes are no longer in memory."""
         seen = {leaf.name: leaf for leaf in self.leaves(at_boundary=False)}
         memory = RestoreTarget(self.tensors(), contents.entries, seen, ())
-        live = {name: memory.live(name) for name in self.tensors() if name in contents.entries}
+        live = {name: memory.ready(name) for name in self.tensors() if name in contents.entries}
         held = {name: bits for name, bits in live.items() if bits is not None}
         self._zero_absent(contents, self._read(contents, seen, contents.differing(held)))
 

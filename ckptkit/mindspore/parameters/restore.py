@@ -41,13 +41,13 @@ class RestoreTarget:
         self._live = can_be_live()
         self._gathered: dict[str, Array] = {}
 
-    def live(self, name: str) -> memoryview | None:
+    def ready(self, name: str) -> memoryview | None:
         """Return the memory of the parameter itself, or None."""
         return live_bytes(self._parameters[name], self._seen[name].array) if self._live else None
 
     def buffer(self, name: str) -> memoryview:
         """Return the memory of the parameter, or memory whose bytes `done` assigns to it."""
-        live = self.live(name)
+        live = self.ready(name)
         if live is not None:
             return live
         # Use the leaf's shape: if this rank has a part, the stored shape is that of the whole tensor.
@@ -62,7 +62,7 @@ class RestoreTarget:
 
     def zero(self, name: str) -> None:
         """Set ``name``, which is not stored, to zeros."""
-        live = self.live(name)
+        live = self.ready(name)
         if live is not None:
             np.frombuffer(live, np.uint8).fill(0)
         else:

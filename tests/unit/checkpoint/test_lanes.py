@@ -1,0 +1,160 @@
+"""Files of a local disk are read several at once, where their bytes have their memory already."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from support.corrupt import corrupt
+from support.runs.grown import opened
+
+from ckptkit.checkpoint import stream
+from ckptkit.checkpoint.verify import load
+from ckptkit.core.contents import Buffers, Capture
+from ckptkit.core.parallel import each_of
+from ckptkit.core.tensors import leaf_of
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.state import NumpyRun
+
+ROLES = ("weights", "optimizer", "accumulators")
+ARRAYS = {
+    f"{role}.{at}": np.random.default_rng(at + len(role)).integers(0, 256, 40_000 + at, np.uint8)
+    for role in ROLES
+    for at in range(5)
+}
+
+
+class Wide(NumpyRun):
+    def capture(self) -> Capture:
+        leaves = [
+            leaf_of(name, array, role=name.partition(".")[0], placement="replicated") for name, array in ARRAYS.items()
+        ]
+        return Capture(super().capture().progress, tuple(leaves), {})
+
+
+class Watched(LocalStorage):
+    """Notes who reads what; ``meet`` is called before each read."""
+
+    def __init__(self, root, meet=lambda key: None):
+        super().__init__(root)
+        self.reads = []
+        self.meet = meet
+
+    def read_into(self, key, buffers, offset_bytes=0):
+        self.reads.append((key.rpartition("/")[2], threading.get_ident()))
+        self.meet(key)
+        return super().read_into(key, buffers, offset_bytes)
+
+
+class Noted(Buffers):
+    def __init__(self, memory):
+        super().__init__(memory)
+        self.threads, self.filled = set(), []
+
+    def ready(self, name):
+        self.threads.add(threading.get_ident())
+        return super().ready(name)
+
+    def done(self, name):
+        self.threads.add(threading.get_ident())
+        self.filled.append(name)
+
+
+@pytest.fixture(autouse=True)
+def lanes(monkeypatch):
+    monkeypatch.setattr(stream, "_LANES_FROM_BYTES", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr(LocalStorage, "window_bytes", 4096)
+
+
+@pytest.fixture
+def checkpoint(root):
+    with CheckpointManager(root) as manager:
+        run = Wide()
+        manager.restore(run)
+        return root, manager.save(run).result()
+
+
+def contents_of(checkpoint, storage, **options):
+    return load(storage, opened(storage, checkpoint[1]), **options)
+
+
+def memory():
+    return {name: memoryview(bytearray(array.size)) for name, array in ARRAYS.items()}
+
+
+def test_lanes_read_at_the_same_time_what_one_would(checkpoint):
+    together = threading.Barrier(len(ROLES), timeout=60)
+    first = set()
+
+    def meet(key):
+        if key not in first:
+            first.add(key)
+            together.wait()  # breaks unless all three files are being read
+
+    storage = Watched(checkpoint[0], meet)
+    told = []
+    found = memory()
+    sink = Noted(found)
+    contents_of(checkpoint, storage, report=told.append).read_into(sink)
+    assert {name: bytes(one) for name, one in found.items()} == {name: a.tobytes() for name, a in ARRAYS.items()}
+    assert sorted(sink.filled) == sorted(ARRAYS)
+    assert sink.threads == {threading.get_ident()}
+    assert {name for name, _ in storage.reads} == {f"{role}-000.safetensors" for role in ROLES}
+    assert len({thread for _, thread in storage.reads} - {threading.get_ident()}) == len(ROLES)
+    assert sum(told) == opened(storage, checkpoint[1]).size_bytes
+
+
+def test_small_state_is_read_without_threads(checkpoint, monkeypatch):
+    monkeypatch.setattr(stream, "_LANES_FROM_BYTES", 1 << 30)
+    storage = Watched(checkpoint[0])
+    contents_of(checkpoint, storage).read_into(Noted(memory()))
+    assert {thread for _, thread in storage.reads} == {threading.get_ident()}
+
+
+def test_memory_that_is_not_there_yet_is_filled_file_by_file(checkpoint):
+    class Partly(Noted):
+        def ready(self, name):
+            return None if name == "optimizer.3" else super().ready(name)
+
+        def buffer(self, name):
+            return super().ready(name)
+
+    storage, found = Watched(checkpoint[0]), memory()
+    contents_of(checkpoint, storage).read_into(Partly(found))
+    assert {name: bytes(one) for name, one in found.items()} == {name: a.tobytes() for name, a in ARRAYS.items()}
+    here = {name for name, thread in storage.reads if thread == threading.get_ident()}
+    assert here == {"optimizer-000.safetensors"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("at", [0, 100_000, -1])
+def test_altered_byte_in_any_lane_is_found(checkpoint, role, at):
+    root, name = checkpoint
+    corrupt(root / "checkpoints" / name / "rank-00000" / f"{role}-000.safetensors", at=at)
+    contents = contents_of(checkpoint, LocalStorage(root))
+    with pytest.raises(CorruptCheckpointError, match=f"{role}-000"):
+        contents.read_into(Buffers(memory()))
+    with pytest.raises(CorruptCheckpointError, match=f"{role}-000"):
+        contents.prove(ARRAYS)
+
+
+def test_lanes_end_early_when_one_fails(checkpoint, monkeypatch):
+    stopped = threading.Event()
+
+    def watched(items, function, *, stop, **options):
+        return each_of(items, function, stop=lambda: (stop(), stopped.set()), **options)
+
+    def meet(key):
+        if "weights" in key:
+            raise OSError("gone")
+        assert stopped.wait(60)
+
+    monkeypatch.setattr(stream, "each_of", watched)
+    storage = Watched(checkpoint[0], meet)
+    with pytest.raises(OSError, match="gone"):
+        contents_of(checkpoint, storage).read_into(Buffers(memory()))
+    assert len(storage.reads) <= len(ROLES)  # of 150: each lane ends after the read that was under way
