@@ -126,12 +126,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def denormals_as_before() -> Iterator[None]:
+def with_denormals() -> None:
     """A test may leave a run open, in which denormal numbers are zero, and hypothesis refuses such a thread."""
-    libm, before = ctypes.CDLL(None), (ctypes.c_uint32 * 8)()
-    libm.fegetenv(before)
-    yield
-    libm.fesetenv(before)
+    ctypes.CDLL(None).fesetenv(ctypes.c_void_p(-1))  # FE_DFL_ENV
     denormals._HERE.users = 0
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ckptkit.cli.options import AsJson, Checkpoint, Drop, NameMap, Options, Rename, Root, examples
+from ckptkit.cli.options import AsJson, Checkpoint, Drop, NameMap, Options, Rename, Root, ShardSize, examples
 
 
 def add_interchange(app: typer.Typer) -> None:
@@ -32,6 +32,7 @@ def export_file(
     file_format: Annotated[
         Literal["ckpt", "safetensors"] | None, typer.Option("--format", help="Default: the ending of FILE.")
     ] = None,
+    shard_size: ShardSize = None,
     with_optimizer: Annotated[
         bool, typer.Option("--with-optimizer", help="Also export what the optimizer owns, such as moments.")
     ] = False,
@@ -50,12 +51,12 @@ def export_file(
     from ckptkit.cli.commands.export_import import ExportOptions, NameOptions, run_export
 
     names = NameOptions(name_map, rename or [], drop or [])
-    wanted = ExportOptions(file, file_format, with_optimizer, rank, force, names)
+    wanted = ExportOptions(file, file_format, shard_size, with_optimizer, rank, force, names)
     raise typer.Exit(run_export(root, checkpoint, options or [], wanted, as_json=as_json))
 
 
 def import_file(
-    file: Annotated[str, typer.Argument(help="A .ckpt or .safetensors file on this machine.")],
+    file: Annotated[str, typer.Argument(help="A .ckpt, .safetensors or .safetensors.index.json file on this machine.")],
     root: Annotated[str, typer.Argument(help="The root of the new run, which must be empty: a path or a URL.")],
     *,
     name_map: NameMap = None,

@@ -47,6 +47,10 @@ Options = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+ShardSize = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Write files of at most SIZE (5GB, 500MB), with an index, as Hugging Face does."),
+]
 NameMap = Annotated[
     str | None,
     typer.Option("--map", metavar="FILE.json", help="Maps old names to new ones; null leaves a name out."),

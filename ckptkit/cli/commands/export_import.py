@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
@@ -48,6 +49,7 @@ class ExportOptions:
 
     file: str
     file_format: str | None
+    shard_size: str | None
     with_optimizer: bool
     rank: int
     overwrite: bool
@@ -68,6 +70,7 @@ def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: Expor
             wanted.file,
             checkpoint=checkpoint,
             file_format=wanted.file_format,
+            most_bytes=None if wanted.shard_size is None else _bytes_of(wanted.shard_size),
             with_optimizer=wanted.with_optimizer,
             renames=wanted.names.read(),
             rank=wanted.rank,
@@ -97,6 +100,13 @@ def run_import(file: str, root: str, options: Iterable[str], names: NameOptions,
     return 0
 
 
+def _bytes_of(text: str) -> int:
+    try:
+        return TypeAdapter(ByteSize).validate_python(text)
+    except ValidationError as error:
+        raise ValueError(f"--shard-size must be a size such as 5GB or 500MB, got {text!r}") from error
+
+
 @contextlib.contextmanager
 def _as_usage() -> Iterator[None]:
     try:
@@ -108,7 +118,8 @@ def _as_usage() -> Iterator[None]:
 
 
 def _words_of_export(done: Exported) -> Iterator[str]:
-    yield f"{done.checkpoint}: {done.tensors} tensors, {size(done.size_bytes)} in {done.file}"
+    where = done.file if done.files == 1 else f"{done.files} files, with {done.file}"
+    yield f"{done.checkpoint}: {done.tensors} tensors, {size(done.size_bytes)} in {where}"
     yield f"not in it: {', '.join(done.left_out)}"
     if done.per_rank:
         yield f"each rank has its own of these, and rank {done.rank}'s were taken: {_some(done.per_rank)}"

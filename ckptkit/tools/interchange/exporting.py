@@ -1,14 +1,15 @@
-"""Writes the weights of a checkpoint into a file that MindSpore reads.
+"""Writes the weights of a checkpoint into a file that MindSpore reads, or into several with an index.
 
-Guarantees: all data is verified against the checkpoint's digests; only then does the file appear, whole and durable.
-Bits are not changed. Memory holds one tensor, or a few if ranks hold pieces of one. The run is only read, and its job
-may be running. Any single thread.
+Guarantees: all data is verified against the checkpoint's digests; only then does a file appear, whole and durable. Of
+several, the index appears last. Bits are not changed. Memory holds one tensor, or a few if ranks hold pieces of one.
+The run is only read, and its job may be running. Any single thread.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
-from ckptkit.core.tensors import Array, Role
+from ckptkit.core.tensors import Array, Role, size_bytes_of
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
@@ -27,8 +28,9 @@ from ckptkit.run.resolve import choose
 from ckptkit.storage import Storage, open_storage
 from ckptkit.tools.interchange import ckpt_format, safetensors_format
 from ckptkit.tools.interchange.atomic_file import NewFile
-from ckptkit.tools.interchange.places import FileFormat, Layout, Named, format_of
+from ckptkit.tools.interchange.places import FileFormat, FileTensor, Named, format_of
 from ckptkit.tools.interchange.renames import Renames
+from ckptkit.tools.interchange.shard_index import index_of, index_path, part_paths, parts_of
 
 _LAYOUTS = {"ckpt": ckpt_format.layout_of, "safetensors": safetensors_format.layout_of}
 
@@ -39,10 +41,11 @@ class Exported:
 
     Attributes:
         checkpoint: The checkpoint that was read.
-        file: The file that was written.
+        file: The file that was written, or the index of several.
         format: Its format.
         tensors: How many it holds.
-        size_bytes: Size of the file.
+        size_bytes: Size of the file, or of all files without the index.
+        files: How many files there are, without the index.
         left_out: Parts of the checkpoint that are not in it, in words.
         rank: The rank whose tensors were taken if each rank has its own.
         per_rank: Names, as in the checkpoint, of tensors that several ranks have their own version of.
@@ -53,6 +56,7 @@ class Exported:
     format: FileFormat
     tensors: int
     size_bytes: int
+    files: int
     left_out: tuple[str, ...]
     rank: int
     per_rank: tuple[str, ...]
@@ -64,6 +68,7 @@ def export_weights(
     *,
     checkpoint: str = "latest",
     file_format: str | None = None,
+    most_bytes: int | None = None,
     with_optimizer: bool = False,
     renames: Renames | None = None,
     rank: int = 0,
@@ -77,10 +82,13 @@ def export_weights(
         file: A local path that ends in ``.ckpt`` or ``.safetensors``.
         checkpoint: ``"latest"`` or a name.
         file_format: ``"ckpt"`` or ``"safetensors"``; None for the one that the file's name gives.
+        most_bytes: How many bytes of tensors a file may hold: for ``model.safetensors``, what is more becomes
+            ``model-00001-of-00002.safetensors`` and so on, with the index ``model.safetensors.index.json``. A larger
+            tensor gets a file of its own.
         with_optimizer: Also write the optimizer's tensors, and what the train cell owns, such as a loss scale.
         renames: From the names in the checkpoint to those in the file.
         rank: The rank to take if each rank has its own tensor, such as statistics of batch normalization.
-        overwrite: Whether ``file`` may exist.
+        overwrite: Whether what is written may exist.
         storage_options: For the storage's backend.
 
     Raises:
@@ -99,29 +107,53 @@ def export_weights(
     info = {name: one.contents.entries[name] for one in sources for name in one.names}
     after = {name for name, one in info.items() if one.role == "optimizer"}
     renamed = (renames or Renames()).applied(sorted(names), after)
-    layout = _LAYOUTS[chosen_format](
-        [Named(new, info[old].dtype, info[old].shape) for old, new in sorted(renamed.items())]
-    )
-    with (
-        NewFile(path, layout.size_bytes, overwrite=overwrite) as target,
-        LongWait(f"exporting {contents.checkpoint}", layout.size_bytes) as wait,
-    ):
-        for offset, frame in layout.frames:
-            target.put(memoryview(frame), offset)
+    tensors = [Named(new, info[old].dtype, info[old].shape) for old, new in sorted(renamed.items())]
+    parts = [tensors] if most_bytes is None else _cut(tensors, most_bytes, chosen_format)
+    paths = part_paths(path, len(parts))
+    layouts = [_LAYOUTS[chosen_format](one) for one in parts]
+    size_bytes = sum(one.size_bytes for one in layouts)
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(NewFile(one, layout.size_bytes, overwrite=overwrite))
+            for one, layout in zip(paths, layouts, strict=True)
+        ]
+        if len(parts) > 1:
+            files = {one.name: file.name for file, part in zip(paths, parts, strict=True) for one in part}
+            text = index_of(files, sum(size_bytes_of(one.dtype, one.shape) for one in tensors))
+            path = index_path(path)
+            index = stack.enter_context(NewFile(path, len(text), overwrite=overwrite))
+            index.put(memoryview(text), 0)
+            opened.append(index)
+        wait = stack.enter_context(LongWait(f"exporting {contents.checkpoint}", size_bytes))
+        targets: dict[str, tuple[FileTensor, NewFile]] = {}
+        for target, layout in zip(opened, layouts, strict=False):
+            for offset, frame in layout.frames:
+                target.put(memoryview(frame), offset)
+            targets.update({name: (one, target) for name, one in layout.tensors.items()})
         for one in sources:
-            wanted = {name: renamed[name] for name in one.names if name in renamed}
-            one.contents.read_into(_Arriving(one.contents, wanted, layout, target, wait))
-        target.publish()
+            wanted = {name: targets[renamed[name]] for name in one.names if name in renamed}
+            one.contents.read_into(_Arriving(one.contents, wanted, wait))
+        for target in opened:  # the index last
+            target.publish()
     return Exported(
         contents.checkpoint,
         str(path),
         chosen_format,
         len(renamed),
-        layout.size_bytes,
+        size_bytes,
+        len(parts),
         _left_out(contents, with_optimizer=with_optimizer, dropped=len(names) - len(renamed)),
         rank,
         _per_rank(contents, names),
     )
+
+
+def _cut(tensors: Sequence[Named], most_bytes: int, chosen_format: FileFormat) -> list[list[Named]]:
+    if chosen_format != "safetensors":
+        raise ValueError(f"only .safetensors can be cut into several files, not .{chosen_format}")
+    if most_bytes < 1:
+        raise ValueError(f"a file must be allowed to hold at least a byte, got {most_bytes}")
+    return parts_of(tensors, most_bytes)
 
 
 def _opened(storage: Storage, checkpoint: str, rank: int) -> Contents:
@@ -174,16 +206,12 @@ def _is_own(contents: Contents, name: str) -> bool:
 
 
 class _Arriving:
-    """Provides memory for the tensors of one rank, by name, and writes each to the file once it is filled."""
+    """Provides memory for the tensors of one rank, by name, and writes each to its file once it is filled."""
 
-    def __init__(
-        self, contents: Contents, wanted: Mapping[str, str], layout: Layout, target: NewFile, wait: LongWait
-    ) -> None:
+    def __init__(self, contents: Contents, wanted: Mapping[str, tuple[FileTensor, NewFile]], wait: LongWait) -> None:
         self.names: Collection[str] = wanted.keys()
         self._contents = contents
         self._wanted = wanted
-        self._layout = layout
-        self._target = target
         self._wait = wait
         self._open: dict[str, Array] = {}
 
@@ -197,9 +225,10 @@ class _Arriving:
     def done(self, name: str) -> None:
         """Write ``name`` to the file: all its bytes have arrived."""
         bits = self._open.pop(name).data
+        tensor, target = self._wanted[name]
         at = 0
-        for span in self._layout.tensors[self._wanted[name]].spans:
-            self._target.put(bits[at : at + span.size_bytes], span.offset_bytes)
+        for span in tensor.spans:
+            target.put(bits[at : at + span.size_bytes], span.offset_bytes)
             at += span.size_bytes
         self._wait.advance(at)
 

@@ -37,7 +37,7 @@ from ckptkit.format.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.run.fence import check_fence
 from ckptkit.storage import ByteStream, Storage, open_storage
 from ckptkit.storage.lease import LEASE, PROBE
-from ckptkit.tools.interchange.input_file import WeightsFile
+from ckptkit.tools.interchange.input_file import ShardedWeights, WeightsFile, open_weights
 from ckptkit.tools.interchange.optimizer_names import of_an_optimizer
 from ckptkit.tools.interchange.places import FileFormat
 from ckptkit.tools.interchange.renames import Renames
@@ -82,7 +82,7 @@ def import_weights(
     """Create a run at ``root`` that begins with the weights in ``file``.
 
     Args:
-        file: A local path that ends in ``.ckpt`` or ``.safetensors``.
+        file: A local path that ends in ``.ckpt`` or ``.safetensors``, or the ``.safetensors.index.json`` of several.
         root: An empty run root.
         renames: From the names in the file to those of the parameters to be trained.
         storage_options: For the storage's backend.
@@ -96,7 +96,7 @@ def import_weights(
         ResumeError: If ``root`` is not empty; nothing was written.
         StorageError: If the file could not be read, or the storage failed.
     """
-    with WeightsFile.open(file) as source:
+    with open_weights(file) as source:
         storage = open_storage(root, storage_options)
         kept, ignored = _kept(source, renames or Renames())
         _refuse_anything(storage)
@@ -107,7 +107,7 @@ def import_weights(
     return Imported(str(file), source.format, storage.url, str(_NAME), len(kept), size_bytes, left)
 
 
-def _kept(source: WeightsFile, renames: Renames) -> tuple[dict[str, str], tuple[str, ...]]:
+def _kept(source: WeightsFile | ShardedWeights, renames: Renames) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the name in the file by the name in the run, and the names of the optimizer's tensors."""
     owned = of_an_optimizer({name: one.shape for name, one in source.tensors.items()})
     # What a rule names in full is imported, whatever it looks like.
@@ -135,7 +135,13 @@ class _FromFile:
 
     by_slices = False
 
-    def __init__(self, source: WeightsFile, kept: Mapping[str, str], left_out: tuple[str, ...], wait: LongWait) -> None:
+    def __init__(
+        self,
+        source: WeightsFile | ShardedWeights,
+        kept: Mapping[str, str],
+        left_out: tuple[str, ...],
+        wait: LongWait,
+    ) -> None:
         self._source = source
         self._wait = wait
         self._kept = kept
@@ -180,7 +186,9 @@ class _FromFile:
 class _ShardOfFile:
     """Streams a shard: its header, then the tensors, read from the source file."""
 
-    def __init__(self, source: WeightsFile, kept: Mapping[str, str], shard: Shard, wait: LongWait) -> None:
+    def __init__(
+        self, source: WeightsFile | ShardedWeights, kept: Mapping[str, str], shard: Shard, wait: LongWait
+    ) -> None:
         self._source = source
         self._kept = kept
         self._shard = shard

@@ -1,4 +1,4 @@
-"""Opens and checks a ``.ckpt`` or ``.safetensors`` file with weights.
+"""Opens and checks a ``.ckpt`` or ``.safetensors`` file with weights, or several by their index.
 
 Guarantees: every tensor of a `WeightsFile` is inside the file and has the bytes that its shape needs, so that no caller
 allocates more memory for it than the file has bytes. Bytes are read on request. Any thread.
@@ -21,6 +21,7 @@ from typing_extensions import Self
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
 from ckptkit.tools.interchange import ckpt_format, safetensors_format
 from ckptkit.tools.interchange.places import FileFormat, FileTensor, format_of
+from ckptkit.tools.interchange.shard_index import INDEX_END, read_index
 
 _READERS = {"ckpt": ckpt_format.tensors_in, "safetensors": safetensors_format.tensors_in}
 _MAX_ELEMENTS = 1 << 50  # an empty tensor of absurd shape needs no bytes, but NumPy cannot create it
@@ -93,6 +94,69 @@ class WeightsFile:
             if count != len(piece):
                 raise CorruptCheckpointError(f"{self.path} became shorter while it was read")
             filled += count
+
+
+@dataclass(frozen=True)
+class ShardedWeights:
+    """Describes weights in several ``.safetensors`` files; a context manager that closes them.
+
+    Attributes:
+        path: Path of their index.
+        format: ``safetensors``.
+        tensors: By name, file after file.
+        others: Names of tensors that the files have and the index does not.
+        files: The file of each tensor.
+    """
+
+    path: Path
+    format: FileFormat
+    tensors: Mapping[str, FileTensor]
+    others: tuple[str, ...]
+    files: Mapping[str, WeightsFile]
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open the files that the index at ``path`` names; raises as `WeightsFile.open`, also for what is missing."""
+        with _as_ours(path):
+            try:
+                wanted = read_index(Path(path))
+            except ValueError as error:
+                raise CorruptCheckpointError(f"{path} is not a readable index: {error}") from error
+        with contextlib.ExitStack() as stack:
+            opened = {one: stack.enter_context(WeightsFile.open(one)) for one in sorted(set(wanted.values()))}
+            for name, one in wanted.items():
+                if name not in opened[one].tensors:
+                    raise CorruptCheckpointError(f"{one} has no tensor {name[:80]!r}, which {path} says is there")
+            stack.pop_all()
+        tensors = {
+            name: tensor
+            for file, one in opened.items()
+            for name, tensor in one.tensors.items()
+            if wanted.get(name) == file
+        }
+        others = sorted({name for one in opened.values() for name in one.tensors} - wanted.keys())
+        files = {name: opened[wanted[name]] for name in tensors}
+        return cls(Path(path), "safetensors", tensors, tuple(others), files)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self.files.values():
+            one.handle.close()
+
+    def read_into(self, name: str, buffer: memoryview, start: int) -> None:
+        """Do as `WeightsFile.read_into`."""
+        self.files[name].read_into(name, buffer, start)
+
+
+def open_weights(path: str | os.PathLike[str]) -> WeightsFile | ShardedWeights:
+    """Open one file, or those of an index; raises as `WeightsFile.open`."""
+    if os.fspath(path).endswith(f".safetensors{INDEX_END}"):
+        return ShardedWeights.open(path)
+    return WeightsFile.open(path)
 
 
 @contextlib.contextmanager
