@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from . import growth, machine, stall, training, transfer
+from . import growth, machine, micro_step, stall, training, transfer
 from .measurement import CHECKOUT
 from .options import Options
 
@@ -39,6 +39,7 @@ BENCHMARKS: dict[str, ModuleType | SimpleNamespace] = {
     "stall": stall,
     "training": training,
     "growth": growth,
+    "micro_step": micro_step,
     "transfer": transfer,
     "positioning": SimpleNamespace(run=run_positioning, tables=lambda found: found["table"], __doc__="Positioning."),
 }
