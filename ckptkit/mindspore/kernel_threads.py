@@ -11,6 +11,7 @@ draws no random number. Training thread only, between two micro-steps.
 from __future__ import annotations
 
 import logging
+import threading
 
 import mindspore as ms
 import numpy as np
@@ -40,11 +41,12 @@ def take_denormals_as_zero_everywhere() -> None:
         return operation(values)
 
     operation(Tensor([1.0])).asnumpy()
-    launches = 0
-    while len(mark.threads) < 2 and launches < _LAUNCHES:
+    for _ in range(_LAUNCHES):
+        mark.is_outside_pool = False
         compiled(Tensor([1.0])).asnumpy()
-        launches += 1
-    if launches == _LAUNCHES or not _are_zero_in_operations():
+        if mark.is_outside_pool:
+            break
+    if not _are_zero_in_operations():
         _log.warning(
             "MindSpore's threads keep numbers below 1.2e-38 that its pool takes as zero, so a resumed run may not be "
             "bit-exact once there are such numbers. Restore before the first operation of MindSpore in this process."
@@ -60,18 +62,22 @@ class _Mark:
 
     Attributes:
         operation: Returns its argument. A kernel in Python is the only code of ours that runs in these threads.
-        threads: The `DenormalsAsZero` that changed a thread; the pool's need none.
+        is_outside_pool: Whether it was launched in the thread that trains, or in one that it changed; threads of the pool
+            need no change.
     """
 
     def __init__(self) -> None:
-        self.threads: list[DenormalsAsZero] = []
+        self._maker = threading.get_ident()
+        self._begun: list[DenormalsAsZero] = []
+        self.is_outside_pool = False
         self.operation = ops.Custom(
             self._launched, out_shape=lambda shape: shape, out_dtype=lambda dtype: dtype, func_type="pyfunc"
         )
 
     def _launched(self, values: _Values) -> _Values:
-        if not takes_denormals_as_zero():
-            one = DenormalsAsZero()
-            one.begin()
-            self.threads.append(one)
+        changes = not takes_denormals_as_zero()
+        if changes:
+            self._begun.append(DenormalsAsZero())
+            self._begun[-1].begin()
+        self.is_outside_pool = changes or threading.get_ident() == self._maker
         return values

@@ -164,7 +164,7 @@ class Calls:
             sources -= {DATA}
         elif call.name.endswith("_like") or call.name.startswith("new_"):  # of the shape of the first
             first, *others = [call.called, *call.given] if call.name.startswith("new_") else call.arguments or [Value()]
-            sources = (first.sources - {DATA}) | together(others)
+            sources = (first.sources - MARKS if DATA in first.sources else first.sources) | together(others)
         asked = _BY_ID.get(id(call.called.target)) if call.given else None
         if asked is not None:
             sources |= self.special(call.given[0], asked, scope).sources

@@ -24,7 +24,7 @@ from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import Iteration
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects, decides, is_arguments, place_in
+from ckptkit.mindspore.inspect.loops.objects import Objects, decides, is_arguments, of_owner, place_in
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
@@ -290,7 +290,7 @@ class Expressions:
         target = attribute(owner.target, node.attr)
         if node.attr in VIEWS and isinstance(owner.target, np.ndarray):
             return owner
-        sources = owner.sources | self._marked(target)
+        sources = of_owner(owner) | self._marked(target)
         if self._objects.stores(owner.target, node.attr):
             sources |= {RESTORED}
         place = self._place_in(owner.target, node, scope) if self._objects.has(owner.target, node.attr) else None

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ckptkit.mindspore.inspect.loops.scope import MARKS, RESTORED, TIMED, Place, Scope, Sources
+from ckptkit.mindspore.inspect.loops.scope import DATA, MARKS, RESTORED, TIMED, Place, Scope, Sources
 
 
 @dataclass(eq=False)
@@ -301,7 +301,9 @@ class Flow:
         self.may_save()
         self._left.update(dict.fromkeys(one.written - one.assigned - MARKS, one.loop))
         for place in one.exposed & one.written:
-            if RESTORED not in one.begun.get(place, ()) and TIMED not in self._made_of.get(place, ()):
+            begun = one.begun.get(place, frozenset())
+            is_position = RESTORED in begun and DATA not in begun
+            if not is_position and TIMED not in self._made_of.get(place, ()):
                 self._carried.add(place)
 
     def forget(self) -> None:

@@ -25,6 +25,7 @@ from mindspore.train import Callback
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, attribute, below, in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, read_by_construct
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
+from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.source import text_of
 from ckptkit.mindspore.inspect.sequential import cells_of
@@ -67,6 +68,15 @@ def decides(value: Value) -> Sources:
     """Return what decides which object a value is: no checkpoint tells which cell it is, only what is in a cell."""
     is_cell = isinstance(value.target, nn.Cell) and not value.also
     return value.sources - {RESTORED} if is_cell else value.sources
+
+
+def of_owner(owner: Value) -> Sources:
+    """Return what an attribute of ``owner`` is made of: checkpoints hold a cell's parameters, but no attributes."""
+    return owner.sources - {RESTORED} if _is_plain_cell(owner.target) else owner.sources
+
+
+def _is_plain_cell(one: Any) -> bool:
+    return issubclass(type(one), nn.Cell) and not is_ours(one)
 
 
 def is_trained(one: Any) -> bool:
@@ -128,6 +138,8 @@ class Objects:
 
     def stores(self, owner: Any, name: str) -> bool:
         """Return whether checkpoints hold this attribute of the object."""
+        if _is_plain_cell(owner):
+            return name in (own_attributes(owner).get("_buffers") or {})
         if self.is_known(owner):
             kind = self.class_with(owner, name)  # what its class holds is the class's
             return kind is None or not isinstance(in_class(kind, name), _CONTAINERS)

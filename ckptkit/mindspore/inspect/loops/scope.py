@@ -67,7 +67,7 @@ class Scope:
         now: What it has now; of a function that is not running, its closure.
     """
 
-    def __init__(self, code: types.CodeType, module: Mapping[str, Any], path: str, now: Running) -> None:
+    def __init__(self, code: types.CodeType, module: dict[str, Any], path: str, now: Running) -> None:
         self.code = code
         self.path = path
         self._now = now
@@ -86,6 +86,18 @@ class Scope:
         if name in self._shared:
             return Place(self.code.co_filename, name)
         return Place(id(self.code) if name in self._own else id(self._module), name)
+
+    def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        """Let the name of a function that is defined here stand for one like it, unless the real one is there already.
+
+        A decorated function stands for nothing: what its name means is what the decorator returns.
+        """
+        if not isinstance(node, ast.FunctionDef) or node.decorator_list or self.value(node.name).target is not UNKNOWN:
+            return
+        inner = [one for one in self.code.co_consts if isinstance(one, types.CodeType) and one.co_name == node.name]
+        for code in (one for one in inner if one.co_firstlineno == node.lineno):
+            cells = tuple(types.CellType(self.value(name).target) for name in code.co_freevars)
+            self.known[node.name] = Value(types.FunctionType(code, self._module, node.name, None, cells))
 
     def parent(self) -> Any:
         """Return what ``super()`` gives in a method."""

@@ -207,7 +207,7 @@ class Statements:
                     if not isinstance(target, ast.Name):
                         self._expressions.store(target, Value(), scope)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                pass  # binds a name; what it does when it is called is read at the call
+                scope.define(one)  # what it does when it is called is read at the call
             case _:
                 for each in ast.iter_child_nodes(one):
                     if isinstance(each, ast.expr):
