@@ -62,7 +62,7 @@ class _Mark:
 
     Attributes:
         operation: Returns its argument. A kernel in Python is the only code of ours that runs in these threads.
-        is_outside_pool: Whether it was launched in the thread that trains, or in one that it changed; threads of the pool
+        is_outside_pool: Whether it was launched in the thread that trains, or in one that it changed; those of the pool
             need no change.
     """
 

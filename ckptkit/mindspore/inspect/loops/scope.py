@@ -10,7 +10,7 @@ import builtins
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, met
@@ -55,6 +55,18 @@ class Running(NamedTuple):
 
     values: Mapping[str, Any]
     line: int
+
+
+class Cache:
+    """Holds what statements assign that run only where something is missing.
+
+    Args:
+        read: What may not be a cache.
+    """
+
+    def __init__(self, read: Collection[Place]) -> None:
+        self.read = frozenset(read)
+        self.filled: set[Place] = set()
 
 
 class Scope:

@@ -22,6 +22,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     MARKS,
     RESTORED,
+    Cache,
     Place,
     Running,
     Scope,
@@ -31,18 +32,6 @@ from ckptkit.mindspore.inspect.loops.scope import (
     narrowed,
 )
 from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of, text_of
-
-
-class _Cache:
-    """Holds what statements assign that run only where something is missing.
-
-    Args:
-        read: What may not be a cache.
-    """
-
-    def __init__(self, read: Collection[Place]) -> None:
-        self.read = frozenset(read)
-        self.filled: set[Place] = set()
 
 
 class Statements:
@@ -67,7 +56,7 @@ class Statements:
     ) -> None:
         self._flow = flow
         self._objects = objects
-        self._cache: _Cache | None = None  # being filled
+        self._cache: Cache | None = None  # being filled
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.draws.taken
         self.after: dict[str, None] = self._expressions.calls.after
@@ -109,13 +98,24 @@ class Statements:
             read = self._flow.read_so_far()
             returned += self._statement(one, scope)
             if isinstance(one, ast.If) and isinstance(one.body[-1], (ast.Return, ast.Continue)):
-                with self._flow.quiet():
-                    is_steady = is_remade(self._expressions.value(one.test, scope))
-                guards = self._guards(one.test, scope, missing=False) if is_steady else []
-                read -= self._expressions.aliases(one.test, scope)
-                returned += self._guarded(rest, scope, guards, read)
+                returned += self._rest(rest, one.test, scope, read)
                 break
         self._flow.control = before
+        return returned
+
+    def _rest(self, body: Sequence[ast.stmt], test: ast.expr, scope: Scope, read: Collection[Place]) -> list[Value]:
+        """Read what runs only where ``test``, of an ``if`` that leaves, does not hold."""
+        with self._flow.quiet():
+            value = self._expressions.value(test, scope)
+        guards = self._guards(test, scope, missing=False) if is_remade(value) else []
+        read = frozenset(read) - self._expressions.aliases(test, scope)
+        returned: list[Value] = []
+        self._flow.either(
+            value.sources - MARKS,
+            lambda: None,
+            lambda: returned.extend(self._guarded(body, scope, guards, read)),
+            leaves=False,
+        )
         return returned
 
     def _guarded(
@@ -141,7 +141,7 @@ class Statements:
         with narrowed(test, scope, self._expressions.value):
             if all(guards) and guards:
                 effects, before, saved = self._flow.effects, self._cache, self._flow.afters()
-                self._cache = cache = _Cache(read)
+                self._cache = cache = Cache(read)
                 returned = self._block(body, scope)
                 self._cache = before
                 fills = all(cache.filled.intersection(one) for one in guards) and not self._begins_filled(guards, cache)
@@ -150,7 +150,7 @@ class Statements:
                 self._flow.afters(saved)
             return self._block(body, scope)
 
-    def _begins_filled(self, guards: Iterable[Collection[Place]], cache: _Cache) -> bool:
+    def _begins_filled(self, guards: Iterable[Collection[Place]], cache: Cache) -> bool:
         """Return whether a resumed loop takes the cache for filled: its guards come from the checkpoint."""
         asked = set[Place]().union(*guards)
         begins = {place for place in cache.filled | asked if RESTORED in self._flow.begun(place)}
