@@ -17,6 +17,7 @@ from typing import Any
 from ckptkit.mindspore.inspect.attributes import in_class, is_users
 from ckptkit.mindspore.inspect.bytecode import functions_of
 
+_BY_NAME = ("getattr", "setattr", "hasattr")
 _ASKING = ("hasattr", "getattr", "isinstance", "type")  # functions that do not change their first argument
 TRIES: tuple[type[ast.stmt], ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))  # Python 3.10 has only one
 
@@ -105,10 +106,26 @@ def stored_by(kind: type) -> frozenset[str] | None:
             return None
         body = body_of(method.__code__, method.__globals__)
         names = _used_of(method.__code__.co_varnames[:1], body)
-        if not body or names is None or any(each.startswith("__") or hasattr(kind, each) for each in names):
+        if not body or names is None:
             return None
-        found |= names
+        lists = {each: _names_in(in_class(kind, each)) for each in names if hasattr(kind, each)}
+        if any(not one for one in lists.values()) or any(each.startswith("__") for each in names):
+            return None
+        if not lists and any(_asks(one) for each in body for one in ast.walk(each)) and not found:
+            return None  # for attributes whose names it takes from elsewhere
+        found |= (names - lists.keys()).union(*lists.values())
     return frozenset(found)
+
+
+def _names_in(one: Any) -> frozenset[str]:
+    """Return the names in a list of attributes, such as ``fields = ("step", "factor")`` in a class."""
+    is_list = type(one) in (tuple, list) and all(type(each) is str for each in one)
+    return frozenset(one) if is_list else frozenset()
+
+
+def _asks(one: ast.AST) -> bool:
+    """Return whether it takes or sets an attribute whose name is computed."""
+    return isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id in _BY_NAME
 
 
 def _used_of(names: Collection[str], body: Sequence[ast.stmt]) -> set[str] | None:
@@ -116,7 +133,10 @@ def _used_of(names: Collection[str], body: Sequence[ast.stmt]) -> set[str] | Non
     whole = ast.Module([*body], [])
     used = [one for one in ast.walk(whole) if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)]
     owners = {one.value for one in used if one.value.id in names}  # type: ignore[attr-defined]
-    escapes = any(isinstance(one, ast.Name) and one.id in names and one not in owners for one in ast.walk(whole))
+    asked = {each for one in ast.walk(whole) if _asks(one) for each in one.args[:1]}  # type: ignore[attr-defined]
+    escapes = any(
+        isinstance(one, ast.Name) and one.id in names and one not in owners | asked for one in ast.walk(whole)
+    )
     return None if escapes else {one.attr for one in used if one.value in owners}
 
 

@@ -58,7 +58,10 @@ class PrintHook(Hook):
             print("loss", ctx.loss)
 
 
-hooks = [HOOKS[c.pop("type")](**c) for c in (dict(type="ClipHook", window=16, factor=0.7), dict(type="PrintHook", interval=4))]
+hooks = [
+    HOOKS[c.pop("type")](**c)
+    for c in (dict(type="ClipHook", window=16, factor=0.7), dict(type="PrintHook", interval=4))
+]
 grad_fn = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, optimizer.parameters)
 batches = ck.data.resumable(rows, epochs=3)
 with ck.CheckpointManager(ROOT, **SAVE) as manager:

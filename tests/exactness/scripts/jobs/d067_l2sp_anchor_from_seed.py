@@ -24,7 +24,9 @@ class Pretrained(dict):
 
     def __init__(self, network, seed):
         rng = np.random.default_rng(seed)
-        super().__init__((p.name, (0.3 * rng.normal(size=p.shape)).astype(np.float32)) for p in network.get_parameters())
+        super().__init__(
+            (p.name, (0.3 * rng.normal(size=p.shape)).astype(np.float32)) for p in network.get_parameters()
+        )
 
     def load_into(self, network):
         for p in network.get_parameters():

@@ -94,6 +94,56 @@ def test_object_that_is_stored_in_part_is_not_to_be_given_once_more(by):
     assert found.fix.startswith("Store it too")
 
 
+class ByList(Controller):
+    fields = ("gain",)
+
+    def state_dict(self):
+        return {name: getattr(self, name) for name in self.fields}
+
+    def load_state_dict(self, state):
+        for name in self.fields:
+            setattr(self, name, state[name])
+
+
+class ByItems(ByList):
+    def load_state_dict(self, state):
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+class WholeByList(ByList):
+    fields = ("gain", "sum")
+
+
+class Whole(Controller):
+    def state_dict(self):
+        return dict(vars(self))
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+class ByNamesFromElsewhere(ByList):
+    def state_dict(self):
+        return {name: getattr(self, name) for name in sorted(vars(self))}
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_named"),
+    [(ByList, True), (ByItems, True), (WholeByList, False), (Whole, False), (ByNamesFromElsewhere, False)],
+)
+def test_list_of_fields_says_what_is_stored(kind, is_named):
+    controller = kind()
+
+    def loop(cell, batches, rate, restore):
+        restore()
+        for x, y in batches:
+            controller.step(float(cell(x * controller.gain, y)))
+
+    found = Training(controller=controller).found(loop)
+    assert ["carries sum from" in one.why for one in found] == [True] * is_named
+
+
 def test_object_of_an_installed_library_is_not_advised_in_part():
     qmc = pytest.importorskip("scipy.stats").qmc
 
