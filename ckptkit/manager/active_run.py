@@ -182,6 +182,7 @@ class ActiveRun:
             quietly = True  # a signal must not end the process before its traceback is shown
             raise
         finally:
+            self._denormals.end()  # first: what follows may raise
             self.services.preemption.end(quietly=quietly)
             self.scheduler.fence(patient=False)  # only after a timeout is anything left to fence
             error = ended_by or sys.exc_info()[1]
@@ -189,7 +190,6 @@ class ActiveRun:
             how: How | None = "preempted" if self.final_save.is_over else "complete" if self.is_complete else None
             self.services.recorder.close(error, left, how=how)
             self._show_end(error)
-            self._denormals.end()
 
     def _exit(self) -> None:
         """Record how the program ends, which has not closed the manager."""

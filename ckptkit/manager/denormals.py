@@ -28,13 +28,13 @@ class DenormalsAsZero:
     """Sets and restores how the calling thread computes with denormal numbers; several may overlap."""
 
     def __init__(self) -> None:
-        self._thread: int | None = None
+        self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         """Take denormal numbers as zero from now on."""
         if not _IS_AFFECTED or self._thread is not None:
             return
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()  # not its number, which a later thread may have
         if not _HERE.users:
             for kind in (np.float16, np.float32, np.float64, np.longdouble):
                 np.finfo(kind)  # kept by NumPy, which warns of the bits where it computes it first
@@ -43,7 +43,7 @@ class DenormalsAsZero:
 
     def end(self) -> None:
         """Restore what was before the first `begin`; in another thread than that of `begin`, do nothing."""
-        if self._thread != threading.get_ident():
+        if self._thread is not threading.current_thread():
             return
         self._thread = None
         _HERE.users -= 1

@@ -1,7 +1,7 @@
-"""Makes MindSpore's own threads in PYNATIVE take denormal numbers as zero, as the thread that trains does.
+"""Makes MindSpore's own threads take denormal numbers as zero, as the thread that trains does.
 
-In PYNATIVE on CPU, MindSpore launches kernels from two threads: one for single operations, one for compiled code. Each
-starts with the first operation of the process, and takes over then how the starting thread computes. If that was before
+On CPU, MindSpore launches kernels from two threads of its own: one for single operations, one for compiled code. They
+start with the first operation in PYNATIVE, serve GRAPH too, and compute as the starting thread did. If that was before
 the run began, they keep denormal numbers, and the threads of its pool do not; see `ckptkit.manager.denormals`.
 
 Guarantees: after `take_denormals_as_zero_everywhere`, both take them as zero, or a warning says that they do not. It
@@ -28,11 +28,23 @@ _LAUNCHES = 64  # at most: from the 51st on, MindSpore has decided where it laun
 
 
 def take_denormals_as_zero_everywhere() -> None:
-    """Do so for the threads that exist; does nothing where the calling thread does not, or in GRAPH."""
-    if not takes_denormals_as_zero() or ms.get_context("mode") != ms.PYNATIVE_MODE:
-        return
-    if ms.get_context("device_target") != "CPU" or _are_zero_in_operations():
+    """Do so for the threads that exist; does nothing where the calling thread does not."""
+    if not takes_denormals_as_zero() or ms.get_context("device_target") != "CPU" or _are_zero_in_operations():
         return  # threads that did not exist have inherited it now
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.PYNATIVE_MODE)  # in GRAPH, other threads would launch the marks, and these still be used
+    try:
+        _mark_threads()
+    finally:
+        ms.set_context(mode=mode)
+    if not _are_zero_in_operations():
+        _log.warning(
+            "MindSpore's threads keep numbers below 1.2e-38 that its pool takes as zero, so a resumed run may not be "
+            "bit-exact once there are such numbers. Restore before the first operation of MindSpore in this process."
+        )
+
+
+def _mark_threads() -> None:
     mark = _Mark()
     operation = mark.operation
 
@@ -46,11 +58,6 @@ def take_denormals_as_zero_everywhere() -> None:
         compiled(Tensor([1.0])).asnumpy()
         if mark.is_outside_pool:
             break
-    if not _are_zero_in_operations():
-        _log.warning(
-            "MindSpore's threads keep numbers below 1.2e-38 that its pool takes as zero, so a resumed run may not be "
-            "bit-exact once there are such numbers. Restore before the first operation of MindSpore in this process."
-        )
 
 
 def _are_zero_in_operations() -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -101,10 +102,13 @@ def run_import(file: str, root: str, options: Iterable[str], names: NameOptions,
 
 
 def _bytes_of(text: str) -> int:
+    wrong = f"--shard-size must be a size such as 5GB or 500MB, got {text!r}"
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)? *[A-Za-z]*", text, re.ASCII):  # pydantic ignores what follows
+        raise ValueError(wrong)
     try:
         return TypeAdapter(ByteSize).validate_python(text)
     except ValidationError as error:
-        raise ValueError(f"--shard-size must be a size such as 5GB or 500MB, got {text!r}") from error
+        raise ValueError(wrong) from error
 
 
 @contextlib.contextmanager

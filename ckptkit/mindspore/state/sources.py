@@ -166,5 +166,5 @@ class Sources:
 def _known(one: Any) -> Any:
     if isinstance(one, NamedAttributes):
         return Stored(one.owner, frozenset(one.names))
-    names = None if isinstance(one, nn.Cell) else stored_by(type(one))
+    names = None if isinstance(one, nn.Cell) else stored_by(one)
     return Stored(one, names) if names is not None else one

@@ -7,6 +7,7 @@ The run is only read, and its job may be running. Any single thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,11 +22,12 @@ from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.tensors import Array, Role, size_bytes_of
-from ckptkit.errors import CheckpointNotFoundError
+from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
 from ckptkit.storage import Storage, open_storage
+from ckptkit.storage.system_calls import SYSTEM
 from ckptkit.tools.interchange import ckpt_format, safetensors_format
 from ckptkit.tools.interchange.atomic_file import NewFile
 from ckptkit.tools.interchange.places import FileFormat, FileTensor, Named, format_of
@@ -133,6 +135,8 @@ def export_weights(
         for one in sources:
             wanted = {name: targets[renamed[name]] for name in one.names if name in renamed}
             one.contents.read_into(_Arriving(one.contents, wanted, wait))
+        if len(parts) > 1 and overwrite:
+            _remove(path)  # an old index would name files of both, if this ends in between
         for target in opened:  # the index last
             target.publish()
     return Exported(
@@ -146,6 +150,15 @@ def export_weights(
         rank,
         _per_rank(contents, names),
     )
+
+
+def _remove(path: Path) -> None:
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            SYSTEM.unlink(path)
+            SYSTEM.fsync_folder(path.parent)
+    except OSError as error:
+        raise StorageError(f"could not remove {path}: {error.strerror or error}. Nothing was changed") from error
 
 
 def _cut(tensors: Sequence[Named], most_bytes: int, chosen_format: FileFormat) -> list[list[Named]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -66,13 +67,16 @@ def read_index(path: Path) -> dict[str, Path]:
         ValueError: If it is no index; says why.
         OSError: If it cannot be read.
     """
-    if os.stat(path).st_size > _MAX_INDEX_BYTES:
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe without a writer would block forever
+        raise ValueError("it is not a file; it is a folder, a pipe or a device")
+    if found.st_size > _MAX_INDEX_BYTES:
         raise ValueError("it is too large for an index")
     try:
         files = _Index.model_validate_json(path.read_bytes()).weight_map
     except ValidationError as error:
         raise ValueError("it has no weight_map from names of tensors to names of files") from error
     for name in set(files.values()):
-        if name != os.path.basename(name) or not name.endswith(".safetensors"):
+        if name != os.path.basename(name) or "\0" in name or not name.endswith(".safetensors"):
             raise ValueError(f"it names {name[:80]!r}, which is no .safetensors file beside it")
     return {tensor: path.with_name(name) for tensor, name in files.items()}

@@ -1,8 +1,8 @@
 """Hears the signals that are meant for the job, while this process waits.
 
 Guarantees: every signal is told once, in order, and ends a wait at once; one that was ignored before still is. SIGTSTP
-(Ctrl-Z) suspends the processes below this one and then this one, until SIGCONT. `Requests.close` puts the earlier
-handlers back. Main thread only.
+(Ctrl-Z) suspends the processes below this one and then this one, until SIGCONT; once the end was asked for, it does
+nothing. `Requests.close` puts the earlier handlers back. Main thread only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ class Requests:
         self._came: list[int] = []
         self._former_fd = signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
         self._spared = descendants(os.getpid())  # no part of the job, which begins later
-        handlers = {**dict.fromkeys(HEARD, self._note), signal.SIGTSTP: self._suspend}
+        self._is_ending = self._continued = False
+        handlers = {
+            **dict.fromkeys(HEARD, self._note),
+            signal.SIGTSTP: self._suspend,
+            signal.SIGCONT: self._note_continued,
+        }
         heard = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` wants it
         self._former = {number: signal.signal(number, handlers[number]) for number in heard}
 
@@ -58,9 +63,17 @@ class Requests:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came.append(number)
+        self._is_ending = self._is_ending or number in END_SIGNALS
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
+        if self._is_ending:
+            return  # the grace goes on, and a job that stood still would be killed before its last save
+        self._continued = False
         job = descendants(os.getpid(), self._spared)
         send(job, signal.SIGSTOP)  # its sessions have no terminal, and SIGTSTP does nothing there
-        os.kill(os.getpid(), signal.SIGSTOP)  # returns after SIGCONT
+        if not self._continued:
+            os.kill(os.getpid(), signal.SIGSTOP)  # returns after SIGCONT
         send(job, signal.SIGCONT)
+
+    def _note_continued(self, number: int, frame: FrameType | None) -> None:
+        self._continued = True

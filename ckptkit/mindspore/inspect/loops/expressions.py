@@ -28,6 +28,7 @@ from ckptkit.mindspore.inspect.loops.objects import Objects, decides, is_argumen
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
+    WEIGHTS,
     Inline,
     Place,
     Running,
@@ -39,7 +40,6 @@ from ckptkit.mindspore.inspect.loops.scope import (
 from ckptkit.mindspore.inspect.loops.source import text_of
 
 _MOST = 20_000  # expressions and statements read per frame
-_PROPERTIES = (property, functools.cached_property)
 _ITEMS = ("get", "setdefault", "values", "items")  # methods that return what is in an object
 
 
@@ -301,7 +301,7 @@ class Expressions:
                 of_class = self._objects.attribute_of(kind, f"{scope.path}{kind.__name__}", node.attr)
                 sources |= self._flow.read(of_class, scope)
             maker = in_class(type(owner.target), node.attr)
-            if isinstance(maker, _PROPERTIES) and type(target) is types.MethodType:
+            if isinstance(maker, (property, functools.cached_property)) and type(target) is types.MethodType:
                 found = self.calls.follow(target, [], {}, scope) or Value()
                 sources |= found.sources | kept(self._flow, self._objects, maker, place, found, scope=scope)
                 target = found.target
@@ -367,7 +367,7 @@ class Expressions:
         if ours:
             self._flow.may_save()
         if isinstance(target, ms.Parameter):
-            return frozenset((RESTORED, DATA))
+            return frozenset((RESTORED, DATA, *((WEIGHTS,) if target.size > 1 else ())))
         stored = ours or isinstance(target, nn.Cell) or self._objects.is_known(target)
         return frozenset((RESTORED,)) if stored else frozenset()
 

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ckptkit.mindspore.inspect.loops.scope import DATA, MARKS, RESTORED, TIMED, Place, Scope, Sources
+from ckptkit.mindspore.inspect.loops.scope import MARKS, RESTORED, TIMED, WEIGHTS, Place, Scope, Sources
 
 
 @dataclass(eq=False)
@@ -302,7 +302,7 @@ class Flow:
         self._left.update(dict.fromkeys(one.written - one.assigned - MARKS, one.loop))
         for place in one.exposed & one.written:
             begun = one.begun.get(place, frozenset())
-            is_position = RESTORED in begun and DATA not in begun
+            is_position = RESTORED in begun and WEIGHTS not in begun
             if not is_position and TIMED not in self._made_of.get(place, ()):
                 self._carried.add(place)
 

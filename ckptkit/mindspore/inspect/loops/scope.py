@@ -27,7 +27,8 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
 TIMED = Place(0, "timed")  # marks what comes from a clock
 DATA = Place(0, "data")  # marks what is made of a batch, of a parameter, of what a cell returned, or of a draw
-MARKS = frozenset((RESTORED, TIMED, DATA))
+WEIGHTS = Place(0, "weights")  # marks what is made of a parameter with more than one element: of no position
+MARKS = frozenset((RESTORED, TIMED, DATA, WEIGHTS))
 
 Sources = frozenset[Place]
 

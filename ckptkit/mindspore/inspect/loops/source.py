@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckptkit.mindspore.inspect.attributes import in_class, is_users
+from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.bytecode import functions_of
 
 _BY_NAME = ("getattr", "setattr", "hasattr")
@@ -97,9 +97,9 @@ def assigned_in_methods(kind: type) -> Mapping[str, Collection[str]] | None:
     return found
 
 
-def stored_by(kind: type) -> frozenset[str] | None:
+def stored_by(owner: Any) -> frozenset[str] | None:
     """Return the attributes that ``state_dict`` reads and ``load_state_dict`` assigns; None if that cannot be told."""
-    found: set[str] = set()
+    kind, found = type(owner), set[str]()
     for name in ("state_dict", "load_state_dict"):
         method = in_class(kind, name)
         if not isinstance(method, types.FunctionType) or not is_users(method.__module__):
@@ -108,19 +108,37 @@ def stored_by(kind: type) -> frozenset[str] | None:
         names = _used_of(method.__code__.co_varnames[:1], body)
         if not body or names is None:
             return None
-        lists = {each: _names_in(in_class(kind, each)) for each in names if hasattr(kind, each)}
-        if any(not one for one in lists.values()) or any(each.startswith("__") for each in names):
+        of_class = {each for each in names if hasattr(kind, each)}
+        lists = {each: in_class(kind, each) for each in of_class}
+        if any(each.startswith("__") for each in names) or not all(map(_is_list, lists.values())):
             return None
-        if not lists and any(_asks(one) for each in body for one in ast.walk(each)) and not found:
-            return None  # for attributes whose names it takes from elsewhere
-        found |= (names - lists.keys()).union(*lists.values())
+        if not of_class.isdisjoint(own_attributes(owner)) or not _goes_by(of_class, body, may_load=bool(found)):
+            return None
+        found |= (names - of_class).union(*lists.values())
     return frozenset(found)
 
 
-def _names_in(one: Any) -> frozenset[str]:
-    """Return the names in a list of attributes, such as ``fields = ("step", "factor")`` in a class."""
-    is_list = type(one) in (tuple, list) and all(type(each) is str for each in one)
-    return frozenset(one) if is_list else frozenset()
+def _is_list(one: Any) -> bool:
+    """Return whether it is a list of names of attributes, such as ``fields = ("step", "factor")`` in a class."""
+    return type(one) in (tuple, list) and all(type(each) is str for each in one)
+
+
+def _goes_by(lists: Collection[str], body: Sequence[ast.stmt], *, may_load: bool) -> bool:
+    """Return whether code takes attributes by computed names only from ``lists``, each as it is.
+
+    ``may_load`` says that it may also set what it was given.
+    """
+    whole = [one for each in body for one in ast.walk(each)]
+    loops = [(one.target, one.iter) for one in whole if isinstance(one, (ast.For, ast.comprehension))]
+    over = {
+        target.id
+        for target, iterated in loops
+        if isinstance(target, ast.Name) and isinstance(iterated, ast.Attribute) and iterated.attr in lists
+    }
+    asked = [one.args[1:2] for one in whole if _asks(one)]  # type: ignore[attr-defined]
+    by_list = all(len(one) == 1 and isinstance(one[0], ast.Name) and one[0].id in over for one in asked)
+    calls_parent = any(isinstance(one, ast.Name) and one.id == "super" for one in whole)
+    return not calls_parent and (by_list or (may_load and not lists))
 
 
 def _asks(one: ast.AST) -> bool:
