@@ -19,6 +19,8 @@ from mindspore import nn
 import ckptkit as ck
 
 mode, code, early, root = sys.argv[1:]
+if early == "first":  # in PYNATIVE, which is the default
+    (ms.Tensor([1.0]) * 2).asnumpy()
 ms.set_context(mode=getattr(ms, mode))
 if early == "early":
     (ms.Tensor([1.0]) * 2).asnumpy()
@@ -36,7 +38,7 @@ class Decay(nn.Cell):
 
 
 cell = Decay()
-call = {"cell": cell, "compiled": ms.jit(cell.construct)}[code]
+call = {"cell": cell, "compiled": ms.jit(cell.construct), "operation": lambda: cell.moments * 0.9}[code]
 
 
 def zeros():
@@ -54,9 +56,14 @@ print(json.dumps(float(np.float32(1e-40) * np.float32(0.5)) == 0))
 """
 
 
-@pytest.mark.parametrize("early", ["late", "early"], ids=["", "after-an-operation"])
 @pytest.mark.parametrize(
-    ("mode", "code"), [("GRAPH_MODE", "cell"), ("PYNATIVE_MODE", "cell"), ("PYNATIVE_MODE", "compiled")]
+    ("mode", "code", "early"),
+    [
+        *(("GRAPH_MODE", "cell", early) for early in ("late", "early", "first")),
+        *(("PYNATIVE_MODE", "cell", early) for early in ("late", "early")),
+        *(("PYNATIVE_MODE", "compiled", early) for early in ("late", "early")),
+        *(("GRAPH_MODE", code, "first") for code in ("compiled", "operation")),
+    ],
 )
 def test_denormals_are_zero_at_every_launch(tmp_path, mode, code, early):
     # In a new interpreter: a fork of one that has imported MindSpore launches in other threads.

@@ -128,9 +128,34 @@ class ByNamesFromElsewhere(ByList):
         return {name: getattr(self, name) for name in sorted(vars(self))}
 
 
+class ListOfItsOwn(ByList):
+    def __init__(self):
+        super().__init__()
+        self.fields = (*self.fields, "sum")
+
+
+class ByParent(ByList):
+    def state_dict(self):
+        return {**super().state_dict(), "sum": self.sum}
+
+
+class ByOtherNames(ByList):
+    fields = ("ain", "um")
+
+    def state_dict(self):
+        return {name: getattr(self, {"ain": "gain", "um": "sum"}[name]) for name in self.fields}
+
+
+class ByNoList(ByList):
+    fields = ()
+
+
 @pytest.mark.parametrize(
     ("kind", "is_named"),
-    [(ByList, True), (ByItems, True), (WholeByList, False), (Whole, False), (ByNamesFromElsewhere, False)],
+    [
+        *((kind, True) for kind in (ByList, ByItems)),
+        *((kind, False) for kind in (WholeByList, Whole, ByNamesFromElsewhere, ListOfItsOwn, ByParent, ByOtherNames)),
+    ],
 )
 def test_list_of_fields_says_what_is_stored(kind, is_named):
     controller = kind()
@@ -142,6 +167,18 @@ def test_list_of_fields_says_what_is_stored(kind, is_named):
 
     found = Training(controller=controller).found(loop)
     assert ["carries sum from" in one.why for one in found] == [True] * is_named
+
+
+def test_empty_list_of_fields_stores_nothing():
+    controller = ByNoList()
+
+    def loop(cell, batches, rate, restore):
+        restore()
+        for x, y in batches:
+            controller.step(float(cell(x * controller.gain, y)))
+
+    (found,) = Training(controller=controller).found(loop)
+    assert "gain" in found.why
 
 
 def test_object_of_an_installed_library_is_not_advised_in_part():

@@ -131,9 +131,30 @@ def made_in_every_step_or_left(cell, batches, rate, restore):
         cell(x + labels.value, y)
 
 
+def position_of_the_optimizer(cell, batches, rate, restore):
+    restore()
+    step = int(cell.optimizer.global_step.asnumpy()[0])
+    for x, y in batches:
+        cell(x * 0.9**step, y)
+        if cell.updated:
+            step += 1
+
+
+def rate_that_is_written_back(cell, batches, rate, restore):
+    restore()
+    now = float(rate.asnumpy())
+    for x, y in batches:
+        cell(x, y)
+        now *= 0.5
+        rate.set_data(ms.Tensor(now, ms.float32))
+
+
 @pytest.mark.parametrize(
     "loop",
-    [position_that_goes_on, made_in_every_step_from_weights, made_in_every_step_or_left],
+    [
+        *(position_that_goes_on, made_in_every_step_from_weights, made_in_every_step_or_left),
+        *(position_of_the_optimizer, rate_that_is_written_back),
+    ],
     ids=lambda one: one.__name__,
 )
 def test_what_goes_on_or_is_made_anew_is_not_named(loop):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -98,6 +99,8 @@ def test_command_says_how_many_files(run, tmp_path):
         ("a.ckpt", "1500B", "only .safetensors"),
         ("a.safetensors", "many", "--shard-size must be a size such as 5GB"),
         ("a.safetensors", "0", "at least a byte"),
+        ("a.safetensors", "5GB 3MB", "--shard-size must be a size such as 5GB"),
+        ("a.safetensors", "5_000", "--shard-size must be a size such as 5GB"),
     ],
 )
 def test_wrong_size_is_wrong_usage(run, tmp_path, file, size, words):
@@ -165,6 +168,7 @@ def test_tensor_in_two_files_is_taken_from_the_one_that_the_index_names(sharded,
         ('{"weight_map": {"a": 1}}', "no weight_map"),
         ('{"weight_map": {"a": "../model-00001-of-00004.safetensors"}}', "no .safetensors file beside it"),
         ('{"weight_map": {"a": "/etc/passwd"}}', "no .safetensors file beside it"),
+        ('{"weight_map": {"a": "m\\u0000.safetensors"}}', "no .safetensors file beside it"),
         ('{"weight_map": {"a": "weights.bin"}}', "no .safetensors file beside it"),
         ('{"weight_map": {"a": "model-00001-of-00004.safetensors"}}', "has no tensor 'a'"),
     ],
@@ -187,3 +191,23 @@ def test_file_that_is_missing_or_cut_is_named(sharded, tmp_path):
     with pytest.raises(CheckpointNotFoundError, match="00002-of-00004"):
         import_weights(sharded / INDEX, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_index_that_is_no_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / INDEX)
+    with pytest.raises(CorruptCheckpointError, match="not a file"):
+        import_weights(tmp_path / INDEX, tmp_path / "new")
+
+
+def test_old_index_never_names_files_of_two_exports(run, sharded, monkeypatch):
+    replace = SYSTEM.replace
+
+    def failing(old, new):
+        if "00002" in new.name:
+            raise OSError(28, "No space left on device")
+        replace(old, new)
+
+    monkeypatch.setattr(SYSTEM, "replace", failing)
+    with pytest.raises(StorageError, match="No space"):
+        export_weights(run, sharded / "model.safetensors", most_bytes=1500, overwrite=True)
+    assert not (sharded / INDEX).exists()

@@ -3,6 +3,7 @@ import signal
 from datetime import timedelta
 
 import pytest
+from support.process import python
 
 from ckptkit.tools.supervisor.requests import Requests
 
@@ -49,3 +50,18 @@ def test_handlers_come_back_and_ignored_signals_stay_so():
         assert signal.getsignal(signal.SIGTERM) is term
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+ENDING = """
+import os, signal
+from ckptkit.tools.supervisor.requests import Requests
+requests = Requests()
+os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGTSTP)
+print([int(one) for one in requests.take()])
+"""
+
+
+def test_suspension_waits_for_no_job_that_is_ending():
+    """A job that stood still in its grace would be killed before its last save."""
+    assert python("-c", ENDING).stdout == f"[{int(signal.SIGTERM)}]\n"
