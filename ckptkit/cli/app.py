@@ -9,14 +9,7 @@ import typer
 from ckptkit.cli.accounting import add_goodput
 from ckptkit.cli.errors import CommandGroup
 from ckptkit.cli.interchange import add_interchange
-from ckptkit.cli.options import (
-    AsJson,
-    Checkpoint,
-    Options,
-    Root,
-    complete_checkpoint,
-    examples,
-)
+from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, complete_checkpoint, examples
 from ckptkit.cli.supervising import add_run
 
 app = typer.Typer(

@@ -52,7 +52,7 @@ class DenormalsAsZero:
 
 
 def takes_denormals_as_zero() -> bool:
-    """Return whether the calling thread does so."""
+    """Return whether the calling thread takes denormal numbers as zero."""
     return _IS_AFFECTED and _environment()[_MXCSR] & _FTZ_AND_DAZ == _FTZ_AND_DAZ
 
 

@@ -8,7 +8,7 @@ of many ranks `open_run` is a collective.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.core.policies import KeepPolicy, SavePolicy, automatic
@@ -56,6 +56,7 @@ class Setup:
         preemption: What happens after SIGTERM or SIGUSR1.
         system: Time, chance and names.
         hooks: Take the place of the schedule under ``ckptkit doctor``; None otherwise.
+        denormals: Begins with the run, and ends when it is closed.
     """
 
     storage: Storage
@@ -68,24 +69,22 @@ class Setup:
     preemption: Preemption
     system: System
     hooks: Hooks | None
+    denormals: DenormalsAsZero = field(default_factory=DenormalsAsZero)
 
 
 def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
     """Apply the checkpoint to ``state`` and take over the run; see `CheckpointManager.restore`."""
     HEARTBEAT.begin(setup.system.monotonic)
-    denormals = DenormalsAsZero()
-    denormals.begin()  # first: threads of pipelines and of the framework that start from here on inherit it
+    setup.denormals.begin()  # first: threads of pipelines and of the framework that start from here on inherit it
     try:
-        return _open_run(setup, state, checkpoint, denormals, rewind=rewind)
+        return _open_run(setup, state, checkpoint, rewind=rewind)
     except BaseException as error:
-        denormals.end()
+        setup.denormals.end()
         HEARTBEAT.fail(error)
         raise
 
 
-def _open_run(
-    setup: Setup, state: Capturable, checkpoint: str, denormals: DenormalsAsZero, *, rewind: bool
-) -> tuple[ActiveRun, ResumePoint]:
+def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
     if setup.saving.mid_cycle == "rewind":
         state.mark_cycle_start()  # first: where it is refused, nothing was changed
     rank_sync = RankSync(state.world, setup.save)
@@ -97,7 +96,7 @@ def _open_run(
     point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
     due_saves = DueSaves(rank_sync, setup.saving.mid_cycle)
     due_saves.begin_cycle(state, progress)
-    run = _new_run(setup, opened, rank_sync, due_saves, progress, denormals=denormals)
+    run = _new_run(setup, opened, rank_sync, due_saves, progress)
     HEARTBEAT.restored(
         root=setup.storage.url,
         attempt=opened.document.attempt,
@@ -131,15 +130,7 @@ def _refuse_for_one_rank_only(setup: Setup, rank_sync: RankSync) -> None:
         )
 
 
-def _new_run(
-    setup: Setup,
-    opened: Opened,
-    rank_sync: RankSync,
-    due_saves: DueSaves,
-    progress: Progress,
-    *,
-    denormals: DenormalsAsZero,
-) -> ActiveRun:
+def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, progress: Progress) -> ActiveRun:
     saving, monotonic = setup.saving, setup.system.monotonic
     leads = rank_sync.leads
     restored = None if opened.contents is None else opened.contents.checkpoint
@@ -174,7 +165,7 @@ def _new_run(
         monotonic=monotonic,
         began_at=progress,
         hooks=setup.hooks,
-        denormals=denormals,
+        denormals=setup.denormals,
     )
 
 

@@ -28,7 +28,7 @@ _LAUNCHES = 64  # at most: from the 51st on, MindSpore has decided where it laun
 
 
 def take_denormals_as_zero_everywhere() -> None:
-    """Do so for the threads that exist; does nothing where the calling thread does not."""
+    """Make MindSpore's threads take denormal numbers as zero, if the calling thread does; may warn."""
     if not takes_denormals_as_zero() or ms.get_context("device_target") != "CPU" or _are_zero_in_operations():
         return  # threads that did not exist have inherited it now
     mode = ms.get_context("mode")

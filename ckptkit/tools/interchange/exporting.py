@@ -21,7 +21,7 @@ from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
-from ckptkit.core.tensors import Array, Role, size_bytes_of
+from ckptkit.core.tensors import Array, Role
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
@@ -30,7 +30,7 @@ from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.system_calls import SYSTEM
 from ckptkit.tools.interchange import ckpt_format, safetensors_format
 from ckptkit.tools.interchange.atomic_file import NewFile
-from ckptkit.tools.interchange.places import FileFormat, FileTensor, Named, format_of
+from ckptkit.tools.interchange.places import FileFormat, FileTensor, Layout, Named, format_of
 from ckptkit.tools.interchange.renames import Renames
 from ckptkit.tools.interchange.shard_index import index_of, index_path, part_paths, parts_of
 
@@ -111,37 +111,13 @@ def export_weights(
     renamed = (renames or Renames()).applied(sorted(names), after)
     tensors = [Named(new, info[old].dtype, info[old].shape) for old, new in sorted(renamed.items())]
     parts = [tensors] if most_bytes is None else _cut(tensors, most_bytes, chosen_format)
-    paths = part_paths(path, len(parts))
     layouts = [_LAYOUTS[chosen_format](one) for one in parts]
     size_bytes = sum(one.size_bytes for one in layouts)
-    with ExitStack() as stack:
-        opened = [
-            stack.enter_context(NewFile(one, layout.size_bytes, overwrite=overwrite))
-            for one, layout in zip(paths, layouts, strict=True)
-        ]
-        if len(parts) > 1:
-            files = {one.name: file.name for file, part in zip(paths, parts, strict=True) for one in part}
-            text = index_of(files, sum(size_bytes_of(one.dtype, one.shape) for one in tensors))
-            path = index_path(path)
-            index = stack.enter_context(NewFile(path, len(text), overwrite=overwrite))
-            index.put(memoryview(text), 0)
-            opened.append(index)
-        wait = stack.enter_context(LongWait(f"exporting {contents.checkpoint}", size_bytes))
-        targets: dict[str, tuple[FileTensor, NewFile]] = {}
-        for target, layout in zip(opened, layouts, strict=False):
-            for offset, frame in layout.frames:
-                target.put(memoryview(frame), offset)
-            targets.update({name: (one, target) for name, one in layout.tensors.items()})
-        for one in sources:
-            wanted = {name: targets[renamed[name]] for name in one.names if name in renamed}
-            one.contents.read_into(_Arriving(one.contents, wanted, wait))
-        if len(parts) > 1 and overwrite:
-            _remove(path)  # an old index would name files of both, if this ends in between
-        for target in opened:  # the index last
-            target.publish()
+    with LongWait(f"exporting {contents.checkpoint}", size_bytes) as wait:
+        written = _write(sources, renamed, layouts, path, wait, overwrite=overwrite)
     return Exported(
         contents.checkpoint,
-        str(path),
+        str(written),
         chosen_format,
         len(renamed),
         size_bytes,
@@ -150,6 +126,44 @@ def export_weights(
         rank,
         _per_rank(contents, names),
     )
+
+
+def _write(
+    sources: Sequence[_Source],
+    renamed: Mapping[str, str],
+    layouts: Sequence[Layout],
+    path: Path,
+    wait: LongWait,
+    *,
+    overwrite: bool,
+) -> Path:
+    """Write one file for each layout, and the index of several; return the file that stands for all."""
+    paths = part_paths(path, len(layouts))
+    is_sharded = len(layouts) > 1
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(NewFile(one, layout.size_bytes, overwrite=overwrite))
+            for one, layout in zip(paths, layouts, strict=True)
+        ]
+        if is_sharded:
+            text = index_of({file.name: layout.tensors for file, layout in zip(paths, layouts, strict=True)})
+            path = index_path(path)
+            index = stack.enter_context(NewFile(path, len(text), overwrite=overwrite))
+            index.put(memoryview(text), 0)
+            opened.append(index)
+        targets: dict[str, tuple[FileTensor, NewFile]] = {}
+        for target, layout in zip(opened, layouts, strict=False):
+            for offset, frame in layout.frames:
+                target.put(memoryview(frame), offset)
+            targets.update({name: (one, target) for name, one in layout.tensors.items()})
+        for one in sources:
+            wanted = {name: targets[renamed[name]] for name in one.names if name in renamed}
+            one.contents.read_into(_Arriving(one.contents, wanted, wait))
+        if is_sharded and overwrite:
+            _remove(path)  # an old index would name files of both, if this ends in between
+        for target in opened:  # the index last
+            target.publish()
+    return path
 
 
 def _remove(path: Path) -> None:

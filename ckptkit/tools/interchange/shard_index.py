@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ckptkit.core.tensors import size_bytes_of
-from ckptkit.tools.interchange.places import Named
+from ckptkit.tools.interchange.places import FileTensor, Named
 
 INDEX_END = ".index.json"
 _MAX_INDEX_BYTES = 200_000_000
@@ -55,9 +55,13 @@ def parts_of(tensors: Sequence[Named], most_bytes: int) -> list[list[Named]]:
     return parts
 
 
-def index_of(files: Mapping[str, str], total_bytes: int) -> bytes:
-    """Return the text of an index: ``files`` has the name of the file of each tensor."""
-    return json.dumps({"metadata": {"total_size": total_bytes}, "weight_map": files}, indent=2).encode() + b"\n"
+def index_of(files: Mapping[str, Mapping[str, FileTensor]]) -> bytes:
+    """Return the text of an index: ``files`` has the tensors by name of each file by name."""
+    index = {
+        "metadata": {"total_size": sum(one.size_bytes for tensors in files.values() for one in tensors.values())},
+        "weight_map": {name: file for file, tensors in files.items() for name in sorted(tensors)},
+    }
+    return json.dumps(index, indent=2).encode() + b"\n"
 
 
 def read_index(path: Path) -> dict[str, Path]:

@@ -172,7 +172,7 @@ def decay(run, *, compiled=False):
     run.loop([cell], ck.data.resumable(rows(), EPOCHS), lambda x, y: step(x))
 
 
-@job(Exact(), "pynative", kill=4, default=True)
+@job(Exact(), "pynative", kill=4)
 @job(Exact(), "graph", kill=4)
 def denormal_moments_of_an_optimizer_by_hand(run):
     decay(run)
