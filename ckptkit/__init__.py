@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ckptkit import data, nn
     from ckptkit.core.accumulation import AccumulationPlan, nearest_plans, plan_accumulation, scale_learning_rate
     from ckptkit.core.placement import Box
-    from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
     from ckptkit.core.progress import ResumePoint
+    from ckptkit.core.save_policy import SaveEvery
     from ckptkit.core.save_report import SaveReport
     from ckptkit.errors import (
         CheckpointNotFoundError,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ckptkit.mindspore.state.options import Training
     from ckptkit.mindspore.train.adapter import BoostCycle, CycleAdapter
     from ckptkit.mindspore.train.cell import AccumulationTrainCell
+    from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 
 __version__ = "0.1.0"
 
@@ -54,16 +55,16 @@ _HOME = {
     "CorruptCheckpointError": "ckptkit.errors",
     "CycleAdapter": "ckptkit.mindspore.train.adapter",
     "FormatVersionError": "ckptkit.errors",
-    "KeepBest": "ckptkit.core.policies",
-    "KeepEvery": "ckptkit.core.policies",
-    "KeepLatest": "ckptkit.core.policies",
+    "KeepBest": "ckptkit.run.keep_policy",
+    "KeepEvery": "ckptkit.run.keep_policy",
+    "KeepLatest": "ckptkit.run.keep_policy",
     "Mirror": "ckptkit.manager.options",
     "Preempted": "ckptkit.errors",
     "Preemption": "ckptkit.manager.options",
     "Ranks": "ckptkit.manager.options",
     "ResumeError": "ckptkit.errors",
     "ResumePoint": "ckptkit.core.progress",
-    "SaveEvery": "ckptkit.core.policies",
+    "SaveEvery": "ckptkit.core.save_policy",
     "SaveFailedError": "ckptkit.errors",
     "SaveHandle": "ckptkit.manager.background",
     "SaveReport": "ckptkit.core.save_report",

@@ -19,13 +19,13 @@ import numpy as np
 from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.checkpoint.write import SaveRequest
 from ckptkit.core.contents import Contents
-from ckptkit.core.policies import KeepLatest
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import Leaf, leaf_of
 from ckptkit.format.layout import CheckpointName
 from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.run.attempt import Opened, Opening, open_attempt
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver

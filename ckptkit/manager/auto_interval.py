@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from ckptkit.core.policies import SaveAuto
+from ckptkit.core.save_policy import SaveAuto
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
 from ckptkit.manager.results import SaveResults

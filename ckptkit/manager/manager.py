@@ -23,8 +23,8 @@ from typing import Any
 
 from typing_extensions import Self
 
-from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.core.progress import ResumePoint
+from ckptkit.core.save_policy import SaveEvery, SavePolicy
 from ckptkit.core.save_report import SaveTotals
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.manager.active_run import ActiveRun
@@ -43,6 +43,7 @@ from ckptkit.manager.options import (
     refuse_wrong_policies,
 )
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
+from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
 

@@ -11,8 +11,8 @@ import logging
 from dataclasses import dataclass, field
 
 from ckptkit.checkpoint.receipts import Receipts
-from ckptkit.core.policies import KeepPolicy, SavePolicy, automatic
 from ckptkit.core.progress import Progress, ResumePoint
+from ckptkit.core.save_policy import SavePolicy, automatic
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
@@ -31,6 +31,7 @@ from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.goodput.history import NO_HISTORY, History, read_history
+from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver

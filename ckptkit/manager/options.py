@@ -16,9 +16,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, TypeAlias, get_args
 
 from ckptkit.core.placement import PlacementByName
-from ckptkit.core.policies import KeepPolicy, SavePolicy
+from ckptkit.core.save_policy import SavePolicy
 from ckptkit.core.save_report import SaveReport
 from ckptkit.manager.heartbeat.process_start import boot_id
+from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.storage import Storage, open_storage
 
 ERROR_BUDGET = 3

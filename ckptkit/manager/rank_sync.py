@@ -15,9 +15,9 @@ import xxhash
 from pydantic import BaseModel, ConfigDict
 
 from ckptkit.core.placement import Box, fault_of_cut, tag_of
-from ckptkit.core.policies import SavePolicy, due_from
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
+from ckptkit.core.save_policy import SavePolicy, due_from
 from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import canonical, digest_of

@@ -24,7 +24,7 @@ import numpy as np
 from mindspore import nn, ops
 from mindspore.train import Callback, Model
 
-from ckptkit.core.policies import SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.manager.options import Saving
 from ckptkit.mindspore.callback.callback import CheckpointCallback
 from ckptkit.mindspore.digits import Digits, load_digits

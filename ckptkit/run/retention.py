@@ -17,11 +17,11 @@ from ckptkit.checkpoint.commit import read_commit, remove_checkpoint
 from ckptkit.checkpoint.listing import list_names
 from ckptkit.checkpoint.open import check_token, read_metrics
 from ckptkit.core.parallel import each_of
-from ckptkit.core.policies import Keepable, KeepPolicy
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Documents
+from ckptkit.run.keep_policy import Keepable, KeepPolicy
 from ckptkit.run.lineage import Ancestry
 from ckptkit.run.sweep import remove_frozen
 from ckptkit.storage import Storage

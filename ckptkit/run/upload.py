@@ -17,13 +17,13 @@ from typing import Literal
 from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, remove_data, void_or_leave
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.checkpoint.transfer import Transfer
-from ckptkit.core.policies import KeepPolicy
 from ckptkit.errors import CkptKitError, StaleAttemptError, StorageError
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument, Void
 from ckptkit.format.layout import FROZEN, CheckpointName
 from ckptkit.run.fence import check_fence
 from ckptkit.run.index import Documents
+from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.mirrored_run import share_documents
 from ckptkit.run.retention import Retention
 from ckptkit.run.sweep import sweep

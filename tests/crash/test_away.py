@@ -6,9 +6,9 @@ import pytest
 from support.runs.roots import LocalRoot
 from support.runs.scenario import Life, attempts, check_new_start, digest_at, digest_of, name_at, tree
 
-from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.run.catalog import list_rows
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.copy.inventory import CopyWatch
 

@@ -7,10 +7,10 @@ from support.runs.forge import sealed
 from support.runs.roots import copied
 from support.runs.scenario import Life, attempts, check_new_start, committed, digest_at, digest_of, name_at, tree
 
-from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.resolve import open_wanted
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.tools.prune.plan import Rule, plan_prune

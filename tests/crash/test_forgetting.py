@@ -22,12 +22,12 @@ from support.runs.scenario import (
     tree,
 )
 
-from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.codec import decode, encode
 from ckptkit.format.documents import RunDocument
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
 from ckptkit.tools.copy.copy import CopyRequest, copy_run

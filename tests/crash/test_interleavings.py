@@ -20,7 +20,7 @@ from support.runs.scenario import (
     tree,
 )
 
-from ckptkit.core.policies import KeepEvery, KeepLatest, SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
@@ -29,6 +29,7 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
+from ckptkit.run.keep_policy import KeepEvery, KeepLatest
 from ckptkit.testing.faults import Fault, Killed
 
 

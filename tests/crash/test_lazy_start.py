@@ -3,8 +3,8 @@
 import pytest
 from support.runs.scenario import Life, attempts, check_new_start, committed, corrupt, digest_at, name_at, tree
 
-from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.faults import Fault
 
 

@@ -20,11 +20,12 @@ from support.runs.scenario import (
 )
 
 from ckptkit.checkpoint.commit import create_once, remove_data
-from ckptkit.core.policies import KeepLatest, SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CorruptCheckpointError, SaveFailedError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.state import NumpyRun

@@ -21,10 +21,10 @@ from support.runs.scenario import (
     tree,
 )
 
-from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, StorageError
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument
+from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.testing.faults import DIVISIBLE, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.tools.prune.plan import Rule, plan_prune
 from ckptkit.tools.prune.prune import prune

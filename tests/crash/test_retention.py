@@ -8,9 +8,9 @@ import pytest
 from support.runs.forge import sealed
 from support.runs.scenario import Life, check_new_start, committed, corrupt, name_at, tree
 
-from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Index
+from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.run.retention import Retention
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed

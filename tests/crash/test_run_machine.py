@@ -20,10 +20,10 @@ from support.runs.scenario import (
     tree,
 )
 
-from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError, StorageError
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
 from ckptkit.run.index import Index
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.retention import Retention
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, Killed
 

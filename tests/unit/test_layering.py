@@ -26,8 +26,8 @@ MODULES = {
         *("verified_reader", "write", "parts", "stream", "verify", "transfer"),
     ),
     "run": (
-        *("index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
-        *("mirrored_run", "rank_protocol", "saver", "upload", "goodput"),
+        *("keep_policy", "index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt"),
+        *("retention", "mirrored_run", "rank_protocol", "saver", "upload", "goodput"),
     ),
     "manager": (
         *("console", "denormals", "heartbeat", "options", "at_exit", "step_timing", "rank_sync", "hooks", "background"),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from ckptkit import scrubber
 from ckptkit.cli.app import app
-from ckptkit.core.policies import SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CkptKitError, SaveFailedError, StorageError
 from ckptkit.format.events import plain_line
 from ckptkit.manager.manager import CheckpointManager

@@ -24,8 +24,8 @@ from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain
 from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, size, visible
-from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, KeepPolicy
 from ckptkit.errors import StorageError
+from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest, KeepPolicy
 from ckptkit.storage import Storage
 from ckptkit.tools.prune.plan import PrunePlan, Rule, plan_prune
 from ckptkit.tools.prune.prune import Pruned, prune

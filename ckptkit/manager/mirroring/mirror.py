@@ -13,13 +13,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ckptkit.core.policies import AnyKeep, Keepable, KeepPolicy
 from ckptkit.core.progress_bar import Countdown
 from ckptkit.errors import StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.mirroring.uploads import Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
+from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy
 from ckptkit.run.mirrored_run import TwoRoots, open_alone, open_mirrored, reach
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import Storage

@@ -21,8 +21,8 @@ import mindspore.dataset as ds
 from mindspore.train import Callback, Model
 from typing_extensions import Self
 
-from ckptkit.core.policies import KeepPolicy, SavePolicy
 from ckptkit.core.progress import ResumePoint
+from ckptkit.core.save_policy import SavePolicy
 from ckptkit.errors import ResumeError
 from ckptkit.manager.console import show_log
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
@@ -33,6 +33,7 @@ from ckptkit.mindspore.callback.step_metrics import metrics_of
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
+from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.storage import Storage, open_storage
 
 _log = logging.getLogger("ckptkit")

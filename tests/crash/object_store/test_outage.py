@@ -6,9 +6,10 @@ import time
 import pytest
 from support.runs.bucket import CYCLE, Look
 
-from ckptkit.core.policies import KeepLatest, SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 

@@ -7,10 +7,10 @@ import pytest
 from support.runs.bucket import CYCLE, Look, digest_at, digest_of, opened
 from support.servers.faults import RequestFault
 
-from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import System
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.state import NumpyRun
 
 RACES = 50  # in full; the default suite has a few of two kinds

@@ -8,9 +8,9 @@ import pytest
 from support.runs.bucket import CYCLE, Look, digest_at, digest_of, opened
 from support.servers.faults import RequestFault
 
-from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.state import NumpyRun
 
 SAVES = 200

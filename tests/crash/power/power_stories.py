@@ -16,9 +16,9 @@ from support.runs.roots import LocalRoot
 from support.runs.scenario import Life, batches_of, committed, digest_at, digest_of, history, name_at, new_run, tree
 
 from ckptkit.cli.commands.report import run_report
-from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.direct import DirectWriter
 from ckptkit.tools.copy.copy import CopyRequest, copy_run

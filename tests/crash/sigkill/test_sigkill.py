@@ -11,7 +11,7 @@ from support.runs.scenario import check_new_start, committed, folders, name_at, 
 VICTIM = """
 import json, os, signal, sys
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.core.policies import KeepLatest
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun

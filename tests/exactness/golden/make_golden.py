@@ -17,14 +17,15 @@ import numpy as np
 
 from ckptkit.core.contents import Capture, Contents, WantedPart
 from ckptkit.core.placement import Box
-from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.core.process_group import World
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.tensors import leaf_of
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import FORMAT_VERSION, digest_of
 from ckptkit.format.documents import Void as VoidDocument
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.ranks import ThreadWorld, results_of, run_ranks
 from ckptkit.testing.state import NumpyRun

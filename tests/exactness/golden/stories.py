@@ -10,7 +10,8 @@ from support.corrupt import corrupt
 from support.runs.ranks import Life as RankLife
 from support.runs.ranks import live
 
-from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
+from ckptkit.core.save_policy import SaveEvery
+from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.storage import Storage
 from ckptkit.testing.faults import MUTATING, Fault, Killed
 from ckptkit.testing.ranks import ThreadWorld, run_ranks

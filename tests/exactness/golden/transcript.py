@@ -26,9 +26,10 @@ from typer.testing import CliRunner
 
 from ckptkit.checkpoint import digesting, write
 from ckptkit.cli import app
-from ckptkit.core.policies import KeepLatest, SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.format import versions
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import FaultyStorage
 from ckptkit.testing.state import NumpyRun

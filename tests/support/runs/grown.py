@@ -6,10 +6,11 @@ from pathlib import Path
 
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.core.contents import Contents
-from ckptkit.core.policies import KeepLatest, SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.index import Index
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import Storage
 from ckptkit.testing.state import NumpyRun
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.format.documents import digest_of
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from support.runs.dict_storage import DictStorage
 from support.runs.forge import sealed
 from support.runs.grown import WatchedRun, train

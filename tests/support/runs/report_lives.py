@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from ckptkit.core.policies import KeepEvery, KeepLatest, SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import StorageError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.keep_policy import KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 from support.options import grouped

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
-from ckptkit.core.policies import KeepLatest, KeepPolicy
 from ckptkit.core.progress import ResumePoint
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager, SaveHandle
 from ckptkit.run.index import Index
+from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.testing.faults import Call, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 from support.clock import clock_of_calls

@@ -14,8 +14,8 @@ from unit.tools.test_diff import Stale, compared
 
 from ckptkit.cli.commands import diff as diff_module
 from ckptkit.cli.commands.diff import _as_json, _print_difference, run_diff
-from ckptkit.core.policies import KeepLatest
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.state import NumpyRun
 
 AT_4 = name_at(1, 4)

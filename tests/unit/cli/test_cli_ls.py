@@ -13,10 +13,11 @@ from support.runs.scenario import Life, history, name_at
 
 from ckptkit.cli.commands.ls import run_ls
 from ckptkit.cli.text import ago, visible
-from ckptkit.core.policies import KeepLatest, SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.state import NumpyRun
 
 

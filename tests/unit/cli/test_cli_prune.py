@@ -14,8 +14,8 @@ from support.servers.client import ACCESS_KEY, SECRET_KEY
 
 from ckptkit.cli.commands.prune import asker, parse_keep, run_prune
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.errors import CheckpointNotFoundError, StorageError
+from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
 
 NAMES = [name_at(1, batches) for batches in (2, 4, 6, 8)]

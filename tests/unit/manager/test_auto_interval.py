@@ -12,8 +12,8 @@ import pytest
 from support.options import grouped
 
 import ckptkit as ck
-from ckptkit.core.policies import AnySave, SaveAuto, SaveEvery, automatic, due_from
 from ckptkit.core.progress import Progress
+from ckptkit.core.save_policy import AnySave, SaveAuto, SaveEvery, automatic, due_from
 from ckptkit.errors import ResumeError
 from ckptkit.format.events import Interval
 from ckptkit.format.layout import CheckpointName

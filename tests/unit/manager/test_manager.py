@@ -28,8 +28,8 @@ from support.runs.grown import ON_REQUEST, WatchedRun, grow, opened, run_at, tra
 
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
-from ckptkit.core.policies import KeepBest, KeepLatest, SaveEvery
 from ckptkit.core.progress import Progress, ResumePoint
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import leaf_of
 from ckptkit.core.worker import Worker
@@ -49,6 +49,7 @@ from ckptkit.manager.mirroring.mirror import NoMirror
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving, System
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import Scheduler
+from ckptkit.run.keep_policy import KeepBest, KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -1191,7 +1192,7 @@ def test_unawaited_failed_save_is_reported_at_exit(root, how):
 SAID = """
 import logging, sys
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.core.policies import SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.testing.state import NumpyRun
 
 if sys.argv[2:] == ["logs itself"]:

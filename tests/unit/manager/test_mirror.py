@@ -22,8 +22,8 @@ from support.process import python
 from support.runs.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
 
 from ckptkit.checkpoint.commit import void
-from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
 from ckptkit.core.progress_bar import countdown
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import (
     CorruptCheckpointError,
     Preempted,
@@ -41,6 +41,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring import uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, Preemption, Saving, System
 from ckptkit.run.index import Index
+from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed

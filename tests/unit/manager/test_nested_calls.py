@@ -10,7 +10,7 @@ import pytest
 from support.options import grouped
 from support.runs.grown import ON_REQUEST
 
-from ckptkit.core.policies import SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.recording.recorder import Recorder

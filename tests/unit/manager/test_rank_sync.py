@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ckptkit.core.placement import Box
-from ckptkit.core.policies import SaveEvery
 from ckptkit.core.progress import Progress
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
 from ckptkit.manager.final_save import FinalSave

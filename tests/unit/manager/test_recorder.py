@@ -14,7 +14,6 @@ from support.runs.dict_storage import DictStorage
 from support.runs.grown import ON_REQUEST, WatchedRun, train
 
 import ckptkit.format.events
-from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed, encode_segment
 from ckptkit.format.layout import segment_key
@@ -22,6 +21,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.recording import recorder
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 

@@ -20,13 +20,14 @@ from support.runs.grown import ON_REQUEST, opened
 
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
-from ckptkit.core.policies import KeepLatest, SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.tensors import leaf_of
 from ckptkit.core.worker import Worker
 from ckptkit.errors import SaveFailedError, StorageError
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.snapshot import StagingArea
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage

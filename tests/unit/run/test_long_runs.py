@@ -10,9 +10,9 @@ from support.runs.dict_storage import Counted, pages_of
 from support.runs.long_run import KEEP_ALL, long_run, names_of, save, start
 
 from ckptkit.cli.commands import ls
-from ckptkit.core.policies import KeepBest, KeepLatest
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints, list_rows
+from ckptkit.run.keep_policy import KeepBest, KeepLatest
 
 COUNTS = (3000, 3600, 3400)
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)

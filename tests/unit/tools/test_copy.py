@@ -27,7 +27,6 @@ from support.runs.scenario import (
 )
 
 from ckptkit.checkpoint.commit import void
-from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
@@ -37,6 +36,7 @@ from ckptkit.errors import (
 )
 from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import CheckpointName
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.scrubber import clean_url
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed

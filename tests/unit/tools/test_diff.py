@@ -15,13 +15,13 @@ from support.runs.scenario import AT_6, corrupt, history, name_at
 from ckptkit.checkpoint import verified_reader
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.core.placement import Box
-from ckptkit.core.policies import KeepLatest
 from ckptkit.core.tensors import bytes_of, leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, digest_of
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.index import Index
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun

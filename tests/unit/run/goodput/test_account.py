@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.options import grouped
 
-from ckptkit.core.policies import SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.event_log import append_events

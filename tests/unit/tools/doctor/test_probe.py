@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.options import grouped
 
-from ckptkit.core.policies import SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.testing.state import NumpyRun

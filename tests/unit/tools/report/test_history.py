@@ -12,7 +12,7 @@ from support.runs import report_lives as lives
 from support.runs.forge import sealed
 from support.runs.report_lives import Clock, Life, grow_short, loss_at
 
-from ckptkit.core.policies import SaveEvery
+from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.events import LeftOut, Point, Saved, Spread, encode_segment
 from ckptkit.run.index import Documents

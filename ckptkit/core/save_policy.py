@@ -1,17 +1,14 @@
-"""Defines when to save and what to keep, as pure values combined with ``|``.
+"""Defines when to save, as pure values combined with ``|``.
 
 Guarantees: a policy reads only its arguments. It holds no counter, clock or path, so equal inputs give equal answers in
-every process. It does not decide what retention must always keep (the two newest commits, the parent): see
-`ckptkit.run.retention`. Any thread.
+every process. Any thread.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Literal, Protocol
+from typing import Protocol
 
 from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError
@@ -81,7 +78,7 @@ class SaveEvery:
             )
         for name, value in (("optimizer_steps", self.optimizer_steps), ("micro_steps", self.micro_steps)):
             if value is not None:
-                _require_positive(f"SaveEvery.{name}", value)
+                require_positive(f"SaveEvery.{name}", value)
         if self.interval is not None and (not isinstance(self.interval, timedelta) or self.interval <= timedelta(0)):
             raise ValueError(
                 f"SaveEvery.interval must be a positive timedelta, got {self.interval!r}: write "
@@ -179,138 +176,7 @@ def due_from(policy: SavePolicy, cycle: int) -> SavePolicy:
     return policy
 
 
-@dataclass(frozen=True)
-class Keepable:
-    """Describes one committed checkpoint to a `KeepPolicy`."""
-
-    name: str
-    cycles: int
-    micro_step: int
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-class KeepPolicy(Protocol):
-    """Decides which committed checkpoints of a lineage to keep."""
-
-    @property
-    def needs_metrics(self) -> bool:
-        """Whether the answer depends on the metrics, which cost one read per checkpoint."""
-        ...
-
-    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """Return the names to keep out of ``checkpoints``, which are ordered from oldest to newest."""
-        ...
-
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        """Return a policy that keeps what either keeps."""
-        ...
-
-
-@dataclass(frozen=True)
-class AnyKeep:
-    """Keeps what any of ``policies`` keeps; the result of ``|``."""
-
-    policies: tuple[KeepPolicy, ...]
-
-    @property
-    def needs_metrics(self) -> bool:
-        """Whether any part needs metrics."""
-        return any(policy.needs_metrics for policy in self.policies)
-
-    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """Return the union of the parts' answers."""
-        return frozenset().union(*(policy.keeps(checkpoints) for policy in self.policies))
-
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((*self.policies, other))
-
-
-@dataclass(frozen=True)
-class KeepLatest:
-    """Keeps the ``n`` newest. The two newest are always kept, so 1 acts as 2."""
-
-    n: int
-
-    def __post_init__(self) -> None:
-        _require_positive("KeepLatest.n", self.n)
-
-    @property
-    def needs_metrics(self) -> bool:
-        """Always False."""
-        return False
-
-    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """Return the newest ``n`` names."""
-        return frozenset(one.name for one in checkpoints[-self.n :])
-
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((self, other))
-
-
-@dataclass(frozen=True)
-class KeepEvery:
-    """Keeps permanently each checkpoint at a boundary whose cycle number is a multiple of ``optimizer_steps``."""
-
-    optimizer_steps: int
-
-    def __post_init__(self) -> None:
-        _require_positive("KeepEvery.optimizer_steps", self.optimizer_steps)
-
-    @property
-    def needs_metrics(self) -> bool:
-        """Always False."""
-        return False
-
-    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """Return the names at a boundary that is a multiple."""
-        return frozenset(
-            one.name
-            for one in checkpoints
-            if one.micro_step == 0 and one.cycles > 0 and one.cycles % self.optimizer_steps == 0
-        )
-
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((self, other))
-
-
-@dataclass(frozen=True)
-class KeepBest:
-    """Keeps the ``n`` best by ``metric``, of equals the newer; ignores checkpoints without the metric or with NaN.
-
-    Args:
-        n: Number to keep.
-        metric: Name among the metrics of the save; ``Model.fit`` gives its own and ``eval_loss``.
-        mode: ``"max"`` if more is better, ``"min"`` if less is.
-    """
-
-    n: int
-    metric: str
-    mode: Literal["max", "min"]
-
-    def __post_init__(self) -> None:
-        _require_positive("KeepBest.n", self.n)
-        if self.mode not in ("max", "min"):
-            raise ValueError(f"KeepBest.mode must be 'max' or 'min', got {self.mode!r}")
-
-    @property
-    def needs_metrics(self) -> bool:
-        """Always True."""
-        return True
-
-    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """Return the best ``n`` names that have the metric."""
-        sign = 1.0 if self.mode == "max" else -1.0
-        scored = [
-            (sign * one.metrics[self.metric], age, one.name)
-            for age, one in enumerate(checkpoints)
-            if not math.isnan(one.metrics.get(self.metric, math.nan))
-        ]
-        return frozenset(name for _, _, name in sorted(scored)[-self.n :])
-
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((self, other))
-
-
-def _require_positive(what: str, value: int) -> None:
+def require_positive(what: str, value: int) -> None:
+    """Raise ValueError, naming ``what``, unless ``value`` is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{what} must be a whole number of at least 1, got {value!r}")
