@@ -113,6 +113,17 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_file_of_the_package_that_a_page_names_exists(page: str) -> None:
+    package = PROJECT / "ckptkit"
+    last, missing = package, []
+    for name in re.findall(r"`(?:ckptkit/)?([\w/]+\.py)`", (PROJECT / page).read_text(encoding="utf-8")):
+        found = [base / name for base in (package, last, PROJECT) if (base / name).exists()]
+        missing += [] if found else [name]
+        last = found[0].parent if found else last
+    assert not missing
+
+
 def test_every_section_link_leads_to_heading() -> None:
     pages = [*ENGLISH, PROJECT / "README.zh-CN.md", *(PROJECT / "docs/zh").glob("*.md")]
     links = [
