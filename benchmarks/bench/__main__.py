@@ -6,6 +6,13 @@
     python -m benchmarks.bench --only transfer            an object store
     python -m benchmarks.bench --table                    print the last results again
 
+PyTorch and JAX are measured in environments of their own, which also need xxhash and, for the parts of it that the
+seam uses, nothing of ckptkit:
+
+    torch/bin/pip install torch safetensors numpy xxhash;  jax/bin/pip install jax orbax-checkpoint xxhash
+    python -m benchmarks.bench --only stall --systems none,copy,ckptkit,torch-safetensors,dcp,orbax \\
+        --env torch=torch/bin/python --env jax=jax/bin/python
+
 It needs what the tests need. Nothing else heavy may run: there are few cores, and memory is shared. Raw numbers are
 below WORKDIR/results, one JSON file per benchmark.
 """
@@ -26,6 +33,7 @@ from typing import Any
 from . import growth, machine, micro_step, stall, training, transfer
 from .measurement import CHECKOUT
 from .options import Options
+from .systems import MODULES
 
 
 def run_positioning(options: Options) -> Iterator[dict[str, Any]]:
@@ -60,7 +68,10 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--saves", type=int, help="per loop")
     parser.add_argument("--pairs", type=int, help="loops with saves, each beside one without")
     parser.add_argument("--rounds", type=int, help="processes per system, every second time backwards")
-    parser.add_argument("--systems", type=lambda text: tuple(text.split(",")), help="of benchmarks/bench/systems.py")
+    parser.add_argument("--systems", type=lambda text: tuple(text.split(",")), help=f"some of {','.join(MODULES)}")
+    parser.add_argument(
+        "--env", dest="pythons", action="append", type=lambda text: text.split("=", 1), help="NAME=PYTHON"
+    )
     parser.add_argument("--modes", type=lambda text: tuple(text.split(",")), help="graph,pynative")
     found = parser.parse_args(arguments)
     unknown = sorted(set(found.only.split(",")) - BENCHMARKS.keys())
@@ -74,6 +85,8 @@ def options_of(given: argparse.Namespace) -> Options:
     options = Options(given.workdir.absolute())
     if given.quick:
         options = replace(options, mib=48, pairs=1, restores=1, quick=True)
+    if given.pythons:
+        options = replace(options, pythons=dict(given.pythons))
     named = ("mib", "micro_ms", "saves", "pairs", "rounds", "systems", "modes")
     return replace(options, **{name: getattr(given, name) for name in named if getattr(given, name) is not None})
 

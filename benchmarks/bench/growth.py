@@ -20,9 +20,10 @@ from . import files
 from .loop import Plan, run_loop, stall_of
 from .measurement import MeasurementError, measure
 from .options import MIB, Options
-from .systems import SYSTEMS
+from .systems import find
+from .systems.mindspore_trainer import Trainer
+from .systems.workload import build, equal, like_a_model, timed
 from .table import cell, table
-from .trainer import Trainer, build, equal, like_a_model, timed
 from .watcher import Watcher
 
 TENSORS = (10, 100, 1_000, 10_000, 100_000)
@@ -35,8 +36,8 @@ REPEATS = 5
 def measure_tensors(options: Options, name: str, count: int, mib: int) -> dict[str, Any]:
     """Saves of so many equal tensors, all weights."""
     shutil.rmtree(options.scratch, ignore_errors=True)
-    trainer = build(options, equal(count, mib * MIB), seed=1, kinds="p", micro_ms=0)
-    system = SYSTEMS[name](trainer, options.scratch)
+    trainer = build(Trainer, options, equal(count, mib * MIB), seed=1, kinds="p", micro_ms=0)
+    system = find(name)[1](trainer, options.scratch)
     parameters = list(trainer.parameters.values())
     manager = ck.StateManager(trainer.cell)
     manager.count_delivered(0)
@@ -70,8 +71,8 @@ def _memcpy_seconds(trainer: Trainer) -> float:
 def measure_loop(options: Options, name: str) -> dict[str, Any]:
     """A loop with a save after each cycle, of the options' size and K."""
     shutil.rmtree(options.scratch, ignore_errors=True)
-    trainer = build(options, like_a_model(options.mib), seed=1)
-    system = SYSTEMS[name](trainer, options.scratch)
+    trainer = build(Trainer, options, like_a_model(options.mib), seed=1)
+    system = find(name)[1](trainer, options.scratch)
     with Watcher(system.complete) as watcher:
         plan = Plan(cycles=1, settle=True)
         run_loop(trainer, system, watcher, plan, range(2), saves=2)  # the first saves allocate

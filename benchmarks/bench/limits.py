@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from . import files
 from .options import MIB, Options
+from .systems.workload import timed
 from .table import cell
-from .trainer import timed
 
 CHUNK_BYTES = 8 * MIB
 NEW = os.O_WRONLY | os.O_CREAT
@@ -20,6 +21,8 @@ KINDS = {
     "write_buffered": "buffered write + fsync",
     "write_direct": "O_DIRECT write + fsync",
     "read_warm": "read from the page cache into touched memory",
+    "read_cold": "the same from the disk, buffered",
+    "read_direct": "the same with O_DIRECT",
 }
 
 
@@ -42,6 +45,8 @@ def limits(options: Options) -> dict[str, list[float]]:
         ("write_direct", transfer, (path, NEW | os.O_DIRECT, os.writev, source)),
         ("write_buffered", transfer, (path, NEW, os.writev, source)),
         ("read_warm", transfer, (path, os.O_RDONLY, os.readv, target)),
+        ("read_cold", transfer, (path, os.O_RDONLY, os.readv, target)),
+        ("read_direct", transfer, (path, os.O_RDONLY | os.O_DIRECT, os.readv, target)),
     ]
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for _ in range(options.pairs):
@@ -49,6 +54,8 @@ def limits(options: Options) -> dict[str, list[float]]:
             if kind.startswith("write"):
                 path.unlink(missing_ok=True)
                 os.sync()
+            elif kind in ("read_cold", "read_direct"):
+                files.drop(path)
             found[kind].append(size / timed(call, *arguments) / 1e6)
     path.unlink()
     return found
@@ -66,6 +73,11 @@ def transfer(path: os.PathLike[str], flags: int, call: Callable[[int, list[memor
 def write_limit(found: dict[str, list[float]]) -> float:
     """The better of the two ways to write, MB/s."""
     return max(float(np.median(found[kind])) for kind in ("write_buffered", "write_direct"))
+
+
+def cold_limit(found: dict[str, list[float]]) -> float:
+    """The better of the two ways to read from the disk, MB/s."""
+    return max(float(np.median(found[kind])) for kind in ("read_cold", "read_direct"))
 
 
 def merged(several: Sequence[dict[str, list[float]]]) -> dict[str, list[float]]:

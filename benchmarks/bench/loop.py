@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .files import remove
-from .systems import System
-from .trainer import Trainer, timed
+from .systems.system import System
+from .systems.workload import Workload, timed
 from .watcher import Watcher
 
 
@@ -36,7 +36,7 @@ class Plan:
 
 
 def run_loop(
-    trainer: Trainer, system: System, watcher: Watcher, plan: Plan, labels: Sequence[int], *, saves: int
+    trainer: Workload, system: System, watcher: Watcher, plan: Plan, labels: Sequence[int], *, saves: int
 ) -> dict[str, Any]:
     """Train ``saves + 1`` intervals; save at the end of each but the last, if there are ``labels``.
 

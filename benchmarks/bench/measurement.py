@@ -26,13 +26,16 @@ class MeasurementError(RuntimeError):
     """A process that measured has failed; holds the end of what it printed."""
 
 
-def measure(function: str, options: Options, *, one_thread: bool = True, **arguments: Any) -> dict[str, Any]:
+def measure(
+    function: str, options: Options, *, one_thread: bool = True, environment: str = "mindspore", **arguments: Any
+) -> dict[str, Any]:
     """Call ``subject:function`` in a fresh process.
 
     Args:
         function: Module beside this one, colon, name.
         options: Its first argument.
         one_thread: Whether its numeric libraries get one thread each.
+        environment: Whose interpreter measures, of ``options.pythons``.
         **arguments: Its others; anything that JSON carries.
 
     Raises:
@@ -43,7 +46,7 @@ def measure(function: str, options: Options, *, one_thread: bool = True, **argum
     with tempfile.TemporaryDirectory(dir=options.workdir) as folder:
         out = Path(folder) / "out.json"
         paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {
+        variables = {
             **os.environ,
             **(ONE_THREAD if one_thread else {}),
             "GLOG_v": "3",
@@ -51,7 +54,7 @@ def measure(function: str, options: Options, *, one_thread: bool = True, **argum
         }
         done = subprocess.run(
             [
-                sys.executable,
+                options.pythons.get(environment, sys.executable),
                 "-m",
                 "benchmarks.bench.measurement",
                 function,
@@ -60,7 +63,7 @@ def measure(function: str, options: Options, *, one_thread: bool = True, **argum
                 out,
             ],
             cwd=folder,
-            env=environment,
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

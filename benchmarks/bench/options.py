@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ class Options:
         pairs: Loops with saves, each beside one without, in one process.
         rounds: Processes per system; every second round goes backwards.
         restores: Processes that restore, per system.
-        systems: Names in `benchmarks.bench.systems.SYSTEMS`.
+        systems: Names in `benchmarks.bench.systems.MODULES`.
         modes: For MindSpore's own training.
+        pythons: Interpreters by environment; what has none is measured by this one if it is ``mindspore``.
         quick: Fewer points where a benchmark has many.
     """
 
@@ -38,6 +40,7 @@ class Options:
     restores: int = 3
     systems: tuple[str, ...] = ("none", "mindspore-ckpt", "mindspore-safetensors", "copy", "ckptkit")
     modes: tuple[str, ...] = ("graph", "pynative")
+    pythons: Mapping[str, str] = field(default_factory=dict)
     quick: bool = False
 
     @property

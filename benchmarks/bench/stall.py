@@ -11,6 +11,7 @@ import gc
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,9 +19,9 @@ from . import files, limits
 from .loop import Plan, run_loop, stall_of
 from .measurement import MeasurementError, measure
 from .options import MIB, Options
-from .systems import SYSTEMS
+from .systems import environment_of, find
+from .systems.workload import Shapes, Workload, build, equal, like_a_model, timed
 from .table import cell, percent, table
-from .trainer import Shapes, Trainer, build, equal, like_a_model, timed
 from .watcher import Watcher
 
 # Where it saves, and over which tensors; only the first is measured in all respects.
@@ -39,8 +40,9 @@ def shapes_of(layout: str, options: Options) -> Shapes:
 def measure_system(options: Options, name: str, layout: str, damage: bool = False) -> dict[str, Any]:
     """Everything about one system; with ``damage``, also what a restore says after a bit of the files was flipped."""
     shutil.rmtree(options.scratch, ignore_errors=True)
-    trainer = build(options, shapes_of(layout, options), seed=1)
-    system = SYSTEMS[name](trainer, options.scratch)
+    workload, make = find(name)
+    trainer = build(workload, options, shapes_of(layout, options), seed=1)
+    system = make(trainer, options.scratch)
     plan = Plan(micro_step=options.micro_steps // 2 if layout == "mid_cycle" else 0)
     pairs = options.pairs if layout == "boundary" else 1
     found: dict[str, Any] = {"system": name, "layout": layout, "without": [], "with": [], "reports": []}
@@ -58,15 +60,17 @@ def measure_system(options: Options, name: str, layout: str, damage: bool = Fals
     expected = trainer.digest()
     del trainer, system, watcher  # two states need not fit in memory
     gc.collect()
-    found["restores"] = [_restored(options, name, layout, label, expected) for _ in range(options.restores)]
+    how = {"name": name, "layout": layout, "label": label}
+    for kind, cold in (("restores", False), ("cold_restores", True)):
+        found[kind] = [_restored(options, expected, **how, cold=cold) for _ in range(options.restores)]
     if damage:
         files.flip_a_bit(options.scratch)
-        found["damaged"] = _restored(options, name, layout, label, expected)
+        found["damaged"] = _restored(options, expected, **how, cold=False)
     shutil.rmtree(options.scratch)
     return found
 
 
-def _save_idle(trainer: Trainer, system: Any, watcher: Watcher, plan: Plan, label: int) -> dict[str, float]:
+def _save_idle(trainer: Workload, system: Any, watcher: Watcher, plan: Plan, label: int) -> dict[str, float]:
     """One save beside nothing but an update, which comes at once."""
     for _ in range(plan.micro_step):
         trainer.micro()
@@ -86,20 +90,24 @@ def _save_idle(trainer: Trainer, system: Any, watcher: Watcher, plan: Plan, labe
     }
 
 
-def _restored(options: Options, name: str, layout: str, label: int, expected: str) -> dict[str, Any]:
+def _restored(options: Options, expected: str, *, name: str, **how: Any) -> dict[str, Any]:
     try:
-        found = measure("stall:restore_system", options, name=name, layout=layout, label=label)
+        found = measure("stall:restore_system", options, environment=environment_of(name), name=name, **how)
     except MeasurementError as error:
         return {"exact": False, "error": str(error)}
     return {**found, "exact": found["digest"] == expected}
 
 
-def restore_system(options: Options, name: str, layout: str, label: int) -> dict[str, Any]:
+def restore_system(options: Options, name: str, layout: str, label: int, cold: bool) -> dict[str, Any]:
     """Restore in this process, and train on."""
-    trainer = build(options, shapes_of(layout, options), seed=None)
+    workload, make = find(name)
+    trainer = build(workload, options, shapes_of(layout, options), seed=None)
     normal = min(timed(trainer.change) for _ in range(3))
-    system = SYSTEMS[name](trainer, options.scratch)
-    files.warm(options.scratch)
+    system = make(trainer, options.scratch)
+    if cold:
+        files.drop(options.scratch)
+    else:
+        files.warm(options.scratch)
     with Watcher(system.complete) as watcher:
         before = watcher.used_bytes()
         watcher.forget_peak()
@@ -107,12 +115,36 @@ def restore_system(options: Options, name: str, layout: str, label: int) -> dict
         peak = watcher.peak_bytes()
     # What was mapped and not read is paid for at its first use.
     first_step = timed(trainer.change)
+    digest = trainer.digest()
     return {
+        "plain": None if cold else _plain_read(trainer, files.size_bytes(options.scratch), options.scratch),
         "seconds": seconds,
         "deferred": max(0.0, first_step - normal),
         "extra_peak": [one - other for one, other in zip(peak, before, strict=True)],
-        "digest": trainer.digest(),
+        "digest": digest,
     }
+
+
+def _plain_read(trainer: Workload, size_bytes: int, folder: Path) -> float | None:
+    """Seconds that one thread takes to read as many bytes into the same memory; None if that cannot be written to."""
+    into = []
+    for one in trainer.arrays():
+        if size_bytes < one.size or not one.flags.writeable:
+            break
+        into.append(one)
+        size_bytes -= one.size
+    if not into:
+        return None
+    path = folder / "plain.bin"
+    with open(path, "wb", buffering=0) as file:
+        for one in into:
+            file.write(one.data)
+    took = []
+    for _ in range(3):
+        with open(path, "rb", buffering=0) as file:
+            took.append(timed(lambda: [file.readinto(one.data) for one in into]))
+    path.unlink()
+    return median(took)
 
 
 def run(options: Options) -> Iterator[dict[str, Any]]:
@@ -123,7 +155,10 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
         for layout, text in LAYOUTS.items():
             for name in options.systems[:: -1 if number % 2 else 1]:
                 print(f"stall: {name}, {text}", flush=True)
-                found["systems"].append(measure("stall:measure_system", options, name=name, layout=layout))
+                where = environment_of(name)
+                found["systems"].append(
+                    measure("stall:measure_system", options, environment=where, name=name, layout=layout)
+                )
                 yield found
     found["limits"].append(measure("limits:limits", options))
     yield found
@@ -144,7 +179,8 @@ def tables(found: dict[str, Any]) -> str:
         header += ["complete in loop s", "left to flush s", "extra peak / state", "of the machine"]
         parts.append(f"Saves {text}:\n\n{table(header, [_loop_row(*one, memcpy, size) for one in by_name.items()])}")
         header = ["system", "complete, idle s", "durable, idle s", "of write limit", "written MiB", "written at"]
-        header += ["restore s", "deferred s", "of warm read", "extra peak / state", "bit-exact"]
+        header += ["restore s", "deferred s", "of warm read", "of plain read", "cold restore s", "of cold read"]
+        header += ["extra peak / state", "bit-exact"]
         saved = {name: several for name, several in by_name.items() if name != "none"}
         parts.append(table(header, [_idle_row(*one, machine, size) for one in saved.items()]))
     return "\n\n".join(parts)
@@ -177,8 +213,11 @@ def _loop_row(name: str, several: list[dict[str, Any]], memcpy: float, size: int
 def _idle_row(name: str, several: list[dict[str, Any]], machine: dict[str, list[float]], size: int) -> list[str]:
     idle = [one["idle"] for one in several]
     restores = [restore for one in several for restore in one["restores"]]
+    colds = [restore for one in several for restore in one.get("cold_restores", [])]
     timed_ones = [one for one in restores if "seconds" in one]
+    timed_colds = [one for one in colds if "seconds" in one]
     write, read = limits.write_limit(machine) * 1e6, median(machine["read_warm"]) * 1e6
+    cold = limits.cold_limit(machine) * 1e6
     return [
         name,
         cell([one["complete"] for one in idle]),
@@ -189,6 +228,9 @@ def _idle_row(name: str, several: list[dict[str, Any]], machine: dict[str, list[
         cell([one["seconds"] for one in timed_ones]),
         cell([one["deferred"] for one in timed_ones]),
         percent([size / (one["seconds"] + one["deferred"]) / read for one in timed_ones]),
+        percent([one["plain"] / (one["seconds"] + one["deferred"]) for one in timed_ones if one["plain"]]),
+        cell([one["seconds"] + one["deferred"] for one in timed_colds]),
+        percent([idle[0]["disk_bytes"] / (one["seconds"] + one["deferred"]) / cold for one in timed_colds]),
         cell([one["extra_peak"][0] / size for one in timed_ones]),
-        "yes" if all(one["exact"] for one in restores) else "NO",
+        "yes" if all(one["exact"] for one in restores + colds) else "NO",
     ]

@@ -26,9 +26,9 @@ import ckptkit as ck
 from .files import remove
 from .measurement import measure
 from .options import MIB, Options
-from .systems import MindSpore
+from .systems.mindspore_systems import MindSpore
+from .systems.workload import timed
 from .table import cell, table
-from .trainer import timed
 from .watcher import Watcher
 
 SIZE = {"layers": 12, "width": 2048, "batch": 32}

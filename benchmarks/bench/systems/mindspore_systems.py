@@ -1,8 +1,4 @@
-"""What is measured: one class per way to save, all below one seam.
-
-`System` is what a benchmark calls; ``none`` saves nothing and shows the noise of everything else. To measure another
-library, subclass it and add it to `SYSTEMS`.
-"""
+"""Ways to save a training of MindSpore; ``none`` saves nothing and shows the noise of everything else."""
 
 from __future__ import annotations
 
@@ -11,84 +7,18 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mindspore as ms
 import numpy as np
 from mindspore import nn
 
 import ckptkit as ck
+from benchmarks.bench.options import MIB
 from ckptkit.manager.options import WindowUse
 
-from .options import MIB
-from .trainer import Trainer
-
-
-class System(Protocol):
-    """One way to save, over one `Trainer`; everything that it writes lies below its folder.
-
-    The labels that it is called with rise by one from save to save.
-    """
-
-    def save(self, label: int) -> None:
-        """Save the state as it is now; the caller is stalled as long as this takes, earlier saves included."""
-        ...
-
-    def stepped(self) -> None:
-        """Called after every micro-step, and after the update where there is one; counts as stall."""
-        ...
-
-    def fence(self) -> None:
-        """Called right before every update: whatever still reads weights or moments lets go; counts as stall."""
-        ...
-
-    def path(self, label: int) -> Path:
-        """The file or folder that holds this checkpoint and nothing else."""
-        ...
-
-    def complete(self, label: int) -> bool:
-        """Whether that save has committed; asked by another thread."""
-        ...
-
-    def wait(self) -> None:
-        """Until every save is complete; raises if one failed."""
-        ...
-
-    def restore(self, label: int) -> None:
-        """Bring a checkpoint into the live state."""
-        ...
-
-    def reports(self) -> list[dict[str, float]]:
-        """What the system itself says of its saves since the last call."""
-        ...
-
-
-class Nothing:
-    """No saves at all; what a system below does not need to do it leaves as here."""
-
-    def save(self, label: int) -> None:
-        pass
-
-    def stepped(self) -> None:
-        pass
-
-    def fence(self) -> None:
-        pass
-
-    def path(self, label: int) -> Path:
-        raise LookupError(f"there is no checkpoint {label}: nothing is saved")
-
-    def complete(self, label: int) -> bool:
-        return True
-
-    def wait(self) -> None:
-        pass
-
-    def restore(self, label: int) -> None:
-        pass
-
-    def reports(self) -> list[dict[str, float]]:
-        return []
+from .mindspore_trainer import Trainer
+from .system import Nothing, System
 
 
 class MindSpore(Nothing):
@@ -243,6 +173,7 @@ def _numbers(report: Any) -> dict[str, float]:
     return numbers
 
 
+WORKLOAD = Trainer
 SYSTEMS: dict[str, Callable[[Trainer, Path], System]] = {
     "none": lambda trainer, folder: Nothing(),
     "mindspore-ckpt": lambda trainer, folder: MindSpore(trainer.cell, folder, "ckpt"),
