@@ -9,10 +9,12 @@ cell.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,7 +34,7 @@ from .table import cell, table
 from .watcher import Watcher
 
 SIZE = {"layers": 12, "width": 2048, "batch": 32}
-CYCLES = 2  # between two saves
+CYCLES = (2, 1)  # between two saves, in two tables
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
 
 
@@ -65,17 +67,18 @@ NOTHING = NoSaves()
 
 
 class MindSporeSaves:
-    """MindSpore's asynchronous save of the whole cell, every `CYCLES` cycles."""
+    """MindSpore's asynchronous save of the whole cell."""
 
-    def __init__(self, cell: ck.AccumulationTrainCell, folder: Path, kind: str) -> None:
+    def __init__(self, cell: ck.AccumulationTrainCell, folder: Path, cycles: int, kind: str) -> None:
         self._cell = cell
+        self._cycles = cycles
         self._saving = MindSpore(cell, folder, kind)
         self._saved: list[int] = []
         self.wait = self._saving.wait
 
     def after_micro_step(self) -> None:
         counters = self._cell.counters
-        if counters.micro_step == 0 and counters.cycles % CYCLES == 0:
+        if counters.micro_step == 0 and counters.cycles % self._cycles == 0:
             self._saving.save(counters.cycles)
             self._saved.append(counters.cycles)
 
@@ -87,10 +90,10 @@ class MindSporeSaves:
 class CkptKitSaves:
     """ckptkit, with the least retention that it has; waits for a save under way, so that none is left out."""
 
-    def __init__(self, cell: ck.AccumulationTrainCell, folder: Path) -> None:
+    def __init__(self, cell: ck.AccumulationTrainCell, folder: Path, cycles: int) -> None:
         self._manager = ck.CheckpointManager(
             folder,
-            save=ck.SaveEvery(optimizer_steps=CYCLES),
+            save=ck.SaveEvery(optimizer_steps=cycles),
             keep=ck.KeepLatest(2),
             saving=ck.Saving(when_busy="wait", on_error="raise"),
         )
@@ -105,15 +108,15 @@ class CkptKitSaves:
         pass
 
 
-SAVES: dict[str, Callable[[ck.AccumulationTrainCell, Path], Any]] = {
-    "none": lambda cell, folder: NOTHING,
-    "mindspore-ckpt": lambda cell, folder: MindSporeSaves(cell, folder, "ckpt"),
-    "mindspore-safetensors": lambda cell, folder: MindSporeSaves(cell, folder, "safetensors"),
+SAVES: dict[str, Callable[[ck.AccumulationTrainCell, Path, int], Any]] = {
+    "none": lambda cell, folder, cycles: NOTHING,
+    "mindspore-ckpt": partial(MindSporeSaves, kind="ckpt"),
+    "mindspore-safetensors": partial(MindSporeSaves, kind="safetensors"),
     "ckptkit": CkptKitSaves,
 }
 
 
-def measure_mode(options: Options, name: str, mode: str, size: dict[str, int]) -> dict[str, Any]:
+def measure_mode(options: Options, name: str, mode: str, size: dict[str, int], cycles: int) -> dict[str, Any]:
     """Loops with and without saves, in turn."""
     shutil.rmtree(options.scratch, ignore_errors=True)
     ms.set_device("CPU")
@@ -124,16 +127,16 @@ def measure_mode(options: Options, name: str, mode: str, size: dict[str, int]) -
     cell = ck.AccumulationTrainCell(loss, optimizer, accumulation_steps=options.micro_steps)
     cell.set_train()
     batch = ms.Tensor(np.random.default_rng(1).standard_normal((size["batch"], size["width"]), np.float32))
-    saves = SAVES[name](cell, options.scratch)
+    saves = SAVES[name](cell, options.scratch, cycles)
     training = _Training(cell, batch)
     # Compiles. Saves nothing yet, since the first loop's memory is what the others' is held against.
-    for _ in range(CYCLES):
+    for _ in range(cycles):
         training.cycle()
-    found: dict[str, Any] = {"system": name, "mode": mode, "micro": training.micro_step_seconds()}
+    found: dict[str, Any] = {"system": name, "mode": mode, "cycles": cycles, "micro": training.micro_step_seconds()}
     with Watcher(lambda label: True) as watcher:
         for pair in range(options.pairs):
             for kind in ("without", "with") if pair % 2 == 0 else ("with", "without"):
-                loop = _run_loop(training, saves if kind == "with" else NOTHING, watcher, options.saves)
+                loop = _run_loop(training, saves if kind == "with" else NOTHING, watcher, options.saves, cycles)
                 found.setdefault(kind, []).append(loop)
     shutil.rmtree(options.scratch, ignore_errors=True)
     return found
@@ -166,9 +169,9 @@ class _Training:
         return median(took[:-1] or took)
 
 
-def _run_loop(training: _Training, saves: Any, watcher: Watcher, count: int) -> dict[str, Any]:
+def _run_loop(training: _Training, saves: Any, watcher: Watcher, count: int, cycles: int) -> dict[str, Any]:
     """``count`` saves, and cycles after the last that it may overlap with."""
-    while training.cell.counters.cycles % CYCLES:
+    while training.cell.counters.cycles % cycles:
         training.cycle()
     gc.collect()
     os.sync()
@@ -176,10 +179,10 @@ def _run_loop(training: _Training, saves: Any, watcher: Watcher, count: int) -> 
     stalls: list[float] = []
     paused = 0.0
     began = time.perf_counter()
-    for cycle in range(1, (count + 1) * CYCLES):
+    for cycle in range(1, (count + 1) * cycles):
         paused += timed(saves.make_room)
         seconds = training.cycle(saves)
-        if cycle % CYCLES == 0:
+        if cycle % cycles == 0:
             stalls.append(seconds)
     saves.wait()
     return {"wall": time.perf_counter() - began - paused, "stalls": stalls, "peak": watcher.peak_bytes()}
@@ -189,13 +192,11 @@ def run(options: Options, size: Mapping[str, int] = SIZE) -> Iterator[dict[str, 
     """Every mode and system, one process each; gives what is known after each."""
     found: dict[str, Any] = {"size": dict(size), "saves": options.saves, "k": options.micro_steps, "systems": []}
     for number in range(options.rounds):
-        for mode in options.modes:
+        for mode, cycles in itertools.product(options.modes, CYCLES):
             for name in [one for one in options.systems if one in SAVES][:: -1 if number % 2 else 1]:
-                print(f"training: {name}, {mode}", flush=True)
-                call = "training:measure_mode"
-                found["systems"].append(
-                    measure(call, options, one_thread=False, name=name, mode=mode, size=found["size"])
-                )
+                print(f"training: {name}, {mode}, a save every {cycles} cycles", flush=True)
+                how = {"name": name, "mode": mode, "size": found["size"], "cycles": cycles}
+                found["systems"].append(measure("training:measure_mode", options, one_thread=False, **how))
                 yield found
 
 
@@ -205,20 +206,28 @@ def tables(found: dict[str, Any]) -> str:
     weights = 4 * size["layers"] * size["width"] * (size["width"] + 1)
     state = 4 * weights
     text = (
-        f"{size['layers']} dense layers of {size['width']}, batch {size['batch']}, Adam, K = {found['k']}, a save "
-        f"every {CYCLES} cycles, {found['saves']} per loop; {3 * weights / MIB:.0f} MiB without the accumulators. "
+        f"{size['layers']} dense layers of {size['width']}, batch {size['batch']}, Adam, K = {found['k']}, "
+        f"{found['saves']} saves per loop; {3 * weights / MIB:.0f} MiB without the accumulators. "
         "A stall is the call that saves; what a fence costs later is in the slowdown."
     )
-    header = ["mode", "system", "micro-step ms", "stall ms", "loop slowdown", "lost s per save", "extra peak / state"]
-    kinds = dict.fromkeys((one["mode"], one["system"]) for one in found["systems"])
+    header = [
+        "mode",
+        "cycles per save",
+        "system",
+        "micro-step ms",
+        "stall ms",
+        "loop slowdown",
+        "lost s per save",
+        "extra peak / state",
+    ]
+    kinds = dict.fromkeys((one["mode"], one["cycles"], one["system"]) for one in found["systems"])
     rows = []
-    for mode, name in kinds:
-        several = [one for one in found["systems"] if (one["mode"], one["system"]) == (mode, name)]
+    for kind in kinds:
+        several = [one for one in found["systems"] if (one["mode"], one["cycles"], one["system"]) == kind]
         pairs = [pair for one in several for pair in zip(one["without"], one["with"], strict=True)]
         rows.append(
             [
-                mode,
-                name,
+                *map(str, kind),
                 cell([1e3 * one["micro"] for one in several], 0),
                 cell([1e3 * stall for _, loop in pairs for stall in loop["stalls"]], 1),
                 cell([loop["wall"] / without["wall"] for without, loop in pairs], 3),
