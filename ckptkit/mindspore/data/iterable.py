@@ -86,6 +86,11 @@ class IterablePosition:
         """The iterable, if its place is reached by reading it again; None if it is reached by its own state."""
         return None if self._has_state else self._iterable
 
+    @property
+    def stateful(self) -> Any:
+        """The iterable, if its place is reached by its own state; None if it is reached by reading it again."""
+        return self._iterable if self._has_state else None
+
     def at(self, delivered: int) -> tuple[int, int]:
         """Return the present epoch and batch; only iterating shows how long an epoch is.
 

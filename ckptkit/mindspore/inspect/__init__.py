@@ -17,6 +17,7 @@ from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import loop_variables
 from ckptkit.mindspore.inspect.loops import find_in_loops, used_in_loops
 from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks, find_in_steps_of_cells, hooks_of
+from ckptkit.mindspore.inspect.partial_generators import find_partial_generators
 from ckptkit.mindspore.inspect.pipelines import find_in_pipeline, read_here, sources_of
 from ckptkit.mindspore.inspect.values.changed import ChangedValues
 from ckptkit.mindspore.inspect.values.roots import Root, roots_of_loops
@@ -33,6 +34,7 @@ __all__ = [
     "find_in_loops",
     "find_in_steps_of_callbacks",
     "find_in_steps_of_cells",
+    "find_partial_generators",
     "hooks_of",
     "is_number",
     "left_out",

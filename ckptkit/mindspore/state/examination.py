@@ -32,6 +32,7 @@ from ckptkit.mindspore.inspect import (
     find_in_loops,
     find_in_steps_of_callbacks,
     find_in_steps_of_cells,
+    find_partial_generators,
     hooks_of,
     is_number,
     left_out,
@@ -92,7 +93,8 @@ class Examination:
         # Objects without a state_dict() of their own are searched for unstored state like all other objects.
         named = [one for name, one in sources.given.items() if name not in holders]
         named += [parameter for one in holders.values() for parameter in one.parameters()]
-        left = tuple(left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored())
+        left = [left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored()]
+        left += find_partial_generators([*sources.given.items(), (type(sources.loader).__name__, sources.loader)])
         given = [(name, sources.given[name]) for name in holders]
         # Where `Model` trains, the code after the running line is not part of the training loop.
         variables = itertools.chain(given, () if sources.by_model() else loop_variables())
@@ -104,7 +106,7 @@ class Examination:
         if sources.by_model():
             return found
         again = self._read_again()
-        stored = [*sources.known(), *([sources.position] if again is None else [])]
+        stored = [*sources.known(), *(sources.known_data() if again is None else ())]
         constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
         trained = [*cells, *(one for one in sources.given.values() if isinstance(one, nn.Cell))]
         return (

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError
+from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
@@ -94,6 +95,15 @@ class Sources:
         Other callbacks are none: of what they hold, next to nothing is stored.
         """
         return [_known(one) for one in self.given.values() if not isinstance(one, OtherCallbacks)]
+
+    @property
+    def loader(self) -> Any:
+        """The iterable of the data, if checkpoints hold the state that it gives of itself; None otherwise."""
+        return self.position.stateful if isinstance(self.position, IterablePosition) else None
+
+    def known_data(self) -> list[Any]:
+        """Return, as `known`, what checkpoints hold of data that are not read again at a resume."""
+        return [self.position, *([] if self.loader is None else [_known(self.loader)])]
 
     def by_model(self) -> bool:
         """Return whether ``Model`` trains; a loop of the user's gives no callbacks."""

@@ -179,8 +179,7 @@ class Calls:
     def _followed(self, call: Call) -> Value | None:
         """Follow what is called, whichever of several objects it is; None if none of them is the user's."""
         targets = (call.called.target, *call.called.also)
-        found = [self.follow(one, call.given, call.named, call.scope) for one in targets]
-        read = [one for one in found if one is not None]
+        read = [one for each in targets if (one := self.follow(each, call.given, call.named, call.scope)) is not None]
         if len(read) < 2:
             return read[0] if read else None
         target, also = choices(one.target for one in read)
@@ -192,9 +191,12 @@ class Calls:
         for at, value in enumerate(call.arguments):
             if not isinstance(value.target, _FUNCTIONS) or (call.name in _MAKERS and isinstance(value.target, Inline)):
                 continue
-            given = given_to(call, at)
-            returned = self.follow(value.target, given, {}, call.scope)
-            found |= returned.sources if returned is not None and call.name not in _MAKERS else frozenset()
+            returned = self.follow(value.target, given_to(call, at), {}, call.scope)
+            if returned is None or call.name in _MAKERS:
+                continue
+            found |= returned.sources
+            if REWORKS.fullmatch(call.name):  # a hook, also of a tensor, returns what training goes on with
+                self._flow.steer(returned.sources)
         return found
 
     def _by_name(self, call: Call, name: str) -> Value:
@@ -327,8 +329,7 @@ class Calls:
                 returned += [Value(sources=together(yields)), Value()]
         if not found:
             return None
-        only = returned[0] if len(returned) == 1 else Value()
-        return only._replace(sources=together(returned))
+        return (returned[0] if len(returned) == 1 else Value())._replace(sources=together(returned))
 
     def _inlined(self, one: Inline, given: Sequence[Value], named: Mapping[str | None, Value]) -> Value | None:
         """Read the expression of a lambda where it was made."""
@@ -376,9 +377,8 @@ class Calls:
     def _change_by(self, method: Any, sources: Sources, scope: Scope) -> None:
         """Record what a call of a method that is not the user's changes, such as that of a list."""
         bound = owner_of(method)
-        if bound is None or not changes(method.__name__, bound):
-            return
-        for place in self._objects.places_of(bound):
+        is_changed = bound is not None and changes(method.__name__, bound)
+        for place in self._objects.places_of(bound) if is_changed else ():
             self._flow.write(place, sources, scope, whole=method.__name__ in RESETS)
 
     def _mapped(self, call: Call) -> Sources:

@@ -230,6 +230,59 @@ def test_what_the_data_do_not_read_is_not_named(loop):
     assert found(loop, pipeline(source), source) == []
 
 
+class Learning:
+    """A loader that the loop tells its losses; ``stored`` of what it keeps are in its state."""
+
+    def __init__(self, *stored):
+        self.at, self.share, self.speed, self._stored = 0, 0.5, 0.0, stored
+
+    def told(self, loss):
+        self.speed = 0.8 * self.speed + loss
+        self.share += self.speed
+
+    def __iter__(self):
+        self.at += 1
+        yield self.share * X, X
+
+
+class InPart(Learning):
+    def state_dict(self):
+        return {"at": self.at, "share": self.share}
+
+    def load_state_dict(self, state):
+        self.at, self.share = state["at"], state["share"]
+
+
+class Whole(Learning):
+    def state_dict(self):
+        return {"at": self.at, "share": self.share, "speed": self.speed}
+
+    def load_state_dict(self, state):
+        self.at, self.share, self.speed = state["at"], state["share"], state["speed"]
+
+
+class ByDict(Learning):
+    def state_dict(self):
+        return dict(vars(self))
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+@pytest.mark.parametrize(("kind", "named"), [(InPart, ["speed"]), (Whole, []), (ByDict, [])])
+def test_what_the_state_of_a_loader_leaves_out_is_named(kind, named):
+    def loop(state, cell, batches, loader):
+        yield state.findings()
+        for x, y in batches:
+            loader.told(float(cell(x, y)))
+
+    begin_process()
+    cell, loader = accumulation_cell(), kind()
+    batches = ck.data.resumable(loader, 2)
+    words = [str(one) for one in next(loop(StateManager(cell, batches), cell, batches, loader))]
+    assert [one.partition("carries ")[2].partition(" from")[0] for one in words if "loader" in one] == named
+
+
 def test_state_of_the_loader_is_not_named():
     source = Source()
     assert found(by_an_attribute, WithState(source), source) == []

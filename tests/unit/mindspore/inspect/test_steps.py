@@ -125,9 +125,32 @@ class Reversed(nn.Cell):
         return (-dout * self.number / 100,)
 
 
+def scaled(gradient):
+    scaled.calls += 1
+    return gradient / scaled.calls
+
+
+scaled.calls = 0
+
+
+class WithHook(nn.Cell):
+    """Registers a hook of a tensor in each call."""
+
+    def __init__(self, hook):
+        super().__init__()
+        self.lower, self.upper, self.hook = nn.Dense(6, 4), nn.Dense(4, 3), hook
+
+    def construct(self, x, y):
+        hidden = self.lower(x)
+        hidden.register_hook(self.hook)
+        return ops.cross_entropy(self.upper(hidden), y)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda: WithHook(scaled), "construct(): self.hook (function)"),
+        (lambda: WithHook(Annealed().__call__), "construct(): self (Annealed)"),
         (running_mean, "hook(): mean"),
         (lambda: hooked("register_forward_pre_hook", Damped()), "Damped: self (Damped)"),
         (lambda: hooked("register_backward_hook", Damped()), "Damped: self (Damped)"),
@@ -142,7 +165,17 @@ class Reversed(nn.Cell):
         (Reversed, "bprop(): self (Reversed)"),
     ],
     ids=[
-        *("forward_hook", "pre_hook", "backward_hook", "backward_pre_hook", "closure", "object", "module"),
+        *(
+            "tensor_hook",
+            "method_as_tensor_hook",
+            "forward_hook",
+            "pre_hook",
+            "backward_hook",
+            "backward_pre_hook",
+            "closure",
+            "object",
+            "module",
+        ),
         *("generator", "loss_function", "queue", "counter", "bprop"),
     ],
 )
@@ -217,6 +250,15 @@ def recording():
     return hooked("register_forward_hook", hook)
 
 
+def norms_of_gradients():
+    norms = []
+
+    def hook(gradient):
+        norms.append(float(gradient.norm()))
+
+    return hook
+
+
 def default_that_is_rebound(loss, scale=1.0):
     scale = scale / 2
     return loss * scale
@@ -224,8 +266,11 @@ def default_that_is_rebound(loss, scale=1.0):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Weighed(tables_in_each_way), Rotary, Masked, recording, lambda: Weighed(default_that_is_rebound)],
-    ids=["tables", "growing_table", "mask", "recording_hook", "default"],
+    [
+        *(lambda: Weighed(tables_in_each_way), Rotary, Masked, recording, lambda: Weighed(default_that_is_rebound)),
+        lambda: WithHook(norms_of_gradients()),
+    ],
+    ids=["tables", "growing_table", "mask", "recording_hook", "default", "recording_tensor_hook"],
 )
 def test_caches_and_records_beside_a_cell_are_not_named(make):
     begin_process(mode="pynative")

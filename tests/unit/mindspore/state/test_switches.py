@@ -23,7 +23,7 @@ from support.training import (
 )
 
 import ckptkit as ck
-from ckptkit.mindspore.state.switches import Switches
+from ckptkit.mindspore.state.switches import Switches, mode_in_force
 
 SAID = ": restored to the value at the save"
 
@@ -296,6 +296,13 @@ class Groups:
             manager.restore(self.state)
 
 
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
+def test_mode_in_force_is_that_of_the_public_function(mode):
+    begin_process(mode="graph" if mode == ms.GRAPH_MODE else "pynative")
+    assert ms.get_context("mode") == mode
+    assert mode_in_force() == ("GRAPH" if mode == ms.GRAPH_MODE else "PYNATIVE")
+
+
 def decay_less(group):
     group["weight_decay"] *= 0.5
 
@@ -304,7 +311,7 @@ def remember_longer(group):
     group["betas"] = (min(0.99, group["betas"][0] + 0.01), group["betas"][1])
 
 
-@pytest.mark.parametrize("change", [decay_less, remember_longer])
+@pytest.mark.parametrize("change", [decay_less, pytest.param(remember_longer, marks=pytest.mark.extended)])
 def test_options_of_parameter_groups_are_stored(tmp_path, caplog, change):
     def job(root):
         return Groups(tmp_path / root, lambda weights: optim.Adam(weights, lr=0.01, weight_decay=0.1), change)

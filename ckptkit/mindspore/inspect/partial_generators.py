@@ -1,0 +1,51 @@
+"""Finds ``state_dict`` methods that store only a part of the state of a NumPy generator.
+
+Guarantees: reads the code of the method and runs none. It looks at subscripts of ``bit_generator.state``; a method that
+uses it in any other way is taken for one that stores all of it. Main thread only.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ckptkit.mindspore.inspect.attributes import in_class, is_users
+from ckptkit.mindspore.inspect.finding import Finding
+from ckptkit.mindspore.inspect.loops.source import body_of, text_of
+
+_HALF = "uinteger"  # the half of 64 random bits that the next draw of 32 bits takes, if "has_uint32" is 1
+
+
+def find_partial_generators(objects: Iterable[tuple[str, Any]]) -> Iterator[Finding]:
+    """Yield what the ``state_dict`` of each object leaves out; ``objects`` are given with their names."""
+    for name, one in objects:
+        method = in_class(type(one), "state_dict")
+        if isinstance(method, types.FunctionType) and is_users(method.__module__):
+            whole = ast.Module([*body_of(method.__code__, method.__globals__)], [])
+            for state in _read_in_part(whole):
+                why = f"it stores a part of {state}, without has_uint32 and {_HALF}: the numbers may go on differently"
+                yield Finding("unseen", f"{name}.state_dict()", why, f"Store {state} as it is", certain=False)
+
+
+def _read_in_part(whole: ast.Module) -> list[str]:
+    """Return the expressions of states that the code reads by single keys only, and not by that of the half."""
+    texts = {one.value for one in ast.walk(whole) if isinstance(one, ast.Constant)}
+    parts = {id(one.value) for one in ast.walk(whole) if isinstance(one, ast.Subscript)}
+    named = {
+        one.targets[0].id: one.value
+        for one in ast.walk(whole)
+        if isinstance(one, ast.Assign) and _is_state(one.value) and isinstance(one.targets[0], ast.Name)
+    }
+    loads = [one for one in ast.walk(whole) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)]
+    states = [one for one in ast.walk(whole) if _is_state(one)]
+    used = [one for one in states if all(one is not each for each in named.values())]
+    used += [one for one in loads if one.id in named]
+    if _HALF in texts or not used or not all(id(one) in parts for one in used):
+        return []
+    return sorted({text_of(one) for one in states})
+
+
+def _is_state(one: ast.AST) -> bool:
+    return isinstance(one, ast.Attribute) and one.attr == "state" and text_of(one.value).endswith("bit_generator")

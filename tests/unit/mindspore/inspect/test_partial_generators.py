@@ -1,0 +1,59 @@
+"""A state_dict() that stores a part of a generator's state is named; one that stores it in any whole way is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ckptkit.mindspore.inspect import find_partial_generators
+
+
+class Drawing:
+    def __init__(self):
+        self.rng = np.random.default_rng(3)
+
+
+class BySingleKeys(Drawing):
+    def state_dict(self):
+        state = self.rng.bit_generator.state
+        return {"state": str(state["state"]["state"]), "inc": str(state["state"]["inc"])}
+
+
+class ByOneKey(Drawing):
+    def state_dict(self):
+        return {"state": self.rng.bit_generator.state["state"]}
+
+
+class AsItIs(Drawing):
+    def state_dict(self):
+        return {"rng": self.rng.bit_generator.state}
+
+
+class AsItIsByName(Drawing):
+    def state_dict(self):
+        state = self.rng.bit_generator.state
+        print(state["state"]["inc"])
+        return {"rng": state}
+
+
+class ByAllKeys(Drawing):
+    def state_dict(self):
+        state = self.rng.bit_generator.state
+        return {"state": state["state"], "half": [state["has_uint32"], state["uinteger"]]}
+
+
+class OfAnother(Drawing):
+    def state_dict(self):
+        return {"state": self.rng.state["state"]}
+
+
+@pytest.mark.parametrize("kind", [BySingleKeys, ByOneKey])
+def test_a_part_is_named(kind):
+    (found,) = find_partial_generators([("loader", kind())])
+    assert found.where == "loader.state_dict()"
+    assert "self.rng.bit_generator.state" in found.fix
+
+
+@pytest.mark.parametrize("kind", [AsItIs, AsItIsByName, ByAllKeys, OfAnother, Drawing, type(None)])
+def test_the_whole_is_not_named(kind):
+    assert [*find_partial_generators([("loader", kind())])] == []
