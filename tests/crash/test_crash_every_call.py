@@ -35,7 +35,12 @@ from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, Killed
 
 MOMENTS = [("before", "error"), ("during", "error"), ("after", "error")]
 MOMENTS += [("before", "kill"), ("during", "kill"), ("after", "kill")]
-at_every_moment = pytest.mark.parametrize(("when", "action"), MOMENTS, ids=[" ".join(one) for one in MOMENTS])
+# An error before a call leaves what a kill before it leaves, and the process lives on as after the other errors.
+at_every_moment = pytest.mark.parametrize(
+    ("when", "action"),
+    [pytest.param(*MOMENTS[0], marks=pytest.mark.extended), *MOMENTS[1:]],
+    ids=[" ".join(one) for one in MOMENTS],
+)
 
 
 @contextmanager
@@ -183,7 +188,9 @@ def test_fault_at_any_save_call_keeps_last_commit(made, saving, each, when, acti
             check_new_start(root, latest=ever[-1])
 
 
-@pytest.mark.parametrize("when", ["before", "during", "after"])
+@pytest.mark.parametrize(
+    "when", ["during", *(pytest.param(one, marks=pytest.mark.extended) for one in ("before", "after"))]
+)
 def test_process_saves_again_after_error_at_any_call(made, saving, each, when):
     """After an error at any call of a save, the same process saves again at the same progress."""
     for _, what, fault in each(saving[0] + saving[1], when, "error", ["error"]):

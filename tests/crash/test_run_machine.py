@@ -255,7 +255,7 @@ def drawn(examples, steps):
     )
 
 
-RunMachine.TestCase.settings = drawn(25, 20)
+RunMachine.TestCase.settings = drawn(15, 20)
 TestRun = RunMachine.TestCase
 RunInABucketMachine.TestCase.settings = drawn(5, 12)
 

@@ -211,7 +211,7 @@ def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, u
         assert digest_of(root, AT_10) == digest_at(10), what
 
 
-@acting("reset_after")
+@acting()  # by default, the test above strikes one request of each kind
 def test_unretried_failure_at_any_request_loses_nothing(made, impatient, struck, action):
     for _, at_fault in struck(action):
         root = made()

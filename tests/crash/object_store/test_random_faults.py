@@ -42,7 +42,7 @@ def trouble(proxy, seed, actions):
     ("make", "saves", "retry_for"),
     [
         pytest.param(NumpyRun, SAVES, LONG, marks=pytest.mark.extended),  # less happens where all is tried again
-        (NumpyRun, 14, timedelta(seconds=0.5)),
+        (NumpyRun, 8, timedelta(seconds=0.5)),
         pytest.param(NumpyRun, SAVES, timedelta(seconds=0.5), marks=pytest.mark.extended),
         pytest.param(Large, 10, LONG, marks=pytest.mark.extended),
     ],
