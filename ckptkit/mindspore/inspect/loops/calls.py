@@ -47,6 +47,7 @@ from ckptkit.mindspore.inspect.loops.effects import (
     is_compiled,
     is_draw,
     is_ours,
+    only_written,
     outputs,
     trains,
 )
@@ -192,11 +193,9 @@ class Calls:
             if not isinstance(value.target, _FUNCTIONS) or (call.name in _MAKERS and isinstance(value.target, Inline)):
                 continue
             returned = self.follow(value.target, given_to(call, at), {}, call.scope)
-            if returned is None or call.name in _MAKERS:
-                continue
-            found |= returned.sources
-            if REWORKS.fullmatch(call.name):  # a hook, also of a tensor, returns what training goes on with
-                self._flow.steer(returned.sources)
+            found |= returned.sources if returned is not None and call.name not in _MAKERS else frozenset()
+        if REWORKS.fullmatch(call.name):  # a hook, also of a tensor, returns what training goes on with
+            self._flow.steer(found)
         return found
 
     def _by_name(self, call: Call, name: str) -> Value:
@@ -216,13 +215,13 @@ class Calls:
                 called = self._reader.attribute(owner, node.func, scope)
             else:
                 owner, called = Value(), self._reader.value(node.func, scope)
+        written = only_written(called.target, node)
         given: list[tuple[ast.expr, Value]] = []
         for one in node.args:
-            value = self._argument(one, scope, written=one in outputs(called.target, node.args))
+            value = self._argument(one, scope, written=one in written)
             given += [(one, each) for each in (value.items if isinstance(one, ast.Starred) else ()) or [value]]
-        named = {one.arg: self._argument(one.value, scope, written=one.arg == "out") for one in node.keywords}
-        nodes, values = [one for one, _ in given], [one for _, one in given]
-        return Call(node, scope, name, owner, called, nodes, values, named)
+        named = {one.arg: self._argument(one.value, scope, written=one.value in written) for one in node.keywords}
+        return Call(node, scope, name, owner, called, [one for one, _ in given], [one for _, one in given], named)
 
     def _steer(self, call: Call, *, trains: bool, computes: bool) -> None:
         """Record what training depends on if the call trains, computes or ends it."""
@@ -357,8 +356,8 @@ class Calls:
     def _changes(self, call: Call) -> None:
         """Record the objects that a call changes in place."""
         node, target, owner = call.node, call.called.target, call.owner.target
-        for one in (*outputs(target, node.args), *(each.value for each in node.keywords if each.arg == "out")):
-            self._reader.change(one, call.sources, call.scope, whole=True)
+        for one in outputs(target, node):
+            self._reader.change(one, call.sources, call.scope, whole=one in only_written(target, node))
         reworked = owner if REWORKS.fullmatch(call.name) else next((one.target for one in call.given), None)
         if isinstance(reworked, nn.Cell) and (reworked is owner or target is amp.auto_mixed_precision):
             place = self._objects.reworks(reworked, f"{call.scope.path}{text_of(node.func)}")

@@ -53,7 +53,8 @@ RESETS = ("clear", "fill")  # methods after which nothing is left of what was th
 SEEDS = ("seed", "setstate")  # methods of a generator after which its first seed no longer matters
 # Functions that change their first argument. Generators and the modules of generators have `shuffle`, too.
 _FILLS = OneOf(
-    *(operator.setitem, operator.delitem, np.put, np.place, np.putmask, np.fill_diagonal),
+    *(operator.setitem, operator.delitem, np.put, np.place, np.putmask, np.fill_diagonal, np.put_along_axis),
+    *(operator.iadd, operator.iconcat, operator.isub, operator.imul, operator.itruediv, operator.ior, operator.iand),
     *(bisect.insort_left, bisect.insort_right),
     *(heapq.heapify, heapq.heappop, heapq.heappush, heapq.heappushpop, heapq.heapreplace),
 )
@@ -151,11 +152,17 @@ def changes(name: str, owner: Any) -> bool:
     return is_tensor or _CHANGES.fullmatch(name) is not None
 
 
-def outputs(called: Any, arguments: Sequence[ast.expr]) -> Sequence[ast.expr]:
-    """Return the positional arguments of which a call writes all, and reads nothing."""
+def outputs(called: Any, node: ast.Call) -> Sequence[ast.expr]:
+    """Return the arguments that a call writes: those named ``out``, and positional ones."""
+    named = [one.value for one in node.keywords if one.arg == "out"]
     if isinstance(called, np.ufunc):
-        return arguments[called.nin :]
-    return arguments[:1] if called is np.copyto else ()
+        return [*node.args[called.nin :], *named]
+    return [*(node.args[:1] if called is np.copyto else ()), *named]
+
+
+def only_written(called: Any, node: ast.Call) -> Sequence[ast.expr]:
+    """Return the `outputs` that a call writes whole, so that it does not read them; with a mask ``where``, none."""
+    return () if any(one.arg == "where" for one in node.keywords) else outputs(called, node)
 
 
 def fills(called: Any, owner: Any, name: str) -> bool:

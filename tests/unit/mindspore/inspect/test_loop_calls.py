@@ -6,6 +6,7 @@ import bisect
 import collections
 import functools
 import itertools
+import operator
 import random
 import secrets
 import sys
@@ -49,6 +50,40 @@ def given_as_out(cell, batches, rate, restore):
     for x, y in batches:
         cell(x + total, y)
         np.add(total, x, out=total)
+
+
+def put_along_an_axis(cell, batches, rate, restore):
+    bias = np.zeros(3)
+    restore()
+    for x, y in batches:
+        mask = np.zeros(x.shape)
+        np.put_along_axis(mask, np.argsort(x.asnumpy() + bias, axis=1)[:, :2], 1.0, axis=1)
+        bias += 0.1 * np.sign(mask.mean() - mask.mean(0))
+        cell(x * ms.Tensor(mask), y)
+
+
+def copied_where(cell, batches, rate, restore):
+    newest = np.zeros(3)
+    restore()
+    for x, y in batches:
+        np.copyto(newest, x.asnumpy()[0], where=x.asnumpy()[0] > 1)
+        cell(x + ms.Tensor(newest), y)
+
+
+def added_where(cell, batches, rate, restore):
+    total = np.zeros(3)
+    restore()
+    for x, y in batches:
+        np.add(x.asnumpy()[0], 1, out=total, where=x.asnumpy()[0] > 1)
+        cell(x + ms.Tensor(total), y)
+
+
+def added_by_an_operator(cell, batches, rate, restore):
+    seen = []
+    restore()
+    for x, y in batches:
+        cell(x * len(seen), y)
+        operator.iadd(seen, [1])
 
 
 def filled(cell, batches, rate, restore):
@@ -347,6 +382,10 @@ def hook_changes_nothing_of_it(cell, batches, rate, restore):
         (sorted_losses, "losses"),
         (copied_into, "last"),
         (given_as_out, "total"),
+        (put_along_an_axis, "bias"),
+        (copied_where, "newest"),
+        (added_where, "total"),
+        (added_by_an_operator, "seen"),
         (filled, "average"),
         (shuffled, "order"),
         (tensor_in_place, "scale"),
@@ -387,6 +426,15 @@ def log_of_losses(cell, batches, rate, restore):
         bisect.insort(losses, float(cell(x, y)))
         np.add(total, losses[-1], out=total)
         print(losses[0], total)
+
+
+def written_whole(cell, batches, rate, restore):
+    newest, total = np.zeros(3), np.zeros(3)
+    restore()
+    for x, y in batches:
+        np.copyto(newest, x.asnumpy()[0])
+        np.add(newest, 1, out=total)
+        cell(x + ms.Tensor(total), y)
 
 
 def computed_in_a_comprehension(cell, batches, rate, restore):
@@ -441,6 +489,7 @@ def average_that_is_shown(cell, batches, rate, restore):
     "loop",
     [
         log_of_losses,
+        written_whole,
         computed_in_a_comprehension,
         sorted_by_a_key,
         watched_by_a_thread,
