@@ -331,4 +331,31 @@ def doctor(
     raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json))
 
 
+@app.command(no_args_is_help=True, epilog=examples("ckptkit replay runs/a --to latest -- python train.py --lr 0.1"))
+def replay(
+    root: Root,
+    command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
+    *,
+    begin: Annotated[str | None, typer.Option("--from", help="A checkpoint; by default the one before.")] = None,
+    end: Annotated[str, typer.Option("--to", help="The last checkpoint of the stretch.")] = "latest",
+    options: Options = None,
+    keep: Annotated[str | None, typer.Option(help="A new or empty folder for what is trained, which stays.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that each replay may take.")] = 86400,
+    as_json: AsJson = False,
+) -> None:
+    """Train a stretch of a run again in a scratch root, and compare every bit with the run's own checkpoints.
+
+    Exits with 0 if they are equal, 1 if they are not.
+    """
+    from datetime import timedelta
+
+    from ckptkit.cli.commands.replay import run_replay
+
+    limit = timedelta(seconds=timeout)
+    code = run_replay(
+        root, command or [], options or [], begin=begin, end=end, keep=keep, time_limit=limit, as_json=as_json
+    )
+    raise typer.Exit(code)
+
+
 add_run(app)

@@ -176,6 +176,15 @@ def due_from(policy: SavePolicy, cycle: int) -> SavePolicy:
     return policy
 
 
+def may_split_cycles(policy: SavePolicy) -> bool:
+    """Return whether ``policy`` may be due between two boundaries; True for a policy of the user's own."""
+    if isinstance(policy, AnySave):
+        return any(map(may_split_cycles, policy.policies))
+    if isinstance(policy, SaveEvery):
+        return policy.optimizer_steps is None
+    return not isinstance(policy, SaveAuto)
+
+
 def require_positive(what: str, value: int) -> None:
     """Raise ValueError, naming ``what``, unless ``value`` is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

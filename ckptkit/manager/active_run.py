@@ -183,6 +183,7 @@ class ActiveRun:
             raise
         finally:
             self._denormals.end()  # first: what follows may raise
+            self.services.copy_memory.end()
             self.services.preemption.end(quietly=quietly)
             self.scheduler.fence(patient=False)  # only after a timeout is anything left to fence
             error = ended_by or sys.exc_info()[1]
@@ -226,6 +227,7 @@ class ActiveRun:
         if progress.at_boundary:
             self.services.auto_interval.see(progress.cycles)
         self._due_saves.begin_cycle(state, progress)
+        self.services.copy_memory.prepare(state, self.scheduler.handling)
         self.scheduler.advance(progress.accumulation_steps - progress.micro_step)
         if self._hooks is not None:
             self._hooks.step(state, lambda: self.save(state, metrics))

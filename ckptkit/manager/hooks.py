@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 from pydantic import BaseModel, ConfigDict
 
 from ckptkit.core.progress import ResumePoint
+from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage
 
@@ -94,6 +95,10 @@ class Hooks(Protocol):
     @property
     def storage(self) -> Storage:
         """The run root that replaces the script's own."""
+        ...
+
+    def keep(self, given: KeepPolicy) -> KeepPolicy:
+        """Return the policy that replaces the ``given`` one."""
         ...
 
     def begin(self, state: Capturable, point: ResumePoint) -> None:

@@ -94,7 +94,7 @@ class CheckpointManager:
         saving, preemption, system = saving or Saving(), preemption or Preemption(), system or System()
         keep = keep if keep is not None else KeepLatest(3)
         if hooks is not None:
-            storage = hooks.storage
+            storage, keep = hooks.storage, hooks.keep(keep)
             saving, preemption = replace(saving, events=False), replace(preemption, then="off")
         follower: RunMirror | NoMirror = NoMirror(storage)
         if mirror is not None and hooks is None:

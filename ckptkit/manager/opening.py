@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.core.progress import Progress, ResumePoint
-from ckptkit.core.save_policy import SavePolicy, automatic
+from ckptkit.core.save_policy import SavePolicy, automatic, may_split_cycles
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.auto_interval import AutoInterval
+from ckptkit.manager.copy_memory import CopyMemory
 from ckptkit.manager.denormals import DenormalsAsZero
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.hooks import Hooks
@@ -147,8 +148,9 @@ def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSa
     )
     auto_interval = _new_auto_interval(setup, opened, rank_sync, results, progress)
     auto_interval.record = recorder.interval
+    memory = CopyMemory(setup.area, at_boundaries=saving.mid_cycle != "exact" or not may_split_cycles(setup.save))
     services = Services(
-        saver, rank_sync, results, setup.mirror, recorder, request, StepTiming(monotonic), auto_interval
+        saver, rank_sync, results, setup.mirror, recorder, request, StepTiming(monotonic), auto_interval, memory
     )
     scheduler = Scheduler(
         services,

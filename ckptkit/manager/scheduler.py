@@ -20,6 +20,7 @@ from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.auto_interval import AutoInterval
 from ckptkit.manager.background import NotEndedError, SaveHandle
+from ckptkit.manager.copy_memory import CopyMemory
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
@@ -52,6 +53,7 @@ class Services:
         preemption: Watches for preemption requests.
         step_timing: Measures the duration of micro-steps.
         auto_interval: Chooses the interval of `SaveEvery.auto`.
+        copy_memory: What saves copy into.
     """
 
     saver: AnySaver
@@ -62,6 +64,7 @@ class Services:
     preemption: PreemptionRequest
     step_timing: StepTiming
     auto_interval: AutoInterval
+    copy_memory: CopyMemory
 
 
 class DueSaves:
@@ -285,7 +288,7 @@ class Scheduler:
         cost = SaveCost(queue_seconds=self._monotonic() - moment.begun, skipped_saves=self._results.skipped_saves)
         self._recorder.settle()  # the capture has just waited for the device
         self.fence()  # a thread that waited for the last save may still be copying, into a buffer given back since
-        window = self._area.open(moment.capture, cost, self._handling())
+        window = self._area.open(moment.capture, cost, self.handling())
         handle = SaveHandle(window)
         self._window = window  # first: an update in the next call fences at once
         try:
@@ -357,7 +360,8 @@ class Scheduler:
 
         return save
 
-    def _handling(self) -> Handling:
+    def handling(self) -> Handling:
+        """Return how the next save treats the leaves."""
         return Handling(
             copy_all=self.window_use == "off",
             by_slices=self.window_use == "slice",

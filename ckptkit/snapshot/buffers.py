@@ -2,7 +2,8 @@
 
 Guarantees: a returned buffer is handed out again before a new one is made. Each buffer is made once, at its first use,
 so that later copies cause no page faults. A buffer that nobody holds any more, because Ctrl-C came between taking it
-and keeping it, is freed and no longer counts. Only the training thread takes buffers; any thread returns them.
+and keeping it, is freed and no longer counts. Only the training thread takes buffers; any thread makes and returns
+them.
 """
 
 from __future__ import annotations
@@ -81,6 +82,17 @@ class BufferPool:
         buffer = Buffer()
         self._made.add(buffer)
         return buffer
+
+    def make_one(self, size_bytes: int) -> bool:
+        """Make a free buffer, unless there are buffers for ``size_bytes`` already; return whether there are not."""
+        with self.lock:
+            if self.made_bytes >= size_bytes:
+                return False
+        buffer = Buffer()
+        with self.lock:
+            self._made.add(buffer)
+            self.give_back(buffer)
+        return True
 
     def give_back(self, buffer: Buffer) -> None:
         """Take ``buffer`` back; the caller holds ``lock``."""

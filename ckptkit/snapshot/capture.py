@@ -6,12 +6,13 @@ thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
 
 
@@ -51,6 +52,13 @@ class Capturable(Protocol):
         Raises:
             IncompleteStepError: If an error or a signal brings the capture, and nothing shows that all that belongs to
                 the last micro-step is done.
+        """
+        ...
+
+    def leaves(self, *, at_boundary: bool) -> Sequence[Leaf]:
+        """Return references to the tensors that `capture` holds at a boundary, or else between two.
+
+        Their sizes are looked at beforehand, to prepare memory; their contents are not.
         """
         ...
 

@@ -129,6 +129,16 @@ class StagingArea:
             gives_up=self._is_remote,
         )
 
+    def copied_bytes(self, leaves: Sequence[Leaf], handling: Handling) -> int:
+        """Return how much `open` would copy if a capture held ``leaves``."""
+        mine = self._partition.share(leaves, handling.rank, handling.ranks)
+        stored = (_stored_as(leaf.spec, handling) for leaf in mine)
+        return sum(one.size_bytes for one in stored if not _is_read_in_place(one, handling))
+
+    def make_buffer(self, size_bytes: int) -> bool:
+        """Make a buffer, unless those for ``size_bytes`` exist; return whether there are still too few. Any thread."""
+        return self._pool.make_one(size_bytes)
+
     def _budget_bytes(self, size_bytes: int) -> int:
         if self._buffer_bytes is not None:
             return self._buffer_bytes

@@ -118,6 +118,15 @@ class NumpyRun:
         """Return live references to the state; accumulators only in mid-cycle, since they are zero at a boundary."""
         return self._captured(self.progress(), self._rng.bit_generator.state)
 
+    def leaves(self, *, at_boundary: bool) -> list[Leaf]:
+        """Return references to all arrays; at a boundary without the accumulators."""
+        leaves = [
+            leaf_of("weights", self.weights, role="weights", lifetime="cycle", placement="replicated"),
+            leaf_of("embedding", self.embedding, role="weights", lifetime="frozen", placement="replicated"),
+            leaf_of("moments", self.moments, role="optimizer", lifetime="cycle", placement="replicated"),
+        ]
+        return leaves if at_boundary else [*leaves, leaf_of("accumulators", self.accumulators, role="accumulators")]
+
     def guard(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` before the next update."""
         if fence not in self._fences:
@@ -143,15 +152,8 @@ class NumpyRun:
     def _captured(self, progress: Progress, rng_state: Mapping[str, Any]) -> Capture:
         state_leaves: list[Leaf] = []
         rng = encode_tree(rng_state, "rng", state_leaves)
-        leaves = [
-            leaf_of("weights", self.weights, role="weights", lifetime="cycle", placement="replicated"),
-            leaf_of("embedding", self.embedding, role="weights", lifetime="frozen", placement="replicated"),
-            leaf_of("moments", self.moments, role="optimizer", lifetime="cycle", placement="replicated"),
-            *state_leaves,
-        ]
-        if not progress.at_boundary:
-            leaves.append(leaf_of("accumulators", self.accumulators, role="accumulators"))
-        return Capture(progress, tuple(leaves), {"rng": rng})
+        leaves = self.leaves(at_boundary=progress.at_boundary)
+        return Capture(progress, (*leaves[:3], *state_leaves, *leaves[3:]), {"rng": rng})
 
     def begin(self, root: str) -> None:
         """Accept any state: checkpoints do not hold what a run began with."""

@@ -31,6 +31,7 @@ MODULES = {
     ),
     "manager": (
         *("console", "denormals", "heartbeat", "options", "at_exit", "step_timing", "rank_sync", "hooks", "background"),
+        "copy_memory",
         *(
             "preemption",
             "recording",

@@ -99,9 +99,9 @@ class Trainer(Workload):
     def capture(self) -> Capture:
         """Live references to everything; accumulators in mid-cycle only."""
         progress = self.progress()
-        return Capture(progress, tuple(self._leaves(at_boundary=progress.at_boundary)), {})
+        return Capture(progress, tuple(self.leaves(at_boundary=progress.at_boundary)), {})
 
-    def _leaves(self, *, at_boundary: bool) -> list[Leaf]:
+    def leaves(self, *, at_boundary: bool) -> list[Leaf]:
         """As a `ckptkit.StateManager` takes them."""
         if not self._tracked:
             self._tracked = [_tracked(name, parameter) for name, parameter in self.parameters.items()]
@@ -130,7 +130,7 @@ class Trainer(Workload):
         found = contents.entries.keys()
         if stored != found:
             raise StateMismatchError(f"{contents.checkpoint} holds {len(found)} tensors, this training {len(stored)}")
-        live = {leaf.name: leaf.array for leaf in self._leaves(at_boundary=False)}
+        live = {leaf.name: leaf.array for leaf in self.leaves(at_boundary=False)}
         contents.read_into(Buffers({name: live[name].reshape(-1).view(np.uint8).data for name in stored}))
         for name in live.keys() - stored:
             live[name][...] = 0

@@ -31,34 +31,40 @@ from ckptkit.tools.doctor.trial import Life
 
 def run_doctor(command: Sequence[str], options: Options, *, keep: str | None, as_json: bool) -> int:
     """Examine ``command`` and print the report; returns the exit code."""
-    kept = Path(keep).absolute() if keep is not None else None
-    # Exit by an exception, as for any other error: unwinding ends the running life.
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        report = _examined(command, options, kept)
+        with exits_on_sigterm():
+            report = _examined(command, options, keep)
     except (UnusableScriptError, FailedLifeError, OSError) as error:
-        code, message = _failure(error, command)
+        code, message = failure(error, command)
         Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         return code
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if as_json:
         print(json.dumps(_as_json(report)))
     else:
-        _print(report, shlex.join(command), kept)
+        _print(report, shlex.join(command), keep)
     return 0 if report.difference is None else 1
 
 
-def _examined(command: Sequence[str], options: Options, kept: Path | None) -> Report:
+@contextlib.contextmanager
+def exits_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM exit by an exception, as any other error does: unwinding ends the running life."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _examined(command: Sequence[str], options: Options, keep: str | None) -> Report:
     if not command:
         raise UnusableScriptError("give the command that trains after two dashes: ckptkit doctor -- python train.py")
-    with _folder(kept) as folder, _Lives() as shown:
+    with folder_for(keep, "ckptkit-doctor-") as folder, Lives() as shown:
         clock = time.monotonic
         return Examination(command, folder, options, monotonic=clock, begins=shown.begins, stepped=shown.stepped).run()
 
 
-def _failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
-    """Return the exit code and the message."""
+def failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
+    """Return the exit code and the message for an error of an examination."""
     if isinstance(error, UnusableScriptError):
         return 2, str(error)
     if isinstance(error, FailedLifeError):
@@ -68,7 +74,7 @@ def _failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
     return 3, f"the scratch folder cannot be used: {error}. Give another one with --keep, or free some space"
 
 
-class _Lives:
+class Lives:
     """Shows a line and a bar for each life on stderr."""
 
     def __init__(self) -> None:
@@ -76,7 +82,7 @@ class _Lives:
         self._progress = Progress(*columns, console=Console(stderr=True))
         self._task: TaskID | None = None
 
-    def __enter__(self) -> _Lives:
+    def __enter__(self) -> Lives:
         self._progress.start()
         return self
 
@@ -96,18 +102,20 @@ class _Lives:
 
 
 @contextlib.contextmanager
-def _folder(kept: Path | None) -> Iterator[Path]:
-    if kept is None:
-        with tempfile.TemporaryDirectory(prefix="ckptkit-doctor-") as folder:
+def folder_for(keep: str | None, prefix: str) -> Iterator[Path]:
+    """Make the folder ``keep``, which stays, or a temporary one; UnusableScriptError if ``keep`` is not empty."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix=prefix) as folder:
             yield Path(folder)
         return
+    kept = Path(keep).absolute()
     kept.mkdir(parents=True, exist_ok=True)
     if any(kept.iterdir()):
         raise UnusableScriptError(f"{kept} is not empty; give a new folder")
     yield kept
 
 
-def _print(report: Report, command: str, kept: Path | None) -> None:
+def _print(report: Report, command: str, keep: str | None) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     killed = [life.planned_kill for life in report.lives if life.planned_kill is not None]
     console.print(f"{command}: {report.steps} micro-steps, {len(report.lives)} lives, killed after {killed or 'none'}")
@@ -126,8 +134,8 @@ def _print(report: Report, command: str, kept: Path | None) -> None:
             )
     else:
         _print_difference(console, report, report.difference)
-    if kept is not None:
-        console.print(f"traces and logs of all lives: {kept}")
+    if keep is not None:
+        console.print(f"traces and logs of all lives: {Path(keep).absolute()}")
 
 
 def _headline(report: Report) -> str:

@@ -222,3 +222,19 @@ def _epochs_of(
                 "position in such a pipeline can be resumed; let every epoch have the same number of batches"
             )
         done = 0
+
+
+def position_of(
+    dataset: ds.Dataset | Resumable | None, augmentation: Augmentation, observer: Observer
+) -> Position | None:
+    """Return what positions the data of a training, which attaches itself to a `Resumable` as its ``observer``.
+
+    Raises:
+        ValueError: If ``augmentation`` is given with a `Resumable`.
+    """
+    if not isinstance(dataset, Resumable):
+        return DatasetPosition(dataset, augmentation=augmentation) if dataset is not None else None
+    if augmentation is not None:
+        raise ValueError("augmentation: give it to ckptkit.data.resumable, which positions the data here")
+    dataset.bind(observer)
+    return dataset.position

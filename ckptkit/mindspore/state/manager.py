@@ -18,11 +18,10 @@ from mindspore import nn
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf
 from ckptkit.manager.hooks import Observer
 from ckptkit.manager.options import Ranks, refuse_other_types
-from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
-from ckptkit.mindspore.data.position import Position
-from ckptkit.mindspore.data.resumable import Resumable
+from ckptkit.mindspore.data.resumable import Resumable, position_of
 from ckptkit.mindspore.inspect import Finding
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.half_restored import refuse_half_restored
@@ -111,7 +110,7 @@ class StateManager:
         counting = counting_of(
             self.cell, cells, training.cycle, may_change_k=may_change_k, delivers_first=isinstance(dataset, Resumable)
         )
-        self.position = self._position_of(dataset, training.augmentation)
+        self.position = position_of(dataset, training.augmentation, self)
         stores = {
             name: NamedCell(name, one, may_change_k=may_change_k)
             if isinstance(one, AccumulationTrainCell)
@@ -260,6 +259,10 @@ class StateManager:
             self._sources.detached.refuse(progress.updates)
         return captured(progress, leaves, self._sources.sections(progress, self.world.size))
 
+    def leaves(self, *, at_boundary: bool) -> list[Leaf]:
+        """Return references to all parameters and buffers; at a boundary without the accumulators."""
+        return self._sources.parameters.leaves(at_boundary=at_boundary)
+
     def guard(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` once, before the next update of the optimizer's parameters."""
         self._sources.counting.guard(fence)
@@ -390,11 +393,3 @@ class StateManager:
                 "AccumulationTrainCell adds up the gradients of all ranks, which are those of other parts. Train cut "
                 "parameters with a cell of your own"
             )
-
-    def _position_of(self, dataset: ds.Dataset | Resumable | None, augmentation: Augmentation) -> Position | None:
-        if not isinstance(dataset, Resumable):
-            return DatasetPosition(dataset, augmentation=augmentation) if dataset is not None else None
-        if augmentation is not None:
-            raise ValueError("augmentation: give it to ckptkit.data.resumable, which positions the data here")
-        dataset.bind(self)
-        return dataset.position

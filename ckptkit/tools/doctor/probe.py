@@ -25,6 +25,7 @@ from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import digest_of
 from ckptkit.manager.hooks import VARIABLE, Observable, Observer, SaveHandle, Suspect, Unseen
+from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
 
@@ -38,6 +39,7 @@ class LifePlan(_Document):
 
     Attributes:
         root: The scratch folder; each run root that the script names becomes a folder below it.
+        run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
         trace: File to which the lines are appended.
         stop: The micro-step after which the process ends itself.
         saves: The micro-steps after which to save.
@@ -46,6 +48,7 @@ class LifePlan(_Document):
     """
 
     root: str
+    run: str | None = None
     trace: str
     stop: int = Field(ge=1)
     saves: tuple[int, ...] = ()
@@ -112,7 +115,13 @@ class TrialProbe:
     @property
     def storage(self) -> Storage:
         """The scratch folder that replaces the script's own root."""
+        if self._plan.run is not None:
+            return open_storage(Path(self._plan.run))
         return open_storage(Path(self._plan.root) / f"run-{digest_of(self._url.encode())}")
+
+    def keep(self, given: KeepPolicy) -> KeepPolicy:
+        """Return what to keep; everything that is planned, if it is compared afterwards."""
+        return given if self._plan.run is None else KeepLatest(len(self._plan.saves) + 1)
 
     def begin(self, state: Capturable, point: ResumePoint) -> None:
         """Record that the run was restored.

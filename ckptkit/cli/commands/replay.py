@@ -1,0 +1,121 @@
+"""Implements ``ckptkit replay``: trains a stretch of a run again and says whether it gives the same bits.
+
+The JSON is ``{"root": str, "begin": str, "equal": [names], "differing": name or null, "leaves": [{"name", "role"}],
+"state": [paths], "deterministic": bool or null, "versions": [[name, then, now]]}``. Progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Console
+
+from ckptkit.cli.commands.doctor import Lives, exits_on_sigterm, failure, folder_for
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import visible
+from ckptkit.tools.diff.checkpoints import in_order_of_size
+from ckptkit.tools.doctor.examine import FailedLifeError, UnusableScriptError
+from ckptkit.tools.replay.replay import Replay, Verdict
+from ckptkit.tools.replay.stretch import Stretch, stretch_of
+
+_SHOWN = 5
+
+
+def run_replay(
+    root: str,
+    command: Sequence[str],
+    options: Iterable[str] = (),
+    *,
+    begin: str | None,
+    end: str,
+    keep: str | None,
+    time_limit: timedelta,
+    as_json: bool,
+) -> int:
+    """Replay and print the verdict; returns the exit code.
+
+    Raises:
+        WrongUsageError: If an option is invalid, or there is no command.
+        CkptKitError: If a checkpoint does not exist or cannot be read.
+    """
+    if not command:
+        raise WrongUsageError("give the command that trains after two dashes: ckptkit replay ROOT -- python train.py")
+    storage = open_root(root, options)
+    stretch = stretch_of(storage, begin, end)
+    try:
+        with exits_on_sigterm(), folder_for(keep, "ckptkit-replay-") as folder, Lives() as shown:
+            verdict = Replay(
+                storage,
+                stretch,
+                command,
+                folder,
+                time_limit=time_limit,
+                monotonic=time.monotonic,
+                begins=shown.begins,
+                stepped=shown.stepped,
+            ).run()
+    except (UnusableScriptError, FailedLifeError, OSError) as error:
+        code, message = failure(error, command)
+        Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+        return code
+    if as_json:
+        print(json.dumps({"root": storage.url, "begin": str(stretch.begin.name), **_as_json(verdict)}))
+    else:
+        _print(storage.url, stretch, verdict, shlex.join(command))
+    return 0 if verdict.differing is None else 1
+
+
+def _as_json(verdict: Verdict) -> dict[str, Any]:
+    difference = verdict.difference
+    return {
+        "equal": list(verdict.equal),
+        "differing": verdict.differing,
+        "leaves": [] if difference is None else [{"name": one.name, "role": one.role} for one in difference.leaves],
+        "state": [] if difference is None else [one.path for one in difference.state],
+        "deterministic": verdict.is_deterministic,
+        "versions": [list(one) for one in verdict.versions],
+    }
+
+
+def _print(url: str, stretch: Stretch, verdict: Verdict, command: str) -> None:
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console.print(visible(f"{command}: replayed {url} from {stretch.begin.name}"))
+    if verdict.equal:
+        console.print(f"equal, bit for bit: {', '.join(verdict.equal)}")
+    if verdict.differing is None:
+        console.print("certified: this stretch, trained again, is that of the run", style="bold green")
+        return
+    after = verdict.equal[-1] if verdict.equal else str(stretch.begin.name)
+    console.print(f"DIFFERS: {verdict.differing}, and the difference came after {after}", style="bold red")
+    console.print(visible(f"what differs: {_words_of(verdict)}"))
+    console.print(f"cause: {_cause(verdict)}")
+
+
+def _words_of(verdict: Verdict) -> str:
+    difference = verdict.difference
+    assert difference is not None  # noqa: S101 - something differs
+    names = [*(one.name for one in in_order_of_size(difference.leaves)), *(one.path for one in difference.state)]
+    names += [f"the counter {name}" for name in difference.progress]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _cause(verdict: Verdict) -> str:
+    if not verdict.is_deterministic:
+        return (
+            "two replays differ from each other, so the script does not give the same bits twice. `ckptkit doctor` "
+            "names the operator, or the code, that does it"
+        )
+    if verdict.versions:
+        listed = ", ".join(f"{name} {then} -> {now}" for name, then, now in verdict.versions)
+        return f"two replays agree with each other; since the run, versions have changed: {listed}"
+    return (
+        "two replays agree with each other and not with the run, with the same versions of the libraries: it was "
+        "trained by other code or on other data, or the hardware computed wrongly there"
+    )

@@ -1,0 +1,185 @@
+"""Trains a stretch again in scratch roots and compares what it saves with the run's own checkpoints.
+
+Guarantees: the run is read and never written; everything else lies below the given folder. Several checkpoints of the
+stretch are compared in one life, so the first that differs bounds where the difference came from. A difference is
+followed by a second life: if the two lives agree with each other and not with the run, the script is deterministic as
+it is now, and the run was trained by other code, data or versions, or the hardware computed wrongly. Jobs of many ranks
+cannot be replayed. Main thread only.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from ckptkit.checkpoint.open import OpenedCheckpoint
+from ckptkit.core.progress import Progress
+from ckptkit.format.versions import changed
+from ckptkit.run.catalog import list_checkpoints
+from ckptkit.run.resolve import open_wanted
+from ckptkit.storage import Storage, open_storage
+from ckptkit.tools.copy.copy import CopyRequest, copy_run
+from ckptkit.tools.copy.inventory import CopyOutcome
+from ckptkit.tools.diff.checkpoints import Difference, compare
+from ckptkit.tools.diff.leaf import Side
+from ckptkit.tools.doctor.examine import FailedLifeError, UnusableScriptError
+from ckptkit.tools.doctor.probe import LifePlan
+from ckptkit.tools.doctor.trial import Life, live
+from ckptkit.tools.replay.stretch import Stretch
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Holds the result.
+
+    Attributes:
+        equal: Checkpoints of the run that the replay made again, bit for bit, in order.
+        differing: The first that it did not; None if the stretch is certified.
+        difference: How the run's checkpoint differs from the replay's.
+        is_deterministic: Whether a second replay agreed with the first; None if there was none.
+        versions: Libraries whose versions have changed since then: name, recorded and present version.
+    """
+
+    equal: tuple[str, ...]
+    differing: str | None = None
+    difference: Difference | None = None
+    is_deterministic: bool | None = None
+    versions: tuple[tuple[str, str, str], ...] = ()
+
+
+class Replay:
+    """Replays one stretch.
+
+    Args:
+        storage: The run root.
+        stretch: What to train again.
+        command: The user's command, program first.
+        folder: An empty folder for everything that is written.
+        time_limit: Limit for each life.
+        monotonic: Gives seconds.
+        begins: Called with a description of the next life, and the number of its micro-steps.
+        stepped: Called now and then with the number of micro-steps that the running life has done.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        stretch: Stretch,
+        command: Sequence[str],
+        folder: Path,
+        *,
+        time_limit: timedelta,
+        monotonic: Callable[[], float],
+        begins: Callable[[str, int], None],
+        stepped: Callable[[int], None],
+    ) -> None:
+        self._storage = storage
+        self._stretch = stretch
+        self._command = command
+        self._folder = folder
+        self._time_limit = time_limit
+        self._monotonic = monotonic
+        self._begins = begins
+        self._stepped = stepped
+
+    def run(self) -> Verdict:
+        """Replay once; twice if something differs.
+
+        Raises:
+            UnusableScriptError: If the script cannot be replayed: it trains another run, or in many ranks.
+            FailedLifeError: If the script failed, or did not get as far as the checkpoint.
+            CkptKitError: If a checkpoint cannot be read.
+            OSError: If the folder cannot be written, or the command cannot be started.
+        """
+        if self._stretch.begin.manifest.world_size != 1:
+            raise UnusableScriptError(
+                f"{self._stretch.begin.name} is of a job of {self._stretch.begin.manifest.world_size} ranks, and only "
+                "trainings of one rank can be replayed"
+            )
+        first = self._lived(1)
+        equal: list[str] = []
+        for end in self._stretch.ends:
+            made = _at(first, end.manifest.progress)
+            difference = _compared(self._storage, end, first, made)
+            if difference.is_empty:
+                equal.append(str(end.name))
+                continue
+            second = self._lived(2)
+            again = _compared(first, made, second, _at(second, end.manifest.progress))
+            versions = tuple(changed(end.manifest.libraries))
+            return Verdict(tuple(equal), str(end.name), difference, again.is_empty, versions)
+        return Verdict(tuple(equal))
+
+    def _lived(self, number: int) -> Storage:
+        """Train the stretch once more; return the scratch root, with a checkpoint at each end."""
+        begin, steps = _steps(self._stretch.begin), [_steps(one) for one in self._stretch.ends]
+        root = self._folder / f"run-{number}"
+        scratch = open_storage(root)
+        copy_run(
+            self._storage,
+            scratch,
+            CopyRequest(
+                str(self._stretch.begin.name), lambda: datetime.now(timezone.utc), lambda: secrets.token_hex(16)
+            ),
+            _Silent(),
+        )
+        self._begins(f"from {begin} to {steps[-1]}", steps[-1] - begin)
+        name = f"replay-{number}"
+        plan = LifePlan(
+            root=str(self._folder),
+            run=str(root),
+            trace=str(self._folder / f"{name}.trace"),
+            stop=steps[-1],
+            saves=tuple(steps),
+        )
+        limit, clock = self._time_limit, self._monotonic
+        life = live(self._command, name, plan, time_limit=limit, monotonic=clock, on_step=self._stepped)
+        self._check(life, steps[-1])
+        return scratch
+
+    def _check(self, life: Life, last: int) -> None:
+        """Refuse a life that did not train the stretch."""
+        if life.refused is not None:
+            raise UnusableScriptError(f"the script cannot be replayed: {life.refused}")
+        if life.begun is not None and life.begun.url != self._storage.url:
+            raise UnusableScriptError(
+                f"the script trains the run at {life.begun.url}, and not the one at {self._storage.url}. Give that root"
+            )
+        if life.begun is None or life.last_step < last or not life.ended_as_planned:
+            raise FailedLifeError(
+                f"{life.name} ended with exit code {life.exit_code} after {life.last_step} of {last} micro-steps", life
+            )
+
+
+class _Silent:
+    """Shows nothing of a copy; a `ckptkit.tools.copy.inventory.CopyWatch`."""
+
+    def plan(self, checkpoints: int, size_bytes: int) -> None:
+        """Ignore it."""
+
+    def advance(self, size_bytes: int) -> None:
+        """Ignore it."""
+
+    def end(self, name: str, outcome: CopyOutcome) -> None:
+        """Ignore it."""
+
+
+def _at(storage: Storage, progress: Progress) -> OpenedCheckpoint:
+    """Open the checkpoint of that many micro-steps."""
+    found = [
+        one.name
+        for one in list_checkpoints(storage)
+        if one.progress is not None and one.progress.batches_delivered == progress.batches_delivered
+    ]
+    return open_wanted(storage, found[-1])
+
+
+def _compared(a: Storage, one: OpenedCheckpoint, b: Storage, other: OpenedCheckpoint) -> Difference:
+    return compare(Side(a, one, lambda _: None), Side(b, other, lambda _: None), lambda _: None)
+
+
+def _steps(one: OpenedCheckpoint) -> int:
+    return one.manifest.progress.batches_delivered
