@@ -109,12 +109,13 @@ class StagingArea:
             handling = replace(handling, by_slices=True)
         leaves = self._partition.share(capture.leaves, handling.rank, handling.ranks)
         plan = self._plan(tuple(leaf.spec for leaf in leaves), handling)
-        self._pool.limit_bytes = max(BUFFER_BYTES, self._budget_bytes(plan.size_bytes))
         copying = _Copying(self._pool, cost)
         extents = [
             [_header(shard), *(self._extent(part, leaves, copying) for part in parts)]
             for shard, parts in zip(plan.shards, plan.parts, strict=True)
         ]
+        budget_bytes = max(BUFFER_BYTES, self._budget_bytes(plan.size_bytes))
+        self._pool.limit_bytes = copying.taken_bytes + budget_bytes  # what is copied here leaves the fence nothing else
         cost.buffer_bytes = self._pool.made_bytes
         return Window(
             capture.progress,
@@ -168,6 +169,7 @@ class _Copying:
         self._pool = pool
         self._cost = cost
         self.buffer: Buffer | None = None
+        self.taken_bytes = 0
 
     def copy(self, run: _Run, arrays: list[Array], into: Extent) -> None:
         self._cost.copied_bytes += run.size_bytes
@@ -195,6 +197,7 @@ class _Copying:
                 return buffer
         taken = self._pool.take(beyond_limit=True)
         assert taken is not None  # noqa: S101 - beyond the limit there is always one
+        self.taken_bytes += BUFFER_BYTES
         self.buffer = taken
         return taken
 

@@ -44,7 +44,8 @@ _CHANGES = re.compile(
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_")  # methods of tensors, such as mul_
 # Calls that write parameters, seed generators or write a file of weights.
 _EFFECTS = re.compile(
-    r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|save_checkpoint|load_param_into_net|request_stop$|export$"
+    r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|set_?(rng_)?state$"
+    r"|save_checkpoint|load_param_into_net|request_stop$|export$"
 )
 _WRITES_FILES = re.compile(r"save_checkpoint|request_stop$|export$")  # of these, what changes nothing that is stored
 _MAKES = ("value_and_grad", "grad", "jit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import contextlib
 import functools
 import itertools
 import operator
@@ -84,6 +85,32 @@ def added_by_an_operator(cell, batches, rate, restore):
     for x, y in batches:
         cell(x * len(seen), y)
         operator.iadd(seen, [1])
+
+
+class Isolated:
+    """Keeps a state of its own for the global generator."""
+
+    def __init__(self):
+        self.inner = np.random.RandomState(3).get_state()
+
+    @contextlib.contextmanager
+    def active(self):
+        outer = np.random.get_state()
+        np.random.set_state(self.inner)
+        try:
+            yield
+        finally:
+            self.inner = np.random.get_state()
+            np.random.set_state(outer)
+
+
+def by_a_state_of_the_generator(cell, batches, rate, restore):
+    isolated = Isolated()
+    restore()
+    for x, y in batches:
+        with isolated.active():
+            noise = np.random.standard_normal(3)
+        cell(x + noise, y)
 
 
 def filled(cell, batches, rate, restore):
@@ -383,6 +410,7 @@ def hook_changes_nothing_of_it(cell, batches, rate, restore):
         (copied_into, "last"),
         (given_as_out, "total"),
         (put_along_an_axis, "bias"),
+        (by_a_state_of_the_generator, "isolated (Isolated)"),
         (copied_where, "newest"),
         (added_where, "total"),
         (added_by_an_operator, "seen"),
@@ -426,6 +454,16 @@ def log_of_losses(cell, batches, rate, restore):
         bisect.insort(losses, float(cell(x, y)))
         np.add(total, losses[-1], out=total)
         print(losses[0], total)
+
+
+def by_a_state_of_now(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        outer = np.random.get_state()
+        np.random.seed(3)
+        noise = np.random.standard_normal(3)
+        np.random.set_state(outer)
+        cell(x + noise, y)
 
 
 def written_whole(cell, batches, rate, restore):
@@ -489,6 +527,7 @@ def average_that_is_shown(cell, batches, rate, restore):
     "loop",
     [
         log_of_losses,
+        by_a_state_of_now,
         written_whole,
         computed_in_a_comprehension,
         sorted_by_a_key,
