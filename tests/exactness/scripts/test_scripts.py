@@ -51,7 +51,10 @@ def outcome_of(script, folder):
 
 def scripts():
     for path in sorted(FOLDER.rglob("*.py")):
-        yield pytest.param(path, id=path.stem, marks=[] if path.stem in DEFAULT else [pytest.mark.extended])
+        marks = [] if path.stem in DEFAULT else [pytest.mark.extended]
+        if path.read_text().startswith("# differs, not seen"):  # what docs/exactness.md says that ckptkit does not see
+            marks.append(pytest.mark.xfail(strict=True, reason="silent"))
+        yield pytest.param(path, id=path.stem, marks=marks)
 
 
 @pytest.mark.parametrize("script", [*scripts()])
