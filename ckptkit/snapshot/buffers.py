@@ -84,7 +84,7 @@ class BufferPool:
         return buffer
 
     def make_one(self, size_bytes: int) -> bool:
-        """Make a free buffer, unless there are buffers for ``size_bytes`` already; return whether there are not."""
+        """Make a free buffer and return True, unless there are buffers for ``size_bytes`` already."""
         with self.lock:
             if self.made_bytes >= size_bytes:
                 return False

@@ -115,7 +115,7 @@ class StagingArea:
             for shard, parts in zip(plan.shards, plan.parts, strict=True)
         ]
         budget_bytes = max(BUFFER_BYTES, self._budget_bytes(plan.size_bytes))
-        self._pool.limit_bytes = copying.taken_bytes + budget_bytes  # what is copied here leaves the fence nothing else
+        self._pool.limit_bytes = copying.taken_bytes + budget_bytes  # the budget is the fence's alone
         cost.buffer_bytes = self._pool.made_bytes
         return Window(
             capture.progress,

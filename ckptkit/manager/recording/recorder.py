@@ -370,9 +370,9 @@ def _numbers(values: Values) -> dict[str, float]:
 def _number(value: Any) -> float | None:
     if value is None or isinstance(value, float):
         return value
+    if hasattr(value, "asnumpy") and getattr(value, "size", 1) != 1:
+        value = value.asnumpy()
     try:
-        if hasattr(value, "asnumpy") and getattr(value, "size", 1) != 1:
-            value = value.asnumpy()
         return float(value.item() if getattr(value, "size", 1) == 1 and hasattr(value, "item") else value)
     except (TypeError, ValueError, OverflowError):
         return None
