@@ -63,11 +63,11 @@ class Fixed(NumpyRun):
 
     def __init__(self, *leaves: Leaf) -> None:
         super().__init__()
-        self.leaves = leaves
+        self._more = leaves
 
     def capture(self) -> Capture:
         capture = super().capture()
-        return Capture(capture.progress, (*capture.leaves, *self.leaves), capture.state)
+        return Capture(capture.progress, (*capture.leaves, *self._more), capture.state)
 
 
 def saved(root, *leaves):
