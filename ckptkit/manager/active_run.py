@@ -140,6 +140,8 @@ class ActiveRun:
         self._look(state, metrics)
         name = self.final_save.commit(state, metrics)
         self.services.results.tell()
+        if self._hooks is not None:
+            self._hooks.finished(progress)
         self.final_save.leave_after(name, progress)
         return name
 
@@ -230,7 +232,7 @@ class ActiveRun:
         self.services.copy_memory.prepare(state, self.scheduler.handling)
         self.scheduler.advance(progress.accumulation_steps - progress.micro_step)
         if self._hooks is not None:
-            self._hooks.step(state, lambda: self.save(state, metrics))
+            self._hooks.step(state, lambda more: self.save(state, {**(metrics or {}), **more}))
             return None
         if progress.batches_delivered == self._began_at:
             raise ResumeError(
@@ -264,7 +266,7 @@ class ActiveRun:
 
     def _look(self, state: Capturable, metrics: Metrics) -> None:
         if self._hooks is not None:
-            self._hooks.look(state, lambda: self.save(state, metrics))
+            self._hooks.look(state, lambda more: self.save(state, {**(metrics or {}), **more}))
 
     def _collect(self, *, tolerate: bool = False) -> None:
         self.services.mirror.collect(tolerate=tolerate)

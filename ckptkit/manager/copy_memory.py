@@ -1,8 +1,9 @@
 """Makes the memory ready that the first saves copy into, in a thread of the lowest priority beside training.
 
 The first touch of memory takes many times as long as a copy into it (on virtual machines, seconds per GB), and a save
-would wait for that. Guarantees: no more buffers are made than a save fills at once, and none once `CopyMemory.end` was
-called. What a save needs earlier, it makes itself. Training thread only; the buffers are made in a thread of their own.
+would wait for that. Guarantees: no more buffers are made than a save fills at once, or one more if a save comes
+meanwhile, and none once `CopyMemory.end` was called. What a save needs earlier, it makes itself. Training thread only;
+the buffers are made in a thread of their own.
 """
 
 from __future__ import annotations
@@ -51,5 +52,8 @@ class CopyMemory:
 
     def _make(self, size_bytes: int) -> None:
         lower_priority()
-        while not self._is_over and self._area.make_buffer(size_bytes):
-            pass
+        try:
+            while not self._is_over and self._area.make_buffer(size_bytes):
+                pass
+        except (OSError, MemoryError) as error:
+            _log.info("there is no memory to prepare the first save with, which will make its own: %s", error)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
-from ckptkit.core.progress import ResumePoint
+from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage
@@ -89,6 +89,10 @@ class SaveHandle(Protocol):
         ...
 
 
+Save: TypeAlias = Callable[[Mapping[str, float]], SaveHandle]
+"""Saves now; takes metrics to store in addition to those of the call."""
+
+
 class Hooks(Protocol):
     """Replaces the root and the schedule of a manager; without mirror, events and preemption, and for one rank only."""
 
@@ -105,12 +109,16 @@ class Hooks(Protocol):
         """Act once, after the restore."""
         ...
 
-    def step(self, state: Capturable, save: Callable[[], SaveHandle]) -> None:
-        """Act after a micro-step, in place of the schedule; ``save`` saves now."""
+    def step(self, state: Capturable, save: Save) -> None:
+        """Act after a micro-step, in place of the schedule."""
         ...
 
-    def look(self, state: Capturable, save: Callable[[], SaveHandle]) -> None:
+    def look(self, state: Capturable, save: Save) -> None:
         """Act before a save that the script asks for itself."""
+        ...
+
+    def finished(self, progress: Progress) -> None:
+        """Act after the script's final save."""
         ...
 
 

@@ -11,7 +11,9 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ckptkit.mindspore.inspect.attributes import in_class, is_users
+import numpy as np
+
+from ckptkit.mindspore.inspect.attributes import attributes_of, in_class, is_users
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.source import body_of, text_of
 
@@ -24,15 +26,23 @@ def find_partial_generators(objects: Iterable[tuple[str, Any]]) -> Iterator[Find
         method = in_class(type(one), "state_dict")
         if isinstance(method, types.FunctionType) and is_users(method.__module__):
             whole = ast.Module([*body_of(method.__code__, method.__globals__)], [])
-            for state in _read_in_part(whole):
+            for state in _read_in_part(whole) if _has_halves(one) else ():
                 why = f"it stores a part of {state}, without has_uint32 and {_HALF}: the numbers may go on differently"
                 yield Finding("unseen", f"{name}.state_dict()", why, f"Store {state} as it is", certain=False)
+
+
+def _has_halves(one: Any) -> bool:
+    """Return whether a generator that the object holds draws 64 bits at a time; that of Mersenne does not."""
+    held = [value.bit_generator for _, value in attributes_of(one) if isinstance(value, np.random.Generator)]
+    return any(_HALF in each.state for each in held)
 
 
 def _read_in_part(whole: ast.Module) -> list[str]:
     """Return the expressions of states that the code reads by single keys only, and not by that of the half."""
     texts = {one.value for one in ast.walk(whole) if isinstance(one, ast.Constant)}
-    parts = {id(one.value) for one in ast.walk(whole) if isinstance(one, ast.Subscript)}
+    subscripts = [one for one in ast.walk(whole) if isinstance(one, ast.Subscript)]
+    parts = {id(one.value) for one in subscripts}
+    keys = {one.slice.value for one in subscripts if isinstance(one.slice, ast.Constant)}
     named = {
         one.targets[0].id: one.value
         for one in ast.walk(whole)
@@ -42,7 +52,7 @@ def _read_in_part(whole: ast.Module) -> list[str]:
     states = [one for one in ast.walk(whole) if _is_state(one)]
     used = [one for one in states if all(one is not each for each in named.values())]
     used += [one for one in loads if one.id in named]
-    if _HALF in texts or not used or not all(id(one) in parts for one in used):
+    if _HALF in texts or "state" not in keys or not used or not all(id(one) in parts for one in used):
         return []
     return sorted({text_of(one) for one in states})
 

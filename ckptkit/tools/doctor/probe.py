@@ -15,7 +15,6 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -24,10 +23,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import digest_of
-from ckptkit.manager.hooks import VARIABLE, Observable, Observer, SaveHandle, Suspect, Unseen
+from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, Suspect, Unseen
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
+
+_REPLAYED = "ckptkit_replayed"
 
 
 class _Document(BaseModel):
@@ -111,6 +112,8 @@ class TrialProbe:
         self._url = url
         self._observer: Observer | None = None
         self._last = -1
+        self._saves = 0  # of a replay, at the last micro-step
+        self._is_saving = False
 
     @property
     def storage(self) -> Storage:
@@ -120,8 +123,8 @@ class TrialProbe:
         return open_storage(Path(self._plan.root) / f"run-{digest_of(self._url.encode())}")
 
     def keep(self, given: KeepPolicy) -> KeepPolicy:
-        """Return what to keep; everything that is planned, if it is compared afterwards."""
-        return given if self._plan.run is None else KeepLatest(len(self._plan.saves) + 1)
+        """Return what to keep; everything, if it is compared afterwards."""
+        return given if self._plan.run is None else KeepLatest(sys.maxsize)
 
     def begin(self, state: Capturable, point: ResumePoint) -> None:
         """Record that the run was restored.
@@ -146,7 +149,7 @@ class TrialProbe:
         suspects = tuple(observer.suspects())
         self._write(Begun(url=self._url, step=point.batches_delivered, checkpoint=point.checkpoint, suspects=suspects))
 
-    def step(self, state: Capturable, save: Callable[[], SaveHandle]) -> None:
+    def step(self, state: Capturable, save: Save) -> None:
         """Do the same as `look`, once after every micro-step.
 
         Raises:
@@ -157,11 +160,14 @@ class TrialProbe:
             self._refuse("the train cell's calls are not counted: call state.count_delivered(n) after every batch")
         self.look(state, save)
 
-    def look(self, state: Capturable, save: Callable[[], SaveHandle]) -> None:
+    def look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop; once per progress."""
         assert self._observer is not None  # noqa: S101 - the manager requires restore() first
         progress = state.progress()
         step = progress.batches_delivered
+        if self._plan.run is not None:
+            self._replay(progress, save)
+            return
         if step == self._last:
             return
         self._last = step
@@ -172,12 +178,40 @@ class TrialProbe:
         if step == self._plan.kill:
             os.kill(os.getpid(), signal.SIGKILL)
         if step >= self._plan.stop:
-            self._write(Stopped(step=step))
-            _end()
+            self._stop(step)
 
-    def _save(self, step: int, before: dict[str, str], save: Callable[[], SaveHandle]) -> None:
+    def finished(self, progress: Progress) -> None:
+        """Stop after the final save of a replay: what the script does after training must not run."""
+        if self._plan.run is not None and progress.batches_delivered >= self._plan.stop:
+            self._stop(progress.batches_delivered)
+
+    def _replay(self, progress: Progress, save: Save) -> None:
+        """Save where the plan says so, and stop one micro-step after the last, or at the final save.
+
+        Each of the script's own saves of the same moment, such as one after an evaluation, gives another checkpoint:
+        with a metric of its own, none counts as committed already.
+        """
+        if self._is_saving:  # `save` looks, too
+            return
+        step = progress.batches_delivered
+        if step != self._last:
+            self._last, self._saves = step, 0
+            self._write(Stepped(step=step, progress=progress, digests={}))
+        if step > self._plan.stop:
+            self._stop(step)
+        if step in self._plan.saves:
+            self._saves += 1
+            self._is_saving = True
+            save({_REPLAYED: float(self._saves)}).result()
+            self._is_saving = False
+
+    def _stop(self, step: int) -> NoReturn:
+        self._write(Stopped(step=step))
+        _end()
+
+    def _save(self, step: int, before: dict[str, str], save: Save) -> None:
         assert self._observer is not None  # noqa: S101 - as in `look`
-        handle = save()
+        handle = save({})
         after, _ = self._observer.observe()
         moved = tuple(name for name, digest in after.items() if before.get(name) != digest)
         handle.result()

@@ -9,6 +9,7 @@ cannot be replayed. Main thread only.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from ckptkit.checkpoint.open import OpenedCheckpoint
-from ckptkit.core.progress import Progress
 from ckptkit.format.versions import changed
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
@@ -102,20 +102,20 @@ class Replay:
         first = self._lived(1)
         equal: list[str] = []
         for end in self._stretch.ends:
-            made = _at(first, end.manifest.progress)
-            difference = _compared(self._storage, end, first, made)
-            if difference.is_empty:
+            made = _made_at(first, end)
+            differences = [_compared(self._storage, end, first, one) for one in made]
+            if any(one.is_empty for one in differences):
                 equal.append(str(end.name))
                 continue
             second = self._lived(2)
-            again = _compared(first, made, second, _at(second, end.manifest.progress))
+            again = [_compared(first, made[0], second, one).is_empty for one in _made_at(second, end)]
             versions = tuple(changed(end.manifest.libraries))
-            return Verdict(tuple(equal), str(end.name), difference, again.is_empty, versions)
+            return Verdict(tuple(equal), str(end.name), differences[0], any(again), versions)
         return Verdict(tuple(equal))
 
     def _lived(self, number: int) -> Storage:
         """Train the stretch once more; return the scratch root, with a checkpoint at each end."""
-        begin, steps = _steps(self._stretch.begin), [_steps(one) for one in self._stretch.ends]
+        begin, steps = _steps(self._stretch.begin), sorted({_steps(one) for one in self._stretch.ends})
         root = self._folder / f"run-{number}"
         scratch = open_storage(root)
         copy_run(
@@ -144,14 +144,15 @@ class Replay:
         """Refuse a life that did not train the stretch."""
         if life.refused is not None:
             raise UnusableScriptError(f"the script cannot be replayed: {life.refused}")
-        if life.begun is not None and life.begun.url != self._storage.url:
+        if life.begun is not None and not _is_same_root(life.begun.url, self._storage.url):
             raise UnusableScriptError(
                 f"the script trains the run at {life.begun.url}, and not the one at {self._storage.url}. Give that root"
             )
         if life.begun is None or life.last_step < last or not life.ended_as_planned:
-            raise FailedLifeError(
-                f"{life.name} ended with exit code {life.exit_code} after {life.last_step} of {last} micro-steps", life
+            how = (
+                "was stopped at the time limit" if life.exit_code is None else f"ended with exit code {life.exit_code}"
             )
+            raise FailedLifeError(f"{life.name} {how} after {life.last_step} of {last} micro-steps", life)
 
 
 class _Silent:
@@ -167,14 +168,27 @@ class _Silent:
         """Ignore it."""
 
 
-def _at(storage: Storage, progress: Progress) -> OpenedCheckpoint:
-    """Open the checkpoint of that many micro-steps."""
+def _made_at(storage: Storage, end: OpenedCheckpoint) -> list[OpenedCheckpoint]:
+    """Open what a replay saved after as many micro-steps as ``end``: at the step, and by the script's own saves.
+
+    Raises:
+        UnusableScriptError: If there is nothing.
+    """
     found = [
-        one.name
+        open_wanted(storage, one.name)
         for one in list_checkpoints(storage)
-        if one.progress is not None and one.progress.batches_delivered == progress.batches_delivered
+        if one.progress is not None and one.progress.batches_delivered == _steps(end)
     ]
-    return open_wanted(storage, found[-1])
+    if not found:
+        raise UnusableScriptError(
+            f"the replay could not save after {_steps(end)} micro-steps, where {end.name} was taken: the script calls "
+            "neither manager.step() nor manager.save() there"
+        )
+    return found
+
+
+def _is_same_root(one: str, other: str) -> bool:
+    return one == other or ("://" not in one + other and os.path.realpath(one) == os.path.realpath(other))
 
 
 def _compared(a: Storage, one: OpenedCheckpoint, b: Storage, other: OpenedCheckpoint) -> Difference:

@@ -1,7 +1,7 @@
 """Chooses the checkpoints of a run between which it is trained again.
 
-Guarantees: the last one descends from the first, and each has more micro-steps than the one before. Reads and never
-writes. One thread.
+Guarantees: the last one descends from the first, and no checkpoint in between is left out: of one micro-step there may
+be several, such as one with metrics. Reads and never writes. One thread.
 """
 
 from __future__ import annotations
@@ -50,32 +50,28 @@ def stretch_of(storage: Storage, begin: str | None, end: str) -> Stretch:
     if last is None:
         raise CheckpointNotFoundError(f"there is no committed checkpoint at {storage.url}")
     names = [*Candidates(survey, _back_from(survey, last))]  # newest first
-    first = names[1] if begin is None and len(names) > 1 else CheckpointName.parse(begin or "")
-    if begin is None and first is None:
+    earlier = [one for one in names if _moment(one) < _moment(last)]
+    if begin is None and not earlier:
         raise CheckpointNotFoundError(
-            f"{last} is the only checkpoint of its training at {storage.url}: there is nothing to begin at. Keep more "
+            f"before {last}, its training has no checkpoint at {storage.url}: there is nothing to begin at. Keep more "
             "of them, as with keep=ckptkit.KeepLatest(5)"
         )
-    if first is None or first not in names[1:]:
-        listed = ", ".join(map(str, reversed(names[1:][:5]))) or "none"
+    first = earlier[0] if begin is None else CheckpointName.parse(begin)
+    if first is None or first not in earlier:
+        listed = ", ".join(map(str, reversed(earlier[:5]))) or "none"
         raise CheckpointNotFoundError(f"{last} did not begin at {begin}; before it there are: {listed}")
-    opened = [open_wanted(storage, str(one)) for one in reversed(names[: names.index(first) + 1])]
-    return Stretch(opened[0], tuple(_rising(opened[1:], _steps(opened[0]))))
+    ends = [one for one in reversed(names) if _moment(one) > _moment(first)]
+    return Stretch(open_wanted(storage, str(first)), tuple(open_wanted(storage, str(one)) for one in ends))
 
 
 def _back_from(survey: Survey, last: CheckpointName) -> Iterable[Segment]:
     """Return the lineage of ``last``, without what was committed after it."""
-    _, *older = trace(survey, last.attempt).segments
-    return [Segment(last.attempt, last), *older]
+    lineage = trace(survey, last.attempt)
+    if not lineage.segments:
+        assert lineage.broken is not None  # noqa: S101 - otherwise it has the attempt's own segment
+        raise lineage.broken
+    return [Segment(last.attempt, last), *lineage.segments[1:]]
 
 
-def _rising(opened: Iterable[OpenedCheckpoint], steps: int) -> Iterable[OpenedCheckpoint]:
-    """Yield those with more micro-steps than all before: of one moment there may be two, with other metrics."""
-    for one in opened:
-        if _steps(one) > steps:
-            steps = _steps(one)
-            yield one
-
-
-def _steps(one: OpenedCheckpoint) -> int:
-    return one.manifest.progress.batches_delivered
+def _moment(name: CheckpointName) -> tuple[int, int]:
+    return name.cycles, name.micro_step

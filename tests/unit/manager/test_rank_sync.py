@@ -156,7 +156,9 @@ def departure(world, *, asked: bool, in_flight: object = None, micro_step: float
     pace.arrive(4)
     outcomes = SimpleNamespace(durations=[timedelta(seconds=save)], in_flight=in_flight)
     preemption = Asked(asked)
-    services = Services(None, RankSync(world, SaveEvery(micro_steps=1)), outcomes, None, None, preemption, pace, None, None)
+    services = Services(
+        None, RankSync(world, SaveEvery(micro_steps=1)), outcomes, None, None, preemption, pace, None, None
+    )
     made = FinalSave(None, services)
     return made, preemption
 

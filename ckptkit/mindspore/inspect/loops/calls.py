@@ -38,6 +38,7 @@ from ckptkit.mindspore.inspect.loops.containers import choices
 from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import (
     CALLED_BY,
+    PUTS_BACK,
     RESETS,
     REWORKS,
     changes,
@@ -228,7 +229,7 @@ class Calls:
         called = call.called.target
         if trains or ends(called) or self._objects.is_named(call.owner.target):
             sources = together(call.arguments) if is_seeded(call) else call.sources
-            self._flow.steer(sources | self._flow.control)
+            self._flow.steer(sources if call.name in PUTS_BACK else sources | self._flow.control)
         elif computes:
             self._flow.steer(call.sources)
         for place in self._objects.read_by(called, self._flow.changed) if computes else ():

@@ -47,6 +47,8 @@ _EFFECTS = re.compile(
     r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|set_?(rng_)?state$"
     r"|save_checkpoint|load_param_into_net|request_stop$|export$"
 )
+# These give a generator a state. Where that is the one that it had before, they need not be repeated.
+PUTS_BACK = ("set_state", "setstate", "set_rng_state")
 _WRITES_FILES = re.compile(r"save_checkpoint|request_stop$|export$")  # of these, what changes nothing that is stored
 _MAKES = ("value_and_grad", "grad", "jit")
 NO_DATA = ("shape", "dtype", "ndim", "size", "name")  # attributes that are the same for every batch

@@ -466,6 +466,18 @@ def by_a_state_of_now(cell, batches, rate, restore):
         cell(x + noise, y)
 
 
+def put_back_now_and_then(cell, batches, rate, restore):
+    shown = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        shown += 1  # noqa: SIM113 - what is tested
+        if shown % 4 == 0:
+            outer = np.random.get_state()
+            np.random.standard_normal(3)
+            np.random.set_state(outer)
+
+
 def written_whole(cell, batches, rate, restore):
     newest, total = np.zeros(3), np.zeros(3)
     restore()
@@ -528,6 +540,7 @@ def average_that_is_shown(cell, batches, rate, restore):
     [
         log_of_losses,
         by_a_state_of_now,
+        put_back_now_and_then,
         written_whole,
         computed_in_a_comprehension,
         sorted_by_a_key,

@@ -42,6 +42,20 @@ class ByAllKeys(Drawing):
         return {"state": state["state"], "half": [state["has_uint32"], state["uinteger"]]}
 
 
+class Checked(Drawing):
+    def state_dict(self):
+        assert self.rng.bit_generator.state["bit_generator"] == "PCG64"
+        return {"rng": self.whole()}
+
+    def whole(self):
+        return dict(self.rng.bit_generator.state)
+
+
+class OfMersenne(ByOneKey):
+    def __init__(self):
+        self.rng = np.random.Generator(np.random.MT19937(3))
+
+
 class OfAnother(Drawing):
     def state_dict(self):
         return {"state": self.rng.state["state"]}
@@ -54,6 +68,6 @@ def test_a_part_is_named(kind):
     assert "self.rng.bit_generator.state" in found.fix
 
 
-@pytest.mark.parametrize("kind", [AsItIs, AsItIsByName, ByAllKeys, OfAnother, Drawing, type(None)])
+@pytest.mark.parametrize("kind", [AsItIs, AsItIsByName, ByAllKeys, Checked, OfMersenne, OfAnother, Drawing, type(None)])
 def test_the_whole_is_not_named(kind):
     assert [*find_partial_generators([("loader", kind())])] == []

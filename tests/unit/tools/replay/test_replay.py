@@ -11,7 +11,7 @@ from support.process import python
 
 from ckptkit.cli.commands.replay import run_replay
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.errors import CheckpointNotFoundError
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from ckptkit.tools.replay import replay
@@ -47,8 +47,20 @@ with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=4), keep=keep) as 
             run.weights.view(np.uint32).reshape(-1)[3] ^= 1 << 20
         if "noisy" in what and run.batches == 10:
             run.weights.reshape(-1)[0] = np.frombuffer(os.urandom(2), np.uint16)[0]
-        manager.step(run)
+        if "saves" not in what:
+            manager.step(run)
         manager.wait()
+        if "evaluates" in what and run.batches % 8 == 0 or "saves" in what and run.batches % 4 == 0:
+            np.random.random()
+            run.moments.reshape(-1)[0] += 1  # what the evaluation changes, after the step
+            if run.batches == int(os.environ.get("FLIP_LATER", -1)):
+                run.weights.view(np.uint32).reshape(-1)[3] ^= 1 << 20
+            manager.save(run, {"acc": 0.5})
+            manager.wait()
+    if "ends" in what:
+        run.weights.reshape(-1)[0] += 1  # as a callback at the end of training does
+        manager.save_final(run)
+        open("exported", "w").close()
 """
 
 
@@ -141,7 +153,7 @@ def test_stretch_follows_the_lineage_of_its_end(here):
     assert [str(one.name) for one in stretch_of(storage, None, at[1]).ends] == at[1:]
     with pytest.raises(CheckpointNotFoundError, match="did not begin at a000009"):
         stretch_of(storage, "a000009-c0000000001-m0000", "latest")
-    with pytest.raises(CheckpointNotFoundError, match="is the only checkpoint of its training"):
+    with pytest.raises(CheckpointNotFoundError, match="there is nothing to begin at"):
         stretch_of(storage, None, at[0])
 
 
@@ -158,6 +170,49 @@ def test_script_that_cannot_be_replayed_is_refused(here, capsys, what, code, sai
     found = replayed(capsys, what)
     assert found[0] == code
     assert said in found[1]
+
+
+@pytest.mark.parametrize("what", [["evaluates"], ["saves"], ["ends"], ["evaluates", "ends"]])
+def test_saves_that_the_script_makes_itself_are_compared_with_their_likes(here, capsys, what):
+    """After an evaluation, without steps, or at the end; what the script does afterwards does not run."""
+    at = trained(here, *what)
+    (here / "exported").unlink(missing_ok=True)
+    code, found = replayed(capsys, *what, begin=at[0])
+    later = [one for one in at if one.partition("-t")[0] != at[0].partition("-t")[0]]
+    assert (code, found["equal"]) == (0, later)
+    assert not (here / "exported").exists()
+
+
+def test_second_checkpoint_of_a_micro_step_is_compared_too(here, capsys):
+    at = trained(here, "evaluates", FLIP_LATER="16")
+    assert at[-1].endswith("-t02")
+    code, found = replayed(capsys, "evaluates")
+    assert (code, found["differing"]) == (1, at[-1])
+    assert at[-2] in found["equal"]
+
+
+def test_script_that_is_never_at_that_micro_step_cannot_be_replayed(here, capsys):
+    trained(here)
+    (here / "train.py").write_text(SCRIPT.replace("run.batches % 4", "run.batches % 6"))
+    code, said = replayed(capsys, "saves")
+    assert code == 2
+    assert "where a000001-c0000000008-m0000 was taken" in said
+
+
+def test_run_without_its_attempt_is_corrupt(here, capsys):
+    at = trained(here)
+    for one in (here / "run" / "attempts").iterdir():
+        one.unlink()
+    with pytest.raises(CorruptCheckpointError, match="attempts/"):
+        replayed(capsys, end=at[-1])
+
+
+def test_root_may_be_reached_by_a_link(here, capsys):
+    at = trained(here)
+    (here / "run").rename(here / "real")
+    (here / "run").symlink_to(here / "real")
+    (here / "train.py").write_text(SCRIPT.replace('else "run"', 'else "real"'))
+    assert replayed(capsys)[1]["equal"] == at[-1:]
 
 
 def test_what_was_trained_stays_where_it_is_wanted(here, capsys):
