@@ -118,14 +118,9 @@ class Replay:
         begin, steps = _steps(self._stretch.begin), sorted({_steps(one) for one in self._stretch.ends})
         root = self._folder / f"run-{number}"
         scratch = open_storage(root)
-        copy_run(
-            self._storage,
-            scratch,
-            CopyRequest(
-                str(self._stretch.begin.name), lambda: datetime.now(timezone.utc), lambda: secrets.token_hex(16)
-            ),
-            _Silent(),
-        )
+        alone = str(self._stretch.begin.name)
+        request = CopyRequest(alone, lambda: datetime.now(timezone.utc), lambda: secrets.token_hex(16))
+        copy_run(self._storage, scratch, request, _Silent())
         self._begins(f"from {begin} to {steps[-1]}", steps[-1] - begin)
         name = f"replay-{number}"
         plan = LifePlan(
@@ -149,9 +144,7 @@ class Replay:
                 f"the script trains the run at {life.begun.url}, and not the one at {self._storage.url}. Give that root"
             )
         if life.begun is None or life.last_step < last or not life.ended_as_planned:
-            how = (
-                "was stopped at the time limit" if life.exit_code is None else f"ended with exit code {life.exit_code}"
-            )
+            how = "reached its time limit" if life.exit_code is None else f"ended with exit code {life.exit_code}"
             raise FailedLifeError(f"{life.name} {how} after {life.last_step} of {last} micro-steps", life)
 
 
