@@ -6,8 +6,7 @@
     python -m benchmarks.bench --only transfer            an object store
     python -m benchmarks.bench --table                    print the last results again
 
-PyTorch and JAX are measured in environments of their own, which also need xxhash and, for the parts of it that the
-seam uses, nothing of ckptkit:
+PyTorch and JAX are measured in environments of their own, which need xxhash, and not ckptkit:
 
     torch/bin/pip install torch safetensors numpy xxhash;  jax/bin/pip install jax orbax-checkpoint xxhash
     python -m benchmarks.bench --only stall --systems none,copy,ckptkit,torch-safetensors,dcp,orbax \\

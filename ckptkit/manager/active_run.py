@@ -27,7 +27,7 @@ from ckptkit.manager.denormals import DenormalsAsZero
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
-from ckptkit.manager.hooks import Hooks
+from ckptkit.manager.hooks import Hooks, Save
 from ckptkit.manager.options import WhenBusy
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import DueSaves, Metrics, Scheduler, Services
@@ -232,7 +232,7 @@ class ActiveRun:
         self.services.copy_memory.prepare(state, self.scheduler.handling)
         self.scheduler.advance(progress.accumulation_steps - progress.micro_step)
         if self._hooks is not None:
-            self._hooks.step(state, lambda more: self.save(state, {**(metrics or {}), **more}))
+            self._hooks.step(state, self._saving(state, metrics))
             return None
         if progress.batches_delivered == self._began_at:
             raise ResumeError(
@@ -266,7 +266,11 @@ class ActiveRun:
 
     def _look(self, state: Capturable, metrics: Metrics) -> None:
         if self._hooks is not None:
-            self._hooks.look(state, lambda more: self.save(state, {**(metrics or {}), **more}))
+            self._hooks.look(state, self._saving(state, metrics))
+
+    def _saving(self, state: Capturable, metrics: Metrics) -> Save:
+        """Return what saves ``state`` with ``metrics`` and those that the hooks add."""
+        return lambda more: self.save(state, {**(metrics or {}), **more})
 
     def _collect(self, *, tolerate: bool = False) -> None:
         self.services.mirror.collect(tolerate=tolerate)

@@ -17,7 +17,7 @@ from ckptkit.manager.background import lower_priority
 from ckptkit.snapshot import Capturable, Handling, StagingArea
 
 _log = logging.getLogger("ckptkit")
-_FEW_BYTES = 32 << 20  # touched in about 20 ms
+_FEW_BYTES = 32 << 20  # touched in 24 to 29 ms on a virtual machine
 
 
 class CopyMemory:

@@ -1,4 +1,4 @@
-"""Lets another program take the place of a manager's root and schedule, as ``ckptkit doctor`` does.
+"""Lets another program take the place of a manager's root and schedule: ``ckptkit doctor`` and ``replay``.
 
 ``CKPTKIT_HOOKS`` is ``module:argument``. While it is set, each `ckptkit.CheckpointManager` calls the module's function
 ``hooks(argument, url)`` and obeys what it returns. A variable reaches the script through any launcher, and no part of

@@ -90,7 +90,7 @@ class CheckpointManager:
             system=(system, System),
         )
         storage = open_storage(root, storage_options)
-        hooks = hooks_of(storage.url)  # None except under `ckptkit doctor`
+        hooks = hooks_of(storage.url)  # None except under `ckptkit doctor` and `replay`
         saving, preemption, system = saving or Saving(), preemption or Preemption(), system or System()
         keep = keep if keep is not None else KeepLatest(3)
         if hooks is not None:

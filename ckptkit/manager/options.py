@@ -49,8 +49,8 @@ class Saving:
             micro-step instead. ``"slice"``: always by slices. ``"off"``: the save itself copies everything.
         buffer_bytes: Memory for what the fence has to copy; default a quarter of the state, or all of it where the root
             is remote, so that training never waits for a network. When it is full, the fence waits for the writer; on a
-            remote root it gives up the save after two minutes without progress. Memory that a save itself needs beyond
-            this is added.
+            remote root it gives up the save after two minutes without progress. Memory that a save itself
+            fills at once is added.
         on_save: Called with the `SaveReport` of every save, by the training thread, after the save; in a job of many
             ranks only in rank 0, which commits.
         events: Whether to record below ``events/`` what ``ckptkit report`` shows: how attempts began and ended, what

@@ -3,6 +3,6 @@
 from ckptkit.storage.local import LocalStorage
 from ckptkit.storage.protocol import Listing, Storage
 from ckptkit.storage.source import ByteStream
-from ckptkit.storage.url import open_storage
+from ckptkit.storage.url import is_same_place, open_storage
 
-__all__ = ["ByteStream", "Listing", "LocalStorage", "Storage", "open_storage"]
+__all__ = ["ByteStream", "Listing", "LocalStorage", "Storage", "is_same_place", "open_storage"]

@@ -91,6 +91,18 @@ def for_a_person(root: str, storage_options: Mapping[str, Any], *, writes: bool 
     return options
 
 
+def is_same_place(url: str, other: str) -> bool:
+    """Return whether the URLs of two storages are one place, also by a symbolic link or a second mount."""
+    if "://" in url or "://" in other:
+        return url.rstrip("/") == other.rstrip("/")
+    if os.path.realpath(url) == os.path.realpath(other):
+        return True
+    try:
+        return os.path.samefile(url, other)
+    except OSError:
+        return False  # one of them is yet to be made, or cannot be reached
+
+
 def _split(text: str) -> tuple[str | None, str]:
     if "://" not in text and "::" not in text:
         return None, text  # do not import fsspec, which takes as long as a listing

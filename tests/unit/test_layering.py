@@ -328,7 +328,7 @@ ELSEWHERE = {
     "ckptkit.manager.preemption.signals": "the pipe that a signal wakes a thread by",
     "ckptkit.tools.supervisor": "the same folder, and stderr",
     "ckptkit.tools.doctor": "a training that is thrown away",
-    "ckptkit.cli.commands.doctor": "the folder that --keep names",
+    "ckptkit.cli.examination": "the folder that --keep names",
     "ckptkit.cli.commands.run_metrics": "the file that --metrics names, from which nothing is read back",
     "ckptkit.cli.commands.demo": "a training that is thrown away",
     "ckptkit.mindspore.demo": "a training that is thrown away",

@@ -15,8 +15,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ckptkit.cli.commands.doctor import Lives, exits_on_sigterm, failure, folder_for
 from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.examination import Lives, exits_on_sigterm, failure, folder_for
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
 from ckptkit.tools.diff.checkpoints import in_order_of_size

@@ -9,7 +9,6 @@ being uploaded. `ckptkit.manager.mirroring.uploads` does the uploads. Training t
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy
 from ckptkit.run.mirrored_run import TwoRoots, open_alone, open_mirrored, reach
 from ckptkit.run.upload import Uploader
-from ckptkit.storage import Storage
+from ckptkit.storage import Storage, is_same_place
 
 _log = logging.getLogger("ckptkit")
 
@@ -78,7 +77,7 @@ class RunMirror:
 
     def __init__(self, local: Storage, options: Mirror, keep: KeepPolicy, *, tolerant: bool) -> None:
         storage = options.storage
-        if _is_same(local, storage):
+        if is_same_place(local.url, storage.url):  # then there would be no second copy
             raise ValueError(f"mirror is the run root itself: {storage.url}")
         self._local = local
         self._storage = storage
@@ -173,18 +172,6 @@ class RunMirror:
             "run.\n%s",
             *(rule, self._storage.url, error, self._local.url, rule),
         )
-
-
-def _is_same(local: Storage, mirror: Storage) -> bool:
-    """Whether both are one place, also by a symbolic link or a second mount: then there would be no second copy."""
-    if local.is_remote or mirror.is_remote:
-        return local.url.rstrip("/") == mirror.url.rstrip("/")
-    if os.path.realpath(local.url) == os.path.realpath(mirror.url):
-        return True
-    try:
-        return os.path.samefile(local.url, mirror.url)
-    except OSError:
-        return False  # one of them is yet to be made, or cannot be reached
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ def find_partial_generators(objects: Iterable[tuple[str, Any]]) -> Iterator[Find
     """Yield what the ``state_dict`` of each object leaves out; ``objects`` are given with their names."""
     for name, one in objects:
         method = in_class(type(one), "state_dict")
-        if isinstance(method, types.FunctionType) and is_users(method.__module__):
+        if isinstance(method, types.FunctionType) and is_users(method.__module__) and _has_halves(one):
             whole = ast.Module([*body_of(method.__code__, method.__globals__)], [])
-            for state in _read_in_part(whole) if _has_halves(one) else ():
+            for state in _read_in_part(whole):
                 why = f"it stores a part of {state}, without has_uint32 and {_HALF}: the numbers may go on differently"
                 yield Finding("unseen", f"{name}.state_dict()", why, f"Store {state} as it is", certain=False)
 

@@ -1,4 +1,4 @@
-"""Rehearses one life of a user's script under ``ckptkit doctor`` and records a trace.
+"""Rehearses one life of a user's script under ``ckptkit doctor`` or ``ckptkit replay`` and records a trace.
 
 ``CKPTKIT_HOOKS`` names this module and a JSON file, a `LifePlan`: see `ckptkit.manager.hooks`. While it is set, a
 `ckptkit.CheckpointManager` works below the plan's scratch folder and never looks at the root that the script gave. Its
@@ -105,7 +105,7 @@ EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 class TrialProbe:
-    """Replaces parts of a `ckptkit.CheckpointManager`'s behaviour under ``ckptkit doctor``."""
+    """Replaces parts of a `ckptkit.CheckpointManager`'s behaviour under ``ckptkit doctor`` and ``replay``."""
 
     def __init__(self, plan: LifePlan, url: str) -> None:
         self._plan = plan
@@ -161,7 +161,7 @@ class TrialProbe:
         self.look(state, save)
 
     def look(self, state: Capturable, save: Save) -> None:
-        """Trace the micro-step that has just ended, then save, die or stop; once per progress."""
+        """Trace the micro-step that has just ended, then save, die or stop; once per progress, or see `_replay`."""
         assert self._observer is not None  # noqa: S101 - the manager requires restore() first
         progress = state.progress()
         step = progress.batches_delivered

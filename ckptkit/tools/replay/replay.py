@@ -9,7 +9,6 @@ cannot be replayed. Main thread only.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.format.versions import changed
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
-from ckptkit.storage import Storage, open_storage
+from ckptkit.storage import Storage, is_same_place, open_storage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.copy.inventory import CopyOutcome
 from ckptkit.tools.diff.checkpoints import Difference, compare
@@ -139,7 +138,7 @@ class Replay:
         """Refuse a life that did not train the stretch."""
         if life.refused is not None:
             raise UnusableScriptError(f"the script cannot be replayed: {life.refused}")
-        if life.begun is not None and not _is_same_root(life.begun.url, self._storage.url):
+        if life.begun is not None and not is_same_place(life.begun.url, self._storage.url):
             raise UnusableScriptError(
                 f"the script trains the run at {life.begun.url}, and not the one at {self._storage.url}. Give that root"
             )
@@ -178,10 +177,6 @@ def _made_at(storage: Storage, end: OpenedCheckpoint) -> list[OpenedCheckpoint]:
             "neither manager.step() nor manager.save() there"
         )
     return found
-
-
-def _is_same_root(one: str, other: str) -> bool:
-    return one == other or ("://" not in one + other and os.path.realpath(one) == os.path.realpath(other))
 
 
 def _compared(a: Storage, one: OpenedCheckpoint, b: Storage, other: OpenedCheckpoint) -> Difference:

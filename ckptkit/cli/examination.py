@@ -1,0 +1,80 @@
+"""Runs the user's script in scratch roots for a command: ``ckptkit doctor`` and ``ckptkit replay`` share it.
+
+Guarantees: SIGTERM ends the running life like any other error, and a temporary folder is removed. Main thread only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from ckptkit.tools.doctor.examine import FailedLifeError, UnusableScriptError
+
+
+@contextlib.contextmanager
+def exits_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM exit by an exception, as any other error does: unwinding ends the running life."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def folder_for(keep: str | None, prefix: str) -> Iterator[Path]:
+    """Make the folder ``keep``, which stays, or a temporary one; UnusableScriptError if ``keep`` is not empty."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+            yield Path(folder)
+        return
+    kept = Path(keep).absolute()
+    kept.mkdir(parents=True, exist_ok=True)
+    if any(kept.iterdir()):
+        raise UnusableScriptError(f"{kept} is not empty; give a new folder")
+    yield kept
+
+
+def failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
+    """Return the exit code and the message for an error of an examination."""
+    if isinstance(error, UnusableScriptError):
+        return 2, str(error)
+    if isinstance(error, FailedLifeError):
+        return 1, str(error)
+    if isinstance(error, FileNotFoundError | PermissionError) and error.filename == command[0]:
+        return 2, f"{command[0]} cannot be started: {error.strerror}"
+    return 3, f"the scratch folder cannot be used: {error}. Give another one with --keep, or free some space"
+
+
+class Lives:
+    """Shows a line and a bar for each life on stderr."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True))
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Lives:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begins(self, words: str, steps: int) -> None:
+        """Show that another life begins, with ``steps`` micro-steps to do."""
+        if self._task is not None:
+            self._progress.stop_task(self._task)
+        self._task = self._progress.add_task(words, total=steps)
+
+    def stepped(self, steps: int) -> None:
+        """Show how many micro-steps the life has done."""
+        if self._task is not None:
+            self._progress.update(self._task, completed=steps)
