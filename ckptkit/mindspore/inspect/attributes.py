@@ -1,7 +1,7 @@
 """Reads what a user's object holds and leads to, without running user code.
 
-Guarantees: calls no ``__getattr__``, ``__dict__`` property, descriptor, comparison or truth test of the user's. What
-only such code creates is not found. Any thread.
+Guarantees: calls no ``__getattr__``, ``__dict__`` property, descriptor, comparison or truth test of the user's; only a
+``__divmod__``, of an object behind a weak proxy. What only such code creates is not found. Any thread.
 """
 
 from __future__ import annotations
@@ -45,19 +45,33 @@ class OneOf:
         return id(one) in self._ones
 
 
+class _Unwrapping:
+    """Gives what a weak proxy stands for: of ``divmod``, a proxy passes on its object itself."""
+
+    __array_ufunc__ = None  # arrays, too, leave the operation to this class
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other
+
+
 def met(one: Any) -> Any:
-    """Return an object that code leads to; `UNKNOWN` for a weak proxy, which may fail on any look at it."""
-    return UNKNOWN if type(one) in _PROXIES else one
+    """Return an object that code leads to; of a weak proxy, what it stands for, `UNKNOWN` if that is gone."""
+    if type(one) not in _PROXIES:
+        return one
+    try:
+        return divmod(one, _Unwrapping())
+    except ReferenceError:
+        return UNKNOWN
 
 
 def own_attributes(one: Any) -> Mapping[str, Any]:
-    """Return what ``vars(one)`` gives, without weak proxies.
+    """Return what ``vars(one)`` gives, with what weak proxies stand for in their place.
 
     Gives nothing for an object without ``__dict__``, such as one with slots.
     """
     found = _attributes_with_proxies(one)
     if not _PROXIES.isdisjoint(map(type, found.values())):
-        return {name: value for name, value in found.items() if met(value) is not UNKNOWN}
+        return {name: whole for name, value in found.items() if (whole := met(value)) is not UNKNOWN}
     return found
 
 

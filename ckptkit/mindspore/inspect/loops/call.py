@@ -17,13 +17,14 @@ import itertools
 import pathlib
 import random
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import Tensor, load_checkpoint, nn, save_checkpoint
 
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, below, is_users, variables_in
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, below, is_users, met, variables_in
 from ckptkit.mindspore.inspect.bytecode import functions_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
@@ -49,6 +50,7 @@ PASSED_ON = "what it passes on"  # from one call of its function to the next
 _FOLDS = OneOf(functools.reduce, itertools.accumulate)
 MAPS = OneOf(map, itertools.starmap, functools.reduce, itertools.accumulate)
 
+MOST_ARGUMENTS = 8  # of a function whose arguments are not known
 _MOST_ITEMS = 1_000  # of a dict
 # These give the same items, or some of them; so do the methods of generators.
 _SAME_ITEMS = OneOf(list, tuple, sorted, reversed, iter, filter, copy.copy, set, frozenset, collections.deque)
@@ -221,7 +223,10 @@ def rearranged(  # noqa: PLR0911 - one return per kind reads as the table that i
         one = call.given[0]
         return Value(type(one.target) if one.target is not UNKNOWN else UNKNOWN, sources)
     if called is itertools.chain:
-        return Value([each for one in call.given for each in items_of(one.target, FEW)], sources)
+        data = frozenset((DATA,)) if any(is_ours(one.target) for one in call.given) else frozenset()
+        return Value([each for one in call.given for each in items_of(one.target, FEW)], sources | data)
+    if type(called) is weakref.ref:
+        return Value(met(called()), sources)
     asked = asked_parameters(owner, call.name)
     asked = asked if asked is not None or call.name == "apply" else asked_cells(owner, call.name)
     return Value(asked, sources) if asked is not None else None
@@ -365,7 +370,7 @@ def bind_fields(flow: Flow, objects: Objects, call: Call, made: Any) -> None:
     path = f"{call.scope.path}{text_of(call.node)}"
     names = getattr(kind, "__match_args__", ())
     for name, value in [*zip(names, call.given, strict=False), *call.named.items()]:
-        objects.give(made, str(name), value.target)
+        objects.stand_ins.give(made, str(name), value.target)
         flow.write(objects.attribute_of(made, path, str(name)), value.sources, call.scope, whole=True)
 
 

@@ -19,7 +19,7 @@ from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, ow
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_in, functions_of, held_by
 from ckptkit.mindspore.inspect.loops.call import (
     MAPS,
-    PASSED_ON,
+    MOST_ARGUMENTS,
     Call,
     bind,
     bind_fields,
@@ -27,9 +27,7 @@ from ckptkit.mindspore.inspect.loops.call import (
     given_to,
     is_constant,
     is_seeded,
-    item_given,
     item_or_view,
-    mapping_of,
     marks_of,
     name_asked,
     rearranged,
@@ -48,6 +46,7 @@ from ckptkit.mindspore.inspect.loops.effects import (
     is_compiled,
     is_draw,
     is_ours,
+    makes_generator,
     only_written,
     outputs,
     trains,
@@ -71,7 +70,6 @@ from ckptkit.mindspore.inspect.loops.scope import (
 from ckptkit.mindspore.inspect.loops.source import body_of, returns_one, text_of
 
 _DEEPEST = 8  # nesting of followed calls
-_MOST_ARGUMENTS = 8  # of a function whose arguments are not known
 _MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these give a function, and call none
 _BY_ID = {id(function): name for function, name in CALLED_BY.items()}  # those of users are never compared
 _FUNCTIONS = (types.FunctionType, types.MethodType, Inline)
@@ -134,7 +132,7 @@ class Calls:
         if name is not None:
             return self._by_name(call, name)
         if call.given and call.called.target in MAPS:
-            return Value(UNKNOWN, call.sources | self._mapped(call))
+            return Value(UNKNOWN, call.sources | self._reader.iteration.mapped(call))
         bound = owner_of(call.called.target) if isinstance(node.func, ast.Name) else None
         if bound is not None:  # add = counter.add
             self._objects.path_of(bound, f"{scope.path}{text_of(node.func)}")
@@ -151,7 +149,7 @@ class Calls:
         held = [*self.hooks, *held_by(call.called.target)] if computing else []
         for one in (*held, *(functions_in(call.owner.target) if unknown else ())):
             with self._flow.compiling(is_graph):
-                inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * _MOST_ARGUMENTS, {}, scope)
+                inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * MOST_ARGUMENTS, {}, scope)
             self._flow.steer(inner.sources if inner is not None else frozenset())
         if found is not None:
             sources = found.sources | self.draws.kept(call, found) | marks
@@ -180,7 +178,9 @@ class Calls:
 
     def _followed(self, call: Call) -> Value | None:
         """Follow what is called, whichever of several objects it is; None if none of them is the user's."""
-        targets = (call.called.target, *call.called.also)
+        targets = [call.called.target, *call.called.also]
+        if call.called.target is UNKNOWN and call.owner.target is UNKNOWN and isinstance(call.node.func, ast.Attribute):
+            targets = self._objects.stand_ins.methods(call.name)
         read = [one for each in targets if (one := self.follow(each, call.given, call.named, call.scope)) is not None]
         if len(read) < 2:
             return read[0] if read else None
@@ -264,7 +264,7 @@ class Calls:
     def made(self, node: ast.Call, made: Value, scope: Scope) -> None:
         """Follow the ``__init__`` of an object of the user's if the call of its class has made it."""
         is_it = self._called.get(node) is type(made.target)
-        if not is_it or not self._objects.is_plain(made.target) or self._objects.is_stand_in(made.target):
+        if not is_it or not self._objects.is_plain(made.target) or self._objects.stand_ins.has(made.target):
             return  # for an object that stands for another one, it was followed at the call
         with self._flow.quiet():
             call = self._parts(node, scope)
@@ -278,8 +278,10 @@ class Calls:
         bind_fields(self._flow, self._objects, call, made)
 
     def _new(self, call: Call) -> Value | None:
-        """Read the call of a class of the user's, whose object does not exist; None for other calls."""
+        """Read a call that makes an object of a class of the user's, or a generator; None for other calls."""
         kind = call.called.target
+        if makes_generator(kind) and call.arguments and not self._flow.is_in_saving():
+            return Value(self._objects.stand_ins.generator(call.node, kind), call.sources)
         if not isinstance(kind, type) or not is_users(kind.__module__):
             return None
         made = self._objects.stand_in(call.node, kind, f"{call.scope.path}{text_of(call.node)}")
@@ -370,31 +372,13 @@ class Calls:
         if isinstance(node.func, ast.Attribute) and (keeps or changes(call.name, owner)):
             self._reader.change(node.func.value, call.sources, call.scope, whole=call.name in RESETS)
         if not isinstance(node.func, ast.Attribute):  # add = losses.append
-            self._change_by(target, call.sources, call.scope)
+            self.change_by(target, call.sources, call.scope)
         if isinstance(node.func, ast.Attribute) and is_seeded(call):
             self._reader.store(node.func.value, Value(UNKNOWN, together(call.arguments)), call.scope)
 
-    def _change_by(self, method: Any, sources: Sources, scope: Scope) -> None:
+    def change_by(self, method: Any, sources: Sources, scope: Scope) -> None:
         """Record what a call of a method that is not the user's changes, such as that of a list."""
         bound = owner_of(method)
         is_changed = bound is not None and changes(method.__name__, bound)
         for place in self._objects.places_of(bound) if is_changed else ():
             self._flow.write(place, sources, scope, whole=method.__name__ in RESETS)
-
-    def _mapped(self, call: Call) -> Sources:
-        """Read a loop that is a call, such as `map` or `functools.reduce`."""
-        how, scope, found = mapping_of(call), call.scope, frozenset[Place]()
-        passed_on = Place(id(call.node), PASSED_ON)
-        self._objects.note(f"{scope.path}{text_of(call.node.func)}", None, passed_on)
-        self._flow.write(passed_on, how.begin.sources, scope, whole=True)
-        for _ in self._flow.rounds(call.node, together(call.arguments), scope):
-            elements = [item_given(self._reader.value(one, scope)) for one in how.over]
-            if how.spreads:
-                elements = [each for one in elements for each in one.items] or elements * _MOST_ARGUMENTS
-            if how.folds:
-                elements = [Value(sources=self._flow.read(passed_on, scope), place=passed_on), *elements]
-            returned = self.follow(how.function, elements, {}, scope) or Value()
-            found |= returned.sources
-            self._flow.write(passed_on, returned.sources, scope, whole=how.folds)
-            self._change_by(how.function, call.sources, scope)
-        return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import random
 import types
 from collections.abc import Iterator
@@ -17,15 +18,18 @@ import numpy as np
 from ckptkit.mindspore.inspect.attributes import CACHED, OneOf, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.loops.call import DRAWN, Call, counts_anew, file_of, kept
-from ckptkit.mindspore.inspect.loops.effects import draws_out_of_reach
+from ckptkit.mindspore.inspect.loops.effects import draws_out_of_reach, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
-from ckptkit.mindspore.inspect.loops.scope import RESTORED, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.source import text_of
 
 CACHE = "what it keeps"
 FILE = "what is in the file"
 TAKEN = "the number of batches taken"  # by islice()
+BEFORE = "the batches before"
+# These keep what they were given: a batch, all of them, or whether one of them was the last to be dropped.
+_KEEPS = OneOf(itertools.pairwise, itertools.tee, itertools.cycle, itertools.dropwhile, itertools.compress)
 _TAKES = ("send", "__next__", "spawn")  # methods that advance their object
 _GLOBALS = OneOf(random._inst, np.random.mtrand._rand)  # checkpoints hold their states
 
@@ -76,7 +80,9 @@ class Draws:
         counted = self._noted(call, TAKEN, "") if counts_anew(call) else frozenset()  # starts anew with every start
         name = draws_out_of_reach(call.called.target, empty=not call.node.args and not call.node.keywords)
         drawn = self._noted(call, DRAWN, f" ({name})") if name else frozenset()
-        return counted | drawn | self._of_file(call)
+        is_kept = call.called.target in _KEEPS and any(map(_is_of_batches, call.arguments))
+        kept = self._noted(call, BEFORE, "") if is_kept else frozenset()
+        return counted | drawn | kept | self._of_file(call)
 
     def kept(self, call: Call, found: Value) -> Sources:
         """Return what a function with `functools.cache` keeps from one call to the next; ``found`` is its result."""
@@ -103,3 +109,8 @@ class Draws:
         place = Place(id(call.node), kind)
         self._objects.note(f"{call.scope.path}{text_of(call.node.func)}(){more}", None, place)
         return frozenset((place,))
+
+
+def _is_of_batches(value: Value) -> bool:
+    """Return whether it gives our batches, or what was made of them."""
+    return is_ours(value.target) or DATA in value.sources

@@ -195,6 +195,11 @@ def draws_out_of_reach(called: Any, *, empty: bool) -> str:
     return name if exact != "pynative" else ""
 
 
+def makes_generator(called: Any) -> bool:
+    """Return whether the call makes a generator of random numbers."""
+    return any(called is one for one in (np.random.default_rng, np.random.RandomState, random.Random))
+
+
 def is_draw(called: Any) -> bool:
     """Return whether the call draws random numbers."""
     function = called.__func__ if type(called) is types.MethodType else called

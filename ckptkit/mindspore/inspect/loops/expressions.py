@@ -191,7 +191,7 @@ class Expressions:
                 self._objects.note(f"{scope.path}{node.id}", scope.value(node.id).target, place)
                 self._objects.rebind(place, value)
                 self._flow.write(place, decides(value), scope, whole=True)
-                is_made = self._objects.is_stand_in(value.target)
+                is_made = self._objects.stand_ins.has(value.target)
                 now = scope.assigned(node.id, value, node.lineno, is_made=is_made)
                 if value.is_new and now.target is UNKNOWN:
                     now = now._replace(target=scope.value(node.id).target)  # does the same as the one before
@@ -233,7 +233,7 @@ class Expressions:
         if isinstance(setter, property) and setter.fset is not None and self._objects.is_plain(owner.target):
             self.calls.follow(types.MethodType(setter.fset, owner.target), [value], {}, scope)
         elif self._objects.has(owner.target, node.attr):
-            self._objects.give(owner.target, node.attr, value.target)
+            self._objects.stand_ins.give(owner.target, node.attr, value.target)
             self._objects.rebind(self._place_in(owner.target, node, scope), value)
             self._write(owner.target, node, value.sources, scope, whole=True)
         elif owner.target is UNKNOWN or self._objects.is_of_library(owner.target):

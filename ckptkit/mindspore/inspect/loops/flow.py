@@ -30,6 +30,7 @@ class _Iteration:
     saves: bool = False
     saved: bool = False  # in some iteration, by a call of the manager
     after: bool = False  # the present iteration has saved
+    is_begun: bool = False  # what it runs over was read
 
 
 class Flow:
@@ -227,6 +228,10 @@ class Flow:
         """Return whether a checkpoint may be taken while the variables are in their current state."""
         return any(one.loop in self._saving for one in self._iterations)
 
+    def is_in_saving(self) -> bool:
+        """Return whether the code that is read is in an iteration of a loop in which a checkpoint may be taken."""
+        return any(one.is_begun and one.loop in self._saving for one in self._iterations)
+
     def is_saving(self, loop: ast.AST) -> bool:
         """Return whether a checkpoint may be taken in an iteration of the loop."""
         return loop in self._saving
@@ -281,7 +286,7 @@ class Flow:
     def iterate(self) -> None:
         """Start one iteration."""
         self._iterations[-1].assigned, self._iterations[-1].read = set(), set()
-        self._iterations[-1].after = False
+        self._iterations[-1].after, self._iterations[-1].is_begun = False, True
         self.control = self._iterations[-1].control | self._iterations[-1].again
 
     def leaves(self, scope: Scope, *, all_loops: bool) -> None:

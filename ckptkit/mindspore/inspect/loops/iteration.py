@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
-from ckptkit.mindspore.inspect.loops.call import one_of
+from ckptkit.mindspore.inspect.loops.call import MOST_ARGUMENTS, PASSED_ON, Call, item_given, mapping_of, one_of
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours
@@ -44,6 +44,10 @@ class CallReader(Protocol):
         """Read the called function of the user's; None if it is not the user's or has no source."""
         ...
 
+    def change_by(self, method: Any, sources: Sources, scope: Scope) -> None:
+        """Record what a call of a method that is not the user's changes, such as that of a list."""
+        ...
+
 
 class Reader(Protocol):
     """Reads expressions; a protocol, since expressions have calls and comprehensions in them."""
@@ -51,6 +55,11 @@ class Reader(Protocol):
     @property
     def calls(self) -> CallReader:
         """Reads calls."""
+        ...
+
+    @property
+    def iteration(self) -> Iteration:
+        """Reads what loops take."""
         ...
 
     def value(self, node: ast.expr, scope: Scope) -> Value:
@@ -190,6 +199,24 @@ class Iteration:
         place = Place(id(node), name)
         self._objects.note(f"{scope.path}{text_of(node)}", None, place)
         return frozenset((place,))
+
+    def mapped(self, call: Call) -> Sources:
+        """Read a loop that is a call, such as `map` or `functools.reduce`."""
+        how, scope, found = mapping_of(call), call.scope, frozenset[Place]()
+        passed_on = Place(id(call.node), PASSED_ON)
+        self._objects.note(f"{scope.path}{text_of(call.node.func)}", None, passed_on)
+        self._flow.write(passed_on, how.begin.sources, scope, whole=True)
+        for _ in self._flow.rounds(call.node, together(call.arguments), scope):
+            elements = [item_given(self._reader.value(one, scope)) for one in how.over]
+            if how.spreads:
+                elements = [each for one in elements for each in one.items] or elements * MOST_ARGUMENTS
+            if how.folds:
+                elements = [Value(sources=self._flow.read(passed_on, scope), place=passed_on), *elements]
+            returned = self._reader.calls.follow(how.function, elements, {}, scope) or Value()
+            found |= returned.sources
+            self._flow.write(passed_on, returned.sources, scope, whole=how.folds)
+            self._reader.calls.change_by(how.function, call.sources, scope)
+        return found
 
 
 def _same(one: Value) -> tuple[Any, ...]:

@@ -28,6 +28,7 @@ from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.source import text_of
+from ckptkit.mindspore.inspect.loops.stand_ins import StandIns
 from ckptkit.mindspore.inspect.sequential import cells_of
 
 _NAMESPACES = OneOf(types.SimpleNamespace, threading.local, argparse.Namespace)
@@ -104,6 +105,7 @@ class Objects:
     Attributes:
         read_by_cells: Places outside of cells that the code of cells may read.
         in_place: The expressions of the objects that loops change in place, by id.
+        stand_ins: Objects for those that do not exist yet.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class Objects:
             self._known.pop(at, None)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
-        self._stand_ins: dict[ast.Call, Any] = {}  # by the call that makes such an object
+        self.stand_ins = StandIns()
         self._named_calls: dict[ast.Call, str] = {}
         self._rebound: set[Place] = set()  # that get another function or cell
         self.read_by_cells = read_by_cells
@@ -187,27 +189,11 @@ class Objects:
         self._named_calls[node] = path
 
     def stand_in(self, node: ast.Call, kind: type, path: str) -> Any:
-        """Return an object for the one that a call of the user's class will make; `UNKNOWN` for other classes.
-
-        It is made without running the class's code, and has the attributes that `give` gives it.
-        """
-        if node not in self._stand_ins:
-            is_simple = all(one is object or is_users(one.__module__) for one in kind.__mro__)
-            if not is_simple or type(kind) is not type or in_class(kind, "__del__") is not UNKNOWN:
-                return UNKNOWN
-            made: Any = object.__new__(kind)
-            self._stand_ins[node] = made
+        """Return an object for the one that a call of the user's class will make; `UNKNOWN` for other classes."""
+        made = self.stand_ins.of(node, kind)
+        if made is not UNKNOWN:
             self.path_of(made, self._named_calls.get(node, path))
-        return self._stand_ins[node]
-
-    def is_stand_in(self, one: Any) -> bool:
-        """Return whether the object stands for one that does not exist yet."""
-        return any(one is each for each in self._stand_ins.values())
-
-    def give(self, owner: Any, name: str, value: Any) -> None:
-        """Give an object that stands for another one an attribute; leave all other objects as they are."""
-        if self.is_stand_in(owner) and value is not UNKNOWN and isinstance(own := own_attributes(owner), dict):
-            own[name] = value
+        return made
 
     def note(self, path: str, one: Any, place: Place) -> None:
         """Record the expression for a place and its object, unless one is recorded already."""
@@ -279,7 +265,7 @@ class Objects:
             writes: Places.
             taken: The ids of iterators and generators from which the code takes.
         """
-        stand_ins = {id(one) for one in self._stand_ins.values()}
+        stand_ins = self.stand_ins.ids()
         changed = (at for at in self.in_place if at not in self._unplaced)
         places = {*writes, *(Place(at, ITEMS) for at in (*changed, *taken))}
         return {place for place in places if place.within not in stand_ins}

@@ -1,4 +1,4 @@
-# differs, not seen
+# differs, named
 # Temporal differences: itertools.pairwise over the batches gives each together with the one before, the first of a start with itself.
 import itertools
 import os

@@ -1,4 +1,4 @@
-# differs, not seen
+# differs, named
 # Updates are commands with undo: the last three are on a stack, and if the loss has doubled against the best seen, they are taken back.
 import os
 

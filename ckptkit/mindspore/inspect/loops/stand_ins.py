@@ -1,0 +1,63 @@
+"""Makes objects that stand for those which code will make, so that their attributes and methods can be followed.
+
+Guarantees: runs no code of the user's, not even to end such an object; keeps all of them alive. Main thread only.
+"""
+
+from __future__ import annotations
+
+import abc
+import ast
+import types
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from mindspore import nn
+
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, in_class, own_attributes
+
+_KINDS = OneOf(type, abc.ABCMeta)  # classes of others may run code when an object is made
+_MAKERS = (object, list, dict, set, deque)
+
+
+class StandIns:
+    """Holds one object for each call of a class of the user's."""
+
+    def __init__(self) -> None:
+        self._by_call: dict[ast.Call, Any] = {}
+
+    def of(self, node: ast.Call, kind: type) -> Any:
+        """Return the object for what a call of a class will make; `UNKNOWN` if none can be made without its code."""
+        if node not in self._by_call:
+            maker = next((one for one in _MAKERS if in_class(kind, "__new__") is vars(one).get("__new__")), None)
+            is_simple = (
+                type(kind) in _KINDS and not issubclass(kind, nn.Cell) and not vars(kind).get("__abstractmethods__")
+            )
+            if maker is None or not is_simple or in_class(kind, "__del__") is not UNKNOWN:
+                return UNKNOWN
+            self._by_call[node] = maker.__new__(kind)
+        return self._by_call[node]
+
+    def generator(self, node: ast.Call, maker: Callable[[], Any]) -> Any:
+        """Return a generator for the one that a call of ``maker`` will make; what it draws is not used."""
+        if node not in self._by_call:
+            self._by_call[node] = maker()
+        return self._by_call[node]
+
+    def has(self, one: Any) -> bool:
+        """Return whether the object stands for one that does not exist yet."""
+        return any(one is each for each in self._by_call.values())
+
+    def give(self, owner: Any, name: str, value: Any) -> None:
+        """Give an object that stands for another one an attribute; leave all other objects as they are."""
+        if self.has(owner) and value is not UNKNOWN and isinstance(own := own_attributes(owner), dict):
+            own[name] = value
+
+    def methods(self, name: str) -> list[Any]:
+        """Return the methods of that name: any of them may run where it is not known which object has it."""
+        found = ((one, in_class(type(one), name)) for one in self._by_call.values())
+        return [types.MethodType(method, one) for one, method in found if type(method) is types.FunctionType]
+
+    def ids(self) -> set[int]:
+        """Return the ids of all of them."""
+        return {id(one) for one in self._by_call.values()}
