@@ -1,7 +1,9 @@
-"""Finds ``state_dict`` methods that store only a part of the state of a NumPy generator.
+"""Finds generators of which checkpoints would have only a part.
 
-Guarantees: reads the code of the method and runs none. It looks at subscripts of ``bit_generator.state``; a method that
-uses it in any other way is taken for one that stores all of it. Main thread only.
+These are generators of NumPy in an object whose ``state_dict`` takes single keys of their state, and generators given
+by name whose class adds attributes to those of Python's or NumPy's. Guarantees: reads code and runs none. Of a
+``state_dict``, it looks at subscripts of ``bit_generator.state``; a method that uses it in any other way is taken for
+one that stores all of it. Main thread only.
 """
 
 from __future__ import annotations
@@ -13,22 +15,44 @@ from typing import Any
 
 import numpy as np
 
-from ckptkit.mindspore.inspect.attributes import attributes_of, in_class, is_users
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.source import body_of, text_of
+from ckptkit.mindspore.inspect.loops.source import assigned_in_methods, body_of, text_of
 
 _HALF = "uinteger"  # the half of 64 random bits that the next draw of 32 bits takes, if "has_uint32" is 1
 
 
 def find_partial_generators(objects: Iterable[tuple[str, Any]]) -> Iterator[Finding]:
-    """Yield what the ``state_dict`` of each object leaves out; ``objects`` are given with their names."""
+    """Yield what checkpoints of each object leave out; ``objects`` are given with their names."""
     for name, one in objects:
+        added = _added(one)
+        if added:
+            why = (
+                f"{type(one).__name__} adds {', '.join(added)} to the state of a generator, and no checkpoint has that"
+            )
+            yield Finding(
+                "unseen", name, why, "Give it state_dict() and load_state_dict() that hold both", certain=False
+            )
         method = in_class(type(one), "state_dict")
         if isinstance(method, types.FunctionType) and is_users(method.__module__) and _has_halves(one):
             whole = ast.Module([*body_of(method.__code__, method.__globals__)], [])
             for state in _read_in_part(whole):
                 why = f"it stores a part of {state}, without has_uint32 and {_HALF}: the numbers may go on differently"
                 yield Finding("unseen", f"{name}.state_dict()", why, f"Store {state} as it is", certain=False)
+
+
+def _added(one: Any) -> list[str]:
+    """Return the attributes that a class of the user's sets on a generator, beside its state."""
+    kind = type(one)
+    if not isinstance(one, GENERATORS) or not is_users(kind.__module__):
+        return []
+    of_own = [
+        method for name in ("state_dict", "getstate", "get_state") if (method := in_class(kind, name)) is not UNKNOWN
+    ]
+    if any(is_users(getattr(each, "__module__", "builtins")) for each in of_own):
+        return []
+    return sorted({*own_attributes(one), *(assigned_in_methods(kind) or ())} - {"gauss_next"})
 
 
 def _has_halves(one: Any) -> bool:

@@ -47,7 +47,9 @@ from ckptkit.mindspore.inspect import (
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.inspect.loops.objects import Stored
+from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.sequential import cells_of
+from ckptkit.mindspore.inspect.shown_attributes import changed_by_itself
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -95,6 +97,7 @@ class Examination:
         named += [parameter for one in holders.values() for parameter in one.parameters()]
         left = [left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored()]
         left += find_partial_generators([*sources.given.items(), (type(sources.loader).__name__, sources.loader)])
+        left += self._left_out_by_loader()
         given = [(name, sources.given[name]) for name in holders]
         # Where `Model` trains, the code after the running line is not part of the training loop.
         variables = itertools.chain(given, () if sources.by_model() else loop_variables())
@@ -122,6 +125,15 @@ class Examination:
                 written=self._changes.written,
             ),
         )
+
+    def _left_out_by_loader(self) -> Iterator[Finding]:
+        """Yield what the loader's own code changes, and its ``state_dict()`` leaves out."""
+        loader = self._sources.loader
+        stored = stored_by(loader) if loader is not None else None
+        changed = changed_by_itself(loader, stored) if stored is not None else []
+        if changed:
+            why = f"its own code changes {', '.join(changed)}, and its state_dict() leaves that out"
+            yield Finding("unseen", type(loader).__name__, why, "Store it there, and restore it", certain=False)
 
     def _read_again(self) -> Any:
         """Return the data whose place is reached by reading them again; None if they have a state of their own."""
@@ -165,7 +177,7 @@ class Examination:
     def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object]) -> None:
         """Report what they do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""
         cells = self._sources.every_cell()
-        known, data = self._sources.known(), self._read_again()
+        known, data = [*self._sources.known(), *self._reported_callbacks()], self._read_again()
         self._callbacks = [*callbacks, *metrics]
         self._report(
             self._examined(

@@ -160,10 +160,10 @@ class StateManager:
         """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
         return self._sources.objects()
 
-    def has_all_of(self, cell: nn.Cell) -> bool:
-        """Return whether the checkpoints have all parameters of ``cell``."""
+    def has_all_of(self, one: nn.Cell | ms.Parameter) -> bool:
+        """Return whether the checkpoints have a parameter, or all parameters of a cell."""
         stored = {id(one) for one in self._sources.parameters.tensors().values()}
-        return all(id(one) in stored for one in cell.get_parameters())
+        return all(id(each) in stored for each in (one.get_parameters() if isinstance(one, nn.Cell) else [one]))
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what no checkpoint of this training can make exact, in the present mode; runs nothing."""

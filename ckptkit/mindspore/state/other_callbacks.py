@@ -21,6 +21,7 @@ from mindspore.train import Callback, EarlyStopping, History, ReduceLROnPlateau
 from ckptkit.core.tensors import leaf_of
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import assigned_in_methods
+from ckptkit.mindspore.inspect.shown_attributes import changed_in_place, named_by, only_shown
 from ckptkit.mindspore.parameters.apply import tensor_of
 from ckptkit.mindspore.state.holders import Stateful, fits
 
@@ -59,7 +60,7 @@ class OtherCallbacks:
         self,
         callbacks: Sequence[Callback],
         given: Sequence[object],
-        stored: Callable[[nn.Cell], bool],
+        stored: Callable[[nn.Cell | ms.Parameter], bool],
         is_idle: Callable[[Callback], bool] = lambda _: False,
     ) -> None:
         """Register the callbacks of this training; warn of those whose state would be lost.
@@ -67,7 +68,7 @@ class OtherCallbacks:
         Args:
             callbacks: All except `CheckpointCallback`.
             given: Objects that are stored by name.
-            stored: Whether the checkpoints have all parameters of a cell.
+            stored: Whether the checkpoints have a parameter, or all parameters of a cell.
             is_idle: Whether a callback can have no effect on training.
         """
         self._adapted = {}
@@ -75,12 +76,13 @@ class OtherCallbacks:
         self.others = [one for one in callbacks if _adapted_kind(one) is None]
         for callback in callbacks:
             kind = _adapted_kind(callback)
+            without = _shown(callback, callbacks)
             if kind is not None:
                 nth = sum(name.partition("#")[0] == kind.__name__ for name in self._adapted) + 1
                 self._adapted[kind.__name__ if nth == 1 else f"{kind.__name__}#{nth}"] = callback
-            kept = [] if any(callback is one for one in given) else _kept(callback, stored, given)
+            kept = [] if any(callback is one for one in given) else _kept(callback, stored, given, without)
             if not any(callback is one for one in given) and not is_idle(callback):
-                kept += _late(callback)
+                kept += _late(callback, without)
             if not any(callback is one for one in given):
                 self.reported.append(Stored(callback, frozenset((*(_FIELDS[kind] if kind is not None else ()), *kept))))
             if kept:
@@ -127,7 +129,9 @@ def _adapted_kind(callback: Callback) -> type[Callback] | None:
     return next((kind for kind in _FIELDS if isinstance(callback, kind)), None)
 
 
-def _kept(callback: Callback, stored: Callable[[nn.Cell], bool], given: Sequence[object]) -> list[str]:
+def _kept(
+    callback: Callback, stored: Callable[[nn.Cell | ms.Parameter], bool], given: Sequence[object], shown: frozenset[str]
+) -> list[str]:
     """Return the names of what may be state and is not stored; of MindSpore's own callbacks only `History` has any."""
     if type(callback).__module__.partition(".")[0] == "mindspore":
         return [*vars(callback)] if isinstance(callback, History) else []
@@ -135,23 +139,39 @@ def _kept(callback: Callback, stored: Callable[[nn.Cell], bool], given: Sequence
     known = {*vars(kind()), *_FIELDS[kind], "best_weights_param_dict"} if kind is not None else ()
     own = {name: value for name, value in vars(callback).items() if name not in known}
     assigned = assigned_in_methods(type(callback))
+    fixed = own.keys() - assigned.keys() - changed_in_place(type(callback)) if assigned is not None else set[str]()
     return [
         name
         for name, value in own.items()
-        if not (isinstance(value, nn.Cell) and stored(value))
+        if name not in shown
+        and not (isinstance(value, nn.Cell) and stored(value))
         and not any(value is one for one in given)
-        and not (assigned is not None and name not in assigned and isinstance(value, _CONFIGURATION))
+        and not (name in fixed and _is_configuration(value, stored))
     ]
 
 
-def _late(callback: Callback) -> list[str]:
+def _is_configuration(value: Any, stored: Callable[[nn.Cell | ms.Parameter], bool]) -> bool:
+    """Return whether a value that no method changes is the same in each start, or a parameter that checkpoints have."""
+    if type(value) in (tuple, list, frozenset, ms.ParameterTuple):
+        return all(_is_configuration(one, stored) for one in value)
+    return isinstance(value, _CONFIGURATION) or (isinstance(value, ms.Parameter) and stored(value))
+
+
+def _shown(callback: Callback, callbacks: Sequence[Callback]) -> frozenset[str]:
+    """Return the attributes of a callback that its methods only show or change, and no other callback may read."""
+    kind = type(callback)
+    if assigned_in_methods(kind) is None:
+        return frozenset()
+    return only_shown(kind).difference(*(named_by(type(one)) for one in callbacks if type(one) is not kind))
+
+
+def _late(callback: Callback, shown: frozenset[str]) -> list[str]:
     """Return the names of what hooks will keep that is not there yet; what a step begins with is of that step alone."""
     assigned = assigned_in_methods(type(callback)) or {}
     if _adapted_kind(callback) is not None or type(callback).__module__.partition(".")[0] == "mindspore":
         return []
-    return sorted(
-        name for name, hooks in assigned.items() if name not in vars(callback) and not _BEGIN.issuperset(hooks)
-    )
+    late = {name for name, hooks in assigned.items() if name not in vars(callback) and not _BEGIN.issuperset(hooks)}
+    return sorted(late - shown)
 
 
 def _way_out(callback: Callback, kept: Sequence[str]) -> str:

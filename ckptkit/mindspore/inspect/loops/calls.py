@@ -15,7 +15,7 @@ from typing import Any
 
 from mindspore import amp, nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, owner_of
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, in_class, is_users, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_in, functions_of, held_by
 from ckptkit.mindspore.inspect.loops.call import (
     MAPS,
@@ -138,7 +138,12 @@ class Calls:
             self._objects.path_of(bound, f"{scope.path}{text_of(node.func)}")
         self._objects.position(node.func, together(call.arguments), scope)
         is_graph = is_compiled(call.called.target)
-        with self._flow.compiling(is_graph), self._flow.depending(call.called.sources - MARKS):
+        is_once = type(call.called.target) is CACHED
+        with (
+            self._flow.compiling(is_graph),
+            self._flow.once(is_once),
+            self._flow.depending(call.called.sources - MARKS),
+        ):
             found = self._followed(call)
         unknown = found is None  # what it does is not read, but told from its object and name
         computing = unknown and computes(call.called.target, call.owner.target, call.name)
@@ -280,7 +285,7 @@ class Calls:
     def _new(self, call: Call) -> Value | None:
         """Read a call that makes an object of a class of the user's, or a generator; None for other calls."""
         kind = call.called.target
-        if makes_generator(kind) and call.arguments and not self._flow.is_in_saving():
+        if makes_generator(kind) and call.arguments and not self._flow.is_repeated():
             return Value(self._objects.stand_ins.generator(call.node, kind), call.sources)
         if not isinstance(kind, type) or not is_users(kind.__module__):
             return None

@@ -6,6 +6,7 @@ Guarantees: bypasses any ``__iter__`` and ``__getitem__`` of the user's. Any thr
 from __future__ import annotations
 
 import ast
+import enum
 import itertools
 from collections import deque
 from collections.abc import Iterable
@@ -38,7 +39,9 @@ def is_taken(one: Any) -> bool:
 
 
 def items_of(target: Any, most: int) -> list[Any]:
-    """Return the first items of a container, of a dict its values, of a list of cells its cells."""
+    """Return the first items of a container: of a dict its values, of a list of cells these, of an enum its members."""
+    if issubclass(type(target), enum.EnumMeta):
+        return [*itertools.islice((own_attributes(target).get("_member_map_") or {}).values(), most)]
     if isinstance(target, _CELLS):
         return [*itertools.islice((own_attributes(target).get("_cells") or {}).values(), most)]
     base = next((one for one in _CONTAINERS if isinstance(target, one)), None)

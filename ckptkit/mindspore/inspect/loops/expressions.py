@@ -391,8 +391,7 @@ class Expressions:
         for _ in self._flow.rounds(node, together(overs), scope):
             for one in node.generators:
                 self.store(one.target, self.iteration.element(self.value(one.iter, scope), scope), scope)
-                for test in one.ifs:
-                    self.test(test, scope)
+                found |= together([self.test(test, scope) for test in one.ifs])
             found |= together([self.value(one, scope) for one in parts])
         same = len(node.generators) == 1 and text_of(parts[0]) == text_of(node.generators[0].target)
         if same and isinstance(item_of(overs[0].target)[0], ms.Parameter):

@@ -60,6 +60,7 @@ class Flow:
         self._is_quiet = False
         self._is_feeding = False
         self._is_compiled = False
+        self._is_once = False
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
@@ -136,6 +137,13 @@ class Flow:
         yield
         self._is_compiled = before
 
+    @contextlib.contextmanager
+    def once(self, is_once: bool) -> Iterator[None]:
+        """Let no iteration rely on what the block writes, if it runs in the first one only, as behind a cache."""
+        before, self._is_once = self._is_once, self._is_once or is_once
+        yield
+        self._is_once = before
+
     def read_so_far(self) -> frozenset[Place]:
         """Return the places that the present iteration has read before it wrote them."""
         return frozenset(self._iterations[-1].read) if self._iterations else frozenset()
@@ -153,7 +161,7 @@ class Flow:
         for one in self._iterations:
             if _lasts(place, one, scope):
                 one.written.add(place)
-                if whole:
+                if whole and not self._is_once:
                     one.assigned.add(place)
         if whole:
             self._left.pop(place, None)
@@ -228,9 +236,9 @@ class Flow:
         """Return whether a checkpoint may be taken while the variables are in their current state."""
         return any(one.loop in self._saving for one in self._iterations)
 
-    def is_in_saving(self) -> bool:
-        """Return whether the code that is read is in an iteration of a loop in which a checkpoint may be taken."""
-        return any(one.is_begun and one.loop in self._saving for one in self._iterations)
+    def is_repeated(self) -> bool:
+        """Return whether the code that is read is in an iteration of a loop, and not in what a loop runs over."""
+        return any(one.is_begun for one in self._iterations)
 
     def is_saving(self, loop: ast.AST) -> bool:
         """Return whether a checkpoint may be taken in an iteration of the loop."""

@@ -245,9 +245,15 @@ class _WithoutStrings(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """Replace ``getattr(one, "name")``, also with a constant for what is missing."""
+        """Replace ``getattr(one, "name")``, also with a constant for what is missing, and ``vars(one).get("name")``."""
         self.generic_visit(node)
         match node:
+            case ast.Call(func=ast.Attribute(value=whole, attr="get" | "pop"), args=[ast.Constant(str()), *_] as given):
+                owner = _owner_of(whole)
+                if owner is None:
+                    return node
+                asked = ast.copy_location(ast.Name("getattr", ast.Load()), node)
+                return self.visit_Call(ast.copy_location(ast.Call(asked, [owner, *given], []), node))
             case (
                 ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(str(name))])
                 | ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(str(name)), ast.Constant()])

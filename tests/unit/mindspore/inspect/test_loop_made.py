@@ -4,10 +4,15 @@
 
 from __future__ import annotations
 
+import abc
+import enum
+import functools
 import itertools
+import weakref
 
+import numpy as np
 import pytest
-from test_loop_begun import check_refused
+from test_loop_begun import Training, check_refused
 
 COUNT = {"n": 0}
 
@@ -117,9 +122,177 @@ def iter_inline(cell, batches, rate, restore):
         cell(x, y)
 
 
+class Schedule(abc.ABC):
+    @abc.abstractmethod
+    def next(self):
+        """the next factor"""
+
+
+class Decay(Schedule):
+    def __init__(self):
+        self.value = 1.0
+
+    def next(self):
+        self.value *= 0.95
+        return self.value
+
+
+def of_an_abstract_class(cell, batches, rate, restore):
+    restore()
+    for x, y in with_factor(batches):
+        cell(x, y)
+
+
+def with_factor(batches):
+    schedule = Decay()
+    for x, y in batches:
+        yield x * schedule.next(), y
+
+
+class Table(dict):
+    def factor(self):
+        self["rate"] *= 0.95
+        return self["rate"]
+
+
+def of_a_class_of_dicts(cell, batches, rate, restore):
+    restore()
+    for x, y in by_table(batches):
+        cell(x, y)
+
+
+def by_table(batches):
+    table = Table(rate=1.0)
+    for x, y in batches:
+        yield x * table.factor(), y
+
+
+class Update:
+    def __init__(self, rate):
+        self.rate = rate
+
+    def undo(self):
+        self.rate.set_data(self.rate * 2)
+
+
+def taken_from_a_list(cell, batches, rate, restore):
+    restore()
+    done = []
+    for x, y in batches:
+        if float(cell(x, y)) > 1 and done:
+            done.pop().undo()
+        done.append(Update(rate))
+
+
+class Jitter:
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def __call__(self, row):
+        return row[0] + self.rng.normal(), row[1]
+
+
+def with_a_generator(cell, batches, rate, restore):
+    restore()
+    for x, y in map(Jitter(3), batches):
+        cell(x, y)
+
+
+def behind_a_cache(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x / (1 + meter("batches").count()), y)
+
+
+@functools.cache
+def meter(name):
+    return Meter()
+
+
+class Meter:
+    def __init__(self):
+        self.n = 0
+
+    def count(self):
+        self.n += 1
+        return self.n
+
+
+class Owner:
+    scale = 1.0
+
+
+OWNER = Owner()
+OWNER.scale = 1.0
+
+
+def by_a_weak_proxy(cell, batches, rate, restore):
+    owner = weakref.proxy(OWNER)
+    restore()
+    for x, y in batches:
+        owner.scale *= 0.9
+        cell(x * owner.scale, y)
+
+
+def by_a_weak_reference(cell, batches, rate, restore):
+    owner = weakref.ref(OWNER)
+    restore()
+    for x, y in batches:
+        owner().scale *= 0.9
+        cell(x * owner().scale, y)
+
+
+def pairs_of_batches(cell, batches, rate, restore):
+    restore()
+    for (before, _), (x, y) in itertools.pairwise(batches):
+        cell(x - before, y)
+
+
+def one_ahead(cell, batches, rate, restore):
+    restore()
+    for (x, y), (after, _) in with_the_next(batches):
+        cell(x + after, y)
+
+
+def with_the_next(batches):
+    behind, ahead = itertools.tee(batches)
+    next(ahead, None)
+    yield from zip(behind, ahead)
+
+
+class Phase(enum.Enum):
+    FAST = (1.0, 3)
+    SLOW = (0.5, 10**6)
+
+    def __init__(self, factor, left):
+        self.factor, self.left = factor, left
+
+    @classmethod
+    def now(cls):
+        return next(one for one in cls if one.left > 0)
+
+
+def member_of_an_enum(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        phase = Phase.now()
+        phase.left -= 1
+        cell(x * Phase.now().factor, y)
+
+
 @pytest.mark.parametrize(
     "loop",
     [
+        of_an_abstract_class,
+        of_a_class_of_dicts,
+        taken_from_a_list,
+        with_a_generator,
+        behind_a_cache,
+        by_a_weak_proxy,
+        by_a_weak_reference,
+        pairs_of_batches,
+        one_ahead,
+        member_of_an_enum,
         fresh_var,
         fresh_var_method,
         fresh_inline,
@@ -133,3 +306,49 @@ def iter_inline(cell, batches, rate, restore):
 )
 def test_state_is_named_before_the_first_batch(loop):
     check_refused(loop)
+
+
+class Half(Schedule):
+    def __init__(self, x):
+        self.x = x
+
+    def next(self):
+        self.x = self.x / 2
+        return self.x
+
+
+def made_for_each_batch(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(Half(x).next(), y)
+
+
+def generator_for_each_batch(cell, batches, rate, restore):
+    point = restore()
+    for at, (x, y) in enumerate(batches, point.batches_delivered):
+        cell(Jitter(at)((x, y))[0], y)
+
+
+def pairs_of_other_things(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x * max(b - a for a, b in itertools.pairwise((1.0, 2.0, 4.0))), y)
+
+
+def undone_at_once(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        done = [Update(rate)]
+        cell(x, y)
+        done.pop().undo()
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [made_for_each_batch, generator_for_each_batch, pairs_of_other_things, undone_at_once],
+    ids=lambda one: one.__name__,
+)
+def test_what_begins_anew_with_each_batch_is_not_named(loop):
+    training = Training(strict=True)
+    training.train(loop)
+    assert training.cell.counters.micro_steps > 0

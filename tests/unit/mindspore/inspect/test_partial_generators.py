@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -66,6 +68,29 @@ def test_a_part_is_named(kind):
     (found,) = find_partial_generators([("loader", kind())])
     assert found.where == "loader.state_dict()"
     assert "self.rng.bit_generator.state" in found.fix
+
+
+class Antithetic(random.Random):
+    """Gives each number, and then its mirror image."""
+
+    mirror = None
+
+    def random(self):
+        self.mirror, last = (None, self.mirror) if self.mirror else (1 - super().random(), None)
+        return last or 1 - self.mirror
+
+
+class WithAllOfIt(Antithetic):
+    def getstate(self):
+        return super().getstate(), self.mirror
+
+
+def test_what_a_class_adds_to_a_generator_is_named():
+    (found,) = find_partial_generators([("rng", Antithetic(3))])
+    assert found.where == "rng"
+    assert "Antithetic adds mirror to the state of a generator" in found.why
+    whole = [WithAllOfIt(3), random.Random(3), np.random.default_rng(3), np.random.RandomState(3)]
+    assert [*find_partial_generators(("rng", one) for one in whole)] == []
 
 
 @pytest.mark.parametrize("kind", [AsItIs, AsItIsByName, ByAllKeys, Checked, OfMersenne, OfAnother, Drawing, type(None)])

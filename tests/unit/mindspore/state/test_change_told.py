@@ -118,6 +118,8 @@ class Decay(Callback):
 
     def on_train_step_end(self, run_context):
         vars(self)["gain"] *= 0.9
+        if self.gain < 0:
+            run_context.request_stop()
 
 
 @pytest.mark.parametrize("is_given", [True, False])

@@ -336,6 +336,54 @@ def test_configuration_that_no_method_assigns_is_not_named(kind, names, shown):
     assert names is None or f"not in the checkpoints: {names}. " in shown()
 
 
+class Shows(Callback):
+    """Counts and collects for its table only; the parameters that it holds are the training's."""
+
+    def __init__(self, parameters):
+        super().__init__()
+        self.parameters, self.losses, self.high, self.ends = parameters, [], False, (3, 5)
+
+    def on_train_step_end(self, run_context):
+        loss = run_context.original_args().net_outputs
+        self.losses.append(float(loss.asnumpy()))
+        self.high = self.losses[-1] > 3
+        for parameter in self.parameters:
+            parameter.set_data(parameter * 0.5 if run_context.original_args().cur_step_num in self.ends else parameter)
+
+    def on_train_epoch_end(self, run_context):
+        print("high" if self.high else "low", max(self.losses))
+
+
+class TakesPart(Shows):
+    def on_train_step_begin(self, run_context):
+        self.parameters.pop()
+
+
+def test_what_a_callback_only_shows_is_not_named(shown):
+    cell = accumulation_cell()
+    state, parameters = ck.StateManager(cell), cell.optimizer.parameters
+    for given in (parameters, [*parameters]):
+        OtherCallbacks().bind([Shows(given)], [], state.has_all_of)
+    assert "may keep state" not in shown()
+    OtherCallbacks().bind([Shows(parameters)], [], none_stored)
+    OtherCallbacks().bind([TakesPart([*parameters])], [], state.has_all_of)
+    assert "Shows may keep state that is not in the checkpoints: parameters." in shown()
+    assert "TakesPart may keep state that is not in the checkpoints: parameters." in shown()
+
+
+def test_what_another_callback_takes_from_one_that_only_shows_is_named(caplog):
+    class Reads(Callback):
+        def on_train_step_begin(self, run_context):
+            if shows.high:
+                run_context.request_stop()
+
+    begin_process(mode="pynative")
+    cell = accumulation_cell()
+    shows = Shows(cell.optimizer.parameters)
+    OtherCallbacks().bind([shows, Reads()], [], ck.StateManager(cell).has_all_of)
+    assert "Shows may keep state that is not in the checkpoints: high." in caplog.text
+
+
 def test_what_a_callback_holds_is_not_taken_for_stored(caplog):
     """A callback ramps an attribute of a cell that it holds, and that it does not reach by the context."""
     begin_process(mode="pynative")
@@ -441,6 +489,8 @@ class Slows(Decay):
     def on_train_step_end(self, run_context):
         self.seen += 1
         self.last = run_context.original_args().cur_step_num
+        if self.seen > 1000 * self.last:
+            run_context.request_stop()
 
 
 def test_own_state_of_a_subclass_is_named(shown):
@@ -595,9 +645,7 @@ class Lazy(Writes):
         self.mean *= 0.9
 
 
-@pytest.mark.parametrize(
-    ("kind", "names"), [(SumsEpochs, ""), (Ends, "total"), (Writes, "total"), (Lazy, "mean, total")]
-)
+@pytest.mark.parametrize(("kind", "names"), [(SumsEpochs, ""), (Ends, "total"), (Writes, "total"), (Lazy, "total")])
 def test_what_hooks_keep_later_is_named_if_it_matters(kind, names, shown):
     OtherCallbacks().bind([kind()], [], none_stored, is_idle)
     assert ("may keep state" in shown()) == bool(names)

@@ -1,0 +1,216 @@
+"""Finds the attributes of an object that its methods only print, log or change, so that no training depends on them.
+
+Guarantees: an attribute is left out as soon as one use of it is of another kind, also by way of a local variable; reads
+source and runs no code. Does not know what code outside of the class does with the attributes. Any thread.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from ckptkit.mindspore.inspect.attributes import is_users
+from ckptkit.mindspore.inspect.bytecode import functions_of
+from ckptkit.mindspore.inspect.loops.source import assigned_in_methods, blocks_of, body_of
+
+_SHOWS = re.compile(r"print|debug|info|warning|error|critical")
+# Calls that change nothing: functions of Python, functions of modules, and methods of values.
+_FUNCTIONS = re.compile(
+    r"abs|bool|dict|enumerate|float|int|len|list|max|min|range|repr|reversed|round|set|sorted|str|sum|tuple|zip"
+)
+_MODULES = re.compile(r"np|numpy|math|statistics|bisect|time|datetime")
+_METHODS = re.compile(
+    r"asnumpy|copy|count|format|get|index|items?|join|keys|max|mean|min|most_common|original_args|std|sum|tolist|values"
+)
+_CHANGES = re.compile(r"add|append(left)?|clear|discard|extend|insert|pop(left)?|remove|update")
+_MAKERS = re.compile(r"Counter|defaultdict|deque|dict|list|set|float|int|bool|str|time|monotonic|now|zeros")
+_IDLE = (ast.Pass, ast.Continue, ast.Break)
+
+
+def only_shown(kind: type) -> frozenset[str]:
+    """Return the attributes that the methods of the user's only show, or change if no other name leads to the value."""
+    methods = [*_methods(kind)]
+    if not all(one.body for one in methods):
+        return frozenset()
+    origins = [one.origins() for one in methods]
+    made, taken, changed = (frozenset[str]().union(*(one[at] for one in origins)) for at in range(3))
+    methods = [one for one in methods if not one.is_init]
+    shown = frozenset[str]().union(*(one.names(each) for one in methods for each in one.body))
+    shown -= changed - (made - taken)  # another name may lead to what is changed
+    while True:
+        bad = frozenset[str]().union(*(one.used_otherwise(one.body, shown) for one in methods)) & shown
+        if not bad:
+            return frozenset(one for one in shown if one.isidentifier())
+        shown -= bad
+
+
+def named_by(kind: type) -> frozenset[str]:
+    """Return the attributes, of any object, that the methods of the user's name."""
+    attributes = (one for method in _methods(kind) for each in method.body for one in ast.walk(each))
+    return frozenset(one.attr for one in attributes if isinstance(one, ast.Attribute))
+
+
+def changed_in_place(kind: type) -> frozenset[str]:
+    """Return the attributes that the methods of the user's change in place, such as by ``self.values.append(1)``."""
+    return frozenset[str]().union(*(one.origins()[2] for one in _methods(kind)))
+
+
+def changed_by_itself(one: Any, stored: Collection[str]) -> list[str]:
+    """Return the attributes that methods of an object change and are not ``stored``; none if that cannot be told."""
+    kind = type(one)
+    assigned = assigned_in_methods(kind)
+    changed = changed_in_place(kind).union(assigned) if assigned is not None else frozenset[str]()
+    return sorted(name for name in changed - only_shown(kind) - {*stored} if name.isidentifier())
+
+
+def _methods(kind: type) -> Iterator[_Method]:
+    number = itertools.count()
+    for one in kind.__mro__:
+        for name, method in vars(one).items() if is_users(one.__module__) else ():
+            for function, _ in functions_of(method) if not isinstance(method, type) else ():
+                owner = function.__code__.co_varnames[:1] if function.__code__.co_argcount else ()
+                yield _Method(name, owner, body_of(function.__code__, function.__globals__), next(number))
+
+
+class _Method:
+    """Reads one method.
+
+    Args:
+        name: Its name.
+        owner: The name of its object, if it has one.
+        body: Its statements.
+        number: Tells it from the others.
+    """
+
+    def __init__(self, name: str, owner: Collection[str], body: Sequence[ast.stmt], number: int) -> None:
+        self.is_init = name == "__init__"
+        self.body = body
+        self._owner = owner
+        self._path = f"{number} "  # before the names of local variables; no attribute begins like that
+        stored = (one.id for each in body for one in ast.walk(each) if _is_stored(one) and isinstance(one, ast.Name))
+        self._locals = frozenset(stored)
+
+    def names(self, one: ast.AST, *, without: Collection[ast.AST] = ()) -> frozenset[str]:
+        """Return the attributes and local variables that code names."""
+        found = (self._name(each) for each in ast.walk(one) if each not in without)
+        return frozenset(name for name in found if name)
+
+    def origins(self) -> tuple[set[str], set[str], set[str]]:
+        """Return what gets values that are made there, what gets others, and what is changed in place."""
+        made, taken, changed = set[str](), set[str](), set[str]()
+        for one in (each for statement in self.body for each in ast.walk(statement)):
+            if isinstance(one, (ast.Assign, ast.AnnAssign)) and one.value is not None:
+                for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
+                    for each, value in _pairs(target, one.value):
+                        (made if _is_made(value) else taken).update(self.names(each))
+            elif isinstance(one, (ast.For, ast.comprehension, ast.NamedExpr)):
+                taken |= self.names(one.target)
+            elif isinstance(one, ast.withitem) and one.optional_vars is not None:
+                taken |= self.names(one.optional_vars)
+            match one:
+                case ast.AugAssign(target=target):
+                    changed.add(self._name(target))
+                case ast.Call(func=ast.Attribute(value=owner, attr=name)) if _CHANGES.fullmatch(name):
+                    changed.add(self._name(owner))
+                case ast.Subscript(value=owner, ctx=ast.Store() | ast.Del()):
+                    changed.add(self._name(owner))
+        return made, taken, changed
+
+    def used_otherwise(self, block: Sequence[ast.stmt], shown: frozenset[str]) -> frozenset[str]:
+        """Return what is used for more than to be shown, and to change what is in ``shown``."""
+        found = frozenset[str]()
+        for one in block:
+            if self._is_quiet(one, shown):
+                continue
+            inner = [each for part in blocks_of(one) for each in part]
+            whole = {node for each in inner for node in ast.walk(each)}
+            found |= self.names(one, without={*whole, *self._changed(one)}) | self.used_otherwise(inner, shown)
+        return found
+
+    def _is_quiet(self, one: ast.stmt, shown: frozenset[str]) -> bool:
+        """Return whether a statement does nothing else than to show values and to change what is in ``shown``."""
+        inner = [each for part in blocks_of(one) for each in part]
+        if inner:
+            is_plain = isinstance(one, (ast.If, ast.For)) and all(self._is_quiet(each, shown) for each in inner)
+            heads = [each for each in ast.iter_child_nodes(one) if isinstance(each, ast.expr)]
+            targets = self.names(one.target) if isinstance(one, ast.For) else frozenset()
+            return is_plain and targets <= shown and all(map(_is_pure, heads))
+        changed = self._changed(one)
+        names = [self._name(each) for each in changed]
+        value = one.value if isinstance(one, (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)) else None
+        if changed:
+            parts = value.args if isinstance(value, ast.Call) and isinstance(one, ast.Expr) else [one]
+            return all(name in shown for name in names) and all(map(_is_pure, parts))
+        if isinstance(one, ast.Expr) and isinstance(value, ast.Call) and _shows(value):
+            return all(map(_is_pure, (*value.args, *value.keywords)))
+        return isinstance(one, _IDLE) or (isinstance(one, ast.Expr) and isinstance(value, ast.Constant))
+
+    def _changed(self, one: ast.stmt) -> list[ast.expr]:
+        """Return the attributes and local variables that a statement changes, if it changes nothing else."""
+        targets: list[ast.expr] = []
+        if isinstance(one, ast.Assign):
+            targets = one.targets
+        elif isinstance(one, (ast.AugAssign, ast.AnnAssign)):
+            targets = [one.target]
+        elif (
+            isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) and isinstance(one.value.func, ast.Attribute)
+        ):
+            targets = [one.value.func.value] if _CHANGES.fullmatch(one.value.func.attr) else []
+        found = [each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        found = [each.value if isinstance(each, ast.Subscript) else each for each in found]
+        return found if all(map(self._name, found)) else []
+
+    def _name(self, one: ast.AST) -> str:
+        """Return the name of an attribute of the object, or of a local variable; empty for anything else."""
+        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id in self._owner:
+            return one.attr
+        return self._path + one.id if isinstance(one, ast.Name) and one.id in self._locals else ""
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Return the parts of an assignment, of ``a, b = 1, 2`` two."""
+    is_tuple = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)
+    return [*zip(target.elts, value.elts, strict=True)] if is_tuple else [(target, value)]  # type: ignore[attr-defined]
+
+
+def _is_made(value: ast.expr) -> bool:
+    """Return whether an expression makes a value of its own, to which no other name leads."""
+    if isinstance(value, ast.Call):
+        return _MAKERS.fullmatch(_last_name(value.func)) is not None
+    return not isinstance(
+        value, (ast.Name, ast.Attribute, ast.Subscript, ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Tuple)
+    )
+
+
+def _is_stored(one: ast.AST) -> bool:
+    return isinstance(getattr(one, "ctx", None), ast.Store)
+
+
+def _shows(call: ast.Call) -> bool:
+    is_print = isinstance(call.func, ast.Name) and call.func.id == "print"
+    is_log = isinstance(call.func, ast.Attribute) and call.func.attr != "print"
+    return (is_print or is_log) and _SHOWS.fullmatch(_last_name(call.func)) is not None
+
+
+def _is_pure(one: ast.AST) -> bool:
+    """Return whether code calls only what changes nothing."""
+    nodes = [*ast.walk(one)]
+    if any(isinstance(each, (ast.Lambda, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)) for each in nodes):
+        return False
+    return all(_changes_nothing(each.func) for each in nodes if isinstance(each, ast.Call))
+
+
+def _changes_nothing(called: ast.expr) -> bool:
+    if isinstance(called, ast.Name):
+        return _FUNCTIONS.fullmatch(called.id) is not None
+    if not isinstance(called, ast.Attribute):
+        return False
+    of_module = isinstance(called.value, ast.Name) and _MODULES.fullmatch(called.value.id) is not None
+    return of_module or _METHODS.fullmatch(called.attr) is not None
+
+
+def _last_name(called: ast.expr) -> str:
+    return str(getattr(called, "id", getattr(called, "attr", "")))
