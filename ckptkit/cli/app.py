@@ -316,6 +316,7 @@ def doctor(
     seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Seed to set where the script sets none.")] = 1,
     keep: Annotated[str | None, typer.Option(help="A new or empty folder for traces and logs, which stay.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that each life may take.")] = 3600,
+    ahead: Annotated[bool, typer.Option(help="Import libraries for the next life while one is running.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Run a training script in scratch roots, kill and resume it, and name the first thing that differs.
@@ -327,7 +328,7 @@ def doctor(
     from ckptkit.cli.commands.doctor import run_doctor
     from ckptkit.tools.doctor.examine import Options
 
-    options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout))
+    options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout), ahead)
     raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json))
 
 

@@ -1,20 +1,23 @@
 """Runs the examination: two uninterrupted lives, then killed and resumed ones, each compared with the first.
 
-Guarantees: stops at the first difference; writes only below the given folder. Main thread only.
+Guarantees: stops at the first difference; writes only below the given folder; no line of the script runs before the
+life before has ended, but for imports of libraries. Main thread only.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from ckptkit.tools.doctor.ahead import modules_ahead
 from ckptkit.tools.doctor.compare import Difference, first_difference, other_losses, unstable
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
 from ckptkit.tools.doctor.plan import Death, plan_deaths
 from ckptkit.tools.doctor.probe import LifePlan
-from ckptkit.tools.doctor.trial import Life, live
+from ckptkit.tools.doctor.trial import Life, Started, live, start_ahead
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Options:
         every_micro_step: Kill after each micro-step instead.
         seed: Seed of every life that begins the training; a life that resumes gets none, like a real restart.
         time_limit: Limit for each life.
+        ahead: Whether the next life may import its libraries while one is running; see `ckptkit.tools.doctor.ahead`.
     """
 
     steps: int = 24
@@ -34,6 +38,7 @@ class Options:
     every_micro_step: bool = False
     seed: int = 1
     time_limit: timedelta = timedelta(hours=1)
+    ahead: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,8 @@ class Examination:
         self._begins = begins
         self._stepped = stepped
         self._lives: list[Life] = []
+        self._ahead = modules_ahead(command, os.environ) if options.ahead else ()
+        self._waiting: Started | None = None
 
     def run(self) -> Report:
         """Run all lives, up to the first difference.
@@ -110,9 +117,17 @@ class Examination:
             FailedLifeError: If a life failed by itself.
             OSError: If the folder cannot be written, or the command cannot be started.
         """
-        first = self._live("uninterrupted", "root-1", self._options.steps)
+        try:
+            return self._run()
+        finally:
+            if self._waiting is not None:
+                self._waiting.end()
+                self._waiting.log.unlink(missing_ok=True)
+
+    def _run(self) -> Report:
+        first = self._live("uninterrupted", "root-1", self._options.steps, then=0)
         last = _checked(first)
-        second = self._live("uninterrupted, once more", "root-2", last)
+        second = self._live("uninterrupted, once more", "root-2", last, then=0)
         difference = self._difference(second, first, last)
         if difference is not None:
             return self._report(first, difference, diagnose_disagreement(difference))
@@ -136,25 +151,57 @@ class Examination:
         begun = 0
         for death in plan_deaths(at, self._options.kills, every_micro_step=self._options.every_micro_step):
             words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}"
-            yield self._live(words, "root-3", first.last_step, death, begun=begun), begun
+            yield self._live(words, "root-3", first.last_step, death, begun=begun, then=death.save), begun
             begun = death.save
         yield self._live(f"from {begun} on, to the end", "root-3", first.last_step, begun=begun), begun
 
-    def _live(self, words: str, root: str, stop: int, death: Death | None = None, *, begun: int = 0) -> Life:
+    def _live(
+        self,
+        words: str,
+        root: str,
+        stop: int,
+        death: Death | None = None,
+        *,
+        begun: int = 0,
+        then: int | None = None,
+    ) -> Life:
+        """Run one life; ``then`` is the micro-step where the next one begins, None after the last."""
         self._begins(words, (death.kill if death else stop) - begun)
-        name = f"life-{len(self._lives) + 1:03d}"
+        name = self._name(1)
         plan = LifePlan(
             root=str(self._folder / root),
             trace=str(self._folder / f"{name}.trace"),
             stop=stop,
             saves=(death.save,) if death else (),
             kill=death.kill if death else None,
-            seed=None if begun else self._options.seed,
+            seed=self._seed(begun),
         )
-        limit, clock = self._options.time_limit, self._monotonic
-        life = live(self._command, name, plan, time_limit=limit, monotonic=clock, on_step=self._stepped)
+        started, self._waiting = self._waiting, None
+        life = live(
+            self._command,
+            name,
+            plan,
+            time_limit=self._options.time_limit,
+            monotonic=self._monotonic,
+            on_step=self._stepped,
+            started=started,
+            ahead=self._ahead,
+            at_gate=lambda: self._start_next(then),
+        )
         self._lives.append(life)
         return life
+
+    def _start_next(self, begins_at: int | None) -> None:
+        """Start the life after the running one, which has shown that such a process waits at its gate."""
+        if begins_at is not None:
+            name, seed = self._name(2), self._seed(begins_at)
+            self._waiting = start_ahead(self._command, name, self._folder, seed, self._ahead)
+
+    def _name(self, coming: int) -> str:
+        return f"life-{len(self._lives) + coming:03d}"
+
+    def _seed(self, begun: int) -> int | None:
+        return None if begun else self._options.seed
 
     def _difference(self, life: Life, first: Life, until: int) -> Difference | None:
         difference = first_difference(life, first, until)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -25,7 +26,7 @@ from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import Examination, Options, Report
 from ckptkit.tools.doctor.probe import LifePlan
-from ckptkit.tools.doctor.trial import live
+from ckptkit.tools.doctor.trial import Started, live, start_ahead
 
 
 @pytest.fixture
@@ -126,6 +127,101 @@ def test_mindspore_is_seeded_once_it_is_imported(here):
     told = ["begins", "imported", "set_seed 7", "manual_seed 7", "goes on"]
     assert life.log.read_text().splitlines() == told
     assert lived(here, seed=None).log.read_text().splitlines() == ["begins", "imported", "goes on"]
+
+
+@pytest.fixture
+def library(here, monkeypatch):
+    """A stand-in for MindSpore, which says when it is imported, and a script that does so first."""
+    (here / "site").mkdir()
+    (here / "site/mindspore.py").write_text(
+        "def set_seed(seed): print('set_seed', seed)\ndef manual_seed(seed): pass\nprint('imported', flush=True)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here / "site"), os.environ.get("PYTHONPATH", "")]))
+    (here / "train.py").write_text(f"import mindspore\nprint('goes on')\n{NUMPY_SCRIPT}")
+    return here
+
+
+def waiting(here, seed=None, modules=("mindspore", "ckptkit.nothing")) -> Started:
+    """A process that has come to its gate."""
+    started = start_ahead(command(), "life", here, seed, modules)
+    ready, _, _ = select.select([started.gate], [], [], 60)
+    assert ready
+    return started
+
+
+def test_life_started_ahead_runs_no_line_before_its_turn(library):
+    started = waiting(library, seed=7)
+    assert started.log.read_text() == "imported\n"
+    plan = LifePlan(root=str(library / "scratch"), trace=str(library / "trace"), stop=5, seed=7)
+    came: list[bool] = []
+
+    def at_gate() -> None:
+        came.append(True)
+
+    limit, clock = timedelta(seconds=60), time.monotonic
+    life = live(command(), "life", plan, time_limit=limit, monotonic=clock, started=started, at_gate=at_gate)
+    assert (life.exit_code, life.last_step, came) == (0, 5, [True])
+    assert life.log.read_text().splitlines()[:3] == ["imported", "set_seed 7", "goes on"]
+    assert 0 < life.seconds < 60
+
+
+def test_an_open_gate_is_passed_at_once(library):
+    """As the first life does, to show that there is one; without one, nothing is said."""
+    came: list[str] = []
+    for name, ahead in (("with", ("mindspore",)), ("without", ())):
+        plan = LifePlan(root=str(library / "scratch"), trace=str(library / name), stop=5)
+        limit, clock = timedelta(seconds=60), time.monotonic
+        at_gate = functools.partial(came.append, name)
+        life = live(command(), name, plan, time_limit=limit, monotonic=clock, ahead=ahead, at_gate=at_gate)
+        assert life.exit_code == 0
+    assert came == ["with"]
+
+
+def test_the_scripts_own_processes_meet_no_gate(library):
+    (library / "train.py").write_text(
+        "import mindspore\nimport subprocess, sys\n"
+        "code = 'import mindspore, os; print(os.environ.get(\"CKPTKIT_GATE\"))'\n"
+        "subprocess.run([sys.executable, '-c', code], check=True)\n"
+    )
+    started = waiting(library)
+    plan = LifePlan(root=str(library / "scratch"), trace=str(library / "trace"), stop=5)
+    life = live(command(), "life", plan, time_limit=timedelta(seconds=60), monotonic=time.monotonic, started=started)
+    assert (life.exit_code, life.log.read_text()) == (0, "imported\nimported\nNone\n")
+
+
+def test_process_at_the_gate_ends_with_the_doctor(library):
+    """It runs no line, and does not wait for ever."""
+    started = waiting(library)
+    started.gate.close()
+    assert started.process.wait(timeout=60) == 1
+    assert started.log.read_text() == "imported\n"
+    started.end()
+
+
+def test_lives_that_start_ahead_never_train_together(library, capsys, monkeypatch):
+    """Each takes a lock for as long as it lives."""
+    (library / "train.py").write_text(
+        "import mindspore\nimport fcntl\nheld = open('lock', 'w')\n"
+        f"fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)\n{NUMPY_SCRIPT}"
+    )
+    ahead: list[str] = []
+    monkeypatch.setattr(examine, "start_ahead", lambda *given: ahead.append(given[1]) or start_ahead(*given))
+    code, out, err = examined(capsys)
+    assert (code, ahead) == (0, [f"life-00{number}" for number in (2, 3, 4, 5)]), err
+    assert [life["exit_code"] for life in json.loads(out)["lives"]] == [0, 0, -9, -9, 0]
+    del ahead[:]
+    assert (examined(capsys, ahead=False)[0], ahead) == (0, [])
+
+
+def test_life_that_is_not_needed_is_ended(library, capsys, monkeypatch):
+    """The doctor stops at a difference, when the next life has been started."""
+    made: list[Started] = []
+    monkeypatch.setattr(examine, "start_ahead", lambda *given: made.append(start_ahead(*given)) or made[-1])
+    code, out, _ = examined(capsys, "short")
+    assert (code, json.loads(out)["diagnosis"]["code"]) == (1, "ended-early")
+    assert len(made) == len(json.loads(out)["lives"])  # one more than was needed: the first was not started ahead
+    assert all(one.process.returncode is not None for one in made)
+    assert not made[-1].log.exists()
 
 
 def test_the_sitecustomize_that_is_shadowed_runs_as_well(here, monkeypatch):
