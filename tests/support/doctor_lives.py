@@ -83,8 +83,10 @@ if "crashes" in what and point.checkpoint:
 print("trains", end="")
 print("aloud", end="", file=sys.stderr)
 total = 3 if "short" in what and point.checkpoint else 9
-while state.batches < total:
+while state.batches < (99 if "slow" in what else total):
     state.train_step()
+    if "slow" in what:
+        time.sleep(0.3)
     if "draws" in what:
         np.random.random()
     if "silent" not in what:

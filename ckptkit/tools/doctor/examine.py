@@ -6,6 +6,7 @@ life before has ended, but for imports of libraries. Main thread only.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ckptkit.tools.doctor.ahead import modules_ahead
+from ckptkit.tools.doctor.budget import FEWEST_STEPS, Budget, Cost, Fitting, cost_of
 from ckptkit.tools.doctor.compare import Difference, first_difference, other_losses, unstable
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
 from ckptkit.tools.doctor.plan import Death, plan_deaths
@@ -31,6 +33,7 @@ class Options:
         seed: Seed of every life that begins the training; a life that resumes gets none, like a real restart.
         time_limit: Limit for each life.
         ahead: Whether the next life may import its libraries while one is running; see `ckptkit.tools.doctor.ahead`.
+        within: Limit for all lives together: fewer micro-steps and kills are done where all would take longer.
     """
 
     steps: int = 24
@@ -39,6 +42,7 @@ class Options:
     seed: int = 1
     time_limit: timedelta = timedelta(hours=1)
     ahead: bool = True
+    within: timedelta | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Report:
         diagnosis: Diagnosis of the difference.
         other_losses: Micro-steps whose reported loss differed in some life, while nothing that training depends on did.
         notes: Values in no checkpoint that a resume changed, although all that was compared stayed equal.
+        seconds: How long it took.
     """
 
     steps: int
@@ -64,6 +69,7 @@ class Report:
     diagnosis: Diagnosis | None = None
     other_losses: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 class UnusableScriptError(Exception):
@@ -108,12 +114,15 @@ class Examination:
         self._lives: list[Life] = []
         self._ahead = modules_ahead(command, os.environ) if options.ahead else ()
         self._waiting: Started | None = None
+        self._budget = Budget(options.within, monotonic)
+        self._cost: Cost | None = None  # known after the first life
 
     def run(self) -> Report:
         """Run all lives, up to the first difference.
 
         Raises:
-            UnusableScriptError: If the script cannot be examined, for lack of a checkpoint manager or of micro-steps.
+            UnusableScriptError: If the script cannot be examined, for lack of a checkpoint manager, of micro-steps or
+                of time for one kill.
             FailedLifeError: If a life failed by itself.
             OSError: If the folder cannot be written, or the command cannot be started.
         """
@@ -125,35 +134,63 @@ class Examination:
                 self._waiting.log.unlink(missing_ok=True)
 
     def _run(self) -> Report:
-        first = self._live("uninterrupted", "root-1", self._options.steps, then=0)
-        last = _checked(first)
+        steps, enough = self._options.steps, self._budget.first_ends
+        first = self._live("uninterrupted", "root-1", steps, then=0, enough=enough)
+        fitting = self._fitting(first, _checked(first))
+        last = fitting.steps
         second = self._live("uninterrupted, once more", "root-2", last, then=0)
         difference = self._difference(second, first, last)
         if difference is not None:
-            return self._report(first, difference, diagnose_disagreement(difference))
+            return self._report(first, last, difference, diagnose_disagreement(difference))
         shaky = unstable(first, second)
         notes: dict[str, None] = {}
-        for life, begun in self._interrupted(first):
+        for life, begun in self._interrupted(first, fitting):
             until = life.planned_kill or last
             difference = self._difference(life, first, until)
             # What was done again from too early on may well differ; that it was done at all comes first.
             difference = _begun_too_early(life, first, begun) or difference
             if difference is not None:
-                return self._report(first, difference, diagnose_resume(difference, shaky))
+                return self._report(first, last, difference, diagnose_resume(difference, shaky))
             if life.begun is not None and life.begun.step and until in life.steps:
                 at_end = Difference(until, (), first.steps[until], life.steps[until], life, first)
                 notes.update(dict.fromkeys(forgotten(at_end, shaky)))
-        return self._report(first, notes=tuple(notes))
+        return self._report(first, last, notes=tuple(notes))
 
-    def _interrupted(self, first: Life) -> Iterator[tuple[Life, int]]:
+    def _fitting(self, first: Life, done: int) -> Fitting:
+        """Return how many micro-steps and kills there is time for.
+
+        Raises:
+            UnusableScriptError: If there is not enough for one kill.
+        """
+        kills = self._options.kills
+        if self._options.within is None:
+            return Fitting(done, kills)
+        self._cost = cost_of(first)
+        fitting = self._budget.fit(self._cost, done, kills)
+        if fitting is None:
+            raise UnusableScriptError(
+                f"{self._budget.total:.0f} s are not enough for one kill: a life takes {self._cost}, and four lives of "
+                f"{FEWEST_STEPS} micro-steps are needed. Allow {math.ceil(self._budget.needed(self._cost))} s or more"
+            )
+        return fitting
+
+    def _interrupted(self, first: Life, fitting: Fitting) -> Iterator[tuple[Life, int]]:
         """Run, on demand, the lives of one run that is killed and resumed; yield each with where it had to begin."""
-        at = [first.steps[step].progress for step in sorted(first.steps)]
+        at = [first.steps[step].progress for step in range(1, fitting.steps + 1)]
         begun = 0
-        for death in plan_deaths(at, self._options.kills, every_micro_step=self._options.every_micro_step):
+        for death in plan_deaths(at, fitting.kills, every_micro_step=self._options.every_micro_step):
+            if begun and not self._has_time_for(death, begun, fitting.steps):
+                break
             words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}"
-            yield self._live(words, "root-3", first.last_step, death, begun=begun, then=death.save), begun
+            yield self._live(words, "root-3", fitting.steps, death, begun=begun, then=death.save), begun
             begun = death.save
-        yield self._live(f"from {begun} on, to the end", "root-3", first.last_step, begun=begun), begun
+        yield self._live(f"from {begun} on, to the end", "root-3", fitting.steps, begun=begun), begun
+
+    def _has_time_for(self, death: Death, begun: int, last: int) -> bool:
+        """Return whether another kill fits, with the last life after it."""
+        if self._cost is None:
+            return True
+        return self._budget.allows(self._cost.of_life(death.kill - begun) + self._cost.of_life(last - death.save))
 
     def _live(
         self,
@@ -164,6 +201,7 @@ class Examination:
         *,
         begun: int = 0,
         then: int | None = None,
+        enough: float | None = None,
     ) -> Life:
         """Run one life; ``then`` is the micro-step where the next one begins, None after the last."""
         self._begins(words, (death.kill if death else stop) - begun)
@@ -172,6 +210,7 @@ class Examination:
             root=str(self._folder / root),
             trace=str(self._folder / f"{name}.trace"),
             stop=stop,
+            enough=enough,
             saves=(death.save,) if death else (),
             kill=death.kill if death else None,
             seed=self._seed(begun),
@@ -181,7 +220,7 @@ class Examination:
             self._command,
             name,
             plan,
-            time_limit=self._options.time_limit,
+            time_limit=self._budget.limit(self._options.time_limit),
             monotonic=self._monotonic,
             on_step=self._stepped,
             started=started,
@@ -189,7 +228,17 @@ class Examination:
             at_gate=lambda: self._start_next(then),
         )
         self._lives.append(life)
+        if life.exit_code is None and self._budget.is_over:
+            raise UnusableScriptError(self._out_of_time(life))
         return life
+
+    def _out_of_time(self, life: Life) -> str:
+        known = "" if self._cost is None else f"; the first life took {self._cost}"
+        kills = sum(one.planned_kill is not None for one in self._lives[:-1])
+        return (
+            f"{self._budget.total:.0f} s were over in {life.name} after {life.last_step} micro-steps and {kills} kills"
+            f"{known}. Allow more time"
+        )
 
     def _start_next(self, begins_at: int | None) -> None:
         """Start the life after the running one, which has shown that such a process waits at its gate."""
@@ -212,15 +261,23 @@ class Examination:
     def _report(
         self,
         first: Life,
+        last: int,
         difference: Difference | None = None,
         diagnosis: Diagnosis | None = None,
         notes: tuple[str, ...] = (),
     ) -> Report:
         losses = {step for life in self._lives[1:] for step in other_losses(life, first, life.last_step)}
-        compared = sum(len(life.steps) for life in self._lives[1:])
-        values = len(first.steps[first.last_step].digests)
-        lives = tuple(self._lives)
-        return Report(first.last_step, lives, compared, values, difference, diagnosis, tuple(sorted(losses)), notes)
+        return Report(
+            steps=last,
+            lives=tuple(self._lives),
+            compared=sum(len(life.steps) for life in self._lives[1:]),
+            values=len(first.steps[first.last_step].digests),
+            difference=difference,
+            diagnosis=diagnosis,
+            other_losses=tuple(sorted(losses)),
+            notes=notes,
+            seconds=self._budget.spent,
+        )
 
 
 def _checked(first: Life) -> int:

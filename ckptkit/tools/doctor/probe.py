@@ -15,6 +15,8 @@ import functools
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -43,6 +45,7 @@ class LifePlan(_Document):
         run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
         trace: File to which the lines are appended.
         stop: The micro-step after which the process ends itself.
+        enough: When it ends itself even earlier, after its second micro-step, in seconds of `time.monotonic`; or None.
         saves: The micro-steps after which to save.
         kill: The micro-step after which the process kills itself with SIGKILL, or None.
         seed: Seed of every generator before the script begins; None if only the script seeds the process.
@@ -52,6 +55,7 @@ class LifePlan(_Document):
     run: str | None = None
     trace: str
     stop: int = Field(ge=1)
+    enough: float | None = None
     saves: tuple[int, ...] = ()
     kill: int | None = None
     seed: int | None = None
@@ -68,10 +72,14 @@ class Begun(_Document):
 
 
 class Stepped(_Document):
-    """Records the state after a micro-step: digests by name of what must be equal, and values in no checkpoint."""
+    """Records the state after a micro-step: digests by name of what must be equal, and values in no checkpoint.
+
+    ``at`` is when it ended, in seconds of `time.monotonic`.
+    """
 
     event: Literal["stepped"] = "stepped"
     step: int
+    at: float = 0.0
     progress: Progress
     digests: dict[str, str]
     unseen: dict[str, Unseen] = {}
@@ -107,8 +115,9 @@ EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 class TrialProbe:
     """Replaces parts of a `ckptkit.CheckpointManager`'s behaviour under ``ckptkit doctor`` and ``replay``."""
 
-    def __init__(self, plan: LifePlan, url: str) -> None:
+    def __init__(self, plan: LifePlan, url: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._plan = plan
+        self._monotonic = monotonic
         self._url = url
         self._observer: Observer | None = None
         self._last = -1
@@ -172,12 +181,14 @@ class TrialProbe:
             return
         self._last = step
         digests, unseen = self._observer.observe()
-        self._write(Stepped(step=step, progress=progress, digests=digests, unseen=unseen))
+        now = self._monotonic()
+        self._write(Stepped(step=step, at=now, progress=progress, digests=digests, unseen=unseen))
         if step in self._plan.saves:
             self._save(step, digests, save)
         if step == self._plan.kill:
             os.kill(os.getpid(), signal.SIGKILL)
-        if step >= self._plan.stop:
+        is_enough = self._plan.enough is not None and step > 1 and now >= self._plan.enough
+        if step >= self._plan.stop or is_enough:
             self._stop(step)
 
     def finished(self, progress: Progress) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,22 @@ def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
     with pytest.raises(SystemExit):
         manager.step(run)
     assert trace()[-1] == Stopped(step=4)
+
+
+def test_life_that_has_shown_enough_ends_after_its_second_step(tmp_path, root, monkeypatch):
+    """Not after the first, from which a micro-step's cost cannot be told."""
+    monkeypatch.setattr("ckptkit.tools.doctor.probe._end", lambda: sys.exit(0))
+    now = time.monotonic()
+    for name, enough, steps in (("over", now - 1, 2), ("later", now + 3600, 4)):
+        plan = LifePlan(root=str(tmp_path / name), trace=str(tmp_path / f"{name}.trace"), stop=4, enough=enough)
+        (tmp_path / f"{name}.json").write_text(plan.model_dump_json())
+        follow(monkeypatch, tmp_path / f"{name}.json")
+        with pytest.raises(SystemExit):
+            trained(root, Seen(), 9)
+        (_, *lines) = read_trace(tmp_path / f"{name}.trace")
+        assert lines[-1] == Stopped(step=steps)
+        at = [one.at for one in lines if isinstance(one, Stepped)]
+        assert [now, *at, time.monotonic()] == sorted([now, *at, time.monotonic()])
 
 
 def test_line_written_in_pieces_is_whole(root, trace, monkeypatch):

@@ -15,9 +15,11 @@ import sys
 import time
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from support.doctor_lives import NAMES, NUMPY_SCRIPT, life, stepped
+from support.junit import cases_of, read_junit
 from support.process import python
 
 from ckptkit.cli.commands.doctor import run_doctor
@@ -285,6 +287,7 @@ def test_a_sound_script_is_exact(here, capsys):
     assert report["diagnosis"] is report["difference"] is None
     assert [life["exit_code"] for life in report["lives"]] == [0, 0, -9, -9, 0]
     assert report["lives"][-1]["began_at"] > 0
+    assert report["seconds"] > sum(life["seconds"] for life in report["lives"]) > 0
     assert sorted(path.name for path in here.iterdir()) == ["train.py"]
 
 
@@ -341,6 +344,69 @@ def test_unusable_commands_exit_with_reason(here, capsys):
     assert (code, "no-such-program cannot be started" in err) == (2, True)
     code, _, err = examined(capsys, program=[])
     assert (code, "-- python train.py" in err) == (2, True)
+
+
+def doctored(*what: str, **options) -> tuple[int, list[tuple[str, str | None, str]]]:
+    chosen = Options(**{"steps": 9, "kills": 2, **options})
+    code = run_doctor(command(*what), chosen, keep=None, as_json=False, junit=Path("ci/doctor.xml"))
+    return code, cases_of("ci/doctor.xml")
+
+
+def test_every_life_is_a_case_of_junit(here, capsys):
+    code, found = doctored()
+    assert (code, found) == (
+        0,
+        [
+            ("uninterrupted", None, ""),
+            ("uninterrupted, once more", None, ""),
+            ("life 3: begun afresh, killed after micro-step 3", None, ""),
+            ("life 4: resumed after micro-step 2, killed after micro-step 7", None, ""),
+            ("life 5: resumed after micro-step 5, to the end", None, ""),
+        ],
+    )
+    times = [float(one.attrib["time"]) for one in read_junit("ci/doctor.xml").iter("testcase")]
+    assert all(0 < one < 60 for one in times)
+
+
+def test_the_case_that_differs_holds_the_diagnosis(here, capsys):
+    code, found = doctored("draws")
+    assert code == 1
+    assert [end for _, end, _ in found] == [None, None, None, "failure"]
+    assert found[-1][2].startswith("unknown: rng/numpy")
+    told = next(read_junit("ci/doctor.xml").iter("failure")).text.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["first difference", "seen in", "diagnosis", "cause", "fix"]
+    assert told == [line for line in capsys.readouterr().out.splitlines() if line in told]
+
+
+def test_what_cannot_be_examined_is_an_error_in_junit(here, capsys):
+    for what, expected, words in (("blind", 2, "no observer()"), ("crashes", 1, "ended with exit code 1")):
+        code, ((name, outcome, message),) = doctored(what)
+        assert (code, name, outcome) == (expected, "examination", "error")
+        assert words in message
+    capsys.readouterr()
+    Path("ci/doctor.xml").write_text("of another day")
+    Path("ci/doctor.xml.new").mkdir()
+    with pytest.raises(OSError, match=r"doctor\.xml\.new"):
+        doctored("blind")
+    assert not Path("ci/doctor.xml").exists()
+
+
+def test_time_that_is_given_is_kept(here, capsys):
+    """Enough for everything, for less, and not for one kill."""
+    assert doctored(within=timedelta(minutes=5))[0] == 0
+    assert "s, with 9 of 9 micro-steps and 2 of 2 kills" in capsys.readouterr().out.splitlines()[-1]
+    code, found = doctored("slow", within=timedelta(seconds=20), steps=99)
+    line = capsys.readouterr().out.splitlines()[-1]
+    took, steps, killed = (
+        int(one) for one in re.search(r"took (\d+) of 20 s, with (\d+) of 99 .* (\d) of 2", line).groups()
+    )
+    assert (code, len(found)) == (0, killed + 3)
+    assert took <= 20
+    assert 2 <= steps < 99
+    assert killed > 0
+    code, ((_, outcome, message),) = doctored("slow", within=timedelta(seconds=1))
+    assert (code, outcome) == (2, "error")
+    assert message.startswith("1 s ")
 
 
 def test_early_script_failure_shows_its_last_output(here, capsys):
@@ -430,11 +496,15 @@ def test_report_tells_difference_cause_and_fix(capsys, monkeypatch, begun, names
 
 
 def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
-    lives = (trained(), life([], begun=2), replace(trained(), events=[], exit_code=None, planned_kill=3))
+    lives = (
+        trained(),
+        life([], begun=2, seconds=1.2346),
+        replace(trained(), events=[], exit_code=None, planned_kill=3),
+    )
     monkeypatch.setattr(Examination, "run", lambda self: Report(3, lives, 2, 7))
     assert run_doctor(command(), Options(), keep=None, as_json=True) == 0
     told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
-    assert told == [("life", 0, 3, None, 0), ("life", 2, 0, None, 0), ("life", None, 0, 3, None)]
+    assert told == [("life", 0, 3, None, 0, 0), ("life", 2, 0, None, 0, 1.235), ("life", None, 0, 3, None, 0)]
 
 
 def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):
