@@ -319,6 +319,7 @@ def doctor(
     steps: Annotated[int, typer.Option(min=2, help="Micro-steps of each life.")] = 24,
     kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 3,
     every_micro_step: Annotated[bool, typer.Option(help="Kill after each micro-step; one life for each.")] = False,
+    own_saves: Annotated[bool, typer.Option("--own-saves", help="Examine also what the script saves itself.")] = False,
     seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Seed to set where the script sets none.")] = 1,
     within: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Time for all: do fewer micro-steps and kills if need be.")
@@ -343,7 +344,7 @@ def doctor(
     if within is not None and every_micro_step:
         raise WrongUsageError("--within chooses how often to kill, and --every-micro-step leaves no choice: give one")
     limit = None if within is None else positive_duration("--within", within)
-    options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout), ahead, limit)
+    options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout), ahead, limit, own_saves)
     raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json, junit=junit))
 
 

@@ -2,9 +2,9 @@
 
 The JSON is ``{"exact": bool, "steps": int, "compared": int, "values": int, "seconds": float, "lives": [...],
 "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``. A life has ``name``,
-``began_at``, ``ended_at``, ``killed_after``, ``exit_code`` and ``seconds``; a difference ``step``, ``resumed_at``,
-``life``, ``names`` and ``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``. ``other_losses``
-are micro-steps where only the reported loss differed. Progress goes to stderr.
+``began_at``, ``ended_at``, ``killed_after``, ``exit_code``, ``seconds`` and ``own_saves``; a difference ``step``,
+``resumed_at``, ``life``, ``names`` and ``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``.
+``other_losses`` are micro-steps where only the reported loss differed. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ def _case_name(number: int, life: Life) -> str:
         return ("uninterrupted", "uninterrupted, once more")[number]
     came = f"resumed after micro-step {begun}" if begun else "begun afresh"
     went = "to the end" if life.planned_kill is None else f"killed after micro-step {life.planned_kill}"
-    return f"life {number + 1}: {came}, {went}"
+    return f"life {number + 1}: {came}, {went}{', its own saves' if life.own_saves else ''}"
 
 
 def _fitted(report: Report, options: Options, within: timedelta) -> str:
-    killed = sum(life.planned_kill is not None for life in report.lives)
+    killed = sum(life.planned_kill is not None and not life.own_saves for life in report.lives)
     return (
         f"took {report.seconds:.0f} of {within.total_seconds():.0f} s, with {report.steps} of {options.steps} "
         f"micro-steps and {killed} of {options.kills} kills"
@@ -101,8 +101,11 @@ def _examined(command: Sequence[str], options: Options, keep: str | None) -> Rep
 
 def _print(report: Report, command: str, keep: str | None) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    killed = [life.planned_kill for life in report.lives if life.planned_kill is not None]
-    console.print(f"{command}: {report.steps} micro-steps, {len(report.lives)} lives, killed after {killed or 'none'}")
+    kills = [(life.planned_kill, life.own_saves) for life in report.lives if life.planned_kill is not None]
+    killed = [step for step, own_saves in kills if not own_saves]
+    own = "".join(f", and after {step} with its own saves" for step, own_saves in kills if own_saves)
+    lives = f"{report.steps} micro-steps, {len(report.lives)} lives"
+    console.print(f"{command}: {lives}, killed after {killed or 'none'}{own}")
     console.print(f"compared: {report.compared} micro-steps with {report.values} values each")
     if report.difference is None:
         console.print(_headline(report), style="bold green")
@@ -188,4 +191,5 @@ def _life_as_json(life: Life) -> dict[str, Any]:
         "killed_after": life.planned_kill,
         "exit_code": life.exit_code,
         "seconds": round(life.seconds, 3),
+        "own_saves": life.own_saves,
     }

@@ -36,10 +36,14 @@ class Cost:
         """Return the seconds of a life of so many micro-steps."""
         return self.start + max(0, steps - 1) * self.step
 
-    def of_rest(self, steps: int, kills: int) -> float:
+    def of_chain(self, steps: int, kills: int) -> float:
+        """Return the seconds of one run that is killed so often, and resumed."""
+        return (kills + 1) * self.start + (steps + kills * _REDONE) * self.step
+
+    def of_rest(self, steps: int, kills: int, *, own_saves: bool = False) -> float:
         """Return the seconds of all lives after the first, for so many micro-steps and kills."""
-        chain = (kills + 1) * self.start + (steps + kills * _REDONE) * self.step
-        return self.of_life(steps) + chain
+        own = self.of_chain(steps, 1) if own_saves else 0.0
+        return self.of_life(steps) + self.of_chain(steps, kills) + own
 
     def __str__(self) -> str:
         return f"{self.start:.1f} s until its first micro-step has ended, and {self.step:.2g} s for each further one"
@@ -91,7 +95,7 @@ class Budget:
         left = self.left
         return given if math.isinf(left) else min(given, timedelta(seconds=max(0.0, left)))
 
-    def fit(self, cost: Cost, steps: int, kills: int) -> Fitting | None:
+    def fit(self, cost: Cost, steps: int, kills: int, *, own_saves: bool = False) -> Fitting | None:
         """Return what fits into what is left, at most ``steps`` and ``kills``; None if not even one kill does.
 
         Kills come before micro-steps, as long as there are a few micro-steps for each.
@@ -99,7 +103,7 @@ class Budget:
         for fewer in range(kills, 0, -1):
             fewest = max(FEWEST_STEPS, min(steps, _STEPS_PER_KILL * fewer)) if fewer > 1 else FEWEST_STEPS
             for shorter in range(steps, fewest - 1, -1):
-                if self.allows(cost.of_rest(shorter, fewer)):
+                if self.allows(cost.of_rest(shorter, fewer, own_saves=own_saves)):
                     return Fitting(shorter, fewer)
         return None
 
@@ -107,10 +111,10 @@ class Budget:
         """Return whether lives that are expected to take so long still fit."""
         return seconds * _MARGIN <= self.left
 
-    def needed(self, cost: Cost) -> float:
+    def needed(self, cost: Cost, *, own_saves: bool = False) -> float:
         """Return the seconds in which one kill would have fit."""
-        shortest = cost.of_life(FEWEST_STEPS) + cost.of_rest(FEWEST_STEPS, 1)
-        return max(shortest * _MARGIN, cost.of_rest(FEWEST_STEPS, 1) * _MARGIN / (1 - _SHARE_OF_FIRST))
+        rest = cost.of_rest(FEWEST_STEPS, 1, own_saves=own_saves)
+        return max((cost.of_life(FEWEST_STEPS) + rest) * _MARGIN, rest * _MARGIN / (1 - _SHARE_OF_FIRST))
 
 
 def cost_of(first: Life) -> Cost:

@@ -34,6 +34,7 @@ class Options:
         time_limit: Limit for each life.
         ahead: Whether the next life may import its libraries while one is running; see `ckptkit.tools.doctor.ahead`.
         within: Limit for all lives together: fewer micro-steps and kills are done where all would take longer.
+        own_saves: Whether to examine the script's own saves, too: by two more lives.
     """
 
     steps: int = 24
@@ -43,6 +44,7 @@ class Options:
     time_limit: timedelta = timedelta(hours=1)
     ahead: bool = True
     within: timedelta | None = None
+    own_saves: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,30 @@ class Report:
     other_losses: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Says what one life has to do.
+
+    Attributes:
+        words: Description, for people.
+        root: Name of the folder that takes the place of the script's root.
+        stop: As for `LifePlan`; so are enough, own_saves and kill_when_saved.
+        death: Where it saves and is killed, or None.
+        begun: The micro-step after which it begins.
+        then: The same of the life after it; None after the last one.
+    """
+
+    words: str
+    root: str
+    stop: int
+    death: Death | None = None
+    begun: int = 0
+    then: int | None = None
+    enough: float | None = None
+    own_saves: bool = False
+    kill_when_saved: bool = False
 
 
 class UnusableScriptError(Exception):
@@ -135,10 +161,10 @@ class Examination:
 
     def _run(self) -> Report:
         steps, enough = self._options.steps, self._budget.first_ends
-        first = self._live("uninterrupted", "root-1", steps, then=0, enough=enough)
+        first = self._live(_Part("uninterrupted", "root-1", steps, then=0, enough=enough))
         fitting = self._fitting(first, _checked(first))
         last = fitting.steps
-        second = self._live("uninterrupted, once more", "root-2", last, then=0)
+        second = self._live(_Part("uninterrupted, once more", "root-2", last, then=0))
         difference = self._difference(second, first, last)
         if difference is not None:
             return self._report(first, last, difference, diagnose_disagreement(difference))
@@ -166,54 +192,69 @@ class Examination:
         if self._options.within is None:
             return Fitting(done, kills)
         self._cost = cost_of(first)
-        fitting = self._budget.fit(self._cost, done, kills)
+        own_saves = self._options.own_saves
+        fitting = self._budget.fit(self._cost, done, kills, own_saves=own_saves)
         if fitting is None:
             raise UnusableScriptError(
-                f"{self._budget.total:.0f} s are not enough for one kill: a life takes {self._cost}, and four lives of "
-                f"{FEWEST_STEPS} micro-steps are needed. Allow {math.ceil(self._budget.needed(self._cost))} s or more"
+                f"{self._budget.total:.0f} s are not enough for one kill: a life takes {self._cost}, and "
+                f"{'six' if own_saves else 'four'} lives of {FEWEST_STEPS} micro-steps are needed. Allow "
+                f"{math.ceil(self._budget.needed(self._cost, own_saves=own_saves))} s or more"
             )
         return fitting
 
     def _interrupted(self, first: Life, fitting: Fitting) -> Iterator[tuple[Life, int]]:
-        """Run, on demand, the lives of one run that is killed and resumed; yield each with where it had to begin."""
+        """Run, on demand, the lives of the runs that are killed and resumed; yield each with where it had to begin."""
         at = [first.steps[step].progress for step in range(1, fitting.steps + 1)]
         begun = 0
         for death in plan_deaths(at, fitting.kills, every_micro_step=self._options.every_micro_step):
             if begun and not self._has_time_for(death, begun, fitting.steps):
                 break
             words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}"
-            yield self._live(words, "root-3", fitting.steps, death, begun=begun, then=death.save), begun
+            yield self._live(_Part(words, "root-3", fitting.steps, death, begun, then=death.save)), begun
             begun = death.save
-        yield self._live(f"from {begun} on, to the end", "root-3", fitting.steps, begun=begun), begun
+        then = 0 if self._options.own_saves else None
+        yield self._live(_Part(f"from {begun} on, to the end", "root-3", fitting.steps, None, begun, then)), begun
+        if self._options.own_saves:
+            yield from self._saving_itself(fitting.steps)
+
+    def _saving_itself(self, last: int) -> Iterator[tuple[Life, int]]:
+        """Do the same with one run whose checkpoints are the script's own.
+
+        Raises:
+            UnusableScriptError: If it has none that a life could resume from.
+        """
+        words = "its own saves, SIGKILL after one"
+        killed = self._live(_Part(words, "root-4", last, then=1, own_saves=True, kill_when_saved=True))
+        yield killed, 0
+        if not killed.saved:
+            raise UnusableScriptError(
+                f"within {last} micro-steps, the script committed no checkpoint by itself: its own saves cannot be "
+                "examined. Give more --steps than lie between two of its saves"
+            )
+        begun = killed.saved[-1].step
+        yield self._live(_Part(f"its own saves, from {begun} on", "root-4", last, None, begun, own_saves=True)), begun
 
     def _has_time_for(self, death: Death, begun: int, last: int) -> bool:
-        """Return whether another kill fits, with the last life after it."""
-        if self._cost is None:
+        """Return whether another kill fits, with the lives after it."""
+        cost = self._cost
+        if cost is None:
             return True
-        return self._budget.allows(self._cost.of_life(death.kill - begun) + self._cost.of_life(last - death.save))
+        own = cost.of_chain(last, 1) if self._options.own_saves else 0.0
+        return self._budget.allows(cost.of_life(death.kill - begun) + cost.of_life(last - death.save) + own)
 
-    def _live(
-        self,
-        words: str,
-        root: str,
-        stop: int,
-        death: Death | None = None,
-        *,
-        begun: int = 0,
-        then: int | None = None,
-        enough: float | None = None,
-    ) -> Life:
-        """Run one life; ``then`` is the micro-step where the next one begins, None after the last."""
-        self._begins(words, (death.kill if death else stop) - begun)
+    def _live(self, part: _Part) -> Life:
+        self._begins(part.words, (part.death.kill if part.death else part.stop) - part.begun)
         name = self._name(1)
         plan = LifePlan(
-            root=str(self._folder / root),
+            root=str(self._folder / part.root),
             trace=str(self._folder / f"{name}.trace"),
-            stop=stop,
-            enough=enough,
-            saves=(death.save,) if death else (),
-            kill=death.kill if death else None,
-            seed=self._seed(begun),
+            stop=part.stop,
+            enough=part.enough,
+            saves=(part.death.save,) if part.death else (),
+            kill=part.death.kill if part.death else None,
+            seed=self._seed(part.begun),
+            own_saves=part.own_saves,
+            kill_when_saved=part.kill_when_saved,
         )
         started, self._waiting = self._waiting, None
         life = live(
@@ -225,7 +266,7 @@ class Examination:
             on_step=self._stepped,
             started=started,
             ahead=self._ahead,
-            at_gate=lambda: self._start_next(then),
+            at_gate=lambda: self._start_next(part.then),
         )
         self._lives.append(life)
         if life.exit_code is None and self._budget.is_over:

@@ -40,6 +40,7 @@ class Life:
         seeded: Whether it was seeded before its script began.
         began_at: When it was started, or let go if it waited at the gate; in seconds of `time.monotonic`.
         seconds: How long it took from then on.
+        own_saves: Whether the script's own schedule saved.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Life:
     seeded: bool = True
     began_at: float = 0.0
     seconds: float = 0.0
+    own_saves: bool = False
     steps: dict[int, Stepped] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -202,16 +204,25 @@ def live(
     finally:
         if process is not None:
             exit_code = process.end()
+    events = read_trace(Path(plan.trace))
     return Life(
         name,
         exit_code if in_time else None,
-        read_trace(Path(plan.trace)),
+        events,
         folder / f"{name}.log",
-        plan.kill,
+        _kill(plan, events),
         plan.seed is not None,
         began_at=began,
         seconds=monotonic() - began,
+        own_saves=plan.own_saves,
     )
+
+
+def _kill(plan: LifePlan, events: Sequence[Event]) -> int | None:
+    """Return the micro-step after which the process killed itself as planned; None if it was not to."""
+    if not plan.kill_when_saved or not isinstance(events[-1] if events else None, Saved):
+        return plan.kill
+    return max(one.step for one in events if isinstance(one, Stepped))
 
 
 def _wait(

@@ -159,10 +159,10 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
             },
         ),
         (
-            "doctor --within 1.5m --junit J -- x",
+            "doctor --within 1.5m --own-saves --junit J -- x",
             {
                 "command": ["x"],
-                "options": Options(within=timedelta(seconds=90)),
+                "options": Options(within=timedelta(seconds=90), own_saves=True),
                 "keep": None,
                 "as_json": False,
                 "junit": Path("J"),

@@ -60,6 +60,15 @@ def test_kills_come_before_micro_steps(seconds, expected):
     assert limited.fit(Cost(3, 1), 24, 3) == expected
 
 
+def test_own_saves_take_two_more_lives():
+    cost = Cost(3, 1)
+    assert cost.of_rest(2, 1, own_saves=True) - cost.of_rest(2, 1) == cost.of_chain(2, 1) == 10
+    limited, _ = budget(29.9)
+    assert limited.fit(cost, 24, 1) == Fitting(6, 1)
+    assert limited.fit(cost, 24, 1, own_saves=True) is None
+    assert limited.needed(cost, own_saves=True) > 30 > limited.needed(cost)
+
+
 @given(st.floats(1, 1000), st.floats(0.1, 60), st.floats(0, 20), st.integers(2, 40), st.integers(1, 9))
 def test_what_fits_takes_no_longer(seconds, start, step, steps, kills):
     limited, _ = budget(seconds)

@@ -297,6 +297,40 @@ def test_every_micro_step_is_a_life(here, capsys):
     assert (code, began) == (0, [0, 0, 0, 1, 2, 3])
 
 
+def test_the_scripts_own_saves_are_examined(here, capsys):
+    """It is killed once after one of them, and resumed; the other lives save where the doctor wants it."""
+    code, found = doctored("own", own_saves=True)
+    assert code == 0
+    assert found[5:] == [
+        ("life 6: begun afresh, killed after micro-step 5, its own saves", None, ""),
+        ("life 7: resumed after micro-step 4, to the end, its own saves", None, ""),
+    ]
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.endswith("9 micro-steps, 7 lives, killed after [3, 7], and after 5 with its own saves")
+    code, out, _ = examined(capsys, "own", own_saves=True, kills=1)
+    report = json.loads(out)
+    assert (code, report["exact"]) == (0, True)
+    lives = [(life["began_at"], life["ended_at"], life["killed_after"]) for life in report["lives"]]
+    assert lives[-2:] == [(0, 5, 5), (4, 9, None)]
+    assert [life["own_saves"] for life in report["lives"]] == [False] * 4 + [True] * 2
+
+
+def test_policy_that_changes_the_training_is_noticed(here, capsys):
+    """Only if it is asked."""
+    assert examined(capsys, "own-draws")[0] == 0
+    code, out, _ = examined(capsys, "own-draws", own_saves=True)
+    report = json.loads(out)
+    assert (code, report["difference"]["names"]) == (1, ["rng/numpy"])
+    assert report["diagnosis"]["code"] == "saving-changes-state"
+    assert report["diagnosis"]["where"] == "the script's own saves"
+
+
+def test_script_without_own_saves_so_far_cannot_be_examined(here, capsys):
+    code, out, err = examined(capsys, own_saves=True)
+    assert (code, out) == (2, "")
+    assert "within 9 micro-steps, the script committed no checkpoint by itself" in err
+
+
 def test_two_trainings_of_one_root_are_one_run(here, capsys):
     code, out, err = examined(capsys, "twice", steps=16, kills=3)
     report = json.loads(out)
@@ -504,7 +538,11 @@ def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
     monkeypatch.setattr(Examination, "run", lambda self: Report(3, lives, 2, 7))
     assert run_doctor(command(), Options(), keep=None, as_json=True) == 0
     told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
-    assert told == [("life", 0, 3, None, 0, 0), ("life", 2, 0, None, 0, 1.235), ("life", None, 0, 3, None, 0)]
+    assert told == [
+        ("life", 0, 3, None, 0, 0, False),
+        ("life", 2, 0, None, 0, 1.235, False),
+        ("life", None, 0, 3, None, 0, False),
+    ]
 
 
 def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):
