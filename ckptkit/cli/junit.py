@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ckptkit.cli.errors import WrongUsageError
+
 # XML 1.0 has no other control characters, and no halves of pairs.
 _UNHEARD_OF = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -40,10 +42,15 @@ def prepare_junit(path: Path) -> None:
     """Make the folder of ``path``, and remove an earlier result.
 
     Raises:
+        WrongUsageError: If something else lies there, such as a script.
         OSError: If that is not possible.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
+    if path.is_file():
+        with path.open("rb") as file:
+            if not file.read(5).startswith((b"<?xml", b"<test")):
+                raise WrongUsageError(f"--junit: {path} exists and is no XML file; choose another name")
+        path.unlink()
 
 
 def write_junit(path: Path, suite: str, cases: Sequence[Case]) -> None:

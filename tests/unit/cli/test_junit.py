@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.junit import read_junit
 
+from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 
 CASES = [
@@ -56,9 +57,19 @@ def test_earlier_result_is_removed_before_the_work(tmp_path):
     path = tmp_path / "results/deep/out.xml"
     prepare_junit(path)
     assert path.parent.is_dir()
-    path.write_text("old")
-    prepare_junit(path)
-    assert not path.exists()
+    for old in ("<?xml version='1.0'?>", "<testsuites/>"):
+        path.write_text(old)
+        prepare_junit(path)
+        assert not path.exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         prepare_junit(tmp_path / "file/out.xml")
+
+
+@pytest.mark.parametrize("text", ["import mindspore\n", "", "<html>"])
+def test_file_that_is_no_result_stays(tmp_path, text):
+    """Two words in the wrong order must not cost a script."""
+    (tmp_path / "train.py").write_text(text)
+    with pytest.raises(WrongUsageError, match="is no XML file"):
+        prepare_junit(tmp_path / "train.py")
+    assert (tmp_path / "train.py").read_text() == text
