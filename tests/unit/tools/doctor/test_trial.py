@@ -24,6 +24,7 @@ from support.process import python
 
 from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor.ahead import modules_ahead
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import Examination, Options, Report
@@ -213,6 +214,18 @@ def test_lives_that_start_ahead_never_train_together(library, capsys, monkeypatc
     assert [life["exit_code"] for life in json.loads(out)["lives"]] == [0, 0, -9, -9, 0]
     del ahead[:]
     assert (examined(capsys, ahead=False)[0], ahead) == (0, [])
+
+
+def test_nothing_starts_ahead_of_a_gate_that_nobody_saw(library, capsys, monkeypatch):
+    """A wrapper of Python's that sets PYTHONPATH anew: the script would run, and not wait."""
+    (library / "python").write_text(f'#!/bin/sh\nPYTHONPATH="{os.environ["PYTHONPATH"]}" exec {sys.executable} "$@"\n')
+    (library / "python").chmod(0o755)
+    ahead: list[str] = []
+    monkeypatch.setattr(examine, "start_ahead", lambda *given: ahead.append(given[1]) or start_ahead(*given))
+    program = [str(library / "python"), "train.py"]
+    assert modules_ahead(program, os.environ) == ("mindspore",)
+    code, _, err = examined(capsys, program=program, kills=1, steps=4)
+    assert (code, ahead) == (0, []), err
 
 
 def test_life_that_is_not_needed_is_ended(library, capsys, monkeypatch):
