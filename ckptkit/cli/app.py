@@ -9,7 +9,7 @@ import typer
 from ckptkit.cli.accounting import add_goodput
 from ckptkit.cli.errors import CommandGroup
 from ckptkit.cli.interchange import add_interchange
-from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, complete_checkpoint, examples
+from ckptkit.cli.options import AsJson, Checkpoint, Junit, Options, Root, complete_checkpoint, examples
 from ckptkit.cli.supervising import add_run
 
 app = typer.Typer(
@@ -306,29 +306,46 @@ def prune(
     raise typer.Exit(code)
 
 
-@app.command(no_args_is_help=True, epilog=examples("ckptkit doctor --kills 5 -- python train.py --lr 0.1"))
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit doctor --kills 5 -- python train.py --lr 0.1",
+        "ckptkit doctor --within 5m --junit doctor.xml -- python train.py",
+    ),
+)
 def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
     *,
     steps: Annotated[int, typer.Option(min=2, help="Micro-steps of each life.")] = 24,
     kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 3,
     every_micro_step: Annotated[bool, typer.Option(help="Kill after each micro-step; one life for each.")] = False,
+    own_saves: Annotated[bool, typer.Option("--own-saves", help="Examine also what the script saves itself.")] = False,
     seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Seed to set where the script sets none.")] = 1,
+    within: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Time for all: do fewer micro-steps and kills if need be.")
+    ] = None,
     keep: Annotated[str | None, typer.Option(help="A new or empty folder for traces and logs, which stay.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that each life may take.")] = 3600,
+    ahead: Annotated[bool, typer.Option(help="Import libraries for the next life while one is running.")] = True,
+    junit: Junit = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a training script in scratch roots, kill and resume it, and name the first thing that differs.
 
-    Exits with 0 if it is exact, 1 if it is not.
+    Exits with 0 if it is exact, 1 if it is not, 2 if it cannot be examined, 3 if a file cannot be written.
     """
     from datetime import timedelta
 
     from ckptkit.cli.commands.doctor import run_doctor
+    from ckptkit.cli.durations import positive_duration
+    from ckptkit.cli.errors import WrongUsageError
     from ckptkit.tools.doctor.examine import Options
 
-    options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout))
-    raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json))
+    if within is not None and every_micro_step:
+        raise WrongUsageError("--within chooses how often to kill, and --every-micro-step leaves no choice: give one")
+    limit = None if within is None else positive_duration("--within", within)
+    options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout), ahead, limit, own_saves)
+    raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json, junit=junit))
 
 
 @app.command(no_args_is_help=True, epilog=examples("ckptkit replay runs/a --to latest -- python train.py --lr 0.1"))
@@ -341,19 +358,27 @@ def replay(
     options: Options = None,
     keep: Annotated[str | None, typer.Option(help="A new or empty folder for what is trained, which stays.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that each replay may take.")] = 86400,
+    junit: Junit = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a stretch of a run again in a scratch root, and compare every bit with the run's own checkpoints.
 
-    Exits with 0 if they are equal, 1 if they are not.
+    Exits with 0 if they are equal, 1 if they are not, 2 if the script cannot be replayed, 3 if a storage failed.
     """
     from datetime import timedelta
 
     from ckptkit.cli.commands.replay import run_replay
 
-    limit = timedelta(seconds=timeout)
     code = run_replay(
-        root, command or [], options or [], begin=begin, end=end, keep=keep, time_limit=limit, as_json=as_json
+        root,
+        command or [],
+        options or [],
+        begin=begin,
+        end=end,
+        keep=keep,
+        time_limit=timedelta(seconds=timeout),
+        as_json=as_json,
+        junit=junit,
     )
     raise typer.Exit(code)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+from ckptkit.cli.errors import WrongUsageError
+
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
 
@@ -23,3 +25,18 @@ def has_unit(text: str) -> bool:
     """Return whether ``text`` is a duration with a unit."""
     match = _DURATION.fullmatch(text)
     return match is not None and bool(match[2])
+
+
+def positive_duration(flag: str, text: str) -> timedelta:
+    """Return the duration that was given for ``flag``.
+
+    Raises:
+        WrongUsageError: If ``text`` is no duration, or zero.
+    """
+    try:
+        found = duration_of(text)
+    except OverflowError:
+        found = None
+    if found is None or found <= timedelta(0):
+        raise WrongUsageError(f"{flag}: expected a duration such as 90, 90s, 5m or 1.5h, got {text!r}")
+    return found

@@ -7,6 +7,7 @@ offers nothing if it finds none.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -47,6 +48,9 @@ Options = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Junit = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write the result as a JUnit XML file, for a CI system.")
+]
 ShardSize = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Write files of at most SIZE (5GB, 500MB), with an index, as Hugging Face does."),

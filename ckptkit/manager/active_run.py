@@ -233,7 +233,8 @@ class ActiveRun:
         self.scheduler.advance(progress.accumulation_steps - progress.micro_step)
         if self._hooks is not None:
             self._hooks.step(state, self._saving(state, metrics))
-            return None
+            if not self._hooks.keeps_schedule:
+                return None
         if progress.batches_delivered == self._began_at:
             raise ResumeError(
                 f"step() was called, but the state is still at {self._began_at} batches, as after the restore. Feed "
@@ -241,7 +242,10 @@ class ActiveRun:
             )
         if self.final_save.is_held or self.heed(state, metrics, progress):
             return None
-        return self._save_if_due(state, metrics, progress)
+        handle = self._save_if_due(state, metrics, progress)
+        if self._hooks is not None and handle is not None:
+            self._hooks.saving(handle)
+        return handle
 
     def _save_if_due(self, state: Capturable, metrics: Metrics, progress: Progress) -> SaveHandle | None:
         since = timedelta(seconds=self._monotonic() - self.scheduler.last_at)

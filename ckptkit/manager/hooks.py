@@ -101,6 +101,11 @@ class Hooks(Protocol):
         """The run root that replaces the script's own."""
         ...
 
+    @property
+    def keeps_schedule(self) -> bool:
+        """Whether the schedule goes on after `step`."""
+        ...
+
     def keep(self, given: KeepPolicy) -> KeepPolicy:
         """Return the policy that replaces the ``given`` one."""
         ...
@@ -110,7 +115,11 @@ class Hooks(Protocol):
         ...
 
     def step(self, state: Capturable, save: Save) -> None:
-        """Act after a micro-step, in place of the schedule."""
+        """Act after a micro-step, in place of the schedule or, if `keeps_schedule`, before it."""
+        ...
+
+    def saving(self, handle: SaveHandle) -> None:
+        """Act after the schedule has begun a save."""
         ...
 
     def look(self, state: Capturable, save: Save) -> None:

@@ -6,6 +6,7 @@ and ``python once=X`` the same but once; ``python killed=X`` is killed with SIGK
 ``diff X Y`` is what changes from script X to script Y, which may come below it. ``text first=X``, ``again=X`` and
 ``of=X`` are lines that the first start of X printed, its second one, or the last command that ran after X, but for
 numbers, folders, and what stands for ``...``. ``bash fails=X`` runs where X has run, and must not end with 0.
+``yaml`` is a job of a CI system, whose commands of ckptkit are parsed.
 ``bash`` alone is installation, which .ci/run takes from README.md word for word; or it sets variables, whose values
 are then those of a test server, and calls ckptkit. ``json`` and ``text`` alone show something and are no code.
 """
@@ -20,7 +21,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from typer.main import get_command
+
+from ckptkit.cli import app
 
 PROJECT = Path(__file__).parents[2]
 SET = {"AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
@@ -51,7 +56,7 @@ def run_document(text: str, folder: Path) -> None:
     """Run every block; AssertionError if one fails, or if nobody knows how to run it."""
     document = _Document(folder, blocks(text))
     runners = {"python": document.python, "bash": document.bash, "diff": document.diff, "text": document.shown}
-    runners["json"] = document.shown
+    runners |= {"json": document.shown, "yaml": document.job}
     for block in document.all:
         assert block.language in runners, _uncovered(block)
         runners[block.language](block)
@@ -104,6 +109,15 @@ class _Document:
         if block.option:
             assert block.option in self.printed, _uncovered(block)
             assert_printed(block.code, self.printed[block.option])
+
+    def job(self, block: Block) -> None:
+        """Parse what a job calls; it is not run."""
+        lines = re.findall(r"^ *- (?:run: )?ckptkit (.*)$", block.code, flags=re.MULTILINE)
+        assert lines, _uncovered(block)
+        for line in lines:
+            name, *arguments = shlex.split(line)
+            commands: Any = get_command(app)
+            commands.commands[name].make_context(name, arguments)
 
     def _ckptkit(self, line: str, *, fails: bool = False) -> str:
         program, *arguments = shlex.split(line)

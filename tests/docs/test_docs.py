@@ -71,6 +71,17 @@ def test_every_block_of_the_document_runs(path: Path, tmp_path: Path) -> None:
     run_document(path.read_text(encoding="utf-8"), tmp_path)
 
 
+def test_jobs_of_ci_call_known_options(tmp_path: Path) -> None:
+    """The pages that show them train, and run for long; one word that is wrong is noticed."""
+    text = (PROJECT / "docs/cli.md").read_text(encoding="utf-8")
+    jobs = re.findall(r"^```yaml\n.*?^```$", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(jobs) > 1
+    for job in jobs:
+        run_document(job, tmp_path)
+        with pytest.raises(Exception, match="No such option: --junitxml"):  # of click, or of typer's own
+            run_document(job.replace("--junit ", "--junitxml "), tmp_path)
+
+
 def test_readme_opens_with_commands_of_ci() -> None:
     first, second = blocks((PROJECT / "README.md").read_text(encoding="utf-8"))[:2]
     assert {first.code.strip(), second.code.strip()} == INSTALLATION

@@ -73,7 +73,15 @@ if "unseeded" not in what:
     np.random.seed(99)
 state = NumpyRun() if "blind" in what else Run()
 root = f"runs/{time.time_ns()}" if "other-root" in what else "runs/mine"
-manager = ck.CheckpointManager(root)
+if "own-draws" in what:
+    class Policy(ck.SaveEvery):
+        def due(self, progress, since_last_save):
+            np.random.random()
+            return super().due(progress, since_last_save)
+    every = Policy(micro_steps=2)
+else:
+    every = ck.SaveEvery(micro_steps=4) if "own" in what else None
+manager = ck.CheckpointManager(root, save=every)
 if "keeps-oldest" in what:
     for name in sorted(path.name for path in Path(manager.url, "checkpoints").glob("*"))[1:]:
         shutil.rmtree(Path(manager.url, "checkpoints", name))
@@ -83,12 +91,16 @@ if "crashes" in what and point.checkpoint:
 print("trains", end="")
 print("aloud", end="", file=sys.stderr)
 total = 3 if "short" in what and point.checkpoint else 9
-while state.batches < total:
+while state.batches < (99 if "slow" in what else total):
     state.train_step()
+    if "slow" in what:
+        time.sleep(0.3)
     if "draws" in what:
         np.random.random()
     if "silent" not in what:
         manager.step(state)
+    if "own" in what:
+        manager.wait()
 if "twice" in what:
     manager.save_final(state)
     manager.close()

@@ -1,10 +1,10 @@
 """Implements ``ckptkit doctor``: runs the examination and prints its report as text or as JSON.
 
-The JSON is ``{"exact": bool, "steps": int, "compared": int, "values": int, "lives": [...], "difference": {...} or
-null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``. A life has ``name``, ``began_at``,
-``ended_at``, ``killed_after`` and ``exit_code``; a difference ``step``, ``resumed_at``, ``life``, ``names`` and
-``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``. ``other_losses`` are micro-steps where
-only the reported loss differed. Progress goes to stderr.
+The JSON is ``{"exact": bool, "steps": int, "compared": int, "values": int, "seconds": float, "lives": [...],
+"difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``. A life has ``name``,
+``began_at``, ``ended_at``, ``killed_after``, ``exit_code``, ``seconds`` and ``own_saves``; a difference ``step``,
+``resumed_at``, ``life``, ``names`` and ``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``.
+``other_losses`` are micro-steps where only the reported loss differed. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -14,31 +14,81 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from ckptkit.cli.examination import Lives, exits_on_sigterm, failure, folder_for
+from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.examine import Examination, FailedLifeError, Options, Report, UnusableScriptError
 from ckptkit.tools.doctor.trial import Life
 
+_SUITE = "ckptkit doctor"
+_UNINTERRUPTED = 2  # so many lives come first
 
-def run_doctor(command: Sequence[str], options: Options, *, keep: str | None, as_json: bool) -> int:
-    """Examine ``command`` and print the report; returns the exit code."""
+
+def run_doctor(
+    command: Sequence[str], options: Options, *, keep: str | None, as_json: bool, junit: Path | None = None
+) -> int:
+    """Examine ``command`` and print the report; returns the exit code.
+
+    Raises:
+        OSError: If ``junit`` cannot be written.
+    """
+    if junit is not None:
+        prepare_junit(junit)
     try:
         with exits_on_sigterm():
             report = _examined(command, options, keep)
     except (UnusableScriptError, FailedLifeError, OSError) as error:
         code, message = failure(error, command)
+        if junit is not None:
+            write_junit(junit, _SUITE, [Case("examination", 0.0, "error", message.partition("\n")[0], message)])
         Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         return code
+    if junit is not None:
+        write_junit(junit, _SUITE, _cases(report))
     if as_json:
         print(json.dumps(_as_json(report)))
     else:
         _print(report, shlex.join(command), keep)
+        if options.within is not None:
+            print(_fitted(report, options, options.within))
     return 0 if report.difference is None else 1
+
+
+def _cases(report: Report) -> list[Case]:
+    """Return one case for each life; the one that differs failed."""
+    difference, cases = report.difference, []
+    for number, life in enumerate(report.lives):
+        name = _case_name(number, life)
+        if difference is None or life is not difference.life:
+            cases.append(Case(name, life.seconds))
+            continue
+        found = report.diagnosis
+        message = "not exact" if found is None else f"{found.code}: {found.where}"
+        cases.append(Case(name, life.seconds, "failure", message, "\n".join(_words_of(report, difference))))
+    return cases
+
+
+def _case_name(number: int, life: Life) -> str:
+    begun = life.begun.step if life.begun is not None else 0
+    if number < _UNINTERRUPTED:
+        return ("uninterrupted", "uninterrupted, once more")[number]
+    came = f"resumed after micro-step {begun}" if begun else "begun afresh"
+    went = "to the end" if life.planned_kill is None else f"killed after micro-step {life.planned_kill}"
+    return f"life {number + 1}: {came}, {went}{', its own saves' if life.own_saves else ''}"
+
+
+def _fitted(report: Report, options: Options, within: timedelta) -> str:
+    killed = sum(life.planned_kill is not None and not life.own_saves for life in report.lives)
+    return (
+        f"took {report.seconds:.0f} of {within.total_seconds():.0f} s, with {report.steps} of {options.steps} "
+        f"micro-steps and {killed} of {options.kills} kills"
+    )
 
 
 def _examined(command: Sequence[str], options: Options, keep: str | None) -> Report:
@@ -51,8 +101,11 @@ def _examined(command: Sequence[str], options: Options, keep: str | None) -> Rep
 
 def _print(report: Report, command: str, keep: str | None) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    killed = [life.planned_kill for life in report.lives if life.planned_kill is not None]
-    console.print(f"{command}: {report.steps} micro-steps, {len(report.lives)} lives, killed after {killed or 'none'}")
+    kills = [(life.planned_kill, life.own_saves) for life in report.lives if life.planned_kill is not None]
+    killed = [step for step, own_saves in kills if not own_saves]
+    own = "".join(f", and after {step} with its own saves" for step, own_saves in kills if own_saves)
+    lives = f"{report.steps} micro-steps, {len(report.lives)} lives"
+    console.print(f"{command}: {lives}, killed after {killed or 'none'}{own}")
     console.print(f"compared: {report.compared} micro-steps with {report.values} values each")
     if report.difference is None:
         console.print(_headline(report), style="bold green")
@@ -84,22 +137,26 @@ def _headline(report: Report) -> str:
 
 
 def _print_difference(console: Console, report: Report, difference: Difference) -> None:
+    console.print("NOT exact", style="bold red")
+    for line in _words_of(report, difference):
+        console.print(line, style="bold" if line.startswith("diagnosis: ") else None)
+
+
+def _words_of(report: Report, difference: Difference) -> list[str]:
     at = difference.expected.progress
     what = ", ".join(difference.names[:4]) or "it did not get that far"
     more = f" and {len(difference.names) - 4} more" if len(difference.names) > 4 else ""
-    console.print("NOT exact", style="bold red")
-    console.print(
-        f"first difference: micro-step {difference.step} (epoch {at.epoch}, batch {at.batch}, micro-step "
-        f"{at.micro_step} of {at.accumulation_steps}): {what}{more}"
-    )
     began = f"resumed after micro-step {difference.resumed_at}" if difference.resumed_at else "begun afresh"
-    console.print(f"seen in: {difference.life.name}, {began}")
-    if report.diagnosis is not None:
-        console.print(f"diagnosis: {report.diagnosis.code}: {report.diagnosis.where}", style="bold")
-        console.print(f"cause: {report.diagnosis.cause}")
-        console.print(f"fix: {report.diagnosis.fix}")
-        if report.diagnosis.also:
-            console.print(f"look also at: {', '.join(report.diagnosis.also)}")
+    words = [
+        f"first difference: micro-step {difference.step} (epoch {at.epoch}, batch {at.batch}, micro-step "
+        f"{at.micro_step} of {at.accumulation_steps}): {what}{more}",
+        f"seen in: {difference.life.name}, {began}",
+    ]
+    found = report.diagnosis
+    if found is not None:
+        words += [f"diagnosis: {found.code}: {found.where}", f"cause: {found.cause}", f"fix: {found.fix}"]
+        words += [f"look also at: {', '.join(found.also)}"] if found.also else []
+    return words
 
 
 def _as_json(report: Report) -> dict[str, Any]:
@@ -109,6 +166,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "steps": report.steps,
         "compared": report.compared,
         "values": report.values,
+        "seconds": round(report.seconds, 3),
         "lives": [_life_as_json(life) for life in report.lives],
         "difference": None
         if difference is None
@@ -132,4 +190,6 @@ def _life_as_json(life: Life) -> dict[str, Any]:
         "ended_at": life.last_step,
         "killed_after": life.planned_kill,
         "exit_code": life.exit_code,
+        "seconds": round(life.seconds, 3),
+        "own_saves": life.own_saves,
     }

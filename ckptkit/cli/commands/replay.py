@@ -11,12 +11,14 @@ import shlex
 import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.examination import Lives, exits_on_sigterm, failure, folder_for
+from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
 from ckptkit.tools.diff.checkpoints import in_order_of_size
@@ -24,6 +26,7 @@ from ckptkit.tools.doctor.examine import FailedLifeError, UnusableScriptError
 from ckptkit.tools.replay.replay import Replay, Verdict
 from ckptkit.tools.replay.stretch import Stretch, stretch_of
 
+_SUITE = "ckptkit replay"
 _SHOWN = 5
 
 
@@ -37,15 +40,19 @@ def run_replay(
     keep: str | None,
     time_limit: timedelta,
     as_json: bool,
+    junit: Path | None = None,
 ) -> int:
     """Replay and print the verdict; returns the exit code.
 
     Raises:
         WrongUsageError: If an option is invalid, or there is no command.
         CkptKitError: If a checkpoint does not exist or cannot be read.
+        OSError: If ``junit`` cannot be written.
     """
     if not command:
         raise WrongUsageError("give the command that trains after two dashes: ckptkit replay ROOT -- python train.py")
+    if junit is not None:
+        prepare_junit(junit)
     storage = open_root(root, options)
     stretch = stretch_of(storage, begin, end)
     try:
@@ -62,13 +69,27 @@ def run_replay(
             ).run()
     except (UnusableScriptError, FailedLifeError, OSError) as error:
         code, message = failure(error, command)
+        if junit is not None:
+            write_junit(junit, _SUITE, [Case("replay", 0.0, "error", message.partition("\n")[0], message)])
         Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         return code
+    if junit is not None:
+        write_junit(junit, _SUITE, _cases(stretch, verdict))
     if as_json:
         print(json.dumps({"root": storage.url, "begin": str(stretch.begin.name), **_as_json(verdict)}))
     else:
         _print(storage.url, stretch, verdict, shlex.join(command))
     return 0 if verdict.differing is None else 1
+
+
+def _cases(stretch: Stretch, verdict: Verdict) -> list[Case]:
+    """Return one case for each checkpoint of the stretch."""
+    cases = [Case(name) for name in verdict.equal]
+    if verdict.differing is not None:
+        words = f"what differs: {_words_of(verdict)}\ncause: {_cause(verdict)}"
+        cases.append(Case(verdict.differing, 0.0, "failure", f"differs: {verdict.differing}", words))
+    left = stretch.ends[len(cases) :]
+    return [*cases, *(Case(str(end.name), 0.0, "skipped", "an earlier one differs") for end in left)]
 
 
 def _as_json(verdict: Verdict) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from ckptkit.cli.commands.run_metrics import RunMetrics
-from ckptkit.cli.durations import duration_of
+from ckptkit.cli.durations import positive_duration
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root, parse_options
 from ckptkit.cli.text import visible
@@ -67,10 +67,10 @@ def run_command(command: Sequence[str], typed: RunOptions) -> int:
     _check(command)
     options = Options(
         lives_without_progress=typed.lives_without_progress,
-        hang_after=_duration("--hang-after", typed.hang_after),
+        hang_after=positive_duration("--hang-after", typed.hang_after),
         limits=dict(_limit(one) for one in typed.limits),
-        grace=_duration("--grace", typed.grace),
-        longest_pause=_duration("--longest-pause", typed.longest_pause),
+        grace=positive_duration("--grace", typed.grace),
+        longest_pause=positive_duration("--longest-pause", typed.longest_pause),
     )
     parse_options(typed.storage)  # before the first life
     terminal = Terminal()
@@ -119,14 +119,4 @@ def _limit(text: str) -> tuple[Phase, timedelta]:
     phases = {phase.name.lower(): phase for phase in Phase if phase is not Phase.STARTING}
     if not equals or name not in phases:
         raise WrongUsageError(f"--limit takes PHASE=DURATION, where PHASE is one of {', '.join(phases)}; got {text!r}")
-    return phases[name], _duration(f"--limit {name}", value)
-
-
-def _duration(flag: str, text: str) -> timedelta:
-    try:
-        found = duration_of(text)
-    except OverflowError:
-        found = None
-    if found is None or found <= timedelta(0):
-        raise WrongUsageError(f"{flag}: expected a duration such as 90, 90s, 5m or 1.5h, got {text!r}")
-    return found
+    return phases[name], positive_duration(f"--limit {name}", value)

@@ -148,6 +148,18 @@ def _rule_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     )
 
 
+def _rule_own_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    if not difference.life.own_saves or difference.resumed_at or difference.found is None:
+        return None
+    return Diagnosis(
+        "saving-changes-state",
+        "the script's own saves",
+        f"nothing was resumed yet, but {_first(difference)} is another one after micro-step {difference.step} if the "
+        "script's own schedule saves",
+        "let the save policy, on_save and state_dict() only read; draw nothing in them",
+    )
+
+
 def _rule_data_elsewhere(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     if kind_of(difference.names) != "batch" or difference.found is None or not difference.resumed_at:
         return None
@@ -230,6 +242,7 @@ _RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
     _rule_went_back,
     _rule_ended_early,
     _rule_saving,
+    _rule_own_saving,
     _rule_data_elsewhere,
     _rule_known_pipeline,
     _rule_accumulators,

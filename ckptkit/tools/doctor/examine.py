@@ -1,20 +1,25 @@
 """Runs the examination: two uninterrupted lives, then killed and resumed ones, each compared with the first.
 
-Guarantees: stops at the first difference; writes only below the given folder. Main thread only.
+Guarantees: stops at the first difference; writes only below the given folder; no line of the script runs before the
+life before has ended, but for imports of libraries. Main thread only.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from ckptkit.tools.doctor.ahead import modules_ahead
+from ckptkit.tools.doctor.budget import FEWEST_STEPS, Budget, Cost, Fitting, cost_of
 from ckptkit.tools.doctor.compare import Difference, first_difference, other_losses, unstable
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
 from ckptkit.tools.doctor.plan import Death, plan_deaths
 from ckptkit.tools.doctor.probe import LifePlan
-from ckptkit.tools.doctor.trial import Life, live
+from ckptkit.tools.doctor.trial import Life, Started, live, start_ahead
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,9 @@ class Options:
         every_micro_step: Kill after each micro-step instead.
         seed: Seed of every life that begins the training; a life that resumes gets none, like a real restart.
         time_limit: Limit for each life.
+        ahead: Whether the next life may import its libraries while one is running; see `ckptkit.tools.doctor.ahead`.
+        within: Limit for all lives together: fewer micro-steps and kills are done where all would take longer.
+        own_saves: Whether to examine the script's own saves, too: by two more lives.
     """
 
     steps: int = 24
@@ -34,6 +42,9 @@ class Options:
     every_micro_step: bool = False
     seed: int = 1
     time_limit: timedelta = timedelta(hours=1)
+    ahead: bool = True
+    within: timedelta | None = None
+    own_saves: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,7 @@ class Report:
         diagnosis: Diagnosis of the difference.
         other_losses: Micro-steps whose reported loss differed in some life, while nothing that training depends on did.
         notes: Values in no checkpoint that a resume changed, although all that was compared stayed equal.
+        seconds: How long it took.
     """
 
     steps: int
@@ -59,6 +71,31 @@ class Report:
     diagnosis: Diagnosis | None = None
     other_losses: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Says what one life has to do.
+
+    Attributes:
+        words: Description, for people.
+        root: Name of the folder that takes the place of the script's root.
+        stop: As for `LifePlan`; so are enough, own_saves and kill_when_saved.
+        death: Where it saves and is killed, or None.
+        begun: The micro-step after which it begins.
+        then: The same of the life after it; None after the last one.
+    """
+
+    words: str
+    root: str
+    stop: int
+    death: Death | None = None
+    begun: int = 0
+    then: int | None = None
+    enough: float | None = None
+    own_saves: bool = False
+    kill_when_saved: bool = False
 
 
 class UnusableScriptError(Exception):
@@ -101,60 +138,160 @@ class Examination:
         self._begins = begins
         self._stepped = stepped
         self._lives: list[Life] = []
+        self._ahead = modules_ahead(command, os.environ) if options.ahead else ()
+        self._waiting: Started | None = None
+        self._budget = Budget(options.within, monotonic)
+        self._cost: Cost | None = None  # known after the first life
 
     def run(self) -> Report:
         """Run all lives, up to the first difference.
 
         Raises:
-            UnusableScriptError: If the script cannot be examined, for lack of a checkpoint manager or of micro-steps.
+            UnusableScriptError: If the script cannot be examined, for lack of a checkpoint manager, of micro-steps or
+                of time for one kill.
             FailedLifeError: If a life failed by itself.
             OSError: If the folder cannot be written, or the command cannot be started.
         """
-        first = self._live("uninterrupted", "root-1", self._options.steps)
-        last = _checked(first)
-        second = self._live("uninterrupted, once more", "root-2", last)
+        try:
+            return self._run()
+        finally:
+            if self._waiting is not None:
+                self._waiting.end()
+                self._waiting.log.unlink(missing_ok=True)
+
+    def _run(self) -> Report:
+        steps, enough = self._options.steps, self._budget.first_ends
+        first = self._live(_Part("uninterrupted", "root-1", steps, then=0, enough=enough))
+        fitting = self._fitting(first, _checked(first))
+        last = fitting.steps
+        second = self._live(_Part("uninterrupted, once more", "root-2", last, then=0))
         difference = self._difference(second, first, last)
         if difference is not None:
-            return self._report(first, difference, diagnose_disagreement(difference))
+            return self._report(first, last, difference, diagnose_disagreement(difference))
         shaky = unstable(first, second)
         notes: dict[str, None] = {}
-        for life, begun in self._interrupted(first):
+        for life, begun in self._interrupted(first, fitting):
             until = life.planned_kill or last
             difference = self._difference(life, first, until)
             # What was done again from too early on may well differ; that it was done at all comes first.
             difference = _begun_too_early(life, first, begun) or difference
             if difference is not None:
-                return self._report(first, difference, diagnose_resume(difference, shaky))
+                return self._report(first, last, difference, diagnose_resume(difference, shaky))
             if life.begun is not None and life.begun.step and until in life.steps:
                 at_end = Difference(until, (), first.steps[until], life.steps[until], life, first)
                 notes.update(dict.fromkeys(forgotten(at_end, shaky)))
-        return self._report(first, notes=tuple(notes))
+        return self._report(first, last, notes=tuple(notes))
 
-    def _interrupted(self, first: Life) -> Iterator[tuple[Life, int]]:
-        """Run, on demand, the lives of one run that is killed and resumed; yield each with where it had to begin."""
-        at = [first.steps[step].progress for step in sorted(first.steps)]
+    def _fitting(self, first: Life, done: int) -> Fitting:
+        """Return how many micro-steps and kills there is time for.
+
+        Raises:
+            UnusableScriptError: If there is not enough for one kill.
+        """
+        kills = self._options.kills
+        if self._options.within is None:
+            return Fitting(done, kills)
+        self._cost = cost_of(first)
+        own_saves = self._options.own_saves
+        fitting = self._budget.fit(self._cost, done, kills, own_saves=own_saves)
+        if fitting is None:
+            raise UnusableScriptError(
+                f"{self._budget.total:.0f} s are not enough for one kill: a life takes {self._cost}, and "
+                f"{'six' if own_saves else 'four'} lives of {FEWEST_STEPS} micro-steps are needed. Allow "
+                f"{math.ceil(self._budget.needed(self._cost, own_saves=own_saves))} s or more"
+            )
+        return fitting
+
+    def _interrupted(self, first: Life, fitting: Fitting) -> Iterator[tuple[Life, int]]:
+        """Run, on demand, the lives of the runs that are killed and resumed; yield each with where it had to begin."""
+        at = [first.steps[step].progress for step in range(1, fitting.steps + 1)]
         begun = 0
-        for death in plan_deaths(at, self._options.kills, every_micro_step=self._options.every_micro_step):
+        for death in plan_deaths(at, fitting.kills, every_micro_step=self._options.every_micro_step):
+            if begun and not self._has_time_for(death, begun, fitting.steps):
+                break
             words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}"
-            yield self._live(words, "root-3", first.last_step, death, begun=begun), begun
+            yield self._live(_Part(words, "root-3", fitting.steps, death, begun, then=death.save)), begun
             begun = death.save
-        yield self._live(f"from {begun} on, to the end", "root-3", first.last_step, begun=begun), begun
+        then = 0 if self._options.own_saves else None
+        yield self._live(_Part(f"from {begun} on, to the end", "root-3", fitting.steps, None, begun, then)), begun
+        if self._options.own_saves:
+            yield from self._saving_itself(fitting.steps)
 
-    def _live(self, words: str, root: str, stop: int, death: Death | None = None, *, begun: int = 0) -> Life:
-        self._begins(words, (death.kill if death else stop) - begun)
-        name = f"life-{len(self._lives) + 1:03d}"
+    def _saving_itself(self, last: int) -> Iterator[tuple[Life, int]]:
+        """Do the same with one run whose checkpoints are the script's own.
+
+        Raises:
+            UnusableScriptError: If it has none that a life could resume from.
+        """
+        words = "its own saves, SIGKILL after one"
+        killed = self._live(_Part(words, "root-4", last, then=1, own_saves=True, kill_when_saved=True))
+        yield killed, 0
+        if not killed.saved:
+            raise UnusableScriptError(
+                f"within {last} micro-steps, the script committed no checkpoint by itself: its own saves cannot be "
+                "examined. Give more --steps than lie between two of its saves"
+            )
+        begun = killed.saved[-1].step
+        yield self._live(_Part(f"its own saves, from {begun} on", "root-4", last, None, begun, own_saves=True)), begun
+
+    def _has_time_for(self, death: Death, begun: int, last: int) -> bool:
+        """Return whether another kill fits, with the lives after it."""
+        cost = self._cost
+        if cost is None:
+            return True
+        own = cost.of_chain(last, 1) if self._options.own_saves else 0.0
+        return self._budget.allows(cost.of_life(death.kill - begun) + cost.of_life(last - death.save) + own)
+
+    def _live(self, part: _Part) -> Life:
+        self._begins(part.words, (part.death.kill if part.death else part.stop) - part.begun)
+        name = self._name(1)
         plan = LifePlan(
-            root=str(self._folder / root),
+            root=str(self._folder / part.root),
             trace=str(self._folder / f"{name}.trace"),
-            stop=stop,
-            saves=(death.save,) if death else (),
-            kill=death.kill if death else None,
-            seed=None if begun else self._options.seed,
+            stop=part.stop,
+            enough=part.enough,
+            saves=(part.death.save,) if part.death else (),
+            kill=part.death.kill if part.death else None,
+            seed=self._seed(part.begun),
+            own_saves=part.own_saves,
+            kill_when_saved=part.kill_when_saved,
         )
-        limit, clock = self._options.time_limit, self._monotonic
-        life = live(self._command, name, plan, time_limit=limit, monotonic=clock, on_step=self._stepped)
+        started, self._waiting = self._waiting, None
+        life = live(
+            self._command,
+            name,
+            plan,
+            time_limit=self._budget.limit(self._options.time_limit),
+            monotonic=self._monotonic,
+            on_step=self._stepped,
+            started=started,
+            ahead=self._ahead,
+            at_gate=lambda: self._start_next(part.then),
+        )
         self._lives.append(life)
+        if life.exit_code is None and self._budget.is_over:
+            raise UnusableScriptError(self._out_of_time(life))
         return life
+
+    def _out_of_time(self, life: Life) -> str:
+        known = "" if self._cost is None else f"; the first life took {self._cost}"
+        kills = sum(one.planned_kill is not None for one in self._lives[:-1])
+        return (
+            f"{self._budget.total:.0f} s were over in {life.name} after {life.last_step} micro-steps and {kills} kills"
+            f"{known}. Allow more time"
+        )
+
+    def _start_next(self, begins_at: int | None) -> None:
+        """Start the life after the running one, which has shown that such a process waits at its gate."""
+        if begins_at is not None:
+            name, seed = self._name(2), self._seed(begins_at)
+            self._waiting = start_ahead(self._command, name, self._folder, seed, self._ahead)
+
+    def _name(self, coming: int) -> str:
+        return f"life-{len(self._lives) + coming:03d}"
+
+    def _seed(self, begun: int) -> int | None:
+        return None if begun else self._options.seed
 
     def _difference(self, life: Life, first: Life, until: int) -> Difference | None:
         difference = first_difference(life, first, until)
@@ -165,15 +302,23 @@ class Examination:
     def _report(
         self,
         first: Life,
+        last: int,
         difference: Difference | None = None,
         diagnosis: Diagnosis | None = None,
         notes: tuple[str, ...] = (),
     ) -> Report:
         losses = {step for life in self._lives[1:] for step in other_losses(life, first, life.last_step)}
-        compared = sum(len(life.steps) for life in self._lives[1:])
-        values = len(first.steps[first.last_step].digests)
-        lives = tuple(self._lives)
-        return Report(first.last_step, lives, compared, values, difference, diagnosis, tuple(sorted(losses)), notes)
+        return Report(
+            steps=last,
+            lives=tuple(self._lives),
+            compared=sum(len(life.steps) for life in self._lives[1:]),
+            values=len(first.steps[first.last_step].digests),
+            difference=difference,
+            diagnosis=diagnosis,
+            other_losses=tuple(sorted(losses)),
+            notes=notes,
+            seconds=self._budget.spent,
+        )
 
 
 def _checked(first: Life) -> int:

@@ -2,8 +2,8 @@
 
 ``CKPTKIT_HOOKS`` names this module and a JSON file, a `LifePlan`: see `ckptkit.manager.hooks`. While it is set, a
 `ckptkit.CheckpointManager` works below the plan's scratch folder and never looks at the root that the script gave. Its
-own schedule is off. After every micro-step it appends a line to the trace, saves where the plan says so, and kills or
-stops the process where the plan says so.
+own schedule is off, unless the plan keeps it. After every micro-step it appends a line to the trace, saves where the
+plan says so, and kills or stops the process where the plan says so.
 
 Guarantees: a line of the trace survives a SIGKILL that follows it. Several ranks cannot be rehearsed. Training thread
 only.
@@ -15,6 +15,8 @@ import functools
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -23,12 +25,14 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import digest_of
-from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, Suspect, Unseen
+from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, SaveHandle, Suspect, Unseen
+from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
 
 _REPLAYED = "ckptkit_replayed"
+_STEPS_AFTER_SAVE = 2
 
 
 class _Document(BaseModel):
@@ -43,18 +47,25 @@ class LifePlan(_Document):
         run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
         trace: File to which the lines are appended.
         stop: The micro-step after which the process ends itself.
+        enough: When it ends itself even earlier, after its second micro-step, in seconds of `time.monotonic`; or None.
         saves: The micro-steps after which to save.
         kill: The micro-step after which the process kills itself with SIGKILL, or None.
         seed: Seed of every generator before the script begins; None if only the script seeds the process.
+        own_saves: Whether the script's own schedule saves, as without the doctor.
+        kill_when_saved: Whether the process kills itself with SIGKILL once one of the script's own saves is committed:
+            after the first micro-step that finds it so, or after the second one since the save began.
     """
 
     root: str
     run: str | None = None
     trace: str
     stop: int = Field(ge=1)
+    enough: float | None = None
     saves: tuple[int, ...] = ()
     kill: int | None = None
     seed: int | None = None
+    own_saves: bool = False
+    kill_when_saved: bool = False
 
 
 class Begun(_Document):
@@ -68,10 +79,14 @@ class Begun(_Document):
 
 
 class Stepped(_Document):
-    """Records the state after a micro-step: digests by name of what must be equal, and values in no checkpoint."""
+    """Records the state after a micro-step: digests by name of what must be equal, and values in no checkpoint.
+
+    ``at`` is when it ended, in seconds of `time.monotonic`.
+    """
 
     event: Literal["stepped"] = "stepped"
     step: int
+    at: float = 0.0
     progress: Progress
     digests: dict[str, str]
     unseen: dict[str, Unseen] = {}
@@ -107,13 +122,15 @@ EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 class TrialProbe:
     """Replaces parts of a `ckptkit.CheckpointManager`'s behaviour under ``ckptkit doctor`` and ``replay``."""
 
-    def __init__(self, plan: LifePlan, url: str) -> None:
+    def __init__(self, plan: LifePlan, url: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._plan = plan
+        self._monotonic = monotonic
         self._url = url
         self._observer: Observer | None = None
         self._last = -1
         self._saves = 0  # of a replay, at the last micro-step
         self._is_saving = False
+        self._own: tuple[int, SaveHandle] | None = None  # the first own save, and after which micro-step it began
 
     @property
     def storage(self) -> Storage:
@@ -121,6 +138,11 @@ class TrialProbe:
         if self._plan.run is not None:
             return open_storage(Path(self._plan.run))
         return open_storage(Path(self._plan.root) / f"run-{digest_of(self._url.encode())}")
+
+    @property
+    def keeps_schedule(self) -> bool:
+        """Whether the script's own schedule saves, too."""
+        return self._plan.own_saves
 
     def keep(self, given: KeepPolicy) -> KeepPolicy:
         """Return what to keep; everything, if it is compared afterwards."""
@@ -160,6 +182,11 @@ class TrialProbe:
             self._refuse("the train cell's calls are not counted: call state.count_delivered(n) after every batch")
         self.look(state, save)
 
+    def saving(self, handle: SaveHandle) -> None:
+        """Remember the first save that the script's own schedule has begun."""
+        if self._own is None:
+            self._own = (self._last, handle)
+
     def look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop; once per progress, or see `_replay`."""
         assert self._observer is not None  # noqa: S101 - the manager requires restore() first
@@ -172,12 +199,16 @@ class TrialProbe:
             return
         self._last = step
         digests, unseen = self._observer.observe()
-        self._write(Stepped(step=step, progress=progress, digests=digests, unseen=unseen))
+        now = self._monotonic()
+        self._write(Stepped(step=step, at=now, progress=progress, digests=digests, unseen=unseen))
         if step in self._plan.saves:
             self._save(step, digests, save)
         if step == self._plan.kill:
             os.kill(os.getpid(), signal.SIGKILL)
-        if step >= self._plan.stop:
+        if self._plan.kill_when_saved:
+            self._die_once_saved(step)
+        is_enough = self._plan.enough is not None and step > 1 and now >= self._plan.enough
+        if step >= self._plan.stop or is_enough:
             self._stop(step)
 
     def finished(self, progress: Progress) -> None:
@@ -204,6 +235,14 @@ class TrialProbe:
             self._is_saving = True
             save({_REPLAYED: float(self._saves)}).result()
             self._is_saving = False
+
+    def _die_once_saved(self, step: int) -> None:
+        if self._own is not None and step >= min(self._own[0] + _STEPS_AFTER_SAVE, self._plan.stop):
+            self._own[1].result()
+        found = [one.progress for one in list_checkpoints(self.storage) if one.progress is not None]
+        if found:
+            self._write(Saved(step=found[-1].batches_delivered))
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _stop(self, step: int) -> NoReturn:
         self._write(Stopped(step=step))

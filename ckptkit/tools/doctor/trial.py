@@ -1,15 +1,20 @@
 """Runs one life of the user's script, as a process in its own session, and reads its trace.
 
-Guarantees: when `live` returns or raises, no process of that session runs any more. Does not cover a script that moves
-its children to sessions of their own. Main thread only.
+A process may be started ahead of its turn: it imports libraries and waits at a gate before any other line of the script
+runs (`ckptkit.tools.doctor.ahead` says whether a script has such a place).
+
+Guarantees: when `live` returns or raises, no process of that session runs any more. A process that waits at the gate
+exits if the doctor dies. Does not cover a script that moves its children to sessions of their own. Main thread only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +38,9 @@ class Life:
         log: File with all its output.
         planned_kill: The micro-step after which it was to kill itself, or None.
         seeded: Whether it was seeded before its script began.
+        began_at: When it was started, or let go if it waited at the gate; in seconds of `time.monotonic`.
+        seconds: How long it took from then on.
+        own_saves: Whether the script's own schedule saved.
     """
 
     name: str
@@ -41,6 +49,9 @@ class Life:
     log: Path
     planned_kill: int | None = None
     seeded: bool = True
+    began_at: float = 0.0
+    seconds: float = 0.0
+    own_saves: bool = False
     steps: dict[int, Stepped] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +89,78 @@ class Life:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
+class Started:
+    """Owns the process of one life from its start to its end.
+
+    Args:
+        command: The user's command, program first.
+        document: File of its plan, which lies there already if there is no gate.
+        log: File for its output.
+        seed: See `LifePlan`.
+        ahead: What it imports before it waits at the gate; without anything, there is no gate.
+
+    Raises:
+        FileNotFoundError, PermissionError: If the program cannot be started.
+        OSError: If the log cannot be written.
+    """
+
+    def __init__(
+        self, command: Sequence[str], document: Path, log: Path, seed: int | None, ahead: Sequence[str] = ()
+    ) -> None:
+        self.document, self.log = document, log
+        self.gate: socket.socket | None = None
+        theirs: socket.socket | None = None
+        if ahead:
+            self.gate, theirs = socket.socketpair()
+        passed = () if theirs is None else (theirs.fileno(),)
+        try:
+            with log.open("wb") as printed:
+                self.process = subprocess.Popen(  # noqa: S603 - the command is the user's own
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=subprocess.STDOUT,
+                    env=_environment(document, seed, passed, ahead),
+                    pass_fds=passed,
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            if theirs is not None:
+                theirs.close()
+
+    def let_go(self) -> None:
+        """Open the gate."""
+        if self.gate is not None:
+            with contextlib.suppress(OSError):  # it has ended already
+                self.gate.send(b"!")
+
+    def end(self) -> int:
+        """Kill the process and all of its session; return the exit code."""
+        # Before the process is reaped: until then its group number cannot be reused.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self._close()
+        return self.process.wait()
+
+    def _close(self) -> None:
+        if self.gate is not None:
+            self.gate.close()
+
+
+def start_ahead(command: Sequence[str], name: str, folder: Path, seed: int | None, ahead: Sequence[str]) -> Started:
+    """Start a life before its turn; `live` lets it go.
+
+    Raises:
+        OSError: As for `Started`.
+    """
+    document = folder / f"{name}.json"
+    document.write_text(json.dumps({"seed": seed}), encoding="utf-8")  # all that is read before the gate
+    return Started(command, document, folder / f"{name}.log", seed, ahead)
+
+
 def live(
     command: Sequence[str],
     name: str,
@@ -86,6 +169,9 @@ def live(
     time_limit: timedelta,
     monotonic: Callable[[], float],
     on_step: Callable[[int], None] = lambda step: None,
+    started: Started | None = None,
+    ahead: Sequence[str] = (),
+    at_gate: Callable[[], None] = lambda: None,
 ) -> Life:
     """Run ``command`` under ``plan`` to its end.
 
@@ -96,60 +182,91 @@ def live(
         time_limit: The process is ended after this time.
         monotonic: Gives seconds.
         on_step: Called now and then with the number of micro-steps done.
+        started: Its process, if that waits at the gate.
+        ahead: For a process without ``started``: what it imports before it passes a gate, which is open.
+        at_gate: Called when the process has come to the gate, if it has one.
 
     Raises:
         FileNotFoundError, PermissionError: If the program cannot be started.
         OSError: If the folder cannot be written.
     """
-    folder = Path(plan.trace).parent
-    document, log = folder / f"{name}.json", folder / f"{name}.log"
-    document.write_text(plan.model_dump_json(), encoding="utf-8")
-    with log.open("wb") as printed:
-        process = subprocess.Popen(  # noqa: S603 - the command is the user's own
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=subprocess.STDOUT,
-            env=_environment(document, plan.seed),
-            start_new_session=True,
-        )
+    folder, process, began = Path(plan.trace).parent, started, monotonic()
+    exit_code = -signal.SIGKILL
     try:
-        in_time = _wait(process, Path(plan.trace), monotonic() + time_limit.total_seconds(), monotonic, on_step)
+        document, new = folder / f"{name}.json", folder / f"{name}.json.new"
+        new.write_text(plan.model_dump_json(), encoding="utf-8")
+        new.replace(document)  # at once: a process before the gate may be reading the seed
+        if process is None:
+            process = Started(command, document, folder / f"{name}.log", plan.seed, ahead)
+        process.let_go()
+        until = began + time_limit.total_seconds()
+        in_time = _wait(process, Path(plan.trace), until, monotonic, on_step=on_step, at_gate=at_gate)
     finally:
-        # Before the process is reaped: until then its group number cannot be reused.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if process is not None:
+            exit_code = process.end()
     events = read_trace(Path(plan.trace))
-    return Life(name, process.returncode if in_time else None, events, log, plan.kill, plan.seed is not None)
+    return Life(
+        name,
+        exit_code if in_time else None,
+        events,
+        folder / f"{name}.log",
+        _kill(plan, events),
+        plan.seed is not None,
+        began_at=began,
+        seconds=monotonic() - began,
+        own_saves=plan.own_saves,
+    )
+
+
+def _kill(plan: LifePlan, events: Sequence[Event]) -> int | None:
+    """Return the micro-step after which the process killed itself as planned; None if it was not to."""
+    if not plan.kill_when_saved or not isinstance(events[-1] if events else None, Saved):
+        return plan.kill
+    return max(one.step for one in events if isinstance(one, Stepped))
 
 
 def _wait(
-    process: subprocess.Popen[bytes],
+    started: Started,
     trace: Path,
     until: float,
     monotonic: Callable[[], float],
+    *,
     on_step: Callable[[int], None],
+    at_gate: Callable[[], None],
 ) -> bool:
     """Wait for the end without reaping; return whether it came in time."""
-    ended = os.pidfd_open(process.pid)
+    ended = os.pidfd_open(started.process.pid)
+    watched: list[int | socket.socket] = [ended, *([] if started.gate is None else [started.gate])]
     try:
         while True:
             left = until - monotonic()
-            readable, _, _ = select.select([ended], [], [], max(0.0, min(_LOOK_EVERY.total_seconds(), left)))
+            readable, _, _ = select.select(watched, [], [], max(0.0, min(_LOOK_EVERY.total_seconds(), left)))
+            if started.gate in readable:
+                watched.remove(started.gate)
+                if _says(started.gate):
+                    at_gate()
             if trace.exists():
                 on_step(trace.read_bytes().count(b'{"event":"stepped"'))
-            if readable or left <= 0:
-                return bool(readable)
+            if ended in readable or left <= 0:
+                return ended in readable
     finally:
         os.close(ended)
 
 
-def _environment(document: Path, seed: int | None) -> dict[str, str]:
+def _says(gate: socket.socket) -> bool:
+    """Return whether the process came to the gate, and did not just end."""
+    try:
+        return bool(gate.recv(1))
+    except ConnectionError:
+        return False
+
+
+def _environment(document: Path, seed: int | None, gate: Sequence[int], ahead: Sequence[str]) -> dict[str, str]:
     inherited = os.environ.get("PYTHONPATH")
     return {
         **({} if seed is None else {"PYTHONHASHSEED": str(seed % 2**32)}),
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(_SEEDING), *([inherited] if inherited else [])]),
         **variables(document),
+        **({"CKPTKIT_GATE": f"{gate[0]}:{','.join(ahead)}"} if gate else {}),
     }

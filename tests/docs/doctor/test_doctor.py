@@ -73,3 +73,21 @@ def test_data_drawn_without_a_seed_are_noticed(tmp_path: Path) -> None:
     assert "ended with exit code 1 after 0 micro-steps" in said
     assert "was started like a restart, without the seeds that the doctor sets in the earlier lives" in said
     assert "the last one that was trained, is different now" in said
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("mid_cycle", "begins"), [("exact", 5), ("align", 6), ("rewind", 3)])
+def test_own_saves_are_examined_in_every_mid_cycle(tmp_path: Path, mid_cycle: str, begins: int) -> None:
+    """The script saves after 5 micro-steps, K = 3: it is killed soon, and goes on from where its own option says."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    command = ["--", sys.executable, str(SCRIPTS / "own_saves.py"), mid_cycle]
+    options = ["--json", "--own-saves", "--kills", "1", "--steps", "14"]
+    done = python("-m", "ckptkit", "doctor", *options, *command, expect=None, timeout=500, cwd=folder)
+    report = json.loads(done.stdout or "{}")
+    assert done.returncode == 0, (report, done.stderr)
+    killed, resumed = report["lives"][-2:]
+    assert (killed["own_saves"], killed["exit_code"], resumed["began_at"]) == (True, -9, begins)
+    assert killed["killed_after"] <= 8
+    assert report["exact"]
+    assert list(folder.iterdir()) == []

@@ -144,14 +144,28 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
                 "ask": None,
             },
         ),
-        ("doctor -- x --json", {"command": ["x", "--json"], "options": Options(), "keep": None, "as_json": False}),
         (
-            "doctor --steps 9 --kills 4 --every-micro-step --seed 5 --timeout 1.5 --keep K --json -- x",
+            "doctor -- x --json",
+            {"command": ["x", "--json"], "options": Options(), "keep": None, "as_json": False, "junit": None},
+        ),
+        (
+            "doctor --steps 9 --kills 4 --every-micro-step --seed 5 --timeout 1.5 --no-ahead --keep K --json -- x",
             {
                 "command": ["x"],
-                "options": Options(9, 4, True, 5, timedelta(seconds=1.5)),
+                "options": Options(9, 4, True, 5, timedelta(seconds=1.5), ahead=False),
                 "keep": "K",
                 "as_json": True,
+                "junit": None,
+            },
+        ),
+        (
+            "doctor --within 1.5m --own-saves --junit J -- x",
+            {
+                "command": ["x"],
+                "options": Options(within=timedelta(seconds=90), own_saves=True),
+                "keep": None,
+                "as_json": False,
+                "junit": Path("J"),
             },
         ),
         (

@@ -1,11 +1,14 @@
 """Seeds a script before its first line, so that two runs of it can be compared; found first on PYTHONPATH.
 
-A script that sets its own seeds overrides these. Also runs the ``sitecustomize`` that this one shadows. Imports the
-standard library only.
+A script that sets its own seeds overrides these. A process that was started ahead of its turn waits at the gate, right
+after its import of MindSpore, until the life before it has ended. Also runs the ``sitecustomize`` that this one
+shadows. Imports the standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -19,40 +22,73 @@ from types import ModuleType
 from typing import Any
 
 
-class _SeedAfterImport(MetaPathFinder):
-    """Seeds a module's generators right after its import."""
+class _ActAfterImport(MetaPathFinder):
+    """Calls a function with a module right after its import."""
 
-    def __init__(self, seeds: dict[str, Callable[[Any], object]]) -> None:
-        self._seeds = seeds
+    def __init__(self, actions: dict[str, Callable[[Any], object]]) -> None:
+        self._actions = actions
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        seed = self._seeds.pop(name, None)
-        if seed is None:
+        act = self._actions.pop(name, None)
+        if act is None:
             return None
         spec = importlib.util.find_spec(name)  # also asks this finder, which no longer knows the name
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             execute = loader.exec_module
 
-            def execute_and_seed(module: ModuleType) -> None:
+            def execute_and_act(module: ModuleType) -> None:
                 execute(module)
-                seed(module)
+                act(module)
 
-            loader.exec_module = execute_and_seed
+            loader.exec_module = execute_and_act
         return spec
 
 
-def _seed_everything(seed: int) -> None:
+def _nothing(module: Any) -> None:
+    """Leave a module alone."""
+
+
+def _seeds(seed: int) -> dict[str, Callable[[Any], object]]:
+    """Seed Python's generator; return what seeds the libraries."""
     random.seed(seed)
 
     def seed_mindspore(mindspore: Any) -> None:
         mindspore.set_seed(seed)
         mindspore.manual_seed(seed)  # a separate generator, which set_seed does not seed
 
-    seeds = {"numpy": lambda numpy: numpy.random.seed(seed), "mindspore": seed_mindspore}
-    sys.meta_path.insert(0, _SeedAfterImport(seeds))
+    return {"numpy": lambda numpy: numpy.random.seed(seed), "mindspore": seed_mindspore}
+
+
+def _wait_after(module: str, others: Sequence[str], gate: int, actions: dict[str, Callable[[Any], object]]) -> None:
+    """Let the script wait at the gate after its import of ``module``; it imports ``others`` there."""
+    act = actions.get(module, _nothing)
+
+    def wait(imported: Any) -> None:
+        for one in others:
+            with contextlib.suppress(ImportError):  # the script will meet it where it imports this itself
+                importlib.import_module(one)
+        _pass(gate)
+        act(imported)
+
+    if module in sys.modules:
+        wait(sys.modules[module])
+    else:
+        actions[module] = wait
+
+
+def _pass(gate: int) -> None:
+    """Say that this process has come to the gate, and wait until it is opened."""
+    try:
+        os.write(gate, b"!")
+        is_open = os.read(gate, 1)
+    except OSError:
+        is_open = b""
+    os.close(gate)
+    if not is_open:
+        os._exit(1)  # the doctor has ended: nothing of the script may run
 
 
 def _run_shadowed() -> None:
@@ -65,7 +101,12 @@ def _run_shadowed() -> None:
 
 _run_shadowed()
 _, _, _plan = os.environ.get("CKPTKIT_HOOKS", "").partition(":")
+_gate, _, _ahead = os.environ.pop("CKPTKIT_GATE", "").partition(":")  # popped: not for the script's own processes
 if _plan:
     _seed = json.loads(Path(_plan).read_text())["seed"]
-    if _seed is not None:
-        _seed_everything(_seed)
+    _actions = {} if _seed is None else _seeds(_seed)
+    if _gate:
+        _first, *_others = _ahead.split(",")
+        _wait_after(_first, _others, int(_gate), _actions)
+    if _actions:
+        sys.meta_path.insert(0, _ActAfterImport(_actions))

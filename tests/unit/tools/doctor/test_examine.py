@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -33,23 +35,36 @@ class Script:
         self.exit_code = 0
         self.log = Path("log")
         self._length, self._line = length, line
+        self.now = 0.0
+        self.cost = (0.0, 0.0)  # seconds until the first micro-step has ended, and of each further one
         self._saved: dict[str, int] = {}
         monkeypatch.setattr(examine, "live", self._live)
 
-    def _live(self, command, name, plan, **_) -> Life:
+    def _live(self, command, name, plan, *, time_limit, **_) -> Life:
         self.plans.append(plan)
-        begun = self._saved.get(plan.root, 0)
+        begun, began_at = self._saved.get(plan.root, 0), self.now
         last = min(plan.kill or plan.stop, self._length)
+        if plan.enough is not None:
+            last = min(last, max(2, 1 + math.ceil((plan.enough - self.now - self.cost[0]) / self.cost[1])))
         lines = [self._line(len(self.plans), begun, step) for step in range(begun + 1, last + 1)]
         for step in {*plan.saves} - self.lost:
             self._saved[plan.root] = step
         code = -signal.SIGKILL if plan.kill else self.exit_code
         lines = [one for one in lines if one.step not in self.skipped]
-        return replace(life(lines, begun=begun), exit_code=code, planned_kill=plan.kill, log=self.log)
+        start, each = self.cost
+        at = [self.now + start + each * number for number in range(len(lines))]
+        lines = [one.model_copy(update={"at": moment}) for one, moment in zip(lines, at, strict=True)]
+        self.now = at[-1] if at else self.now
+        made = replace(life(lines, begun=begun), name=name, exit_code=code, planned_kill=plan.kill, log=self.log)
+        until = began_at + time_limit.total_seconds()
+        if self.now > until:
+            self.now = until
+            return replace(made, exit_code=None)
+        return replace(made, began_at=began_at)
 
     def examined(self, **options):
         chosen = Options(**{"steps": 9, "kills": 2, **options})
-        silent = {"monotonic": lambda: 0.0, "begins": lambda words, steps: None, "stepped": lambda steps: None}
+        silent = {"monotonic": lambda: self.now, "begins": lambda words, steps: None, "stepped": lambda steps: None}
         return Examination(["python"], Path("scratch"), chosen, **silent).run()
 
 
@@ -150,3 +165,78 @@ def test_equal_life_that_failed_is_no_exact_one(monkeypatch, tmp_path):
     script.log.write_text("out of luck")
     with pytest.raises(FailedLifeError, match=r"exit code 3 after 9 micro-steps(.|\n)*out of luck"):
         script.examined()
+
+
+def within(seconds: float) -> dict[str, timedelta]:
+    return {"within": timedelta(seconds=seconds)}
+
+
+def test_short_time_leaves_out_kills_and_micro_steps(monkeypatch):
+    """The first life shows what they cost; all later ones do as many micro-steps as fit."""
+    script = Script(monkeypatch)
+    script.cost = (3.0, 1.0)
+    report = script.examined(steps=24, kills=3, **within(60))
+    assert (report.difference, report.steps) == (None, 10)
+    assert [plan.enough for plan in script.plans] == [12, *[None] * 4]
+    assert script.plans[0].stop == 24
+    assert [plan.stop for plan in script.plans[1:]] == [10] * 4
+    assert sum(plan.kill is not None for plan in script.plans) == 2
+    assert report.seconds == script.now <= 60
+
+
+def test_enough_time_leaves_nothing_out(monkeypatch):
+    script = Script(monkeypatch)
+    script.cost = (3.0, 0.1)
+    report = script.examined(steps=24, kills=3, **within(60))
+    assert (report.steps, len(report.lives)) == (24, 6)
+
+
+def test_slower_lives_than_expected_leave_out_later_kills(monkeypatch):
+    """The last life is never left out: something has to be resumed."""
+    script = Script(monkeypatch)
+    script.cost = (3.0, 0.1)
+
+    def line(number, begun, step):
+        script.cost = (40.0 if number == 3 else 3.0, 0.1)
+        return stepped(step)
+
+    script._line = line
+    report = script.examined(steps=24, kills=3, **within(60))
+    assert report.difference is None
+    assert [plan.kill is not None for plan in script.plans] == [False, False, True, False]
+    assert report.lives[-1].last_step == report.steps == 24
+
+
+def test_time_for_no_kill_is_told_in_numbers(monkeypatch):
+    script = Script(monkeypatch)
+    script.cost = (3.0, 1.0)
+    with pytest.raises(UnusableScriptError, match=r"a life takes 3\.0 s .* and 1 s for each .* Allow 23 s or more"):
+        script.examined(**within(15))
+    assert len(script.plans) == 1
+    again = Script(monkeypatch)
+    again.cost = (3.0, 1.0)
+    assert again.examined(**within(23)).difference is None
+
+
+@pytest.mark.parametrize(("life", "words"), [(1, "in life-001 after"), (4, "in life-004 after .* 1 kills")])
+def test_life_that_outlasts_the_time_ends_the_examination(monkeypatch, life, words):
+    """It is no failure of the script, and no result."""
+    script = Script(monkeypatch)
+    script.cost = (3.0, 0.1)
+
+    def line(number, begun, step):
+        script.cost = (1000.0, 0.1) if number == life else (3.0, 0.1)
+        return stepped(step)
+
+    script._line = line
+    with pytest.raises(UnusableScriptError, match=f"60 s were over {words}"):
+        script.examined(steps=24, kills=3, **within(60))
+    assert script.now == pytest.approx(60)
+
+
+def test_life_over_its_own_limit_is_a_failure_within_the_time(monkeypatch, tmp_path):
+    script = Script(monkeypatch)
+    script.cost, script.log = (3.0, 0.1), tmp_path / "log"
+    script.log.write_text("waits")
+    with pytest.raises(FailedLifeError, match="did not finish in time"):
+        script.examined(time_limit=timedelta(seconds=1), **within(60))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,9 @@ from support.options import grouped
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError
+from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.saver import Saver
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.probe import Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace, variables
 
@@ -95,6 +100,88 @@ def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
     with pytest.raises(SystemExit):
         manager.step(run)
     assert trace()[-1] == Stopped(step=4)
+
+
+def test_life_that_has_shown_enough_ends_after_its_second_step(tmp_path, root, monkeypatch):
+    """Not after the first, from which a micro-step's cost cannot be told."""
+    monkeypatch.setattr("ckptkit.tools.doctor.probe._end", lambda: sys.exit(0))
+    now = time.monotonic()
+    for name, enough, steps in (("over", now - 1, 2), ("later", now + 3600, 4)):
+        plan = LifePlan(root=str(tmp_path / name), trace=str(tmp_path / f"{name}.trace"), stop=4, enough=enough)
+        (tmp_path / f"{name}.json").write_text(plan.model_dump_json())
+        follow(monkeypatch, tmp_path / f"{name}.json")
+        with pytest.raises(SystemExit):
+            trained(root, Seen(), 9)
+        (_, *lines) = read_trace(tmp_path / f"{name}.trace")
+        assert lines[-1] == Stopped(step=steps)
+        at = [one.at for one in lines if isinstance(one, Stepped)]
+        times = [now, *at, time.monotonic()]
+        assert times == sorted(times)
+
+
+class Killed(Exception):  # noqa: N818 - it stands for a death
+    """In place of SIGKILL."""
+
+
+@pytest.fixture
+def own(tmp_path, root, monkeypatch):
+    """Trains under a plan that keeps the script's own schedule, until it is killed or 8 micro-steps are done."""
+
+    def lived(run: NumpyRun, *, waits: bool, **more):
+        given = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace"), "stop": 9, "own_saves": True}
+        (tmp_path / "plan.json").write_text(LifePlan(**{**given, **more}).model_dump_json())
+        follow(monkeypatch, tmp_path / "plan.json")
+
+        def kill(_, number):
+            assert number == signal.SIGKILL
+            raise Killed
+
+        monkeypatch.setattr("ckptkit.tools.doctor.probe.os.kill", kill)
+        manager = CheckpointManager(root, save=SaveEvery(micro_steps=3))
+        manager.restore(run)
+        with contextlib.suppress(Killed):
+            for _ in range(8):
+                run.train_step()
+                manager.step(run)
+                if waits:
+                    manager.wait()
+        assert not root.exists()
+        saved = [info.progress.batches_delivered for info in manager.checkpoints()]
+        events = read_trace(tmp_path / "trace")
+        steps = [one.step for one in events if isinstance(one, Stepped)]
+        return saved, steps[-1], [one for one in events if isinstance(one, Saved)]
+
+    return lived
+
+
+def test_own_schedule_saves_where_the_plan_keeps_it(own):
+    saved, last, noted = own(Seen(), waits=True)
+    assert (saved, last, noted) == ([3, 6], 8, [])
+
+
+def test_process_dies_once_an_own_save_is_committed(own):
+    saved, last, noted = own(Seen(), waits=True, kill_when_saved=True)
+    assert (saved, last, noted) == ([3], 4, [Saved(step=3)])
+
+
+@pytest.mark.parametrize(("stop", "last"), [(9, 5), (4, 4)])
+def test_own_save_that_takes_long_is_awaited(own, monkeypatch, stop, last):
+    """After the second micro-step since it began, or at the end."""
+    released = threading.Event()
+
+    wait, write = SaveHandle.result, Saver.save
+
+    def result(self, *given):
+        released.set()
+        return wait(self, *given)
+
+    def slow(self, *given, **named):
+        assert released.wait(60)
+        return write(self, *given, **named)
+
+    monkeypatch.setattr(SaveHandle, "result", result)
+    monkeypatch.setattr(Saver, "save", slow)
+    assert own(Seen(), waits=False, kill_when_saved=True, stop=stop) == ([3], last, [Saved(step=3)])
 
 
 def test_line_written_in_pieces_is_whole(root, trace, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -14,18 +15,21 @@ import sys
 import time
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from support.doctor_lives import NAMES, NUMPY_SCRIPT, life, stepped
+from support.junit import cases_of, read_junit
 from support.process import python
 
 from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor.ahead import modules_ahead
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import Examination, Options, Report
 from ckptkit.tools.doctor.probe import LifePlan
-from ckptkit.tools.doctor.trial import live
+from ckptkit.tools.doctor.trial import Started, live, start_ahead
 
 
 @pytest.fixture
@@ -128,6 +132,113 @@ def test_mindspore_is_seeded_once_it_is_imported(here):
     assert lived(here, seed=None).log.read_text().splitlines() == ["begins", "imported", "goes on"]
 
 
+@pytest.fixture
+def library(here, monkeypatch):
+    """A stand-in for MindSpore, which says when it is imported, and a script that does so first."""
+    (here / "site").mkdir()
+    (here / "site/mindspore.py").write_text(
+        "def set_seed(seed): print('set_seed', seed)\ndef manual_seed(seed): pass\nprint('imported', flush=True)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here / "site"), os.environ.get("PYTHONPATH", "")]))
+    (here / "train.py").write_text(f"import mindspore\nprint('goes on')\n{NUMPY_SCRIPT}")
+    return here
+
+
+def waiting(here, seed=None, modules=("mindspore", "ckptkit.nothing")) -> Started:
+    """A process that has come to its gate."""
+    started = start_ahead(command(), "life", here, seed, modules)
+    ready, _, _ = select.select([started.gate], [], [], 60)
+    assert ready
+    return started
+
+
+def test_life_started_ahead_runs_no_line_before_its_turn(library):
+    started = waiting(library, seed=7)
+    assert started.log.read_text() == "imported\n"
+    plan = LifePlan(root=str(library / "scratch"), trace=str(library / "trace"), stop=5, seed=7)
+    came: list[bool] = []
+
+    def at_gate() -> None:
+        came.append(True)
+
+    limit, clock = timedelta(seconds=60), time.monotonic
+    life = live(command(), "life", plan, time_limit=limit, monotonic=clock, started=started, at_gate=at_gate)
+    assert (life.exit_code, life.last_step, came) == (0, 5, [True])
+    assert life.log.read_text().splitlines()[:3] == ["imported", "set_seed 7", "goes on"]
+    assert 0 < life.seconds < 60
+
+
+def test_an_open_gate_is_passed_at_once(library):
+    """As the first life does, to show that there is one; without one, nothing is said."""
+    came: list[str] = []
+    for name, ahead in (("with", ("mindspore",)), ("without", ())):
+        plan = LifePlan(root=str(library / "scratch"), trace=str(library / name), stop=5)
+        limit, clock = timedelta(seconds=60), time.monotonic
+        at_gate = functools.partial(came.append, name)
+        life = live(command(), name, plan, time_limit=limit, monotonic=clock, ahead=ahead, at_gate=at_gate)
+        assert life.exit_code == 0
+    assert came == ["with"]
+
+
+def test_the_scripts_own_processes_meet_no_gate(library):
+    (library / "train.py").write_text(
+        "import mindspore\nimport subprocess, sys\n"
+        "code = 'import mindspore, os; print(os.environ.get(\"CKPTKIT_GATE\"))'\n"
+        "subprocess.run([sys.executable, '-c', code], check=True)\n"
+    )
+    started = waiting(library)
+    plan = LifePlan(root=str(library / "scratch"), trace=str(library / "trace"), stop=5)
+    life = live(command(), "life", plan, time_limit=timedelta(seconds=60), monotonic=time.monotonic, started=started)
+    assert (life.exit_code, life.log.read_text()) == (0, "imported\nimported\nNone\n")
+
+
+def test_process_at_the_gate_ends_with_the_doctor(library):
+    """It runs no line, and does not wait for ever."""
+    started = waiting(library)
+    started.gate.close()
+    assert started.process.wait(timeout=60) == 1
+    assert started.log.read_text() == "imported\n"
+    started.end()
+
+
+def test_lives_that_start_ahead_never_train_together(library, capsys, monkeypatch):
+    """Each takes a lock for as long as it lives."""
+    (library / "train.py").write_text(
+        "import mindspore\nimport fcntl\nheld = open('lock', 'w')\n"
+        f"fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)\n{NUMPY_SCRIPT}"
+    )
+    ahead: list[str] = []
+    monkeypatch.setattr(examine, "start_ahead", lambda *given: ahead.append(given[1]) or start_ahead(*given))
+    code, out, err = examined(capsys)
+    assert (code, ahead) == (0, [f"life-00{number}" for number in (2, 3, 4, 5)]), err
+    assert [life["exit_code"] for life in json.loads(out)["lives"]] == [0, 0, -9, -9, 0]
+    del ahead[:]
+    assert (examined(capsys, ahead=False)[0], ahead) == (0, [])
+
+
+def test_nothing_starts_ahead_of_a_gate_that_nobody_saw(library, capsys, monkeypatch):
+    """A wrapper of Python's that sets PYTHONPATH anew: the script would run, and not wait."""
+    (library / "python").write_text(f'#!/bin/sh\nPYTHONPATH="{os.environ["PYTHONPATH"]}" exec {sys.executable} "$@"\n')
+    (library / "python").chmod(0o755)
+    ahead: list[str] = []
+    monkeypatch.setattr(examine, "start_ahead", lambda *given: ahead.append(given[1]) or start_ahead(*given))
+    program = [str(library / "python"), "train.py"]
+    assert modules_ahead(program, os.environ) == ("mindspore",)
+    code, _, err = examined(capsys, program=program, kills=1, steps=4)
+    assert (code, ahead) == (0, []), err
+
+
+def test_life_that_is_not_needed_is_ended(library, capsys, monkeypatch):
+    """The doctor stops at a difference, when the next life has been started."""
+    made: list[Started] = []
+    monkeypatch.setattr(examine, "start_ahead", lambda *given: made.append(start_ahead(*given)) or made[-1])
+    code, out, _ = examined(capsys, "short")
+    assert (code, json.loads(out)["diagnosis"]["code"]) == (1, "ended-early")
+    assert len(made) == len(json.loads(out)["lives"])  # one more than was needed: the first was not started ahead
+    assert all(one.process.returncode is not None for one in made)
+    assert not made[-1].log.exists()
+
+
 def test_the_sitecustomize_that_is_shadowed_runs_as_well(here, monkeypatch):
     (here / "site").mkdir()
     (here / "site/sitecustomize.py").write_text("print('mine ran')\n")
@@ -189,6 +300,7 @@ def test_a_sound_script_is_exact(here, capsys):
     assert report["diagnosis"] is report["difference"] is None
     assert [life["exit_code"] for life in report["lives"]] == [0, 0, -9, -9, 0]
     assert report["lives"][-1]["began_at"] > 0
+    assert report["seconds"] > sum(life["seconds"] for life in report["lives"]) > 0
     assert sorted(path.name for path in here.iterdir()) == ["train.py"]
 
 
@@ -196,6 +308,40 @@ def test_every_micro_step_is_a_life(here, capsys):
     code, out, _ = examined(capsys, every_micro_step=True, steps=4)
     began = [life["began_at"] for life in json.loads(out)["lives"]]
     assert (code, began) == (0, [0, 0, 0, 1, 2, 3])
+
+
+def test_the_scripts_own_saves_are_examined(here, capsys):
+    """It is killed once after one of them, and resumed; the other lives save where the doctor wants it."""
+    code, found = doctored("own", own_saves=True)
+    assert code == 0
+    assert found[5:] == [
+        ("life 6: begun afresh, killed after micro-step 5, its own saves", None, ""),
+        ("life 7: resumed after micro-step 4, to the end, its own saves", None, ""),
+    ]
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.endswith("9 micro-steps, 7 lives, killed after [3, 7], and after 5 with its own saves")
+    code, out, _ = examined(capsys, "own", own_saves=True, kills=1)
+    report = json.loads(out)
+    assert (code, report["exact"]) == (0, True)
+    lives = [(life["began_at"], life["ended_at"], life["killed_after"]) for life in report["lives"]]
+    assert lives[-2:] == [(0, 5, 5), (4, 9, None)]
+    assert [life["own_saves"] for life in report["lives"]] == [False] * 4 + [True] * 2
+
+
+def test_policy_that_changes_the_training_is_noticed(here, capsys):
+    """Only if it is asked."""
+    assert examined(capsys, "own-draws")[0] == 0
+    code, out, _ = examined(capsys, "own-draws", own_saves=True)
+    report = json.loads(out)
+    assert (code, report["difference"]["names"]) == (1, ["rng/numpy"])
+    assert report["diagnosis"]["code"] == "saving-changes-state"
+    assert report["diagnosis"]["where"] == "the script's own saves"
+
+
+def test_script_without_own_saves_so_far_cannot_be_examined(here, capsys):
+    code, out, err = examined(capsys, own_saves=True)
+    assert (code, out) == (2, "")
+    assert "within 9 micro-steps, the script committed no checkpoint by itself" in err
 
 
 def test_two_trainings_of_one_root_are_one_run(here, capsys):
@@ -245,6 +391,69 @@ def test_unusable_commands_exit_with_reason(here, capsys):
     assert (code, "no-such-program cannot be started" in err) == (2, True)
     code, _, err = examined(capsys, program=[])
     assert (code, "-- python train.py" in err) == (2, True)
+
+
+def doctored(*what: str, **options) -> tuple[int, list[tuple[str, str | None, str]]]:
+    chosen = Options(**{"steps": 9, "kills": 2, **options})
+    code = run_doctor(command(*what), chosen, keep=None, as_json=False, junit=Path("ci/doctor.xml"))
+    return code, cases_of("ci/doctor.xml")
+
+
+def test_every_life_is_a_case_of_junit(here, capsys):
+    code, found = doctored()
+    assert (code, found) == (
+        0,
+        [
+            ("uninterrupted", None, ""),
+            ("uninterrupted, once more", None, ""),
+            ("life 3: begun afresh, killed after micro-step 3", None, ""),
+            ("life 4: resumed after micro-step 2, killed after micro-step 7", None, ""),
+            ("life 5: resumed after micro-step 5, to the end", None, ""),
+        ],
+    )
+    times = [float(one.attrib["time"]) for one in read_junit("ci/doctor.xml").iter("testcase")]
+    assert all(0 < one < 60 for one in times)
+
+
+def test_the_case_that_differs_holds_the_diagnosis(here, capsys):
+    code, found = doctored("draws")
+    assert code == 1
+    assert [end for _, end, _ in found] == [None, None, None, "failure"]
+    assert found[-1][2].startswith("unknown: rng/numpy")
+    told = next(read_junit("ci/doctor.xml").iter("failure")).text.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["first difference", "seen in", "diagnosis", "cause", "fix"]
+    assert told == [line for line in capsys.readouterr().out.splitlines() if line in told]
+
+
+def test_what_cannot_be_examined_is_an_error_in_junit(here, capsys):
+    for what, expected, words in (("blind", 2, "no observer()"), ("crashes", 1, "ended with exit code 1")):
+        code, ((name, outcome, message),) = doctored(what)
+        assert (code, name, outcome) == (expected, "examination", "error")
+        assert words in message
+    capsys.readouterr()
+    Path("ci/doctor.xml").write_text("<testsuites/>")
+    Path("ci/doctor.xml.new").mkdir()
+    with pytest.raises(OSError, match=r"doctor\.xml\.new"):
+        doctored("blind")
+    assert not Path("ci/doctor.xml").exists()
+
+
+def test_time_that_is_given_is_kept(here, capsys):
+    """Enough for everything, for less, and not for one kill."""
+    assert doctored(within=timedelta(minutes=5))[0] == 0
+    assert "s, with 9 of 9 micro-steps and 2 of 2 kills" in capsys.readouterr().out.splitlines()[-1]
+    code, found = doctored("slow", within=timedelta(seconds=20), steps=99)
+    line = capsys.readouterr().out.splitlines()[-1]
+    took, steps, killed = (
+        int(one) for one in re.search(r"took (\d+) of 20 s, with (\d+) of 99 .* (\d) of 2", line).groups()
+    )
+    assert (code, len(found)) == (0, killed + 3)
+    assert took <= 20
+    assert 2 <= steps < 99
+    assert killed > 0
+    code, ((_, outcome, message),) = doctored("slow", within=timedelta(seconds=1))
+    assert (code, outcome) == (2, "error")
+    assert message.startswith("1 s ")
 
 
 def test_early_script_failure_shows_its_last_output(here, capsys):
@@ -334,11 +543,19 @@ def test_report_tells_difference_cause_and_fix(capsys, monkeypatch, begun, names
 
 
 def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
-    lives = (trained(), life([], begun=2), replace(trained(), events=[], exit_code=None, planned_kill=3))
+    lives = (
+        trained(),
+        life([], begun=2, seconds=1.2346),
+        replace(trained(), events=[], exit_code=None, planned_kill=3),
+    )
     monkeypatch.setattr(Examination, "run", lambda self: Report(3, lives, 2, 7))
     assert run_doctor(command(), Options(), keep=None, as_json=True) == 0
     told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
-    assert told == [("life", 0, 3, None, 0), ("life", 2, 0, None, 0), ("life", None, 0, 3, None)]
+    assert told == [
+        ("life", 0, 3, None, 0, 0, False),
+        ("life", 2, 0, None, 0, 1.235, False),
+        ("life", None, 0, 3, None, 0, False),
+    ]
 
 
 def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):

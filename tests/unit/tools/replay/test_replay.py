@@ -7,6 +7,7 @@ import sys
 from datetime import timedelta
 
 import pytest
+from support.junit import cases_of, read_junit
 from support.process import python
 
 from ckptkit.cli.commands.replay import run_replay
@@ -96,6 +97,24 @@ def replayed(capsys, *what, begin=None, end="latest", keep=None):
     )
     out, said = capsys.readouterr()
     return code, json.loads(out) if out else said
+
+
+def test_every_checkpoint_is_a_case_of_junit(here, capsys):
+    """What comes after the one that differs is not known."""
+    at = trained(here, FLIP="7")
+    junit = here / "ci/replay.xml"
+    chosen = {"end": "latest", "keep": None, "time_limit": timedelta(seconds=60), "as_json": True, "junit": junit}
+    outcomes = []
+    for begin in at[:2]:
+        code = run_replay("run", command(), begin=begin, **chosen)
+        outcomes.append((code, [(name, outcome) for name, outcome, _ in cases_of(junit)]))
+    assert outcomes == [
+        (1, [(at[1], "failure"), (at[2], "skipped"), (at[3], "skipped")]),
+        (0, [(at[2], None), (at[3], None)]),
+    ]
+    assert run_replay("run", command("crashes"), begin=at[0], **chosen) == 1
+    (error,) = read_junit(junit).iter("error")
+    assert "out of luck" in error.text
 
 
 def test_sound_stretch_is_certified_and_the_run_is_untouched(here, capsys):

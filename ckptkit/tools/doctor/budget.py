@@ -1,0 +1,123 @@
+"""Fits an examination into a given time, by what the first life has shown that a start and a micro-step cost.
+
+Guarantees: what does not fit is left out before it begins, and at least one kill stays; otherwise nothing fits.
+Estimates have a margin, because a restore, a save and a busy machine cost more than the first life shows. One thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ckptkit.tools.doctor.trial import Life
+
+FEWEST_STEPS = 2
+_MARGIN = 1.25
+_SHARE_OF_FIRST = 0.2  # of the time: at least four lives follow each other
+_STEPS_PER_KILL = 4
+_REDONE = 2  # at most so many micro-steps are done again after a kill: see `plan_deaths`
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Holds what a life costs.
+
+    Attributes:
+        start: Seconds from its start to the end of its first micro-step.
+        step: Seconds of each further one.
+    """
+
+    start: float
+    step: float
+
+    def of_life(self, steps: int) -> float:
+        """Return the seconds of a life of so many micro-steps."""
+        return self.start + max(0, steps - 1) * self.step
+
+    def of_chain(self, steps: int, kills: int) -> float:
+        """Return the seconds of one run that is killed so often, and resumed."""
+        return (kills + 1) * self.start + (steps + kills * _REDONE) * self.step
+
+    def of_rest(self, steps: int, kills: int, *, own_saves: bool = False) -> float:
+        """Return the seconds of all lives after the first, for so many micro-steps and kills."""
+        own = self.of_chain(steps, 1) if own_saves else 0.0
+        return self.of_life(steps) + self.of_chain(steps, kills) + own
+
+    def __str__(self) -> str:
+        return f"{self.start:.1f} s until its first micro-step has ended, and {self.step:.2g} s for each further one"
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Says what fits: the micro-steps of each life, and the kills."""
+
+    steps: int
+    kills: int
+
+
+class Budget:
+    """Watches the time of one examination, from now on.
+
+    Args:
+        total: The time; None without a limit.
+        monotonic: Gives seconds, those of `time.monotonic`: the probe in the script's process compares with them.
+    """
+
+    def __init__(self, total: timedelta | None, monotonic: Callable[[], float]) -> None:
+        self.total = math.inf if total is None else total.total_seconds()
+        self._monotonic = monotonic
+        self._began = monotonic()
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the examination began."""
+        return self._monotonic() - self._began
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; infinite without a limit."""
+        return self.total - self.spent
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left, but for what limits lose by rounding."""
+        return self.left < 0.001
+
+    @property
+    def first_ends(self) -> float | None:
+        """When the first life should do no further micro-step; None without a limit."""
+        return None if math.isinf(self.total) else self._began + self.total * _SHARE_OF_FIRST
+
+    def limit(self, given: timedelta) -> timedelta:
+        """Return ``given``, or what is left if that is less."""
+        left = self.left
+        return given if math.isinf(left) else min(given, timedelta(seconds=max(0.0, left)))
+
+    def fit(self, cost: Cost, steps: int, kills: int, *, own_saves: bool = False) -> Fitting | None:
+        """Return what fits into what is left, at most ``steps`` and ``kills``; None if not even one kill does.
+
+        Kills come before micro-steps, as long as there are a few micro-steps for each.
+        """
+        for fewer in range(kills, 0, -1):
+            fewest = max(FEWEST_STEPS, min(steps, _STEPS_PER_KILL * fewer)) if fewer > 1 else FEWEST_STEPS
+            for shorter in range(steps, fewest - 1, -1):
+                if self.allows(cost.of_rest(shorter, fewer, own_saves=own_saves)):
+                    return Fitting(shorter, fewer)
+        return None
+
+    def allows(self, seconds: float) -> bool:
+        """Return whether lives that are expected to take so long still fit."""
+        return seconds * _MARGIN <= self.left
+
+    def needed(self, cost: Cost, *, own_saves: bool = False) -> float:
+        """Return the seconds in which one kill would have fit."""
+        rest = cost.of_rest(FEWEST_STEPS, 1, own_saves=own_saves)
+        return max((cost.of_life(FEWEST_STEPS) + rest) * _MARGIN, rest * _MARGIN / (1 - _SHARE_OF_FIRST))
+
+
+def cost_of(first: Life) -> Cost:
+    """Return what ``first`` shows, which began the training."""
+    at = [first.steps[step].at for step in sorted(first.steps)]
+    return Cost(at[0] - first.began_at, (at[-1] - at[0]) / max(1, len(at) - 1))

@@ -1,0 +1,75 @@
+"""The JUnit files, as readers of CI systems take them."""
+
+from __future__ import annotations
+
+import pytest
+from support.junit import read_junit
+
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.junit import Case, prepare_junit, write_junit
+
+CASES = [
+    Case("uninterrupted", 2.5),
+    Case("killed", 1.25, "failure", "random-operator: net.drop", "cause: it draws\nfix: do not"),
+    Case("examination", 0.0, "error", "no data"),
+    Case("later", 0.0, "skipped", "an earlier one differs"),
+]
+
+
+@pytest.fixture
+def written(tmp_path):
+    write_junit(tmp_path / "out.xml", "ckptkit doctor", CASES)
+    return read_junit(tmp_path / "out.xml")
+
+
+def test_file_counts_what_became_of_each_case(tmp_path, written):
+    expected = {"tests": "4", "failures": "1", "errors": "1", "skipped": "1", "time": "3.750"}
+    assert (written.tag, written.attrib) == ("testsuites", expected)
+    (suite,) = written
+    assert (suite.tag, suite.attrib) == ("testsuite", {"name": "ckptkit doctor", **expected})
+    assert [path.name for path in tmp_path.iterdir()] == ["out.xml"]
+    assert (tmp_path / "out.xml").read_text().startswith("<?xml version='1.0' encoding='utf-8'?>")
+
+
+def test_cases_hold_why_they_failed(written):
+    cases = written.findall("testsuite/testcase")
+    assert [one.attrib for one in cases] == [
+        {"classname": "ckptkit.doctor", "name": one.name, "time": f"{one.seconds:.3f}"} for one in CASES
+    ]
+    assert [[child.tag for child in one] for one in cases] == [[], ["failure"], ["error"], ["skipped"]]
+    failure, error, skipped = (one[0] for one in cases[1:])
+    assert failure.attrib == {"message": "random-operator: net.drop", "type": "random-operator"}
+    assert failure.text == "cause: it draws\nfix: do not"
+    assert (error.attrib["message"], error.text) == ("no data", "no data")
+    assert (skipped.attrib, skipped.text) == ({"message": "an earlier one differs"}, None)
+
+
+def test_output_of_a_script_is_always_valid_xml(tmp_path):
+    """Colours go, and so does what XML 1.0 cannot hold."""
+    text = "\x1b[31mred\x1b[0m <&> \x00\x08\ufffe\ud800 \u4e2d\U0001f600\ttab\nline"
+    write_junit(tmp_path / "out.xml", "s", [Case("n\x07", 0.0, "error", text, text)])
+    (error,) = read_junit(tmp_path / "out.xml").iter("error")
+    assert error.text == "red <&>  \u4e2d\U0001f600\ttab\nline"
+
+
+def test_earlier_result_is_removed_before_the_work(tmp_path):
+    """A command that is killed leaves none, rather than that of another day."""
+    path = tmp_path / "results/deep/out.xml"
+    prepare_junit(path)
+    assert path.parent.is_dir()
+    for old in ("<?xml version='1.0'?>", "<testsuites/>"):
+        path.write_text(old)
+        prepare_junit(path)
+        assert not path.exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        prepare_junit(tmp_path / "file/out.xml")
+
+
+@pytest.mark.parametrize("text", ["import mindspore\n", "", "<html>"])
+def test_file_that_is_no_result_stays(tmp_path, text):
+    """Two words in the wrong order must not cost a script."""
+    (tmp_path / "train.py").write_text(text)
+    with pytest.raises(WrongUsageError, match="is no XML file"):
+        prepare_junit(tmp_path / "train.py")
+    assert (tmp_path / "train.py").read_text() == text

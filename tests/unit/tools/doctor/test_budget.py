@@ -1,0 +1,105 @@
+"""How much fits into a given time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.doctor_lives import life, stepped
+
+from ckptkit.tools.doctor.budget import FEWEST_STEPS, Budget, Cost, Fitting, cost_of
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def budget(seconds: float | None) -> tuple[Budget, Clock]:
+    clock = Clock()
+    return Budget(None if seconds is None else timedelta(seconds=seconds), clock), clock
+
+
+def test_costs_are_those_of_the_first_life():
+    lines = [stepped(step).model_copy(update={"at": 50 + 2.0 * step}) for step in (1, 2, 3)]
+    cost = cost_of(life(lines, began_at=47.0))
+    assert (cost.start, cost.step) == (5, 2)
+    assert cost_of(life(lines[:1], began_at=47.0)).step == 0
+    assert (cost.of_life(3), cost.of_life(0)) == (9, 5)
+
+
+def test_without_a_limit_everything_fits():
+    unlimited, clock = budget(None)
+    clock.now += 1e9
+    assert unlimited.fit(Cost(1e6, 1e6), 24, 3) == Fitting(24, 3)
+    assert (unlimited.first_ends, unlimited.is_over) == (None, False)
+    assert unlimited.limit(timedelta(hours=1)) == timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (85, Fitting(24, 3)),  # the lives after the first take 68 s, and 25 % more
+        (84, Fitting(23, 3)),
+        (55, Fitting(12, 3)),
+        (54, Fitting(14, 2)),  # too few micro-steps would be left for a third kill
+        (38, Fitting(10, 1)),
+        (18, Fitting(2, 1)),
+        (17, None),
+    ],
+)
+def test_kills_come_before_micro_steps(seconds, expected):
+    limited, clock = budget(seconds + 3)
+    clock.now += 3
+    assert limited.fit(Cost(3, 1), 24, 3) == expected
+
+
+def test_own_saves_take_two_more_lives():
+    cost = Cost(3, 1)
+    assert cost.of_rest(2, 1, own_saves=True) - cost.of_rest(2, 1) == cost.of_chain(2, 1) == 10
+    limited, _ = budget(29.9)
+    assert limited.fit(cost, 24, 1) == Fitting(6, 1)
+    assert limited.fit(cost, 24, 1, own_saves=True) is None
+    assert limited.needed(cost, own_saves=True) > 30 > limited.needed(cost)
+
+
+@given(st.floats(1, 1000), st.floats(0.1, 60), st.floats(0, 20), st.integers(2, 40), st.integers(1, 9))
+def test_what_fits_takes_no_longer(seconds, start, step, steps, kills):
+    limited, _ = budget(seconds)
+    cost = Cost(start, step)
+    fitting = limited.fit(cost, steps, kills)
+    if fitting is None:
+        assert cost.of_rest(FEWEST_STEPS, 1) * 1.25 > seconds
+        assert limited.needed(cost) > seconds
+    else:
+        assert cost.of_rest(fitting.steps, fitting.kills) * 1.25 <= seconds
+        assert FEWEST_STEPS <= fitting.steps <= steps
+        assert 1 <= fitting.kills <= kills
+
+
+@given(st.floats(0.1, 60), st.floats(0, 20))
+def test_time_that_is_asked_for_is_enough(start, step):
+    """Even if the first life takes all of its share."""
+    cost = Cost(start, step)
+    limited, clock = budget(budget(1)[0].needed(cost) + 0.01)
+    clock.now = max(limited.first_ends, clock.now + cost.of_life(FEWEST_STEPS))
+    assert limited.fit(cost, 24, 3) is not None
+
+
+def test_limit_of_a_life_is_what_is_left():
+    limited, clock = budget(10)
+    assert limited.first_ends == 102
+    assert limited.limit(timedelta(seconds=4)) == timedelta(seconds=4)
+    clock.now += 7
+    assert (limited.left, limited.spent) == (3, 7)
+    assert limited.limit(timedelta(seconds=4)) == timedelta(seconds=3)
+    clock.now += 3
+    assert limited.is_over
+    clock.now += 3
+    assert limited.limit(timedelta(seconds=4)) == timedelta(0)
