@@ -1,10 +1,10 @@
 """Implements ``ckptkit doctor``: runs the examination and prints its report as text or as JSON.
 
-The JSON is ``{"exact": bool, "steps": int, "compared": int, "values": int, "lives": [...], "difference": {...} or
-null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``. A life has ``name``, ``began_at``,
-``ended_at``, ``killed_after`` and ``exit_code``; a difference ``step``, ``resumed_at``, ``life``, ``names`` and
-``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``. ``other_losses`` are micro-steps where
-only the reported loss differed. Progress goes to stderr.
+The JSON is ``{"exact": bool, "steps": int, "ranks": int, "compared": int, "values": int, "lives": [...],
+"difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``. A life has ``name``,
+``began_at``, ``ended_at``, ``killed_after``, ``killed_rank`` and ``exit_code``; a difference ``step``, ``resumed_at``,
+``rank``, ``life``, ``names`` and ``progress``; a diagnosis ``code``, ``where``, ``cause``,
+``fix`` and ``also``. ``other_losses`` are micro-steps where only the reported loss differed. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from rich.console import Console
 
 from ckptkit.cli.examination import Lives, exits_on_sigterm, failure, folder_for
 from ckptkit.tools.doctor.compare import Difference
-from ckptkit.tools.doctor.examine import Examination, FailedLifeError, Options, Report, UnusableScriptError
+from ckptkit.tools.doctor.examine import (
+    Examination,
+    FailedLifeError,
+    Options,
+    Report,
+    UnusableScriptError,
+    rank_in_words,
+)
 from ckptkit.tools.doctor.trial import Life
 
 
@@ -51,8 +58,10 @@ def _examined(command: Sequence[str], options: Options, keep: str | None) -> Rep
 
 def _print(report: Report, command: str, keep: str | None) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    killed = [life.planned_kill for life in report.lives if life.planned_kill is not None]
-    console.print(f"{command}: {report.steps} micro-steps, {len(report.lives)} lives, killed after {killed or 'none'}")
+    killed = [_killed(life) for life in report.lives if life.planned_kill is not None]
+    of_ranks = f" in each of {report.ranks} ranks" if report.ranks > 1 else ""
+    where = f"[{', '.join(killed)}]" if killed else "none"
+    console.print(f"{command}: {report.steps} micro-steps{of_ranks}, {len(report.lives)} lives, killed after {where}")
     console.print(f"compared: {report.compared} micro-steps with {report.values} values each")
     if report.difference is None:
         console.print(_headline(report), style="bold green")
@@ -72,6 +81,11 @@ def _print(report: Report, command: str, keep: str | None) -> None:
         console.print(f"traces and logs of all lives: {Path(keep).absolute()}")
 
 
+def _killed(life: Life) -> str:
+    who = "" if not life.ranks else " (all ranks)" if life.killed_ranks is None else f" (rank {life.killed_ranks[0]})"
+    return f"{life.planned_kill}{who}"
+
+
 def _headline(report: Report) -> str:
     others = len(report.other_losses)
     if not others:
@@ -89,8 +103,8 @@ def _print_difference(console: Console, report: Report, difference: Difference) 
     more = f" and {len(difference.names) - 4} more" if len(difference.names) > 4 else ""
     console.print("NOT exact", style="bold red")
     console.print(
-        f"first difference: micro-step {difference.step} (epoch {at.epoch}, batch {at.batch}, micro-step "
-        f"{at.micro_step} of {at.accumulation_steps}): {what}{more}"
+        f"first difference: {rank_in_words(difference.rank)}micro-step {difference.step} (epoch {at.epoch}, batch "
+        f"{at.batch}, micro-step {at.micro_step} of {at.accumulation_steps}): {what}{more}"
     )
     began = f"resumed after micro-step {difference.resumed_at}" if difference.resumed_at else "begun afresh"
     console.print(f"seen in: {difference.life.name}, {began}")
@@ -107,6 +121,7 @@ def _as_json(report: Report) -> dict[str, Any]:
     return {
         "exact": difference is None,
         "steps": report.steps,
+        "ranks": report.ranks,
         "compared": report.compared,
         "values": report.values,
         "lives": [_life_as_json(life) for life in report.lives],
@@ -115,6 +130,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         else {
             "step": difference.step,
             "resumed_at": difference.resumed_at,
+            "rank": difference.rank,
             "life": difference.life.name,
             "names": list(difference.names),
             "progress": difference.expected.progress.model_dump(),
@@ -132,4 +148,5 @@ def _life_as_json(life: Life) -> dict[str, Any]:
         "ended_at": life.last_step,
         "killed_after": life.planned_kill,
         "exit_code": life.exit_code,
+        "killed_rank": life.killed_ranks[0] if life.killed_ranks else None,
     }

@@ -1,6 +1,7 @@
 """Runs the examination: two uninterrupted lives, then killed and resumed ones, each compared with the first.
 
-Guarantees: stops at the first difference; writes only below the given folder. Main thread only.
+Guarantees: stops at the first difference; writes only below the given folder. In a job of many ranks, lives lose one
+rank or all, and every rank is compared with itself. Main thread only.
 """
 
 from __future__ import annotations
@@ -10,9 +11,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.tools.doctor.compare import Difference, first_difference, other_losses, unstable
-from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
-from ckptkit.tools.doctor.plan import Death, plan_deaths
+from ckptkit.tools.doctor.compare import (
+    Difference,
+    first_difference,
+    first_unequal_replica,
+    other_losses,
+    unstable,
+)
+from ckptkit.tools.doctor.diagnose import (
+    Diagnosis,
+    diagnose_disagreement,
+    diagnose_resume,
+    diagnose_unequal_replica,
+    forgotten,
+)
+from ckptkit.tools.doctor.plan import Death, plan_deaths, victims
 from ckptkit.tools.doctor.probe import LifePlan
 from ckptkit.tools.doctor.trial import Life, live
 
@@ -43,12 +56,13 @@ class Report:
     Attributes:
         steps: Micro-steps of the uninterrupted run.
         lives: Every life, in order.
-        compared: Micro-steps that were compared with the first life's.
+        compared: In all ranks, micro-steps that were compared with the first life's.
         values: Digests in each of them.
         difference: The first one, or None.
         diagnosis: Diagnosis of the difference.
         other_losses: Micro-steps whose reported loss differed in some life, while nothing that training depends on did.
         notes: Values in no checkpoint that a resume changed, although all that was compared stayed equal.
+        ranks: Number of ranks of the job.
     """
 
     steps: int
@@ -59,6 +73,7 @@ class Report:
     diagnosis: Diagnosis | None = None
     other_losses: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    ranks: int = 1
 
 
 class UnusableScriptError(Exception):
@@ -112,11 +127,14 @@ class Examination:
         """
         first = self._live("uninterrupted", "root-1", self._options.steps)
         last = _checked(first)
+        unequal = first_unequal_replica(first)
+        if unequal is not None:
+            return self._report(first, unequal, diagnose_unequal_replica(unequal))
         second = self._live("uninterrupted, once more", "root-2", last)
         difference = self._difference(second, first, last)
         if difference is not None:
             return self._report(first, difference, diagnose_disagreement(difference))
-        shaky = unstable(first, second)
+        shaky = [unstable(one, other) for one, other in zip(first.each_rank, second.each_rank, strict=True)]
         notes: dict[str, None] = {}
         for life, begun in self._interrupted(first):
             until = life.planned_kill or last
@@ -124,23 +142,32 @@ class Examination:
             # What was done again from too early on may well differ; that it was done at all comes first.
             difference = _begun_too_early(life, first, begun) or difference
             if difference is not None:
-                return self._report(first, difference, diagnose_resume(difference, shaky))
-            if life.begun is not None and life.begun.step and until in life.steps:
-                at_end = Difference(until, (), first.steps[until], life.steps[until], life, first)
-                notes.update(dict.fromkeys(forgotten(at_end, shaky)))
+                return self._report(first, difference, diagnose_resume(difference, shaky[difference.rank or 0]))
+            notes.update(dict.fromkeys(_notes(life, first, until, shaky)))
         return self._report(first, notes=tuple(notes))
 
     def _interrupted(self, first: Life) -> Iterator[tuple[Life, int]]:
         """Run, on demand, the lives of one run that is killed and resumed; yield each with where it had to begin."""
         at = [first.steps[step].progress for step in sorted(first.steps)]
         begun = 0
-        for death in plan_deaths(at, self._options.kills, every_micro_step=self._options.every_micro_step):
-            words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}"
-            yield self._live(words, "root-3", first.last_step, death, begun=begun), begun
+        deaths = plan_deaths(at, self._options.kills, every_micro_step=self._options.every_micro_step)
+        for number, death in enumerate(deaths):
+            who = victims(number, len(first.each_rank))
+            words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}{_of(who)}"
+            yield self._live(words, "root-3", first.last_step, death, who, begun=begun), begun
             begun = death.save
         yield self._live(f"from {begun} on, to the end", "root-3", first.last_step, begun=begun), begun
 
-    def _live(self, words: str, root: str, stop: int, death: Death | None = None, *, begun: int = 0) -> Life:
+    def _live(
+        self,
+        words: str,
+        root: str,
+        stop: int,
+        death: Death | None = None,
+        who: tuple[int, ...] | None = None,
+        *,
+        begun: int = 0,
+    ) -> Life:
         self._begins(words, (death.kill if death else stop) - begun)
         name = f"life-{len(self._lives) + 1:03d}"
         plan = LifePlan(
@@ -149,10 +176,16 @@ class Examination:
             stop=stop,
             saves=(death.save,) if death else (),
             kill=death.kill if death else None,
+            kill_ranks=who,
             seed=None if begun else self._options.seed,
         )
         limit, clock = self._options.time_limit, self._monotonic
         life = live(self._command, name, plan, time_limit=limit, monotonic=clock, on_step=self._stepped)
+        if self._lives and life.begun is not None and len(life.each_rank) != len(self._lives[0].each_rank):
+            raise UnusableScriptError(
+                f"the job had {len(self._lives[0].each_rank)} ranks in its first life and {len(life.each_rank)} in "
+                f"{life.name}; start it with the same number each time"
+            )
         self._lives.append(life)
         return life
 
@@ -170,10 +203,20 @@ class Examination:
         notes: tuple[str, ...] = (),
     ) -> Report:
         losses = {step for life in self._lives[1:] for step in other_losses(life, first, life.last_step)}
-        compared = sum(len(life.steps) for life in self._lives[1:])
+        compared = sum(_compared(life) for life in self._lives[1:])
         values = len(first.steps[first.last_step].digests)
         lives = tuple(self._lives)
-        return Report(first.last_step, lives, compared, values, difference, diagnosis, tuple(sorted(losses)), notes)
+        return Report(
+            first.last_step,
+            lives,
+            compared,
+            values,
+            difference,
+            diagnosis,
+            tuple(sorted(losses)),
+            notes,
+            len(first.each_rank),
+        )
 
 
 def _checked(first: Life) -> int:
@@ -189,6 +232,12 @@ def _checked(first: Life) -> int:
         )
     if not first.ended_as_planned:
         raise FailedLifeError(_failure(first), first)
+    unlike = next((one for one in first.ranks if one.steps.keys() != first.steps.keys()), None)
+    if unlike is not None:
+        raise UnusableScriptError(
+            f"rank {unlike.rank} called CheckpointManager.step after {len(unlike.steps)} micro-steps, and rank 0 after "
+            f"{len(first.steps)}. Call it in every rank, after the same micro-steps"
+        )
     if first.last_step < 2 or len(first.steps) != first.last_step:
         raise UnusableScriptError(
             f"the script called CheckpointManager.step after {len(first.steps)} micro-steps, and the last one was "
@@ -204,7 +253,39 @@ def _begun_too_early(life: Life, first: Life, begun: int) -> Difference | None:
     return Difference(begun + 1, (), first.steps[begun + 1], None, life, first)
 
 
+def _notes(life: Life, first: Life, until: int, shaky: Sequence[frozenset[str]]) -> list[str]:
+    """Return what is in no checkpoint and differs at the end of an equal life, as paths; with their rank if many."""
+    found = []
+    for mine, its, paths in zip(life.each_rank, first.each_rank, shaky, strict=True):
+        if mine.begun is not None and mine.begun.step and until in mine.steps:
+            at_end = Difference(until, (), its.steps[until], mine.steps[until], mine, its)
+            found += [f"{rank_in_words(mine.rank)}{one}" for one in forgotten(at_end, paths)]
+    return found
+
+
+def rank_in_words(rank: int | None) -> str:
+    """Return what names a rank in front of something, such as ``rank 1: ``; empty in a job of one rank."""
+    return "" if rank is None else f"rank {rank}: "
+
+
+def _of(ranks: tuple[int, ...] | None) -> str:
+    return "" if ranks is None else f" of rank {', '.join(map(str, ranks))}"
+
+
+def _compared(life: Life) -> int:
+    # After a kill of one rank, others may go on for a moment.
+    until = life.planned_kill or life.last_step
+    return sum(step <= until for one in life.each_rank for step in one.steps)
+
+
 def _failure(life: Life) -> str:
+    behind = min(life.ranks, key=lambda one: one.last_step, default=None)
+    if behind is not None:
+        how = "did not finish in time" if life.exit_code is None else f"ended with exit code {life.exit_code}"
+        return (
+            f"{life.name} {how}; rank {behind.rank} did {behind.last_step} micro-steps. What the ranks printed may be "
+            "where the launcher has put it, such as msrun's --log_dir"
+        )
     if life.exit_code is None:
         return f"{life.name} did not finish in time and was stopped after {life.last_step} micro-steps"
     restart = "; it was started like a restart, without the seeds that the doctor sets in the earlier lives"

@@ -5,8 +5,9 @@
 own schedule is off. After every micro-step it appends a line to the trace, saves where the plan says so, and kills or
 stops the process where the plan says so.
 
-Guarantees: a line of the trace survives a SIGKILL that follows it. Several ranks cannot be rehearsed. Training thread
-only.
+Guarantees: a line of the trace survives a SIGKILL that follows it. In a job of many ranks, each rank has a trace of its
+own; no rank goes on before a planned save is committed, and none dies before all have traced that micro-step. Training
+thread only.
 """
 
 from __future__ import annotations
@@ -15,20 +16,24 @@ import functools
 import os
 import signal
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import digest_of
-from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, Suspect, Unseen
+from ckptkit.manager.background import NotEndedError
+from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, SaveHandle, Suspect, Unseen
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
 
 _REPLAYED = "ckptkit_replayed"
+_A_WHILE = timedelta(seconds=5)  # frameworks abort a gather for which a rank is late, on CPU after 30 s
 
 
 class _Document(BaseModel):
@@ -41,10 +46,11 @@ class LifePlan(_Document):
     Attributes:
         root: The scratch folder; each run root that the script names becomes a folder below it.
         run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
-        trace: File to which the lines are appended.
+        trace: File to which the lines are appended; see `trace_of` for ranks above 0.
         stop: The micro-step after which the process ends itself.
         saves: The micro-steps after which to save.
         kill: The micro-step after which the process kills itself with SIGKILL, or None.
+        kill_ranks: The ranks that do so in a job of many ranks; None for all.
         seed: Seed of every generator before the script begins; None if only the script seeds the process.
     """
 
@@ -54,17 +60,24 @@ class LifePlan(_Document):
     stop: int = Field(ge=1)
     saves: tuple[int, ...] = ()
     kill: int | None = None
+    kill_ranks: tuple[int, ...] | None = None
     seed: int | None = None
 
 
 class Begun(_Document):
-    """Records that a manager has restored. ``checkpoint`` is None on a fresh start; ``url`` is the script's root."""
+    """Records that a manager has restored.
+
+    ``checkpoint`` is None on a fresh start; ``url`` is the script's root. In a job of many ``ranks``, ``replicated``
+    are names of digests that must be the same in every rank.
+    """
 
     event: Literal["begun"] = "begun"
     url: str
     step: int
     checkpoint: str | None
     suspects: tuple[Suspect, ...] = ()
+    ranks: int = 1
+    replicated: tuple[str, ...] = ()
 
 
 class Stepped(_Document):
@@ -100,7 +113,14 @@ class Stopped(_Document):
     step: int
 
 
-Event = Annotated[Begun | Stepped | Saved | Refused | Stopped, Field(discriminator="event")]
+class Killed(_Document):
+    """Records that this rank of many kills itself next."""
+
+    event: Literal["killed"] = "killed"
+    step: int
+
+
+Event = Annotated[Begun | Stepped | Saved | Refused | Stopped | Killed, Field(discriminator="event")]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
@@ -110,6 +130,8 @@ class TrialProbe:
     def __init__(self, plan: LifePlan, url: str) -> None:
         self._plan = plan
         self._url = url
+        self._world: World = ALONE
+        self._trace = Path(plan.trace)
         self._observer: Observer | None = None
         self._last = -1
         self._saves = 0  # of a replay, at the last micro-step
@@ -132,13 +154,15 @@ class TrialProbe:
         Raises:
             ResumeError: If this state cannot be compared, or this life has trained at another root.
         """
+        self._world = state.world
+        self._trace = trace_of(self._trace, self._world.rank)
         if not isinstance(state, Observable):
             self._refuse(
                 f"the state is a {type(state).__name__}, which has no observer(): the doctor compares what a "
                 "ckptkit.StateManager or a CheckpointCallback holds"
             )
         # A trace identifies micro-steps by number only. A second training at the same root continues the numbers.
-        others = [one.url for one in read_trace(Path(self._plan.trace)) if isinstance(one, Begun)]
+        others = [one.url for one in read_trace(self._trace) if isinstance(one, Begun)]
         if any(url != self._url for url in others):
             self._refuse(
                 f"it trains at {others[0]} and then at {self._url}, but the doctor follows one run only: examine one "
@@ -146,8 +170,17 @@ class TrialProbe:
             )
         self._observer = observer = state.observer()
         self._last = point.batches_delivered
-        suspects = tuple(observer.suspects())
-        self._write(Begun(url=self._url, step=point.batches_delivered, checkpoint=point.checkpoint, suspects=suspects))
+        ranks = self._world.size
+        self._write(
+            Begun(
+                url=self._url,
+                step=point.batches_delivered,
+                checkpoint=point.checkpoint,
+                suspects=tuple(observer.suspects()),
+                ranks=ranks,
+                replicated=tuple(observer.replicated()) if ranks > 1 else (),
+            )
+        )
 
     def step(self, state: Capturable, save: Save) -> None:
         """Do the same as `look`, once after every micro-step.
@@ -176,7 +209,7 @@ class TrialProbe:
         if step in self._plan.saves:
             self._save(step, digests, save)
         if step == self._plan.kill:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._die(step)
         if step >= self._plan.stop:
             self._stop(step)
 
@@ -202,7 +235,7 @@ class TrialProbe:
         if step in self._plan.saves:
             self._saves += 1
             self._is_saving = True
-            save({_REPLAYED: float(self._saves)}).result()
+            self._settle(save({_REPLAYED: float(self._saves)}))
             self._is_saving = False
 
     def _stop(self, step: int) -> NoReturn:
@@ -214,9 +247,34 @@ class TrialProbe:
         handle = save({})
         after, _ = self._observer.observe()
         moved = tuple(name for name, digest in after.items() if before.get(name) != digest)
-        handle.result()
+        self._settle(handle)
         by = tuple(self._observer.drawing_in_state_dict()) if moved else ()
         self._write(Saved(step=step, moved=moved, by=by))
+
+    def _settle(self, handle: SaveHandle) -> None:
+        """Wait until the save is committed, which only rank 0 knows: a rank that dies before would prevent it."""
+        if self._world.size == 1:
+            handle.result()
+            return
+        said = ["busy"]
+        while "busy" in said:
+            try:
+                handle.result(_A_WHILE)
+            except NotEndedError:
+                mine = "busy"
+            else:
+                mine = "done"
+            said = [*self._world.gather(mine)]
+
+    def _die(self, step: int) -> None:
+        """Kill this process, if its rank is to die."""
+        if self._world.size > 1:
+            self._world.gather("")  # a launcher ends the others at once: all have traced this micro-step first
+            doomed = self._plan.kill_ranks
+            if doomed is not None and self._world.rank not in doomed:
+                return
+            self._write(Killed(step=step))
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def _refuse(self, why: str) -> NoReturn:
         self._write(Refused(why=why))
@@ -225,7 +283,7 @@ class TrialProbe:
     def _write(self, event: BaseModel) -> None:
         # One write to the kernel: a SIGKILL cannot undo it, and lines do not mix.
         line = event.model_dump_json().encode() + b"\n"
-        descriptor = os.open(self._plan.trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = os.open(self._trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             while line:
                 line = line[os.write(descriptor, line) :]
@@ -245,6 +303,11 @@ def hooks(plan: str, url: str) -> TrialProbe:
 def variables(plan: Path) -> dict[str, str]:
     """Return the environment variables under which a script follows ``plan``."""
     return {VARIABLE: f"{__name__}:{plan}"}
+
+
+def trace_of(trace: Path, rank: int) -> Path:
+    """Return the file with the trace of ``rank``; that of rank 0 is the plan's own."""
+    return trace if rank == 0 else trace.with_name(f"{trace.name}-rank-{rank:05d}")
 
 
 def read_trace(path: Path) -> list[Event]:

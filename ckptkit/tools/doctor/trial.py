@@ -1,7 +1,9 @@
 """Runs one life of the user's script, as a process in its own session, and reads its trace.
 
-Guarantees: when `live` returns or raises, no process of that session runs any more. Does not cover a script that moves
-its children to sessions of their own. Main thread only.
+Guarantees: when `live` returns or raises, no process of that session runs any more. In a job of many ranks, a life has
+ended once a rank has killed itself as planned, or every rank has stopped: what is left of the session is ended then,
+whatever the launcher waits for. Does not cover a script that moves its children to sessions of their own. Main thread
+only.
 """
 
 from __future__ import annotations
@@ -12,27 +14,32 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.tools.doctor.probe import Begun, Event, LifePlan, Refused, Saved, Stepped, read_trace, variables
+from ckptkit.tools.doctor.probe import Begun, Event, Killed, LifePlan, Refused, Saved, Stepped, Stopped, variables
+from ckptkit.tools.doctor.rank_traces import have_ended, read_traces
 
+_GRACE = timedelta(seconds=2)  # for the launcher of a job of many ranks, once they have ended
 _LOOK_EVERY = timedelta(seconds=0.2)
 _SEEDING = Path(__file__).parent / "seeding"
 
 
 @dataclass(frozen=True)
 class Life:
-    """Holds what one process left behind.
+    """Holds what one process left behind, or the ranks of one job.
 
     Attributes:
         name: For display and file names.
         exit_code: As in `subprocess`; None if it was ended because its time was up.
-        events: Events of its trace.
+        events: Events of its trace; in a job of many ranks, of rank 0's.
         log: File with all its output.
         planned_kill: The micro-step after which it was to kill itself, or None.
         seeded: Whether it was seeded before its script began.
+        killed_ranks: The ranks of a job of many that were to kill themselves; None for all.
+        ranks: In a job of many ranks, each rank's part of the life, by rank.
+        rank: Whose part of a life this is; None if it is a whole life.
     """
 
     name: str
@@ -41,10 +48,18 @@ class Life:
     log: Path
     planned_kill: int | None = None
     seeded: bool = True
+    killed_ranks: tuple[int, ...] | None = None
+    ranks: tuple[Life, ...] = ()
+    rank: int | None = None
     steps: dict[int, Stepped] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", {one.step: one for one in self.events if isinstance(one, Stepped)})
+
+    @property
+    def each_rank(self) -> tuple[Life, ...]:
+        """The parts of its ranks; itself in a job of one rank."""
+        return self.ranks or (self,)
 
     @property
     def begun(self) -> Begun | None:
@@ -54,7 +69,8 @@ class Life:
     @property
     def refused(self) -> str | None:
         """Why the script cannot be rehearsed, or None."""
-        return next((one.why for one in self.events if isinstance(one, Refused)), None)
+        events = (event for one in self.each_rank for event in one.events)
+        return next((one.why for one in events if isinstance(one, Refused)), None)
 
     @property
     def saved(self) -> list[Saved]:
@@ -69,9 +85,18 @@ class Life:
     @property
     def ended_as_planned(self) -> bool:
         """Whether it was killed, or finished, where it should have."""
+        if self.ranks:
+            return self.exit_code is not None and self._ranks_ended_as_planned
         if self.exit_code == -signal.SIGKILL:
             return self.planned_kill is not None and self.last_step >= self.planned_kill
         return self.exit_code == 0
+
+    @property
+    def _ranks_ended_as_planned(self) -> bool:
+        if self.planned_kill is None:
+            return self.exit_code == 0 or all(isinstance(one.events[-1], Stopped) for one in self.ranks if one.events)
+        killed = any(isinstance(event, Killed) for one in self.ranks for event in one.events)
+        return killed and all(one.last_step >= self.planned_kill for one in self.ranks)
 
     def last_words(self, lines: int = 15) -> str:
         """Return the end of its output."""
@@ -120,8 +145,15 @@ def live(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    events = read_trace(Path(plan.trace))
-    return Life(name, process.returncode if in_time else None, events, log, plan.kill, plan.seed is not None)
+    code = process.returncode if in_time else None
+    traces = read_traces(Path(plan.trace))
+    lives = [
+        Life(name, code, events, log, plan.kill, plan.seed is not None, plan.kill_ranks, rank=rank)
+        for rank, events in enumerate(traces)
+    ]
+    if len(lives) == 1:
+        return replace(lives[0], rank=None)
+    return replace(lives[0], rank=None, ranks=tuple(lives))
 
 
 def _wait(
@@ -133,9 +165,14 @@ def _wait(
 ) -> bool:
     """Wait for the end without reaping; return whether it came in time."""
     ended = os.pidfd_open(process.pid)
+    all_ended_at: float | None = None  # in a job of many ranks, whose launcher may wait much longer
     try:
         while True:
             left = until - monotonic()
+            if all_ended_at is None and have_ended(trace):
+                all_ended_at = monotonic()
+            if all_ended_at is not None and monotonic() - all_ended_at >= _GRACE.total_seconds():
+                return True
             readable, _, _ = select.select([ended], [], [], max(0.0, min(_LOOK_EVERY.total_seconds(), left)))
             if trace.exists():
                 on_step(trace.read_bytes().count(b'{"event":"stepped"'))

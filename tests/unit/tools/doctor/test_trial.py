@@ -338,7 +338,7 @@ def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
     monkeypatch.setattr(Examination, "run", lambda self: Report(3, lives, 2, 7))
     assert run_doctor(command(), Options(), keep=None, as_json=True) == 0
     told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
-    assert told == [("life", 0, 3, None, 0), ("life", 2, 0, None, 0), ("life", None, 0, 3, None)]
+    assert told == [("life", 0, 3, None, 0, None), ("life", 2, 0, None, 0, None), ("life", None, 0, 3, None, None)]
 
 
 def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):
