@@ -1,8 +1,8 @@
 """Runs the ranks of a job as processes, without a framework: a launcher like msrun, and the world of a rank.
 
 ``python -m support.process_ranks N SCRIPT ...`` starts N ranks, which call `world`. As msrun does, it kills the others
-once one has died, and returns 1; with ``--leave`` in front of N it leaves them, as mpirun and shell scripts may. Rank 0
-is connected to each of the others. A gather that waits for a rank that is gone raises `ckptkit.testing.ranks.RankLostError`.
+once one has died, and returns 1; with ``--leave`` in front of N it leaves them, as shell scripts may. Rank 0 is
+connected to each of the others. A gather that waits for a rank that is gone raises a `RankLostError`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from ckptkit.core.process_group import ALONE, World
 from ckptkit.testing.ranks import RankLostError
 
 TESTS = Path(__file__).parents[1]
@@ -51,7 +52,7 @@ class ProcessWorld:
         except OSError as error:
             raise RankLostError(f"rank {self.rank} waits for a rank that is gone") from error
 
-    def _hear(self, other: BinaryIO):
+    def _hear(self, other: BinaryIO) -> Any:
         try:
             line = other.readline()
         except OSError:
@@ -61,9 +62,9 @@ class ProcessWorld:
         return json.loads(line)
 
 
-def world() -> ProcessWorld:
-    """Return the ranks of this process's job."""
-    return ProcessWorld()
+def world() -> World:
+    """Return the ranks of this process's job; one, unless a launcher has started it."""
+    return ProcessWorld() if "RANK_ID" in os.environ else ALONE
 
 
 def launcher(ranks: int, *script: str, leave: bool = False) -> list[str]:

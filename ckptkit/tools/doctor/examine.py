@@ -126,10 +126,10 @@ class Examination:
             OSError: If the folder cannot be written, or the command cannot be started.
         """
         first = self._live("uninterrupted", "root-1", self._options.steps)
-        last = _checked(first)
         unequal = first_unequal_replica(first)
-        if unequal is not None:
+        if unequal is not None:  # first: a save that the script makes itself has ended such a life with an error
             return self._report(first, unequal, diagnose_unequal_replica(unequal))
+        last = _checked(first)
         second = self._live("uninterrupted, once more", "root-2", last)
         difference = self._difference(second, first, last)
         if difference is not None:
