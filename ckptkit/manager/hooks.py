@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
@@ -71,6 +72,10 @@ class Observer(Protocol):
         """Return what keeps the job from being exact as far as known without running it."""
         ...
 
+    def replicated(self) -> list[str]:
+        """Return the names of the digests that must be the same in every rank; called in jobs of many ranks only."""
+        ...
+
 
 @runtime_checkable
 class Observable(Protocol):
@@ -84,8 +89,8 @@ class Observable(Protocol):
 class SaveHandle(Protocol):
     """Declares what `Hooks` needs of a save."""
 
-    def result(self) -> str:
-        """Wait for the commit."""
+    def result(self, timeout: timedelta | None = None) -> str:
+        """Wait for the commit, above rank 0 for this rank's part; `NotEndedError` if ``timeout`` expires."""
         ...
 
 
@@ -94,7 +99,10 @@ Save: TypeAlias = Callable[[Mapping[str, float]], SaveHandle]
 
 
 class Hooks(Protocol):
-    """Replaces the root and the schedule of a manager; without mirror, events and preemption, and for one rank only."""
+    """Replaces the root and the schedule of a manager; without mirror, events and preemption.
+
+    In a job of many ranks every rank has hooks of its own, which make the same calls of `Save` at the same moments.
+    """
 
     @property
     def storage(self) -> Storage:

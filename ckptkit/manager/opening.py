@@ -126,10 +126,6 @@ def _refuse_for_one_rank_only(setup: Setup, rank_sync: RankSync) -> None:
             f"mirror= supports jobs of one rank only, and this job has {rank_sync.size}. Save to the remote root "
             "itself, or copy the run with `ckptkit copy`"
         )
-    if setup.hooks is not None:
-        raise ResumeError(
-            f"`ckptkit doctor` examines a job of one rank, and this one has {rank_sync.size}: start it with one rank"
-        )
 
 
 def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, progress: Progress) -> ActiveRun:

@@ -1,10 +1,11 @@
 """Implements ``ckptkit doctor``: runs the examination and prints its report as text or as JSON.
 
-The JSON is ``{"exact": bool, "steps": int, "compared": int, "values": int, "seconds": float, "lives": [...],
-"difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``. A life has ``name``,
-``began_at``, ``ended_at``, ``killed_after``, ``exit_code``, ``seconds`` and ``own_saves``; a difference ``step``,
-``resumed_at``, ``life``, ``names`` and ``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``.
-``other_losses`` are micro-steps where only the reported loss differed. Progress goes to stderr.
+The JSON is ``{"exact": bool, "steps": int, "ranks": int, "compared": int, "values": int, "seconds": float, "lives":
+[...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``. A life has
+``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds`` and ``own_saves``; a
+difference ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a diagnosis ``code``, ``where``,
+``cause``, ``fix`` and ``also``. ``other_losses`` are micro-steps where only the reported loss differed. Progress goes
+to stderr.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from rich.console import Console
 from ckptkit.cli.examination import Lives, exits_on_sigterm, failure, folder_for
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.tools.doctor.compare import Difference
-from ckptkit.tools.doctor.examine import Examination, FailedLifeError, Options, Report, UnusableScriptError
+from ckptkit.tools.doctor.examine import (
+    Examination,
+    FailedLifeError,
+    Options,
+    Report,
+    UnusableScriptError,
+    rank_in_words,
+)
 from ckptkit.tools.doctor.trial import Life
 
 _SUITE = "ckptkit doctor"
@@ -101,11 +109,12 @@ def _examined(command: Sequence[str], options: Options, keep: str | None) -> Rep
 
 def _print(report: Report, command: str, keep: str | None) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    kills = [(life.planned_kill, life.own_saves) for life in report.lives if life.planned_kill is not None]
-    killed = [step for step, own_saves in kills if not own_saves]
-    own = "".join(f", and after {step} with its own saves" for step, own_saves in kills if own_saves)
-    lives = f"{report.steps} micro-steps, {len(report.lives)} lives"
-    console.print(f"{command}: {lives}, killed after {killed or 'none'}{own}")
+    kills = [(_killed(life), life.own_saves) for life in report.lives if life.planned_kill is not None]
+    killed = ", ".join(words for words, own_saves in kills if not own_saves)
+    own = "".join(f", and after {words} with its own saves" for words, own_saves in kills if own_saves)
+    of_ranks = f" in each of {report.ranks} ranks" if report.ranks > 1 else ""
+    lives = f"{report.steps} micro-steps{of_ranks}, {len(report.lives)} lives"
+    console.print(f"{command}: {lives}, killed after {f'[{killed}]' if killed else 'none'}{own}")
     console.print(f"compared: {report.compared} micro-steps with {report.values} values each")
     if report.difference is None:
         console.print(_headline(report), style="bold green")
@@ -123,6 +132,11 @@ def _print(report: Report, command: str, keep: str | None) -> None:
         _print_difference(console, report, report.difference)
     if keep is not None:
         console.print(f"traces and logs of all lives: {Path(keep).absolute()}")
+
+
+def _killed(life: Life) -> str:
+    who = "" if not life.ranks else " (all ranks)" if life.killed_ranks is None else f" (rank {life.killed_ranks[0]})"
+    return f"{life.planned_kill}{who}"
 
 
 def _headline(report: Report) -> str:
@@ -148,8 +162,8 @@ def _words_of(report: Report, difference: Difference) -> list[str]:
     more = f" and {len(difference.names) - 4} more" if len(difference.names) > 4 else ""
     began = f"resumed after micro-step {difference.resumed_at}" if difference.resumed_at else "begun afresh"
     words = [
-        f"first difference: micro-step {difference.step} (epoch {at.epoch}, batch {at.batch}, micro-step "
-        f"{at.micro_step} of {at.accumulation_steps}): {what}{more}",
+        f"first difference: {rank_in_words(difference.rank)}micro-step {difference.step} (epoch {at.epoch}, batch "
+        f"{at.batch}, micro-step {at.micro_step} of {at.accumulation_steps}): {what}{more}",
         f"seen in: {difference.life.name}, {began}",
     ]
     found = report.diagnosis
@@ -164,6 +178,7 @@ def _as_json(report: Report) -> dict[str, Any]:
     return {
         "exact": difference is None,
         "steps": report.steps,
+        "ranks": report.ranks,
         "compared": report.compared,
         "values": report.values,
         "seconds": round(report.seconds, 3),
@@ -173,6 +188,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         else {
             "step": difference.step,
             "resumed_at": difference.resumed_at,
+            "rank": difference.rank,
             "life": difference.life.name,
             "names": list(difference.names),
             "progress": difference.expected.progress.model_dump(),
@@ -190,6 +206,7 @@ def _life_as_json(life: Life) -> dict[str, Any]:
         "ended_at": life.last_step,
         "killed_after": life.planned_kill,
         "exit_code": life.exit_code,
+        "killed_rank": life.killed_ranks[0] if life.killed_ranks else None,
         "seconds": round(life.seconds, 3),
         "own_saves": life.own_saves,
     }

@@ -1,7 +1,7 @@
 """Implements ``ckptkit replay``: trains a stretch of a run again and says whether it gives the same bits.
 
-The JSON is ``{"root": str, "begin": str, "equal": [names], "differing": name or null, "leaves": [{"name", "role"}],
-"state": [paths], "deterministic": bool or null, "versions": [[name, then, now]]}``. Progress goes to stderr.
+The JSON is ``{"root": str, "begin": str, "equal": [names], "differing": name or null, "leaves": [{"name", "role",
+"rank"}], "state": [paths], "deterministic": bool or null, "versions": [[name, then, now]]}``. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ckptkit.cli.examination import Lives, exits_on_sigterm, failure, folder_for
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
-from ckptkit.tools.diff.checkpoints import in_order_of_size
-from ckptkit.tools.doctor.examine import FailedLifeError, UnusableScriptError
+from ckptkit.tools.diff.checkpoints import Difference, LeafDifference, in_order_of_size
+from ckptkit.tools.doctor.examine import FailedLifeError, UnusableScriptError, rank_in_words
 from ckptkit.tools.replay.replay import Replay, Verdict
 from ckptkit.tools.replay.stretch import Stretch, stretch_of
 
@@ -97,8 +97,8 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "equal": list(verdict.equal),
         "differing": verdict.differing,
-        "leaves": [] if difference is None else [{"name": one.name, "role": one.role} for one in difference.leaves],
-        "state": [] if difference is None else [one.path for one in difference.state],
+        "leaves": [] if difference is None else [_leaf_as_json(one) for one in difference.leaves],
+        "state": [] if difference is None else _paths(difference),
         "deterministic": verdict.is_deterministic,
         "versions": [list(one) for one in verdict.versions],
     }
@@ -121,10 +121,20 @@ def _print(url: str, stretch: Stretch, verdict: Verdict, command: str) -> None:
 def _words_of(verdict: Verdict) -> str:
     difference = verdict.difference
     assert difference is not None  # noqa: S101 - something differs
-    names = [*(one.name for one in in_order_of_size(difference.leaves)), *(one.path for one in difference.state)]
+    names = [f"{rank_in_words(one.rank)}{one.name}" for one in in_order_of_size(difference.leaves)]
+    names += _paths(difference)
     names += [f"the counter {name}" for name in difference.progress]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
+
+
+def _leaf_as_json(leaf: LeafDifference) -> dict[str, Any]:
+    return {"name": leaf.name, "role": leaf.role, "rank": leaf.rank}
+
+
+def _paths(difference: Difference) -> list[str]:
+    many = difference.ranks[0] > 1
+    return [f"{rank_in_words(one.rank if many else None)}{one.path}" for one in difference.state]
 
 
 def _cause(verdict: Verdict) -> str:

@@ -74,6 +74,11 @@ class StateObserver:
         found = self._state.examined()
         return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
 
+    def replicated(self) -> list[str]:
+        """Return the names of the digests that must be the same in every rank."""
+        leaves = self._sources.parameters.leaves(at_boundary=False)
+        return [f"{leaf.role}/{leaf.name}" for leaf in leaves if leaf.spec.placement == "replicated"]
+
     def _dataset(self) -> Any:
         return getattr(self._state.position, "dataset", None)
 

@@ -1,8 +1,9 @@
 """Finds the first difference between two lives.
 
 Guarantees: compares every digest of every micro-step that both did; finds the earliest micro-step with a difference,
-and orders the names in it from cause to effect. A loss that differs while nothing that training depends on ever does is
-reported separately, and is not a difference. Pure functions, any thread.
+and orders the names in it from cause to effect. Every rank of a job is compared with itself; of ranks that differ at
+one micro-step, the one with the likeliest cause is named. A loss that differs while nothing that training depends on
+ever does is reported separately, and is not a difference. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ class Difference:
     reference: Life
 
     @property
+    def rank(self) -> int | None:
+        """The rank that differs; None in a job of one rank, and if it is the whole job."""
+        return self.life.rank
+
+    @property
     def resumed_at(self) -> int:
         """The micro-step after which the life began; 0 on a fresh start."""
         return self.life.begun.step if self.life.begun is not None else 0
@@ -48,8 +54,29 @@ def first_difference(life: Life, reference: Life, last: int) -> Difference | Non
 
     Reported losses alone do not count as a difference: see `other_losses`.
     """
-    found = _differences(life, reference, last)
-    return None if all(_is_of_loss_alone(one) for one in found) else found[0]
+    pairs = zip(life.each_rank, reference.each_rank, strict=False)  # one pair if no rank restored the run
+    found = [_differences(mine, its, last) for mine, its in pairs]
+    first = [one[0] for one in found if not all(_is_of_loss_alone(difference) for difference in one)]
+    return min(first, key=_earliest, default=None)
+
+
+def first_unequal_replica(life: Life) -> Difference | None:
+    """Return where a value that must be the same in every rank first differs from rank 0's, if it does.
+
+    One uninterrupted life is enough: a rank of another one that differs from rank 0 there differs from itself here.
+    """
+    if not life.ranks or life.begun is None:
+        return None
+    reference, names = life.ranks[0], frozenset(life.begun.replicated)
+    found = []
+    for one in life.ranks[1:]:
+        for step in sorted(one.steps.keys() & reference.steps.keys()):
+            expected, here = reference.steps[step], one.steps[step]
+            unequal = [name for name in differing(here.digests, expected.digests) if name in names]
+            if unequal:
+                found.append(Difference(step, tuple(unequal), expected, here, one, reference))
+                break
+    return min(found, key=_earliest, default=None)
 
 
 def other_losses(life: Life, reference: Life, last: int) -> list[int]:
@@ -58,7 +85,9 @@ def other_losses(life: Life, reference: Life, last: int) -> list[int]:
     MindSpore's CPU kernels may sum a loss in another order in another process, so that its last bit differs. The order
     of that sum changes no gradient; anything that does shows in accumulators and weights.
     """
-    return [one.step for one in _differences(life, reference, last) if _is_of_loss_alone(one)]
+    pairs = zip(life.each_rank, reference.each_rank, strict=False)
+    found = {one.step for mine, its in pairs for one in _differences(mine, its, last) if _is_of_loss_alone(one)}
+    return sorted(found)
 
 
 def _differences(life: Life, reference: Life, last: int) -> list[Difference]:
@@ -95,6 +124,11 @@ def unstable(first: Life, second: Life) -> frozenset[str]:
 def kind_of(names: Iterable[str]) -> str:
     """Return the kind of the first of ``names``, such as ``weights``; empty without names."""
     return next((name.partition("/")[0] for name in names), "")
+
+
+def _earliest(difference: Difference) -> tuple[int, tuple[int, str], int]:
+    # A rank that did not get there at all comes first, before its effect on the others.
+    return (difference.step, _blame(difference.names[0]) if difference.names else (-1, ""), difference.rank or 0)
 
 
 def _blame(name: str) -> tuple[int, str]:

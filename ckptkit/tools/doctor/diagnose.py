@@ -62,6 +62,20 @@ def diagnose_disagreement(difference: Difference) -> Diagnosis:
     )
 
 
+def diagnose_unequal_replica(difference: Difference) -> Diagnosis:
+    """Diagnose a value that must be the same in every rank, and differs from rank 0's."""
+    first = difference.names[0]
+    return Diagnosis(
+        "ranks-differ",
+        first,
+        f"{first} must be the same in every rank, and rank {difference.rank} has another one than rank 0, without an "
+        "interruption: a checkpoint would hold a part of each",
+        "initialise every rank alike (ms.set_seed before the network is built), let only the update change what ranks "
+        "share, or declare it a rank's own with Ranks(placement=...)",
+        difference.names[1:4],
+    )
+
+
 def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnosis:
     """Diagnose a difference between a life that was saved or resumed and an uninterrupted one."""
     for rule in _RULES:

@@ -1,7 +1,8 @@
 """Runs the examination: two uninterrupted lives, then killed and resumed ones, each compared with the first.
 
 Guarantees: stops at the first difference; writes only below the given folder; no line of the script runs before the
-life before has ended, but for imports of libraries. Main thread only.
+life before has ended, but for imports of libraries. In a job of many ranks, lives lose one rank or all, and every rank
+is compared with itself. Main thread only.
 """
 
 from __future__ import annotations
@@ -15,9 +16,21 @@ from pathlib import Path
 
 from ckptkit.tools.doctor.ahead import modules_ahead
 from ckptkit.tools.doctor.budget import FEWEST_STEPS, Budget, Cost, Fitting, cost_of
-from ckptkit.tools.doctor.compare import Difference, first_difference, other_losses, unstable
-from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
-from ckptkit.tools.doctor.plan import Death, plan_deaths
+from ckptkit.tools.doctor.compare import (
+    Difference,
+    first_difference,
+    first_unequal_replica,
+    other_losses,
+    unstable,
+)
+from ckptkit.tools.doctor.diagnose import (
+    Diagnosis,
+    diagnose_disagreement,
+    diagnose_resume,
+    diagnose_unequal_replica,
+    forgotten,
+)
+from ckptkit.tools.doctor.plan import Death, plan_deaths, victims
 from ckptkit.tools.doctor.probe import LifePlan
 from ckptkit.tools.doctor.trial import Life, Started, live, start_ahead
 
@@ -54,12 +67,13 @@ class Report:
     Attributes:
         steps: Micro-steps of the uninterrupted run.
         lives: Every life, in order.
-        compared: Micro-steps that were compared with the first life's.
+        compared: In all ranks, micro-steps that were compared with the first life's.
         values: Digests in each of them.
         difference: The first one, or None.
         diagnosis: Diagnosis of the difference.
         other_losses: Micro-steps whose reported loss differed in some life, while nothing that training depends on did.
         notes: Values in no checkpoint that a resume changed, although all that was compared stayed equal.
+        ranks: Number of ranks of the job.
         seconds: How long it took.
     """
 
@@ -71,6 +85,7 @@ class Report:
     diagnosis: Diagnosis | None = None
     other_losses: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    ranks: int = 1
     seconds: float = 0.0
 
 
@@ -85,6 +100,7 @@ class _Part:
         death: Where it saves and is killed, or None.
         begun: The micro-step after which it begins.
         then: The same of the life after it; None after the last one.
+        who: The ranks that are killed; None for all.
     """
 
     words: str
@@ -96,6 +112,7 @@ class _Part:
     enough: float | None = None
     own_saves: bool = False
     kill_when_saved: bool = False
+    who: tuple[int, ...] | None = None
 
 
 class UnusableScriptError(Exception):
@@ -162,13 +179,16 @@ class Examination:
     def _run(self) -> Report:
         steps, enough = self._options.steps, self._budget.first_ends
         first = self._live(_Part("uninterrupted", "root-1", steps, then=0, enough=enough))
+        unequal = first_unequal_replica(first)
+        if unequal is not None:  # first: a save that the script makes itself has ended such a life with an error
+            return self._report(first, first.last_step, unequal, diagnose_unequal_replica(unequal))
         fitting = self._fitting(first, _checked(first))
         last = fitting.steps
         second = self._live(_Part("uninterrupted, once more", "root-2", last, then=0))
         difference = self._difference(second, first, last)
         if difference is not None:
             return self._report(first, last, difference, diagnose_disagreement(difference))
-        shaky = unstable(first, second)
+        shaky = [unstable(one, other) for one, other in zip(first.each_rank, second.each_rank, strict=True)]
         notes: dict[str, None] = {}
         for life, begun in self._interrupted(first, fitting):
             until = life.planned_kill or last
@@ -176,10 +196,8 @@ class Examination:
             # What was done again from too early on may well differ; that it was done at all comes first.
             difference = _begun_too_early(life, first, begun) or difference
             if difference is not None:
-                return self._report(first, last, difference, diagnose_resume(difference, shaky))
-            if life.begun is not None and life.begun.step and until in life.steps:
-                at_end = Difference(until, (), first.steps[until], life.steps[until], life, first)
-                notes.update(dict.fromkeys(forgotten(at_end, shaky)))
+                return self._report(first, last, difference, diagnose_resume(difference, shaky[difference.rank or 0]))
+            notes.update(dict.fromkeys(_notes(life, first, until, shaky)))
         return self._report(first, last, notes=tuple(notes))
 
     def _fitting(self, first: Life, done: int) -> Fitting:
@@ -206,11 +224,13 @@ class Examination:
         """Run, on demand, the lives of the runs that are killed and resumed; yield each with where it had to begin."""
         at = [first.steps[step].progress for step in range(1, fitting.steps + 1)]
         begun = 0
-        for death in plan_deaths(at, fitting.kills, every_micro_step=self._options.every_micro_step):
+        deaths = plan_deaths(at, fitting.kills, every_micro_step=self._options.every_micro_step)
+        for number, death in enumerate(deaths):
             if begun and not self._has_time_for(death, begun, fitting.steps):
                 break
-            words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}"
-            yield self._live(_Part(words, "root-3", fitting.steps, death, begun, then=death.save)), begun
+            who = victims(number, len(first.each_rank))
+            words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}{_of(who)}"
+            yield self._live(_Part(words, "root-3", fitting.steps, death, begun, then=death.save, who=who)), begun
             begun = death.save
         then = 0 if self._options.own_saves else None
         yield self._live(_Part(f"from {begun} on, to the end", "root-3", fitting.steps, None, begun, then)), begun
@@ -252,6 +272,7 @@ class Examination:
             enough=part.enough,
             saves=(part.death.save,) if part.death else (),
             kill=part.death.kill if part.death else None,
+            kill_ranks=part.who,
             seed=self._seed(part.begun),
             own_saves=part.own_saves,
             kill_when_saved=part.kill_when_saved,
@@ -268,6 +289,11 @@ class Examination:
             ahead=self._ahead,
             at_gate=lambda: self._start_next(part.then),
         )
+        if self._lives and life.begun is not None and len(life.each_rank) != len(self._lives[0].each_rank):
+            raise UnusableScriptError(
+                f"the job had {len(self._lives[0].each_rank)} ranks in its first life and {len(life.each_rank)} in "
+                f"{life.name}; start it with the same number each time"
+            )
         self._lives.append(life)
         if life.exit_code is None and self._budget.is_over:
             raise UnusableScriptError(self._out_of_time(life))
@@ -311,12 +337,13 @@ class Examination:
         return Report(
             steps=last,
             lives=tuple(self._lives),
-            compared=sum(len(life.steps) for life in self._lives[1:]),
+            compared=sum(map(_compared, self._lives[1:])),
             values=len(first.steps[first.last_step].digests),
             difference=difference,
             diagnosis=diagnosis,
             other_losses=tuple(sorted(losses)),
             notes=notes,
+            ranks=len(first.each_rank),
             seconds=self._budget.spent,
         )
 
@@ -334,6 +361,12 @@ def _checked(first: Life) -> int:
         )
     if not first.ended_as_planned:
         raise FailedLifeError(_failure(first), first)
+    unlike = next((one for one in first.ranks if one.steps.keys() != first.steps.keys()), None)
+    if unlike is not None:
+        raise UnusableScriptError(
+            f"rank {unlike.rank} called CheckpointManager.step after {len(unlike.steps)} micro-steps, and rank 0 after "
+            f"{len(first.steps)}. Call it in every rank, after the same micro-steps"
+        )
     if first.last_step < 2 or len(first.steps) != first.last_step:
         raise UnusableScriptError(
             f"the script called CheckpointManager.step after {len(first.steps)} micro-steps, and the last one was "
@@ -349,7 +382,39 @@ def _begun_too_early(life: Life, first: Life, begun: int) -> Difference | None:
     return Difference(begun + 1, (), first.steps[begun + 1], None, life, first)
 
 
+def _notes(life: Life, first: Life, until: int, shaky: Sequence[frozenset[str]]) -> list[str]:
+    """Return what is in no checkpoint and differs at the end of an equal life, as paths; with their rank if many."""
+    found = []
+    for mine, its, paths in zip(life.each_rank, first.each_rank, shaky, strict=True):
+        if mine.begun is not None and mine.begun.step and until in mine.steps:
+            at_end = Difference(until, (), its.steps[until], mine.steps[until], mine, its)
+            found += [f"{rank_in_words(mine.rank)}{one}" for one in forgotten(at_end, paths)]
+    return found
+
+
+def rank_in_words(rank: int | None) -> str:
+    """Return what names a rank in front of something, such as ``rank 1: ``; empty in a job of one rank."""
+    return "" if rank is None else f"rank {rank}: "
+
+
+def _of(ranks: tuple[int, ...] | None) -> str:
+    return "" if ranks is None else f" of rank {', '.join(map(str, ranks))}"
+
+
+def _compared(life: Life) -> int:
+    # After a kill of one rank, others may go on for a moment.
+    until = life.planned_kill or life.last_step
+    return sum(step <= until for one in life.each_rank for step in one.steps)
+
+
 def _failure(life: Life) -> str:
+    behind = min(life.ranks, key=lambda one: one.last_step, default=None)
+    if behind is not None:
+        how = "did not finish in time" if life.exit_code is None else f"ended with exit code {life.exit_code}"
+        return (
+            f"{life.name} {how}; rank {behind.rank} did {behind.last_step} micro-steps. What the ranks printed may be "
+            "where the launcher has put it, such as msrun's --log_dir"
+        )
     if life.exit_code is None:
         return f"{life.name} did not finish in time and was stopped after {life.last_step} micro-steps"
     restart = "; it was started like a restart, without the seeds that the doctor sets in the earlier lives"

@@ -1,7 +1,7 @@
 """Chooses saves and kills so that few lives cover much: mid-cycle, twice in an epoch, at its end, at a boundary.
 
-Guarantees: saves ascend strictly, each life has at most one, and a life is killed at its save or soon after. Pure
-functions, any thread.
+Guarantees: saves ascend strictly, each life has at most one, and a life is killed at its save or soon after. In a job
+of many ranks, of three lives two lose one rank each and one loses all. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -23,6 +23,17 @@ class Death:
 
     save: int
     kill: int
+
+
+def victims(number: int, ranks: int) -> tuple[int, ...] | None:
+    """Return which ranks the life with this ``number``, from 0, loses; None for all of them.
+
+    One rank at a time, another one in each life, the last one first; in every third life all of them.
+    """
+    if ranks == 1 or number % 3 == 1:
+        return None
+    alone = number - (number + 1) // 3
+    return ((alone - 1) % ranks,)
 
 
 def plan_deaths(steps: Sequence[Progress], kills: int, *, every_micro_step: bool = False) -> list[Death]:

@@ -5,8 +5,9 @@
 own schedule is off, unless the plan keeps it. After every micro-step it appends a line to the trace, saves where the
 plan says so, and kills or stops the process where the plan says so.
 
-Guarantees: a line of the trace survives a SIGKILL that follows it. Several ranks cannot be rehearsed. Training thread
-only.
+Guarantees: a line of the trace survives a SIGKILL that follows it. In a job of many ranks, each rank has a trace of its
+own; no rank goes on before a planned save is committed, and none dies before all have traced that micro-step. Training
+thread only.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import digest_of
+from ckptkit.manager.background import NotEndedError
 from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, SaveHandle, Suspect, Unseen
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
@@ -33,6 +37,7 @@ from ckptkit.storage import Storage, open_storage
 
 _REPLAYED = "ckptkit_replayed"
 _STEPS_AFTER_SAVE = 2
+_A_WHILE = timedelta(seconds=5)  # frameworks abort a gather for which a rank is late, on CPU after 30 s
 
 
 class _Document(BaseModel):
@@ -45,11 +50,12 @@ class LifePlan(_Document):
     Attributes:
         root: The scratch folder; each run root that the script names becomes a folder below it.
         run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
-        trace: File to which the lines are appended.
+        trace: File to which the lines are appended; see `trace_of` for ranks above 0.
         stop: The micro-step after which the process ends itself.
         enough: When it ends itself even earlier, after its second micro-step, in seconds of `time.monotonic`; or None.
         saves: The micro-steps after which to save.
         kill: The micro-step after which the process kills itself with SIGKILL, or None.
+        kill_ranks: The ranks that do so in a job of many ranks; None for all.
         seed: Seed of every generator before the script begins; None if only the script seeds the process.
         own_saves: Whether the script's own schedule saves, as without the doctor.
         kill_when_saved: Whether the process kills itself with SIGKILL once one of the script's own saves is committed:
@@ -63,19 +69,26 @@ class LifePlan(_Document):
     enough: float | None = None
     saves: tuple[int, ...] = ()
     kill: int | None = None
+    kill_ranks: tuple[int, ...] | None = None
     seed: int | None = None
     own_saves: bool = False
     kill_when_saved: bool = False
 
 
 class Begun(_Document):
-    """Records that a manager has restored. ``checkpoint`` is None on a fresh start; ``url`` is the script's root."""
+    """Records that a manager has restored.
+
+    ``checkpoint`` is None on a fresh start; ``url`` is the script's root. In a job of many ``ranks``, ``replicated``
+    are names of digests that must be the same in every rank.
+    """
 
     event: Literal["begun"] = "begun"
     url: str
     step: int
     checkpoint: str | None
     suspects: tuple[Suspect, ...] = ()
+    ranks: int = 1
+    replicated: tuple[str, ...] = ()
 
 
 class Stepped(_Document):
@@ -115,7 +128,14 @@ class Stopped(_Document):
     step: int
 
 
-Event = Annotated[Begun | Stepped | Saved | Refused | Stopped, Field(discriminator="event")]
+class Killed(_Document):
+    """Records that this rank of many kills itself next."""
+
+    event: Literal["killed"] = "killed"
+    step: int
+
+
+Event = Annotated[Begun | Stepped | Saved | Refused | Stopped | Killed, Field(discriminator="event")]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
@@ -126,6 +146,8 @@ class TrialProbe:
         self._plan = plan
         self._monotonic = monotonic
         self._url = url
+        self._world: World = ALONE
+        self._trace = Path(plan.trace)
         self._observer: Observer | None = None
         self._last = -1
         self._saves = 0  # of a replay, at the last micro-step
@@ -154,13 +176,15 @@ class TrialProbe:
         Raises:
             ResumeError: If this state cannot be compared, or this life has trained at another root.
         """
+        self._world = state.world
+        self._trace = trace_of(self._trace, self._world.rank)
         if not isinstance(state, Observable):
             self._refuse(
                 f"the state is a {type(state).__name__}, which has no observer(): the doctor compares what a "
                 "ckptkit.StateManager or a CheckpointCallback holds"
             )
         # A trace identifies micro-steps by number only. A second training at the same root continues the numbers.
-        others = [one.url for one in read_trace(Path(self._plan.trace)) if isinstance(one, Begun)]
+        others = [one.url for one in read_trace(self._trace) if isinstance(one, Begun)]
         if any(url != self._url for url in others):
             self._refuse(
                 f"it trains at {others[0]} and then at {self._url}, but the doctor follows one run only: examine one "
@@ -168,8 +192,17 @@ class TrialProbe:
             )
         self._observer = observer = state.observer()
         self._last = point.batches_delivered
-        suspects = tuple(observer.suspects())
-        self._write(Begun(url=self._url, step=point.batches_delivered, checkpoint=point.checkpoint, suspects=suspects))
+        ranks = self._world.size
+        self._write(
+            Begun(
+                url=self._url,
+                step=point.batches_delivered,
+                checkpoint=point.checkpoint,
+                suspects=tuple(observer.suspects()),
+                ranks=ranks,
+                replicated=tuple(observer.replicated()) if ranks > 1 else (),
+            )
+        )
 
     def step(self, state: Capturable, save: Save) -> None:
         """Do the same as `look`, once after every micro-step.
@@ -204,11 +237,10 @@ class TrialProbe:
         if step in self._plan.saves:
             self._save(step, digests, save)
         if step == self._plan.kill:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._die(step)
         if self._plan.kill_when_saved:
             self._die_once_saved(step)
-        is_enough = self._plan.enough is not None and step > 1 and now >= self._plan.enough
-        if step >= self._plan.stop or is_enough:
+        if step >= self._plan.stop or self._is_enough(step, now):
             self._stop(step)
 
     def finished(self, progress: Progress) -> None:
@@ -233,16 +265,25 @@ class TrialProbe:
         if step in self._plan.saves:
             self._saves += 1
             self._is_saving = True
-            save({_REPLAYED: float(self._saves)}).result()
+            self._settle(save({_REPLAYED: float(self._saves)}))
             self._is_saving = False
 
     def _die_once_saved(self, step: int) -> None:
         if self._own is not None and step >= min(self._own[0] + _STEPS_AFTER_SAVE, self._plan.stop):
-            self._own[1].result()
+            self._settle(self._own[1])
+        if not self._in_any_rank(any(one.progress is not None for one in list_checkpoints(self.storage))):
+            return
         found = [one.progress for one in list_checkpoints(self.storage) if one.progress is not None]
-        if found:
-            self._write(Saved(step=found[-1].batches_delivered))
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._write(Saved(step=found[-1].batches_delivered))
+        self._die(step)
+
+    def _is_enough(self, step: int, now: float) -> bool:
+        """Return whether the time for the first life is over; all ranks stop after the same micro-step."""
+        enough = self._plan.enough
+        return enough is not None and step > 1 and self._in_any_rank(now >= enough)
+
+    def _in_any_rank(self, mine: bool) -> bool:
+        return mine if self._world.size == 1 else "yes" in self._world.gather("yes" if mine else "")
 
     def _stop(self, step: int) -> NoReturn:
         self._write(Stopped(step=step))
@@ -253,9 +294,34 @@ class TrialProbe:
         handle = save({})
         after, _ = self._observer.observe()
         moved = tuple(name for name, digest in after.items() if before.get(name) != digest)
-        handle.result()
+        self._settle(handle)
         by = tuple(self._observer.drawing_in_state_dict()) if moved else ()
         self._write(Saved(step=step, moved=moved, by=by))
+
+    def _settle(self, handle: SaveHandle) -> None:
+        """Wait until the save is committed, which only rank 0 knows: a rank that dies before would prevent it."""
+        if self._world.size == 1:
+            handle.result()
+            return
+        said = ["busy"]
+        while "busy" in said:
+            try:
+                handle.result(_A_WHILE)
+            except NotEndedError:
+                mine = "busy"
+            else:
+                mine = "done"
+            said = [*self._world.gather(mine)]
+
+    def _die(self, step: int) -> None:
+        """Kill this process, if its rank is to die."""
+        if self._world.size > 1:
+            self._world.gather("")  # a launcher ends the others at once: all have traced this micro-step first
+            doomed = self._plan.kill_ranks
+            if doomed is not None and self._world.rank not in doomed:
+                return
+            self._write(Killed(step=step))
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def _refuse(self, why: str) -> NoReturn:
         self._write(Refused(why=why))
@@ -264,7 +330,7 @@ class TrialProbe:
     def _write(self, event: BaseModel) -> None:
         # One write to the kernel: a SIGKILL cannot undo it, and lines do not mix.
         line = event.model_dump_json().encode() + b"\n"
-        descriptor = os.open(self._plan.trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = os.open(self._trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             while line:
                 line = line[os.write(descriptor, line) :]
@@ -284,6 +350,11 @@ def hooks(plan: str, url: str) -> TrialProbe:
 def variables(plan: Path) -> dict[str, str]:
     """Return the environment variables under which a script follows ``plan``."""
     return {VARIABLE: f"{__name__}:{plan}"}
+
+
+def trace_of(trace: Path, rank: int) -> Path:
+    """Return the file with the trace of ``rank``; that of rank 0 is the plan's own."""
+    return trace if rank == 0 else trace.with_name(f"{trace.name}-rank-{rank:05d}")
 
 
 def read_trace(path: Path) -> list[Event]:

@@ -4,7 +4,9 @@ A process may be started ahead of its turn: it imports libraries and waits at a 
 runs (`ckptkit.tools.doctor.ahead` says whether a script has such a place).
 
 Guarantees: when `live` returns or raises, no process of that session runs any more. A process that waits at the gate
-exits if the doctor dies. Does not cover a script that moves its children to sessions of their own. Main thread only.
+exits if the doctor dies. In a job of many ranks, a life has ended once a rank has killed itself as planned, or every
+rank has stopped: what is left of the session is ended then, whatever the launcher waits for. Does not cover a script
+that moves its children to sessions of their own. Main thread only.
 """
 
 from __future__ import annotations
@@ -17,30 +19,35 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.tools.doctor.probe import Begun, Event, LifePlan, Refused, Saved, Stepped, read_trace, variables
+from ckptkit.tools.doctor.probe import Begun, Event, Killed, LifePlan, Refused, Saved, Stepped, Stopped, variables
+from ckptkit.tools.doctor.rank_traces import have_ended, read_traces
 
+_GRACE = timedelta(seconds=2)  # for the launcher of a job of many ranks, once they have ended
 _LOOK_EVERY = timedelta(seconds=0.2)
 _SEEDING = Path(__file__).parent / "seeding"
 
 
 @dataclass(frozen=True)
 class Life:
-    """Holds what one process left behind.
+    """Holds what one process left behind, or the ranks of one job.
 
     Attributes:
         name: For display and file names.
         exit_code: As in `subprocess`; None if it was ended because its time was up.
-        events: Events of its trace.
+        events: Events of its trace; in a job of many ranks, of rank 0's.
         log: File with all its output.
         planned_kill: The micro-step after which it was to kill itself, or None.
         seeded: Whether it was seeded before its script began.
         began_at: When it was started, or let go if it waited at the gate; in seconds of `time.monotonic`.
         seconds: How long it took from then on.
         own_saves: Whether the script's own schedule saved.
+        killed_ranks: The ranks of a job of many that were to kill themselves; None for all.
+        ranks: In a job of many ranks, each rank's part of the life, by rank.
+        rank: Whose part of a life this is; None if it is a whole life.
     """
 
     name: str
@@ -52,10 +59,18 @@ class Life:
     began_at: float = 0.0
     seconds: float = 0.0
     own_saves: bool = False
+    killed_ranks: tuple[int, ...] | None = None
+    ranks: tuple[Life, ...] = ()
+    rank: int | None = None
     steps: dict[int, Stepped] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", {one.step: one for one in self.events if isinstance(one, Stepped)})
+
+    @property
+    def each_rank(self) -> tuple[Life, ...]:
+        """The parts of its ranks; itself in a job of one rank."""
+        return self.ranks or (self,)
 
     @property
     def begun(self) -> Begun | None:
@@ -65,7 +80,8 @@ class Life:
     @property
     def refused(self) -> str | None:
         """Why the script cannot be rehearsed, or None."""
-        return next((one.why for one in self.events if isinstance(one, Refused)), None)
+        events = (event for one in self.each_rank for event in one.events)
+        return next((one.why for one in events if isinstance(one, Refused)), None)
 
     @property
     def saved(self) -> list[Saved]:
@@ -80,9 +96,18 @@ class Life:
     @property
     def ended_as_planned(self) -> bool:
         """Whether it was killed, or finished, where it should have."""
+        if self.ranks:
+            return self.exit_code is not None and self._ranks_ended_as_planned
         if self.exit_code == -signal.SIGKILL:
             return self.planned_kill is not None and self.last_step >= self.planned_kill
         return self.exit_code == 0
+
+    @property
+    def _ranks_ended_as_planned(self) -> bool:
+        if self.planned_kill is None:
+            return self.exit_code == 0 or all(isinstance(one.events[-1], Stopped) for one in self.ranks if one.events)
+        killed = any(isinstance(event, Killed) for one in self.ranks for event in one.events)
+        return killed and all(one.last_step >= self.planned_kill for one in self.ranks)
 
     def last_words(self, lines: int = 15) -> str:
         """Return the end of its output."""
@@ -204,23 +229,28 @@ def live(
     finally:
         if process is not None:
             exit_code = process.end()
-    events = read_trace(Path(plan.trace))
-    return Life(
-        name,
-        exit_code if in_time else None,
-        events,
-        folder / f"{name}.log",
-        _kill(plan, events),
-        plan.seed is not None,
-        began_at=began,
-        seconds=monotonic() - began,
-        own_saves=plan.own_saves,
-    )
+    lives = [
+        Life(
+            name,
+            exit_code if in_time else None,
+            events,
+            folder / f"{name}.log",
+            _kill(plan, events),
+            plan.seed is not None,
+            began_at=began,
+            seconds=monotonic() - began,
+            own_saves=plan.own_saves,
+            killed_ranks=plan.kill_ranks,
+            rank=rank,
+        )
+        for rank, events in enumerate(read_traces(Path(plan.trace)))
+    ]
+    return replace(lives[0], rank=None, ranks=tuple(lives) if len(lives) > 1 else ())
 
 
 def _kill(plan: LifePlan, events: Sequence[Event]) -> int | None:
     """Return the micro-step after which the process killed itself as planned; None if it was not to."""
-    if not plan.kill_when_saved or not isinstance(events[-1] if events else None, Saved):
+    if not plan.kill_when_saved or not isinstance(events[-1] if events else None, Saved | Killed):
         return plan.kill
     return max(one.step for one in events if isinstance(one, Stepped))
 
@@ -237,9 +267,14 @@ def _wait(
     """Wait for the end without reaping; return whether it came in time."""
     ended = os.pidfd_open(started.process.pid)
     watched: list[int | socket.socket] = [ended, *([] if started.gate is None else [started.gate])]
+    all_ended_at: float | None = None  # in a job of many ranks, whose launcher may wait much longer
     try:
         while True:
             left = until - monotonic()
+            if all_ended_at is None and have_ended(trace):
+                all_ended_at = monotonic()
+            if all_ended_at is not None and monotonic() - all_ended_at >= _GRACE.total_seconds():
+                return True
             readable, _, _ = select.select(watched, [], [], max(0.0, min(_LOOK_EVERY.total_seconds(), left)))
             if started.gate in readable:
                 watched.remove(started.gate)

@@ -3,8 +3,8 @@
 Guarantees: the run is read and never written; everything else lies below the given folder. Several checkpoints of the
 stretch are compared in one life, so the first that differs bounds where the difference came from. A difference is
 followed by a second life: if the two lives agree with each other and not with the run, the script is deterministic as
-it is now, and the run was trained by other code, data or versions, or the hardware computed wrongly. Jobs of many ranks
-cannot be replayed. Main thread only.
+it is now, and the run was trained by other code, data or versions, or the hardware computed wrongly. In a job of
+many ranks the scratch root is that of all ranks, and what each of them stored is compared. Main thread only.
 """
 
 from __future__ import annotations
@@ -88,16 +88,11 @@ class Replay:
         """Replay once; twice if something differs.
 
         Raises:
-            UnusableScriptError: If the script cannot be replayed: it trains another run, or in many ranks.
+            UnusableScriptError: If the script cannot be replayed: it trains another run, or in another number of ranks.
             FailedLifeError: If the script failed, or did not get as far as the checkpoint.
             CkptKitError: If a checkpoint cannot be read.
             OSError: If the folder cannot be written, or the command cannot be started.
         """
-        if self._stretch.begin.manifest.world_size != 1:
-            raise UnusableScriptError(
-                f"{self._stretch.begin.name} is of a job of {self._stretch.begin.manifest.world_size} ranks, and only "
-                "trainings of one rank can be replayed"
-            )
         first = self._lived(1)
         equal: list[str] = []
         for end in self._stretch.ends:
@@ -142,9 +137,16 @@ class Replay:
             raise UnusableScriptError(
                 f"the script trains the run at {life.begun.url}, and not the one at {self._storage.url}. Give that root"
             )
-        if life.begun is None or life.last_step < last or not life.ended_as_planned:
+        ranks, its = self._stretch.begin.manifest.world_size, len(life.each_rank)
+        if life.begun is not None and its != ranks:
+            raise UnusableScriptError(
+                f"{self._stretch.begin.name} is of a job of {ranks} ranks, and this command trains {its}. Start it as "
+                "the run was trained, with the launcher and its number of ranks after the two dashes"
+            )
+        done = min(one.last_step for one in life.each_rank)
+        if life.begun is None or done < last or not life.ended_as_planned:
             how = "reached its time limit" if life.exit_code is None else f"ended with exit code {life.exit_code}"
-            raise FailedLifeError(f"{life.name} {how} after {life.last_step} of {last} micro-steps", life)
+            raise FailedLifeError(f"{life.name} {how} after {done} of {last} micro-steps", life)
 
 
 class _Silent:

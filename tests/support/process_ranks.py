@@ -1,0 +1,105 @@
+"""Runs the ranks of a job as processes, without a framework: a launcher like msrun, and the world of a rank.
+
+``python -m support.process_ranks N SCRIPT ...`` starts N ranks, which call `world`. As msrun does, it kills the others
+once one has died, and returns 1; with ``--leave`` in front of N it leaves them, as shell scripts may. Rank 0 is
+connected to each of the others. A gather that waits for a rank that is gone raises a `RankLostError`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ckptkit.core.process_group import ALONE, World
+from ckptkit.testing.ranks import RankLostError
+
+TESTS = Path(__file__).parents[1]
+
+
+class ProcessWorld:
+    """Connects this process to the other ranks; a `ckptkit.core.process_group.World`."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = int(os.environ["RANK_ID"]), int(os.environ["RANK_SIZE"])
+        self._others: list[BinaryIO] = [
+            socket.socket(fileno=int(one)).makefile("rwb") for one in os.environ["RANK_SOCKETS"].split(",")
+        ]
+
+    def gather(self, message: str) -> Sequence[str]:
+        """Return the messages of all ranks; see `ckptkit.core.process_group.World`."""
+        if self.rank:
+            self._tell(self._others[0], message)
+            return self._hear(self._others[0])
+        said = [message, *(self._hear(one) for one in self._others)]
+        for one in self._others:
+            self._tell(one, said)
+        return said
+
+    def broadcast(self, message: str) -> str:
+        """Return the message of rank 0; see `ckptkit.core.process_group.World`."""
+        return self.gather(message if self.rank == 0 else "")[0]
+
+    def _tell(self, other: BinaryIO, said: object) -> None:
+        try:
+            other.write(json.dumps(said).encode() + b"\n")
+            other.flush()
+        except OSError as error:
+            raise RankLostError(f"rank {self.rank} waits for a rank that is gone") from error
+
+    def _hear(self, other: BinaryIO) -> Any:
+        try:
+            line = other.readline()
+        except OSError:
+            line = b""
+        if not line:
+            raise RankLostError(f"rank {self.rank} waits for a rank that is gone")
+        return json.loads(line)
+
+
+def world() -> World:
+    """Return the ranks of this process's job; one, unless a launcher has started it."""
+    return ProcessWorld() if "RANK_ID" in os.environ else ALONE
+
+
+def launcher(ranks: int, *script: str, leave: bool = False) -> list[str]:
+    """Return the command that starts ``script`` in ``ranks``; needs `environment`."""
+    return [sys.executable, "-m", "support.process_ranks", *(["--leave"] if leave else []), str(ranks), *script]
+
+
+def environment() -> dict[str, str]:
+    """Return what `launcher` needs to find its modules."""
+    return {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])}
+
+
+def main(arguments: list[str]) -> int:
+    """Start the ranks and wait for all; returns 1 if one failed."""
+    leaves = arguments[0] == "--leave"
+    size, *script = arguments[leaves:]
+    pairs = [socket.socketpair() for _ in range(int(size) - 1)]
+    ranks: dict[int, subprocess.Popen[bytes]] = {}
+    for rank in range(int(size)):
+        mine = [first.fileno() for first, _ in pairs] if rank == 0 else [pairs[rank - 1][1].fileno()]
+        also = {"RANK_ID": str(rank), "RANK_SIZE": size, "RANK_SOCKETS": ",".join(map(str, mine))}
+        process = subprocess.Popen([sys.executable, *script], env={**os.environ, **also}, pass_fds=mine)
+        ranks[process.pid] = process
+    for one in (end for pair in pairs for end in pair):
+        one.close()  # a rank's death must close its connections
+    failed = False
+    while ranks:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        code = ranks.pop(ended.si_pid).wait()
+        if code and not leaves:
+            for other in ranks.values():
+                other.kill()
+        failed = failed or code != 0
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

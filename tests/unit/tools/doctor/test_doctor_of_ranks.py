@@ -1,0 +1,267 @@
+"""The doctor examines jobs of many ranks: one rank dies or all, and a difference names its rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support import ranked_training
+from support.doctor_lives import life, stepped
+from support.process_ranks import environment, launcher
+
+from ckptkit.cli.commands.doctor import run_doctor
+from ckptkit.core.progress import ResumePoint
+from ckptkit.manager.background import NotEndedError
+from ckptkit.run.catalog import list_checkpoints
+from ckptkit.run.resolve import open_wanted
+from ckptkit.storage import open_storage
+from ckptkit.testing.ranks import results_of, run_ranks
+from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor.compare import first_difference, first_unequal_replica, other_losses
+from ckptkit.tools.doctor.examine import Examination, Options, UnusableScriptError
+from ckptkit.tools.doctor.plan import victims
+from ckptkit.tools.doctor.probe import Begun, Killed, LifePlan, Saved, Stopped, TrialProbe, trace_of
+from ckptkit.tools.doctor.rank_traces import have_ended, read_traces
+from ckptkit.tools.doctor.trial import Life, live
+
+SCRIPT, Seen = ranked_training.__file__, ranked_training.Run
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def examined(capsys, *what, **options):
+    chosen = Options(**{"steps": 12, "time_limit": timedelta(seconds=60), **options})
+    code = run_doctor(launcher(2, SCRIPT, *what), chosen, keep="kept", as_json=True)
+    out, said = capsys.readouterr()
+    return code, json.loads(out) if out else said
+
+
+def killed_in(here: Path, life_name: str) -> list[int]:
+    traces = read_traces(here / "kept" / f"{life_name}.trace")
+    return [rank for rank, events in enumerate(traces) if any(isinstance(one, Killed) for one in events)]
+
+
+def test_lives_lose_one_rank_or_all_and_every_rank_is_compared(here, capsys):
+    code, found = examined(capsys)
+    assert (code, found["exact"], found["ranks"], found["steps"]) == (0, True, 2, 12)
+    lives = found["lives"]
+    assert [one["killed_rank"] for one in lives] == [None, None, 1, None, 0, None]
+    assert killed_in(here, lives[2]["name"]) == [1]  # the faults fired, in these ranks
+    assert killed_in(here, lives[3]["name"])
+    assert killed_in(here, lives[4]["name"]) == [0]
+    kills = [one["killed_after"] or 12 for one in lives]
+    assert found["compared"] == 2 * sum(kill - one["began_at"] for kill, one in zip(kills[1:], lives[1:], strict=True))
+    assert not (here / "run").exists()
+    assert not list(here.glob("trained-*"))
+    storage = open_storage(next((here / "kept" / "root-3").iterdir()))  # what lies there afterwards: of both ranks
+    saved = [one.progress.batches_delivered for one in list_checkpoints(storage)]
+    planned = [
+        event.step
+        for one in lives
+        for event in read_traces(here / "kept" / f"{one['name']}.trace")[0]
+        if isinstance(event, Saved)
+    ]
+    assert len(planned) == 3
+    assert saved == planned[-len(saved) :]
+    assert [one["began_at"] for one in lives[3:]] == planned
+    assert open_wanted(storage, "latest").manifest.world_size == 2
+
+
+def test_no_rank_dies_before_all_have_come_so_far(here, capsys):
+    """Rank 0 is behind and commits last; a launcher ends it as soon as rank 1 has died."""
+    code, found = examined(capsys, "lags", steps=3, kills=1)
+    assert (code, found["exact"]) == (0, True)
+    assert (found["lives"][2]["killed_after"], found["lives"][2]["ended_at"]) == (2, 2)
+    assert found["lives"][3]["began_at"] == 1
+    assert killed_in(here, "life-003") == [1]
+
+
+class Late:
+    """A save that is not committed when its rank asks for the first two times."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def result(self, timeout=None):
+        if self.times:
+            self.times -= 1
+            raise NotEndedError
+        return "a000001-c0000000001-m0000"
+
+
+def test_ranks_meet_while_one_of_them_still_writes(tmp_path):
+    """A framework gives up a gather for which a rank is late: none waits in it for another one's storage."""
+
+    def settled(world):
+        probe = TrialProbe(LifePlan(root="root", trace=str(tmp_path / "trace"), stop=1), "url")
+        probe.begin(Seen(world=world), ResumePoint())
+        handle = Late(2 if world.rank == 0 else 0)
+        before = world.gathers
+        probe._settle(handle)
+        return handle.times, world.gathers - before
+
+    assert results_of(run_ranks(2, settled)) == [(0, 3), (0, 3)]
+
+
+def test_what_one_rank_forgets_names_that_rank(here, capsys):
+    code, found = examined(capsys, "forgets")
+    assert (code, found["exact"]) == (1, False)
+    difference = found["difference"]
+    assert (difference["rank"], difference["names"]) == (1, ["accumulators/a"])
+    assert difference["step"] == difference["resumed_at"] + 1
+
+
+@pytest.mark.parametrize("steps", [12, 24], ids=["stopped", "to the script's own save, which refuses it"])
+def test_replicated_leaf_that_differs_between_ranks_is_named(here, capsys, steps):
+    code, found = examined(capsys, "unequal", steps=steps)
+    assert code == 1
+    assert (found["difference"]["rank"], found["difference"]["step"]) == (1, 1)
+    assert found["difference"]["names"] == ["weights/w"]  # the accumulators are each rank's own
+    assert found["diagnosis"]["code"] == "ranks-differ"
+
+
+def test_text_names_the_rank(here, capsys):
+    command = launcher(2, SCRIPT, "forgets")
+    assert run_doctor(command, Options(steps=6, kills=1), keep=None, as_json=False) == 1
+    said = capsys.readouterr().out
+    assert "6 micro-steps in each of 2 ranks" in said
+    assert "(rank 1)" in said
+    assert "first difference: rank 1: micro-step" in said
+
+
+def test_ranks_that_outlive_a_killed_one_are_ended(here):
+    """By the doctor, where no launcher does; also those that wait for the dead forever."""
+    command = launcher(2, SCRIPT, "clings", leave=True)
+    plan = LifePlan(root=str(here / "scratch"), trace=str(here / "trace"), stop=9, kill=4, kill_ranks=(1,))
+    begun = time.monotonic()
+    found = live(command, "life", plan, time_limit=timedelta(seconds=60), monotonic=time.monotonic)
+    assert time.monotonic() - begun < 30
+    assert found.ended_as_planned
+    assert [type(one.events[-1]) is Killed for one in found.ranks] == [False, True]
+    for rank in (0, 1):
+        with suppress(ProcessLookupError):
+            rank_process = os.pidfd_open(int((here / f"pid-{rank}").read_text()))
+            readable, _, _ = select.select([rank_process], [], [], 10)  # a SIGKILL may still be on its way
+            os.close(rank_process)
+            assert readable
+
+
+def test_ranks_that_step_otherwise_are_refused(here, capsys):
+    code, said = examined(capsys, "skips")
+    assert code == 2
+    assert "rank 1 called CheckpointManager.step after 11 micro-steps, and rank 0 after 12" in said
+
+
+def test_kill_after_every_micro_step_resumes_both_ranks(here, capsys):
+    """At the save itself, in one rank or in all."""
+    code, found = examined(capsys, steps=5, every_micro_step=True)
+    assert (code, found["exact"]) == (0, True)
+    assert [one["began_at"] for one in found["lives"][2:]] == [0, 1, 2, 3, 4]
+    killed = [killed_in(here, one["name"]) for one in found["lives"]]
+    assert [one for one in killed if len(one) == 1][:1] == [[1]]
+    assert [bool(one) for one in killed] == [False, False, True, True, True, True, False]
+
+
+def of_ranks(*lines, **options) -> Life:
+    """A life by hand: the lines of each rank."""
+    parts = [replace(life(one, **options), rank=rank) for rank, one in enumerate(lines)]
+    begun = Begun(url="/runs/mine", step=0, checkpoint=None, ranks=len(parts), replicated=("weights/w",))
+    return replace(parts[0], events=[begun, *parts[0].events[1:]], rank=None, ranks=tuple(parts))
+
+
+def test_earliest_rank_with_the_likeliest_cause_is_named():
+    same = [stepped(step) for step in (1, 2, 3)]
+    first = of_ranks(same, same, same)
+    weights = [stepped(1), stepped(2, weights="new"), stepped(3)]
+    batch = [stepped(1), stepped(2, batch="new"), stepped(3)]
+    assert first_difference(of_ranks(weights, same, batch), first, 3).rank == 2
+    assert first_difference(of_ranks(same, weights, same), first, 3).names == ("weights/w",)
+    assert first_difference(of_ranks(same, same, same), first, 3) is None
+    late = [stepped(1), stepped(2), stepped(3, batch="new")]
+    assert first_difference(of_ranks(late, weights, late), first, 3).rank == 1
+    assert first_difference(of_ranks(batch, same[:1], same), first, 3).rank == 1  # it did not get there
+    losses = [stepped(1), stepped(2, loss="new"), stepped(3)]
+    assert first_difference(of_ranks(same, losses, same), first, 3) is None
+    assert other_losses(of_ranks(same, losses, same), first, 3) == [2]
+
+
+def test_what_is_a_ranks_own_may_differ_between_ranks():
+    same = [stepped(1), stepped(2)]
+    assert first_unequal_replica(of_ranks(same, [stepped(1), stepped(2, rng="own", batch="own")])) is None
+    found = first_unequal_replica(of_ranks(same, same, [stepped(1), stepped(2, weights="other", rng="own")]))
+    assert (found.rank, found.step, found.names) == (2, 2, ("weights/w",))
+    assert first_unequal_replica(life(same)) is None
+
+
+def test_each_life_loses_another_rank():
+    assert [victims(number, 1) for number in range(4)] == [None] * 4
+    assert [victims(number, 2) for number in range(6)] == [(1,), None, (0,), (1,), None, (0,)]
+    assert [victims(number, 4) for number in range(6)] == [(3,), None, (0,), (1,), None, (2,)]
+
+
+def test_life_of_ranks_ended_when_one_died_or_all_stopped(tmp_path):
+    trace = tmp_path / "trace"
+
+    def written(rank, *events):
+        lines = [event.model_dump_json() + "\n" for event in events]
+        trace_of(trace, rank).write_text("".join(lines))
+
+    begun = Begun(url="/runs/mine", step=0, checkpoint=None, ranks=2)
+    assert read_traces(trace) == [[]]
+    assert not have_ended(trace)
+    written(1, begun, Stopped(step=1))
+    assert not have_ended(trace)  # the other one has not even begun
+    written(0, begun)
+    assert not have_ended(trace)
+    written(0, begun, Stopped(step=1))
+    assert have_ended(trace)
+    written(1, begun)
+    assert not have_ended(trace)
+    with trace_of(trace, 1).open("a") as file:
+        file.write(Killed(step=1).model_dump_json())
+    assert not have_ended(trace)  # a line under way
+    written(1, begun, Killed(step=1))
+    assert have_ended(trace)
+    assert [len(one) for one in read_traces(trace)] == [2, 2]
+    written(0, replace_ranks(begun), Stopped(step=1))
+    assert not have_ended(trace)  # a job of one rank ends itself
+
+
+def replace_ranks(begun: Begun) -> Begun:
+    return begun.model_copy(update={"ranks": 1})
+
+
+def test_another_number_of_ranks_is_refused(monkeypatch):
+    lines = [stepped(step) for step in range(1, 4)]
+    lives = iter([of_ranks(lines, lines), life(lines)])
+    monkeypatch.setattr(examine, "live", lambda *_, **__: next(lives))
+    silent = {"monotonic": lambda: 0.0, "begins": lambda words, steps: None, "stepped": lambda steps: None}
+    with pytest.raises(UnusableScriptError, match="2 ranks in its first life and 1 in life"):
+        Examination(["python"], Path("scratch"), Options(steps=3), **silent).run()
+
+
+def test_part_of_a_life_that_is_missing_is_no_planned_end():
+    lines = [stepped(step) for step in range(1, 4)]
+    stopped = of_ranks(lines, lines)
+    assert stopped.ended_as_planned  # by itself, with exit code 0
+    assert not replace(stopped, exit_code=1).ended_as_planned
+    assert not replace(stopped, exit_code=-signal.SIGKILL, planned_kill=3).ended_as_planned  # nobody says so
+    dying = [replace(one, events=[*one.events, Killed(step=3)]) for one in stopped.ranks]
+    killed = replace(stopped, exit_code=-signal.SIGKILL, planned_kill=3, ranks=(stopped.ranks[0], dying[1]))
+    assert killed.ended_as_planned
+    assert not replace(killed, planned_kill=4).ended_as_planned
+    assert not replace(killed, exit_code=None).ended_as_planned
