@@ -88,7 +88,7 @@ def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
             value = getattr(node, attribute, None)
             for one in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(one, FunctionType | MethodType) or (_is_users(one) and not isinstance(one, type)):
-                    yield f"{type(node).__name__}: {_named(one)}", one
+                    yield f"{type(node).__name__}: {named_code(one)}", one
 
 
 def _below(value: Any) -> Iterator[tuple[str, Any]]:
@@ -108,7 +108,8 @@ def _nodes(dataset: Any) -> Iterator[Any]:
             yield from _nodes(child)
 
 
-def _named(code: Any) -> str:
+def named_code(code: Any) -> str:
+    """Return the name of a function with its place, or of an object's class."""
     function = getattr(code, "__func__", code)
     if isinstance(function, FunctionType):
         where = function.__code__

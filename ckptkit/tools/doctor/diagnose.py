@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from ckptkit.manager.hooks import Suspect
 from ckptkit.tools.doctor.compare import Difference, kind_of
+from ckptkit.tools.doctor.culprit import Culprit
 from ckptkit.tools.doctor.probe import Stepped
 
+_DRAWING = ("random operator", "random cell", "cell", "graph", "function")  # what a finding of an operator is about
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 
 
@@ -245,6 +247,16 @@ def _first(difference: Difference) -> str:
 def _suspects(difference: Difference) -> tuple[Suspect, ...]:
     begun = difference.reference.begun
     return begun.suspects if begun is not None else ()
+
+
+def suspect_at(difference: Difference, culprit: Culprit) -> Suspect | None:
+    """Return what was found before the run of the place where lives part."""
+    suspects = [one for one in _suspects(difference) if one.kind in ("operator", "pipeline")]
+    if culprit.kind == "sample":
+        return next((one for one in suspects if culprit.where in one.where), None)
+    places = {culprit.cell, culprit.where} - {""}
+    fitting = [one for one in suspects if one.kind == "operator" and one.where.partition(": ")[0] in places]
+    return fitting[0] if len(fitting) == 1 and culprit.kind in _DRAWING else None
 
 
 def _suspected(difference: Difference, kind: str, what: str) -> Diagnosis | None:

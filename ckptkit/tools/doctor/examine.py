@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from ckptkit.manager.hooks import Setting
 from ckptkit.tools.doctor.compare import Difference, first_difference, other_losses, unstable
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
+from ckptkit.tools.doctor.disagreement import Disagreement
 from ckptkit.tools.doctor.plan import Death, plan_deaths
 from ckptkit.tools.doctor.probe import LifePlan
 from ckptkit.tools.doctor.trial import Life, live
@@ -115,7 +117,9 @@ class Examination:
         second = self._live("uninterrupted, once more", "root-2", last)
         difference = self._difference(second, first, last)
         if difference is not None:
-            return self._report(first, difference, diagnose_disagreement(difference))
+            guess = diagnose_disagreement(difference)
+            pair = Disagreement(difference, guess, self._folder, last, self._uninterrupted, first_difference)
+            return self._report(first, difference, pair.diagnosis())
         shaky = unstable(first, second)
         notes: dict[str, None] = {}
         for life, begun in self._interrupted(first):
@@ -140,7 +144,24 @@ class Examination:
             begun = death.save
         yield self._live(f"from {begun} on, to the end", "root-3", first.last_step, begun=begun), begun
 
-    def _live(self, words: str, root: str, stop: int, death: Death | None = None, *, begun: int = 0) -> Life:
+    def _uninterrupted(
+        self, words: str, stop: int, *, record: Path | None, after: int, settings: Sequence[Setting]
+    ) -> Life:
+        root = f"root-of-{len(self._lives) + 1:03d}"
+        return self._live(words, root, stop, record=record, after=after, settings=settings)
+
+    def _live(
+        self,
+        words: str,
+        root: str,
+        stop: int,
+        death: Death | None = None,
+        *,
+        begun: int = 0,
+        record: Path | None = None,
+        after: int = 0,
+        settings: Sequence[Setting] = (),
+    ) -> Life:
         self._begins(words, (death.kill if death else stop) - begun)
         name = f"life-{len(self._lives) + 1:03d}"
         plan = LifePlan(
@@ -150,6 +171,9 @@ class Examination:
             saves=(death.save,) if death else (),
             kill=death.kill if death else None,
             seed=None if begun else self._options.seed,
+            record=None if record is None else str(record),
+            record_after=after,
+            settings=tuple(settings),
         )
         limit, clock = self._options.time_limit, self._monotonic
         life = live(self._command, name, plan, time_limit=limit, monotonic=clock, on_step=self._stepped)

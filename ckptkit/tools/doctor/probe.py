@@ -23,10 +23,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import digest_of
-from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, Suspect, Unseen
+from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Recorded, Save, Setting, Suspect, Unseen
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
+from ckptkit.tools.doctor.record import Record
 
 _REPLAYED = "ckptkit_replayed"
 
@@ -46,6 +47,9 @@ class LifePlan(_Document):
         saves: The micro-steps after which to save.
         kill: The micro-step after which the process kills itself with SIGKILL, or None.
         seed: Seed of every generator before the script begins; None if only the script seeds the process.
+        record: File to which every call is written, or None; see `ckptkit.tools.doctor.record`.
+        record_after: The micro-step after which that begins.
+        settings: What the process sets after its restore.
     """
 
     root: str
@@ -55,6 +59,9 @@ class LifePlan(_Document):
     saves: tuple[int, ...] = ()
     kill: int | None = None
     seed: int | None = None
+    record: str | None = None
+    record_after: int = 0
+    settings: tuple[Setting, ...] = ()
 
 
 class Begun(_Document):
@@ -111,6 +118,7 @@ class TrialProbe:
         self._plan = plan
         self._url = url
         self._observer: Observer | None = None
+        self._record: Record | None = None
         self._last = -1
         self._saves = 0  # of a replay, at the last micro-step
         self._is_saving = False
@@ -148,6 +156,9 @@ class TrialProbe:
         self._last = point.batches_delivered
         suspects = tuple(observer.suspects())
         self._write(Begun(url=self._url, step=point.batches_delivered, checkpoint=point.checkpoint, suspects=suspects))
+        if self._plan.settings:
+            observer.use(self._plan.settings)
+        self._record_from(point.batches_delivered)
 
     def step(self, state: Capturable, save: Save) -> None:
         """Do the same as `look`, once after every micro-step.
@@ -173,12 +184,23 @@ class TrialProbe:
         self._last = step
         digests, unseen = self._observer.observe()
         self._write(Stepped(step=step, progress=progress, digests=digests, unseen=unseen))
+        self._record_from(step, digests)
         if step in self._plan.saves:
             self._save(step, digests, save)
         if step == self._plan.kill:
             os.kill(os.getpid(), signal.SIGKILL)
         if step >= self._plan.stop:
             self._stop(step)
+
+    def _record_from(self, step: int, digests: dict[str, str] | None = None) -> None:
+        """Note the end of a micro-step, if calls are recorded; begin with it where the plan says so."""
+        assert self._observer is not None  # noqa: S101 - as in `look`
+        if self._record is not None:
+            self._record.write(Recorded(event="step", where=str(step), values=digests or {}))
+        elif self._plan.record is not None and step >= self._plan.record_after:
+            self._record = Record(Path(self._plan.record))
+            self._record.write(Recorded(event="step", where=str(step)))
+            self._observer.record(self._record.write)
 
     def finished(self, progress: Progress) -> None:
         """Stop after the final save of a replay: what the script does after training must not run."""

@@ -1,0 +1,144 @@
+"""Finds where two records of one job part: the first call that gives another output for equal inputs.
+
+Guarantees: what it names got equal inputs in both lives, as far as inputs are arrays and numbers. Looks at the first
+micro-step whose state differs, and at what was before it only if that shows nothing. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ckptkit.manager.hooks import Recorded
+
+_CELLS = ("cell", "random cell", "graph")
+_OF_MINDSPORE = (*_CELLS, "operator", "random operator", "function", "gradients")
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """Says where two lives part.
+
+    Attributes:
+        kind: As in `Recorded`; ``sample`` for an operation of the data pipeline, ``update`` for a parameter that was
+            changed in place.
+        where: Name of what gives another output.
+        line: The line of the user's code that called it; may be empty.
+        within: The calls around it, outermost first.
+        called: Functions without Python code that were called there, and may be what gave another value.
+        step: The micro-step.
+    """
+
+    kind: str
+    where: str
+    line: str = ""
+    within: tuple[Recorded, ...] = ()
+    called: tuple[str, ...] = ()
+    step: int = 0
+
+    @property
+    def cell(self) -> str:
+        """The innermost cell that it is or that it is called in; may be empty."""
+        cells = (one.where for one in reversed(self.within) if one.kind in _CELLS)
+        return self.where if self.kind in _CELLS else next(cells, "")
+
+
+def culprit_in_calls(one: Sequence[Recorded], other: Sequence[Recorded], step: int) -> Culprit | None:
+    """Return what makes the calls of two lives differ; None if no call does.
+
+    Args:
+        one: Record of a life.
+        other: Record of another life.
+        step: The first micro-step whose state differs, or 0 if it is not known.
+    """
+    calls = [[event for event in record if event.event != "sample"] for record in (one, other)]
+    if step:
+        found = _first(*(_of_step(record, step) for record in calls), step)
+        if found is not None and found.where:
+            return found
+    found = _first(*calls, step)
+    return found if found is not None and found.where else None
+
+
+def culprit_in_data(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None:
+    """Return the first operation of the pipeline that makes something else of an equal sample; None if none does."""
+    records = [_made(record) for record in (one, other)]
+    for place in sorted(records[0].keys() & records[1].keys()):
+        made = [record[place] for record in records]
+        for given in made[0].keys() & made[1].keys():
+            fewer, more = sorted((made[0][given], made[1][given]), key=lambda counted: counted.total())
+            if fewer - more:  # the reading ahead of one life may be some samples further
+                return Culprit("sample", place[1])
+    return None
+
+
+def _made(record: Sequence[Recorded]) -> dict[tuple[int, str], dict[str, Counter[str]]]:
+    """Return by operation, in the order of the pipeline, and by input, how often each output was made."""
+    found: dict[tuple[int, str], dict[str, Counter[str]]] = {}
+    for event in record:
+        if event.event == "sample":
+            made = found.setdefault((int(event.kind), event.where), {})
+            made.setdefault(event.values["input"], Counter())[event.values["output"]] += 1
+    return found
+
+
+def _of_step(record: Sequence[Recorded], step: int) -> list[Recorded]:
+    ends = {event.where: at for at, event in enumerate(record) if event.event == "step"}
+    begin = ends.get(str(step - 1))
+    return [] if begin is None else list(record[begin + 1 : ends.get(str(step), len(record)) + 1])
+
+
+def _first(one: Sequence[Recorded], other: Sequence[Recorded], step: int) -> Culprit | None:
+    running: list[Recorded] = []
+    for at, (mine, its) in enumerate(zip(one, other, strict=False)):
+        del running[mine.depth :]
+        if (mine.event, mine.where, mine.depth) != (its.event, its.where, its.depth):
+            return _code_at(mine, running, (mine, its), step)
+        if mine.values != its.values:
+            if mine.event == "return":
+                return _named(mine, tuple(running), (*mine.called, *its.called), step)
+            if mine.event == "step":
+                return _in_place(one[:at], mine, its, step)
+            return _origin(one[:at], other[:at], mine, its, running, step)
+        if mine.event == "call":
+            running.append(mine)
+    return None
+
+
+def _named(call: Recorded, within: tuple[Recorded, ...], called: tuple[str, ...], step: int) -> Culprit:
+    return Culprit(call.kind, call.where, call.line, within, tuple(dict.fromkeys(called)), step)
+
+
+def _origin(
+    one: Sequence[Recorded],
+    other: Sequence[Recorded],
+    mine: Recorded,
+    its: Recorded,
+    running: list[Recorded],
+    step: int,
+) -> Culprit:
+    """Return what made the number that an operator got; the line of the user's code if that is not known."""
+    pairs = {(mine.values[name], its.values.get(name)) for name in mine.values} - {
+        (digest, digest) for digest in mine.values.values()
+    }
+    for first, second in zip(reversed(one), reversed(other), strict=True):
+        drawn = {(digest, second.drawn.get(name)) for name, digest in first.drawn.items()}
+        if first.event == "return" and first.kind in ("code", "random") and drawn & pairs:
+            return _named(first, tuple(running), (*first.called, *second.called), step)
+    return _code_at(mine, running, (mine, its), step)
+
+
+def _code_at(call: Recorded, running: list[Recorded], both: tuple[Recorded, Recorded], step: int) -> Culprit:
+    """Return the line of the user's code that calls: what it does itself, without a recorded call, differs."""
+    called = tuple(dict.fromkeys(name for one in both for name in one.called))
+    return Culprit("code", call.line, call.line, tuple(running), called, step)
+
+
+def _in_place(before: Sequence[Recorded], mine: Recorded, its: Recorded, step: int) -> Culprit:
+    """Return what changed a parameter in place, or the parameter if no call can have done it."""
+    names = sorted(name for name in mine.values.keys() | its.values.keys() if mine.values.get(name) != its.values.get(name))
+    last = next((one for one in reversed(before) if one.depth == 0 and one.kind in _OF_MINDSPORE), None)
+    if last is not None and last.kind == "graph":
+        return _named(last, (), (), step)
+    return Culprit("update", names[0] if names else "", last.line if last is not None else "", (), (), step)
