@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ckptkit.manager.hooks import Recorded
 
@@ -28,6 +28,7 @@ class Culprit:
         within: The calls around it, outermost first.
         called: Functions without Python code that were called there, and may be what gave another value.
         step: The micro-step.
+        through: The last function of the user's inside it that returned another number; may be empty.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Culprit:
     within: tuple[Recorded, ...] = ()
     called: tuple[str, ...] = ()
     step: int = 0
+    through: str = ""
 
     @property
     def cell(self) -> str:
@@ -52,13 +54,11 @@ def culprit_in_calls(one: Sequence[Recorded], other: Sequence[Recorded], step: i
         other: Record of another life.
         step: The first micro-step whose state differs, or 0 if it is not known.
     """
-    calls = [[event for event in record if event.event != "sample"] for record in (one, other)]
-    if step:
-        found = _first(*(_of_step(record, step) for record in calls), step)
-        if found is not None and found.where:
-            return found
-    found = _first(*calls, step)
-    return found if found is not None and found.where else None
+    mine, its = ([event for event in record if event.event != "sample"] for record in (one, other))
+    found = _first(_of_step(mine, step), _of_step(its, step)) if step else None
+    if found is None or not found.where:
+        found = _first(mine, its)
+    return replace(found, step=step) if found is not None and found.where else None
 
 
 def culprit_in_data(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None:
@@ -89,25 +89,26 @@ def _of_step(record: Sequence[Recorded], step: int) -> list[Recorded]:
     return [] if begin is None else list(record[begin + 1 : ends.get(str(step), len(record)) + 1])
 
 
-def _first(one: Sequence[Recorded], other: Sequence[Recorded], step: int) -> Culprit | None:
+def _first(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None:
     running: list[Recorded] = []
     for at, (mine, its) in enumerate(zip(one, other, strict=False)):
         del running[mine.depth :]
         if (mine.event, mine.where, mine.depth) != (its.event, its.where, its.depth):
-            return _code_at(mine, running, (mine, its), step)
+            return _code_at(mine, running, (mine, its))
         if mine.values != its.values:
             if mine.event == "return":
-                return _named(mine, tuple(running), (*mine.called, *its.called), step)
+                found = _named(mine, tuple(running), (*mine.called, *its.called))
+                return replace(found, through=_drawn_inside(one[:at], other[:at], mine))
             if mine.event == "step":
-                return _in_place(one[:at], mine, its, step)
-            return _origin(one[:at], other[:at], mine, its, running, step)
+                return _in_place(one[:at], mine, its)
+            return _origin(one[:at], other[:at], mine, its, running)
         if mine.event == "call":
             running.append(mine)
     return None
 
 
-def _named(call: Recorded, within: tuple[Recorded, ...], called: tuple[str, ...], step: int) -> Culprit:
-    return Culprit(call.kind, call.where, call.line, within, tuple(dict.fromkeys(called)), step)
+def _named(call: Recorded, within: tuple[Recorded, ...], called: tuple[str, ...]) -> Culprit:
+    return Culprit(call.kind, call.where, call.line, within, tuple(dict.fromkeys(called)))
 
 
 def _origin(
@@ -116,7 +117,6 @@ def _origin(
     mine: Recorded,
     its: Recorded,
     running: list[Recorded],
-    step: int,
 ) -> Culprit:
     """Return what made the number that an operator got; the line of the user's code if that is not known."""
     pairs = {(mine.values[name], its.values.get(name)) for name in mine.values} - {
@@ -125,20 +125,30 @@ def _origin(
     for first, second in zip(reversed(one), reversed(other), strict=True):
         drawn = {(digest, second.drawn.get(name)) for name, digest in first.drawn.items()}
         if first.event == "return" and first.kind in ("code", "random") and drawn & pairs:
-            return _named(first, tuple(running), (*first.called, *second.called), step)
-    return _code_at(mine, running, (mine, its), step)
+            return _named(first, tuple(running), (*first.called, *second.called))
+    return _code_at(mine, running, (mine, its))
 
 
-def _code_at(call: Recorded, running: list[Recorded], both: tuple[Recorded, Recorded], step: int) -> Culprit:
+def _drawn_inside(one: Sequence[Recorded], other: Sequence[Recorded], call: Recorded) -> str:
+    for mine, its in zip(reversed(one), reversed(other), strict=True):
+        if mine.depth <= call.depth:
+            break
+        if mine.event == "return" and mine.drawn != its.drawn:
+            return mine.where
+    return ""
+
+
+def _code_at(call: Recorded, running: list[Recorded], both: tuple[Recorded, Recorded]) -> Culprit:
     """Return the line of the user's code that calls: what it does itself, without a recorded call, differs."""
     called = tuple(dict.fromkeys(name for one in both for name in one.called))
-    return Culprit("code", call.line, call.line, tuple(running), called, step)
+    return Culprit("code", call.line, call.line, tuple(running), called)
 
 
-def _in_place(before: Sequence[Recorded], mine: Recorded, its: Recorded, step: int) -> Culprit:
+def _in_place(before: Sequence[Recorded], mine: Recorded, its: Recorded) -> Culprit:
     """Return what changed a parameter in place, or the parameter if no call can have done it."""
-    names = sorted(name for name in mine.values.keys() | its.values.keys() if mine.values.get(name) != its.values.get(name))
+    both = mine.values.keys() | its.values.keys()
+    names = sorted(name for name in both if mine.values.get(name) != its.values.get(name))
     last = next((one for one in reversed(before) if one.depth == 0 and one.kind in _OF_MINDSPORE), None)
     if last is not None and last.kind == "graph":
-        return _named(last, (), (), step)
-    return Culprit("update", names[0] if names else "", last.line if last is not None else "", (), (), step)
+        return _named(last, (), ())
+    return Culprit("update", names[0] if names else "", last.line if last is not None else "")

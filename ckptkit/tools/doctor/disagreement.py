@@ -7,10 +7,9 @@ stands. Main thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from ckptkit.manager.hooks import Setting
 from ckptkit.tools.doctor.compare import Difference, kind_of
@@ -38,17 +37,24 @@ _HOW: dict[Setting, str] = {
     "set_num_parallel_workers(1)",
 }
 _DRAW = (
-    "let random numbers follow from a seed: ckptkit.nn.Dropout for masks, ckptkit.data.sample_rng for data, a generator "
-    "with a seed that is passed by name (stateful={'name': it}) for the rest"
+    "let random numbers follow from a seed: ckptkit.nn.Dropout for masks, ckptkit.data.sample_rng for data, a "
+    "generator with a seed that is passed by name (stateful={'name': it}) for the rest"
 )
 
 
-class StartLife(Protocol):
-    """Starts an uninterrupted life up to micro-step ``stop``."""
+@dataclass(frozen=True)
+class Recording:
+    """Says what an uninterrupted life does beside training.
 
-    def __call__(
-        self, words: str, stop: int, *, record: Path | None, after: int, settings: Sequence[Setting]
-    ) -> Life: ...
+    Attributes:
+        file: Gets the calls; None if they are not recorded.
+        after: The micro-step after which recording begins.
+        settings: What the life sets after its restore.
+    """
+
+    file: Path | None = None
+    after: int = 0
+    settings: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Disagreement:
         guess: Its diagnosis without a look at the calls.
         folder: Gets the records.
         last: The last micro-step of the job.
-        start: Starts lives.
+        start: Runs an uninterrupted life, of a description, up to a micro-step.
         compare: Returns the first difference between two lives up to a micro-step.
     """
 
@@ -68,7 +74,7 @@ class Disagreement:
     guess: Diagnosis
     folder: Path
     last: int
-    start: StartLife
+    start: Callable[[str, int, Recording], Life]
     compare: Callable[[Life, Life, int], Difference | None]
 
     def diagnosis(self) -> Diagnosis:
@@ -93,7 +99,7 @@ class Disagreement:
         first: Life | None = None
         for number in range(1, 2 + _MAX_PAIRS):
             record = self.folder / f"{name}-{number}.record"
-            life = self.start(f"recorded{words}, number {number}", self.last, record=record, after=after, settings=settings)
+            life = self.start(f"recorded{words}, number {number}", self.last, Recording(record, after, settings))
             if not life.ended_as_planned:
                 return None
             if first is None:
@@ -114,22 +120,23 @@ class Disagreement:
         return culprit_in_calls(one, other, difference.step)
 
     def _agree(self, settings: tuple[Setting, ...]) -> bool:
-        """Return whether two lives with ``settings`` are equal up to where lives without them were not."""
-        until = min(self.difference.step, self.last)
+        """Return whether two lives with ``settings`` are equal to the end."""
         lives = [
-            self.start(f"with {settings[0]}, number {number}", until, record=None, after=0, settings=settings)
+            self.start(f"with {settings[0]}, number {number}", self.last, Recording(settings=settings))
             for number in (1, 2)
         ]
-        return all(one.ended_as_planned for one in lives) and self.compare(lives[1], lives[0], until) is None
+        return all(one.ended_as_planned for one in lives) and self.compare(lives[1], lives[0], self.last) is None
 
     def _diagnosed(self, culprit: Culprit, seen: str) -> Diagnosis:
         suspect = suspect_at(self.difference, culprit)
-        kind = "code" if culprit.kind == "cell" and culprit.called else culprit.kind  # a cell in Python draws there
+        kind = (
+            "code" if culprit.kind == "cell" and (culprit.called or culprit.through) else culprit.kind
+        )  # a cell in Python draws there
         code = _CODES.get(kind, "nondeterministic-operator")
         cause = f"two uninterrupted runs part at micro-step {culprit.step}: {_what(culprit)}{seen}"
         if suspect is not None:
             code = f"random-{suspect.kind}"
-            return Diagnosis(code, suspect.where, f"{cause}. {suspect.why}", suspect.fix, self.guess.also)
+            return Diagnosis(code, suspect.where, f"{cause}; {suspect.why}", suspect.fix, self.guess.also)
         for setting in _SETTINGS.get(kind, ()):
             if self._agree((setting,)):
                 return Diagnosis(code, _place(culprit), cause, f"{_HOW[setting]}: with it, two runs agreed")
@@ -162,7 +169,8 @@ def _place(culprit: Culprit) -> str:
 
 def _what(culprit: Culprit) -> str:
     line = f", called at {culprit.line}" if culprit.line and culprit.line != culprit.where else ""
-    called = f" (it calls {', '.join(culprit.called[:4])})" if culprit.called else ""
+    calls = [one for one in (culprit.through, *culprit.called[:4]) if one]
+    called = f" (it calls {', '.join(calls)})" if calls else ""
     if culprit.kind == "update":
         return f"all calls agree, but {culprit.where} was changed in place to another value{line}"
     if culprit.kind == "sample":

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.manager.hooks import Setting
 from ckptkit.tools.doctor.compare import Difference, first_difference, other_losses, unstable
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
-from ckptkit.tools.doctor.disagreement import Disagreement
+from ckptkit.tools.doctor.disagreement import Disagreement, Recording
 from ckptkit.tools.doctor.plan import Death, plan_deaths
 from ckptkit.tools.doctor.probe import LifePlan
 from ckptkit.tools.doctor.trial import Life, live
+
+_NOTHING = Recording()
 
 
 @dataclass(frozen=True)
@@ -144,11 +145,8 @@ class Examination:
             begun = death.save
         yield self._live(f"from {begun} on, to the end", "root-3", first.last_step, begun=begun), begun
 
-    def _uninterrupted(
-        self, words: str, stop: int, *, record: Path | None, after: int, settings: Sequence[Setting]
-    ) -> Life:
-        root = f"root-of-{len(self._lives) + 1:03d}"
-        return self._live(words, root, stop, record=record, after=after, settings=settings)
+    def _uninterrupted(self, words: str, stop: int, recording: Recording) -> Life:
+        return self._live(words, f"root-of-{len(self._lives) + 1:03d}", stop, recording=recording)
 
     def _live(
         self,
@@ -158,9 +156,7 @@ class Examination:
         death: Death | None = None,
         *,
         begun: int = 0,
-        record: Path | None = None,
-        after: int = 0,
-        settings: Sequence[Setting] = (),
+        recording: Recording = _NOTHING,
     ) -> Life:
         self._begins(words, (death.kill if death else stop) - begun)
         name = f"life-{len(self._lives) + 1:03d}"
@@ -171,9 +167,9 @@ class Examination:
             saves=(death.save,) if death else (),
             kill=death.kill if death else None,
             seed=None if begun else self._options.seed,
-            record=None if record is None else str(record),
-            record_after=after,
-            settings=tuple(settings),
+            record=None if recording.file is None else str(recording.file),
+            record_after=recording.after,
+            settings=recording.settings,
         )
         limit, clock = self._options.time_limit, self._monotonic
         life = live(self._command, name, plan, time_limit=limit, monotonic=clock, on_step=self._stepped)

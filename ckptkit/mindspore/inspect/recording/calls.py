@@ -33,13 +33,14 @@ from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain, t
 
 # Functions of MindSpore that compute. Others, such as those that read a context, would only make records long.
 _COMPUTES = (
-    *("mindspore.ops.function.", "mindspore.ops.auto_generate.", "mindspore.ops.tensor_method", "mindspore.mint"),
-    *("mindspore.numpy.", "mindspore.scipy."),
+    *("mindspore.ops.function.", "mindspore.ops.auto_generate.", "mindspore.ops.tensor_method"),
+    *("mindspore.ops.functional_overload", "mindspore.mint", "mindspore.numpy.", "mindspore.scipy."),
 )
 # Where MindSpore runs gradients and graphs. Private names: if they move, such a call is not recorded by itself, and
 # what it returned is found in what gets it next.
 _GRADIENTS = ("mindspore.ops.composite.base", "after_grad")
 _GRAPH = "staging_specialize"
+_OF = ("func", "fn", "fn_")  # their variables for the function
 _CELL_CALL = nn.Cell.__call__.__code__
 _INSTALLED = tuple({f"{sysconfig.get_path(one)}{os.sep}" for one in ("stdlib", "purelib", "platlib")})
 _MAX_CALLED = 8
@@ -102,7 +103,8 @@ class CallRecorder:
     def _emit(
         self, event: Any, kind: str, where: str, caller: types.FrameType | None, found: Mapping[str, Any]
     ) -> None:
-        values, drawn = {}, {}
+        values: dict[str, str] = {}
+        drawn: dict[str, str] = {}
         for name, value in found.items():
             if value is None or isinstance(value, str) or not is_plain(value):
                 continue
@@ -152,44 +154,51 @@ class CallRecorder:
             kind = "random operator" if is_random_primitive(one) else code.kind
             return kind, f"operator {getattr(one, 'name', type(one).__name__)}"
         if code.kind in ("graph", "gradients"):
-            of = variables.get("func", variables.get("fn"))
+            of = next((variables[name] for name in _OF if name in variables), None)
             return code.kind, f"{code.name} of {getattr(of, '__qualname__', type(of).__name__)}"
         return code.kind, code.name
 
 
 def _understood(frame: types.FrameType) -> _Code | None:
     """Return what calls of a frame's code are; None if they are not recorded."""
-    code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
+    code = frame.f_code
+    kind, name = _kind_of(frame)
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    arguments = code.co_varnames[:count]
-    one = frame.f_locals.get("self")
-    if code is _CELL_CALL:
-        return _Code("cell", "", arguments)
-    if isinstance(one, nn.Cell) and code.co_name == "construct":
-        return None  # the call of the cell has it
-    if isinstance(one, Primitive) and code.co_name == "__call__":
-        return _Code("operator", "", arguments)
-    if (module, code.co_name) == _GRADIENTS:
-        return _Code("gradients", "the gradients", arguments)
-    if code.co_name == _GRAPH and module.endswith(".api"):
-        return _Code("graph", "the graph", arguments)
+    return _Code(kind, name, code.co_varnames[:count]) if kind else None
+
+
+def _kind_of(frame: types.FrameType) -> tuple[str, str]:
+    """Return the kind and the name of what a frame runs; the kind is empty if it is not recorded."""
+    code, module, one = frame.f_code, str(frame.f_globals.get("__name__", "")), frame.f_locals.get("self")
     name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
-    if module.startswith(_COMPUTES):
-        kind = "random operator" if code in _codes_that_draw() else "function"
-        return _Code(kind, f"{'mint' if module.startswith('mindspore.mint') else 'ops'}.{name}", arguments)
-    if module == "random":
-        return _Code("random", f"random.{name}", arguments)
-    if _is_own(frame):
-        place = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
-        return _Code("code", f"{name.replace('<locals>.', '')}() in {place}", arguments)
-    return None
+    kind = ""
+    if code is _CELL_CALL:
+        kind = "cell"
+    elif isinstance(one, nn.Cell) and code.co_name == "construct":
+        pass  # the call of the cell has it
+    elif isinstance(one, Primitive) and code.co_name == "__call__":
+        kind = "operator"
+    elif (module, code.co_name) == _GRADIENTS:
+        kind, name = "gradients", "the gradients"
+    elif code.co_name == _GRAPH and module.endswith(".api"):
+        kind, name = "graph", "the graph"
+    elif module.startswith(_COMPUTES):
+        public = _codes_that_draw().get(code)
+        kind = "random operator" if public else "function"
+        name = public or f"{'mint' if module.startswith('mindspore.mint') else 'ops'}.{name}"
+    elif module == "random":
+        kind, name = "random", f"random.{name}"
+    elif _is_own(frame):
+        name = f"{name.replace('<locals>.', '')}() in {Path(code.co_filename).name}:{code.co_firstlineno}"
+        kind = "code"
+    return kind, name
 
 
 @functools.cache
-def _codes_that_draw() -> frozenset[types.CodeType]:
-    functions = (function for function, _, _ in functional().values())
-    return frozenset(one.__code__ for one in functions if isinstance(one, types.FunctionType))
+def _codes_that_draw() -> dict[types.CodeType, str]:
+    found = functional().values()
+    return {one.__code__: name for one, name, _ in found if isinstance(one, types.FunctionType)}
 
 
 def _numbers_in(value: Any) -> list[Any]:

@@ -12,9 +12,11 @@ from support.options import grouped
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError
+from ckptkit.manager.hooks import Recorded
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.probe import Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace, variables
+from ckptkit.tools.doctor.record import read_record
 
 
 class Seen(NumpyRun):
@@ -33,6 +35,12 @@ class Seen(NumpyRun):
 
     def suspects(self):
         return []
+
+    def use(self, settings):
+        self.settings = settings
+
+    def record(self, write):
+        self.call = write
 
 
 class Drawing(Seen):
@@ -206,3 +214,17 @@ def test_trace_line_cut_by_kill_is_skipped(tmp_path, root, trace):
         file.write(b'{"event":"stepp')
     assert trace() == whole
     assert read_trace(tmp_path / "none") == []
+
+
+def test_calls_are_recorded_from_planned_step_on(tmp_path, root, trace, monkeypatch):
+    places = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace"), "record": str(tmp_path / "calls")}
+    plan = LifePlan(**places, stop=99, record_after=2, settings=("one worker",))
+    (tmp_path / "other.json").write_text(plan.model_dump_json())
+    follow(monkeypatch, tmp_path / "other.json")
+    run = Seen()
+    trained(root, run, 4)
+    assert run.settings == ("one worker",)
+    run.call(Recorded(event="call", where="net"))
+    found = list(read_record(tmp_path / "calls"))
+    assert [(one.event, one.where) for one in found] == [*(("step", str(at)) for at in (2, 3, 4)), ("call", "net")]
+    assert [sorted(one.values) for one in found] == [[], *[["rng/numpy", "weights/w"]] * 2, []]
