@@ -311,7 +311,7 @@ def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
     *,
     steps: Annotated[int, typer.Option(min=2, help="Micro-steps of each life.")] = 24,
-    kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 3,
+    kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 4,
     every_micro_step: Annotated[bool, typer.Option(help="Kill after each micro-step; one life for each.")] = False,
     seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Seed to set where the script sets none.")] = 1,
     keep: Annotated[str | None, typer.Option(help="A new or empty folder for traces and logs, which stay.")] = None,

@@ -6,11 +6,19 @@ of finds below each given object, and at objects of libraries. Main thread only.
 
 from __future__ import annotations
 
+import array
+import datetime
+import decimal
+import fractions
 import functools
+import io
 import itertools
+import operator
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FunctionType, GeneratorType, MethodType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import mindspore as ms
@@ -24,6 +32,9 @@ from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value, 
 _MAX_DEPTH = 5
 _MAX_FOUND = 1000  # per walk, so that a large network does not hide what comes after it
 _MAX_ITEMS = 64
+_AS_BYTES = (bytearray, array.array)
+_AS_TEXT = (decimal.Decimal, fractions.Fraction, datetime.datetime, datetime.timedelta, itertools.count)
+_BUFFERS = (io.StringIO, io.BytesIO)
 _CODE_KINDS = (FunctionType, MethodType, GeneratorType, functools.partial)
 
 # Where a dataset node keeps the user's Python code. These are public attributes except two of BatchDataset; if those
@@ -65,6 +76,8 @@ class Reachability:
             self._visited.add(id(value))
         if isinstance(value, nn.Cell):
             self._walk_cell(path, value, depth)
+        elif (plain := plain_form(value)) is not None:
+            self.found[path] = Unseen(digest=digest_of_value(plain), text=f"{type(value).__name__}: {in_words(plain)}")
         elif is_plain(value) and not any(id(one) in self._stored for one in tensors_in(value)):
             like = any(array.size > 1 and array.shape in self._weight_shapes for array in arrays_in(value))
             self.found[path] = Unseen(digest=digest_of_value(value), text=in_words(value), like_weights=like)
@@ -81,6 +94,25 @@ class Reachability:
                     self._walk(f"{here}.{attribute}", value, depth + 1)
 
 
+def plain_form(value: Any) -> Any:
+    """Return the state of an object of the standard library that is not plain by itself; None for any other.
+
+    Asks code in C only, none of the user's, and moves no iterator.
+    """
+    kind = type(value)
+    if kind in _AS_BYTES:
+        return bytes(value)
+    if kind in _AS_TEXT:
+        return repr(value)
+    if kind in _BUFFERS:
+        return None if value.closed else (value.getvalue(), value.tell())
+    if kind.__module__ == "builtins" and kind.__name__.endswith("_iterator"):  # of a list, a tuple, a range, ...
+        return operator.length_hint(value)
+    if (kind.__module__, kind.__name__) == ("sqlite3", "Connection"):  # imported where it is used only
+        return value.total_changes
+    return None
+
+
 def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
     """Yield the user's Python code in a pipeline, each with its place."""
     for node in _nodes(dataset):
@@ -93,9 +125,11 @@ def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
 
 def _below(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
-    if _is_users(value) or isinstance(value, _CODE_KINDS):
+    if _is_users(value) or isinstance(value, (*_CODE_KINDS, SimpleNamespace)):
         yield from below(value)
-    elif isinstance(value, dict | list | tuple):
+    elif isinstance(value, weakref.ref):
+        yield from (("()", one) for one in (value(),) if one is not None)
+    elif isinstance(value, dict | list | tuple | deque):
         yield from itertools.islice(below(value), _MAX_ITEMS)
     elif _top(kind.__module__) == "mindspore":  # such as amp.DynamicLossScaler, which is not a cell
         yield from ((path, one) for path, one in below(value) if isinstance(one, ms.Parameter))

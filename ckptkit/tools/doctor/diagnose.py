@@ -13,6 +13,9 @@ from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit
 from ckptkit.tools.doctor.probe import Stepped
 
+# A value that was different as soon as the life had restored is lost. One that was equal then has followed what
+# differs. A variable that did not exist then was most likely assigned in the loop.
+_LOST, _UNKNOWN, _MADE_LATER, _EFFECT = range(4)
 _DRAWING = ("random operator", "random cell", "cell", "graph", "function")  # what a finding of an operator is about
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 
@@ -84,7 +87,16 @@ def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
     if difference.found is None:
         return []
     paths = _differing_unseen(difference.expected, difference.found) - unstable
-    return sorted(paths, key=lambda path: (not _began_afresh(difference, path), _is_variable(path), path))
+    causes = [path for path in paths if _standing(difference, path) < _EFFECT]
+    return sorted(
+        causes,
+        key=lambda path: (
+            _standing(difference, path),
+            not _began_afresh(difference, path),
+            _is_variable(path),
+            path,
+        ),
+    )
 
 
 def _rule_never_resumed(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
@@ -185,6 +197,7 @@ def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diag
         return None
     values = {**difference.expected.unseen, **difference.found.unseen}
     named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one].like_weights)]
+    named = [one for one in named if _standing(difference, one) < _MADE_LATER]
     if not named or kind_of(difference.names) in ("batch", "loss"):
         return None
     return Diagnosis(
@@ -271,6 +284,16 @@ def _suspected(difference: Difference, kind: str, what: str) -> Diagnosis | None
 def _differing_unseen(expected: Stepped, found: Stepped) -> set[str]:
     one, other = expected.unseen, found.unseen
     return {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
+
+
+def _standing(difference: Difference, path: str) -> int:
+    """Return how likely a value that differs is a cause and not an effect; the lower, the likelier."""
+    begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
+    if begun is None or held is None or not begun.unseen:
+        return _UNKNOWN
+    if path in begun.unseen and path in held.unseen:
+        return _LOST if begun.unseen[path].digest != held.unseen[path].digest else _EFFECT
+    return _MADE_LATER if _is_variable(path) else _UNKNOWN
 
 
 def _began_afresh(difference: Difference, path: str) -> bool:

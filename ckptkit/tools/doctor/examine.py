@@ -33,7 +33,7 @@ class Options:
     """
 
     steps: int = 24
-    kills: int = 3
+    kills: int = 4
     every_micro_step: bool = False
     seed: int = 1
     time_limit: timedelta = timedelta(hours=1)

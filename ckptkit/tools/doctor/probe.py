@@ -65,13 +65,17 @@ class LifePlan(_Document):
 
 
 class Begun(_Document):
-    """Records that a manager has restored. ``checkpoint`` is None on a fresh start; ``url`` is the script's root."""
+    """Records that a manager has restored.
+
+    ``checkpoint`` is None on a fresh start, ``url`` is the script's root. ``unseen`` are the values in no checkpoint.
+    """
 
     event: Literal["begun"] = "begun"
     url: str
     step: int
     checkpoint: str | None
     suspects: tuple[Suspect, ...] = ()
+    unseen: dict[str, Unseen] = {}
 
 
 class Stepped(_Document):
@@ -155,7 +159,9 @@ class TrialProbe:
         self._observer = observer = state.observer()
         self._last = point.batches_delivered
         suspects = tuple(observer.suspects())
-        self._write(Begun(url=self._url, step=point.batches_delivered, checkpoint=point.checkpoint, suspects=suspects))
+        _, unseen = observer.observe()
+        at = point.batches_delivered
+        self._write(Begun(url=self._url, step=at, checkpoint=point.checkpoint, suspects=suspects, unseen=unseen))
         if self._plan.settings:
             observer.use(self._plan.settings)
         self._record_from(point.batches_delivered)
