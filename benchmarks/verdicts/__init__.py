@@ -1,1 +1,1 @@
-"""Measures how often `ckptkit doctor` is right about scripts whose truth is known: ``python -m benchmarks.verdicts``."""
+"""Measures how often `ckptkit doctor` is right about scripts of which the truth is known."""

@@ -49,8 +49,10 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     scripts = known_scripts()
     names = set((given.only or "").split(","))
-    wanted = [one for one in scripts if one.path.stem in names] if given.only else chosen(
-        scripts, given.count, part=given.part
+    wanted = (
+        [one for one in scripts if one.path.stem in names]
+        if given.only
+        else chosen(scripts, given.count, part=given.part)
     )
     verdicts = []
     with ThreadPoolExecutor(given.jobs) as pool:

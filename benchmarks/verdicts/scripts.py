@@ -13,7 +13,7 @@ from pathlib import Path
 
 FOLDERS = (
     Path(__file__).parents[2] / "tests" / "exactness" / "scripts" / "jobs",
-    Path(__file__).parent / "planted",
+    Path(__file__).parents[2] / "tests" / "docs" / "doctor" / "planted",
 )
 CAUSES = Path(__file__).with_name("causes.csv")
 
@@ -54,12 +54,16 @@ class Script:
 
 
 def known_scripts() -> list[Script]:
-    """Return all scripts whose truth is sure, in the order of their names; those that may be refused are left out."""
+    """Return all scripts whose truth is sure, in the order of their names.
+
+    Left out are those that may be refused, and those whose state is lost but that were exact after one kill.
+    """
     causes = read_causes()
     found = []
     for path in sorted((path for folder in FOLDERS for path in folder.glob("*.py")), key=lambda path: path.stem):
-        truth = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(",")[0]
-        if truth in ("exact", "differs"):
+        header = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        truth, _, loudness = header.partition(", ")
+        if truth == "differs" or (truth == "exact" and loudness != "named"):
             found.append(Script(path, truth == "differs", causes.get(path.stem)))
     return found
 

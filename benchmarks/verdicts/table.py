@@ -48,7 +48,9 @@ def line_of(verdict: Verdict) -> str:
     mark = {True: "", False: "WRONG", None: "-"}[verdict.is_right]
     found = verdict.diagnosis or {"code": "", "where": verdict.said.replace("\n", " ")[-90:]}
     name = verdict.script.path.stem
-    return f"{name:44} {truth:8} {said:8} {mark:6} {cause:6} {verdict.seconds:4.0f} s  {found['code']}: {found['where']}"
+    return (
+        f"{name:44} {truth:8} {said:8} {mark:6} {cause:6} {verdict.seconds:4.0f} s  {found['code']}: {found['where']}"
+    )
 
 
 def totals(verdicts: Sequence[Verdict]) -> str:
@@ -56,10 +58,11 @@ def totals(verdicts: Sequence[Verdict]) -> str:
     defects = [one for one in verdicts if one.script.differs]
     clean = [one for one in verdicts if not one.script.differs]
     judged = [one for one in defects if one.is_cause_right is not None]
+    named = sum(bool(one.is_cause_right) for one in judged)
     return "\n".join(
         (
             f"defects called not exact: {_rate(sum(one.exact is False for one in defects), len(defects))}",
-            f"defects with a cause rightly named: {_rate(sum(bool(one.is_cause_right) for one in judged), len(judged))}",
+            f"defects with a cause rightly named: {_rate(named, len(judged))}",
             f"sound jobs called inexact: {_rate(sum(one.exact is False for one in clean), len(clean))}",
             f"no verdict: {_rate(sum(one.exact is None for one in verdicts), len(verdicts))}",
         )

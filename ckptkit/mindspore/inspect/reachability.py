@@ -22,12 +22,13 @@ from types import FunctionType, GeneratorType, MethodType, ModuleType, SimpleNam
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn
 
 from ckptkit.manager.hooks import Unseen
 from ckptkit.mindspore.inspect.attributes import below, is_users
 from ckptkit.mindspore.inspect.carried_attributes import BARE
-from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value, in_words, is_plain, tensors_in
+from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain, tensors_in
 
 _MAX_DEPTH = 5
 _MAX_FOUND = 1000  # per walk, so that a large network does not hide what comes after it
@@ -79,11 +80,18 @@ class Reachability:
         elif (plain := plain_form(value)) is not None:
             self.found[path] = Unseen(digest=digest_of_value(plain), text=f"{type(value).__name__}: {in_words(plain)}")
         elif is_plain(value) and not any(id(one) in self._stored for one in tensors_in(value)):
-            like = any(array.size > 1 and array.shape in self._weight_shapes for array in arrays_in(value))
+            shapes = {one.shape for one in tensors_in(value) if self._may_be_gradient(one)}
+            like = 2 * len(shapes) >= len(self._weight_shapes) > 0  # one array of a weight's shape may be anything
             self.found[path] = Unseen(digest=digest_of_value(value), text=in_words(value), like_weights=like)
         else:
             for name, one in _below(value):
                 self._walk(f"{path}{name}", one, depth + 1)
+
+    def _may_be_gradient(self, one: Any) -> bool:
+        if isinstance(one, ms.Parameter) or one.size <= 1 or one.shape not in self._weight_shapes:
+            return False  # a parameter is more likely a weight of another network
+        array = one.asnumpy() if isinstance(one, ms.Tensor) else one
+        return array.dtype.kind == "f" and set(np.unique(array[:64])) != {0, 1}  # those of a mask
 
     def _walk_cell(self, path: str, cell: nn.Cell, depth: int) -> None:
         for name, one in cell.cells_and_names():

@@ -88,7 +88,7 @@ def unstable(first: Life, second: Life) -> frozenset[str]:
     found: set[str] = set()
     pairs = [(first.steps[step].unseen, second.steps[step].unseen) for step in first.steps.keys() & second.steps.keys()]
     if first.begun is not None and second.begun is not None:
-        pairs.append((first.begun.unseen, second.begun.unseen))
+        pairs.append((first.begun.unseen or {}, second.begun.unseen or {}))
     for one, other in pairs:
         found |= {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
     return frozenset(found)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ckptkit.manager.hooks import Recorded
 
+_MAX_EXTRA = 50_000  # calls, to read batches again
 _CELLS = ("cell", "random cell", "graph")
 _OF_MINDSPORE = (*_CELLS, "operator", "random operator", "function", "gradients")
 
@@ -59,6 +60,38 @@ def culprit_in_calls(one: Sequence[Recorded], other: Sequence[Recorded], step: i
     if found is None or not found.where:
         found = _first(mine, its)
     return replace(found, step=step) if found is not None and found.where else None
+
+
+def culprit_after_resume(one: Sequence[Recorded], other: Sequence[Recorded], begun: int, step: int) -> Culprit | None:
+    """Return what gives another output after a resume, although all that it got is equal; None if no call does.
+
+    Args:
+        one: Record of an uninterrupted life.
+        other: Record of a life that resumed; it may do more than the first, such as to read batches again.
+        begun: The micro-step after which it resumed.
+        step: The first micro-step whose state differs.
+    """
+    mine, its = (
+        [event for at in range(begun + 1, step + 1) for event in _of_step(record, at) if event.event != "sample"]
+        for record in (one, other)
+    )
+    found = _first(mine, _aligned(mine, its))
+    return replace(found, step=step) if found is not None and found.where else None
+
+
+def _aligned(one: Sequence[Recorded], other: Sequence[Recorded]) -> list[Recorded]:
+    """Return ``other`` without the calls that ``one`` does not have, as far as it gets."""
+    found: list[Recorded] = []
+    at = 0
+    for event in one:
+        same = (event.event, event.where, event.depth)
+        ahead = range(at, min(len(other), at + _MAX_EXTRA))
+        match = next((i for i in ahead if (other[i].event, other[i].where, other[i].depth) == same), None)
+        if match is None:
+            return [*found, *other[at:]]
+        found.append(other[match])
+        at = match + 1
+    return found
 
 
 def culprit_in_data(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ckptkit.manager.hooks import Suspect
+from ckptkit.manager.hooks import Suspect, Unseen
 from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit
 from ckptkit.tools.doctor.probe import Stepped
 
 # A value that was different as soon as the life had restored is lost. One that was equal then has followed what
-# differs. A variable that did not exist then was most likely assigned in the loop.
-_LOST, _UNKNOWN, _MADE_LATER, _EFFECT = range(4)
+# differs. One that was set right again before the micro-step may have been read before. A variable that did not exist
+# then was most likely assigned in the loop, unless it is what the uninterrupted life had so long after its own start.
+_LOST, _LOST_FIRST, _UNKNOWN, _EFFECT = range(4)
 _DRAWING = ("random operator", "random cell", "cell", "graph", "function")  # what a finding of an operator is about
+UNKNOWN = "unknown"
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 
 
@@ -74,7 +76,7 @@ def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnos
         if found is not None:
             return found
     return Diagnosis(
-        "unknown",
+        UNKNOWN,
         difference.names[0] if difference.names else "",
         f"{_first(difference)} depends on something that no checkpoint holds and the doctor cannot see",
         "give whatever the training step reads besides its inputs and parameters state_dict() and load_state_dict(), "
@@ -86,8 +88,8 @@ def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
     """Return the paths of unseen values that differ from the reference at that micro-step, likeliest cause first."""
     if difference.found is None:
         return []
-    paths = _differing_unseen(difference.expected, difference.found) - unstable
-    causes = [path for path in paths if _standing(difference, path) < _EFFECT]
+    paths = (_differing_unseen(difference.expected, difference.found) | _lost(difference).keys()) - unstable
+    causes = [path for path in paths if _standing(difference, path) != _EFFECT]
     return sorted(
         causes,
         key=lambda path: (
@@ -195,9 +197,9 @@ def _rule_known_pipeline(difference: Difference, _: frozenset[str]) -> Diagnosis
 def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
     if difference.found is None:
         return None
-    values = {**difference.expected.unseen, **difference.found.unseen}
-    named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one].like_weights)]
-    named = [one for one in named if _standing(difference, one) < _MADE_LATER]
+    lost = {path: pair[0] for path, pair in _lost(difference).items()}
+    values = {**lost, **difference.expected.unseen, **difference.found.unseen}
+    named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one])]
     if not named or kind_of(difference.names) in ("batch", "loss"):
         return None
     return Diagnosis(
@@ -286,14 +288,27 @@ def _differing_unseen(expected: Stepped, found: Stepped) -> set[str]:
     return {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
 
 
+def _lost(difference: Difference) -> dict[str, tuple[Unseen, Unseen]]:
+    """Return the values that were different right after the restore: as the reference had them, and as they were."""
+    begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
+    if begun is None or begun.unseen is None or held is None:
+        return {}
+    both = {path: (held.unseen[path], begun.unseen[path]) for path in begun.unseen.keys() & held.unseen.keys()}
+    return {path: pair for path, pair in both.items() if pair[0].digest != pair[1].digest}
+
+
 def _standing(difference: Difference, path: str) -> int:
     """Return how likely a value that differs is a cause and not an effect; the lower, the likelier."""
     begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
-    if begun is None or held is None or not begun.unseen:
+    if begun is None or begun.unseen is None or held is None:
         return _UNKNOWN
+    if path in _lost(difference):
+        assert difference.found is not None  # noqa: S101 - as in `forgotten`
+        repaired = difference.expected.unseen.get(path) == difference.found.unseen.get(path)
+        return _LOST_FIRST if repaired else _LOST
     if path in begun.unseen and path in held.unseen:
-        return _LOST if begun.unseen[path].digest != held.unseen[path].digest else _EFFECT
-    return _MADE_LATER if _is_variable(path) else _UNKNOWN
+        return _EFFECT
+    return _EFFECT if _is_variable(path) and not _began_afresh(difference, path) else _UNKNOWN
 
 
 def _began_afresh(difference: Difference, path: str) -> bool:
@@ -310,8 +325,10 @@ def _is_variable(path: str) -> bool:
     return "." not in path.rpartition(":")[2]
 
 
-def _like_accumulators(path: str, like_weights: bool) -> bool:
-    return like_weights or any(word in path.lower() for word in _LIKE_ACCUMULATORS)
+def _like_accumulators(path: str, value: Unseen) -> bool:
+    name = path.rpartition(":")[2].rpartition(".")[2].lower()  # without a class such as GradualPruning
+    named = "array" in value.text and any(word in name for word in _LIKE_ACCUMULATORS)
+    return value.like_weights or named
 
 
 def _same_batch(steps: dict[int, Stepped], found: Stepped) -> int | None:
@@ -327,6 +344,8 @@ def _batch(line: Stepped) -> dict[str, str]:
 def _compared(difference: Difference, path: str) -> str:
     assert difference.found is not None  # noqa: S101 - a path comes from a line
     expected, found = difference.expected.unseen.get(path), difference.found.unseen.get(path)
+    if expected == found:
+        expected, found = _lost(difference)[path]
     words = [one.text if one is not None else "absent" for one in (expected, found)]
     between = "another value of the same kind" if words[0] == words[1] else f"{words[0]} uninterrupted, {words[1]} here"
     return f"{path} ({between})"

@@ -19,7 +19,7 @@ from ckptkit.tools.doctor.record import read_record
 from ckptkit.tools.doctor.trial import Life
 
 _MAX_PAIRS = 3  # of recorded lives that agree: a difference may be rare
-_RECORDED_STEPS = 24  # before the micro-step that differed
+RECORDED_STEPS = 24  # before the micro-step that differed
 _SETTINGS: dict[str, tuple[Setting, ...]] = {
     "sample": ("one worker",),
     "cell": ("deterministic", "one thread"),
@@ -50,11 +50,13 @@ class Recording:
         file: Gets the calls; None if they are not recorded.
         after: The micro-step after which recording begins.
         settings: What the life sets after its restore.
+        save: The micro-step after which it saves; 0 for none.
     """
 
     file: Path | None = None
     after: int = 0
     settings: tuple[Setting, ...] = ()
+    save: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Disagreement:
         return self._diagnosed(culprit, mode)
 
     def _culprit(self, words: str, settings: tuple[Setting, ...]) -> Culprit | None:
-        after = max(0, self.difference.step - _RECORDED_STEPS)
+        after = max(0, self.difference.step - RECORDED_STEPS)
         name = "-".join(("calls", *settings))
         first: Life | None = None
         for number in range(1, 2 + _MAX_PAIRS):
@@ -133,16 +135,18 @@ class Disagreement:
             "code" if culprit.kind == "cell" and (culprit.called or culprit.through) else culprit.kind
         )  # a cell in Python draws there
         code = _CODES.get(kind, "nondeterministic-operator")
-        cause = f"two uninterrupted runs part at micro-step {culprit.step}: {_what(culprit)}{seen}"
+        cause = f"two uninterrupted runs part at micro-step {culprit.step}: {what_of_culprit(culprit)}{seen}"
         if suspect is not None:
             code = f"random-{suspect.kind}"
             return Diagnosis(code, suspect.where, f"{cause}; {suspect.why}", suspect.fix, self.guess.also)
         for setting in _SETTINGS.get(kind, ()):
             if self._agree((setting,)):
-                return Diagnosis(code, _place(culprit), cause, f"{_HOW[setting]}: with it, two runs agreed")
+                return Diagnosis(code, place_of_culprit(culprit), cause, f"{_HOW[setting]}: with it, two runs agreed")
         tried = " or to ".join(_HOW[one] for one in _SETTINGS.get(kind, ()))
         fix = _FIXES.get(kind, _DRAW)
-        return Diagnosis(code, _place(culprit), cause, f"{fix}{f'. It does not help to {tried}' if tried else ''}")
+        return Diagnosis(
+            code, place_of_culprit(culprit), cause, f"{fix}{f'. It does not help to {tried}' if tried else ''}"
+        )
 
 
 _CODES = {
@@ -162,12 +166,14 @@ _FIXES = {
 }
 
 
-def _place(culprit: Culprit) -> str:
+def place_of_culprit(culprit: Culprit) -> str:
+    """Return where it is."""
     inside = culprit.cell
     return f"{culprit.where} in {inside}" if inside and inside != culprit.where else culprit.where
 
 
-def _what(culprit: Culprit) -> str:
+def what_of_culprit(culprit: Culprit) -> str:
+    """Return what it does, as a part of a sentence."""
     line = f", called at {culprit.line}" if culprit.line and culprit.line != culprit.where else ""
     calls = [one for one in (culprit.through, *culprit.called[:4]) if one]
     called = f" (it calls {', '.join(calls)})" if calls else ""
@@ -177,4 +183,4 @@ def _what(culprit: Culprit) -> str:
         return f"{culprit.where} makes something else of an equal sample"
     if culprit.where == culprit.line:
         return f"the code at {culprit.where} passes on another value, although all that it got is equal{called}"
-    return f"{_place(culprit)} gets equal inputs and gives another output{line}{called}"
+    return f"{place_of_culprit(culprit)} gets equal inputs and gives another output{line}{called}"

@@ -11,10 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from ckptkit.tools.doctor.compare import Difference, first_difference, other_losses, unstable
-from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
+from ckptkit.tools.doctor.diagnose import UNKNOWN, Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
 from ckptkit.tools.doctor.disagreement import Disagreement, Recording
 from ckptkit.tools.doctor.plan import Death, plan_deaths
 from ckptkit.tools.doctor.probe import LifePlan
+from ckptkit.tools.doctor.resumption import Resumption
 from ckptkit.tools.doctor.trial import Life, live
 
 _NOTHING = Recording()
@@ -129,7 +130,7 @@ class Examination:
             # What was done again from too early on may well differ; that it was done at all comes first.
             difference = _begun_too_early(life, first, begun) or difference
             if difference is not None:
-                return self._report(first, difference, diagnose_resume(difference, shaky))
+                return self._report(first, difference, self._of_resume(difference, shaky))
             if life.begun is not None and life.begun.step and until in life.steps:
                 at_end = Difference(until, (), first.steps[until], life.steps[until], life, first)
                 notes.update(dict.fromkeys(forgotten(at_end, shaky)))
@@ -144,6 +145,15 @@ class Examination:
             yield self._live(words, "root-3", first.last_step, death, begun=begun), begun
             begun = death.save
         yield self._live(f"from {begun} on, to the end", "root-3", first.last_step, begun=begun), begun
+
+    def _of_resume(self, difference: Difference, shaky: frozenset[str]) -> Diagnosis:
+        found = diagnose_resume(difference, shaky)
+        if found.code != UNKNOWN or difference.found is None or not difference.resumed_at:
+            return found
+        return Resumption(difference, found, self._folder, self._recorded).diagnosis()
+
+    def _recorded(self, words: str, begun: int, stop: int, recording: Recording) -> Life:
+        return self._live(words, "root-4", stop, begun=begun, recording=recording)
 
     def _uninterrupted(self, words: str, stop: int, recording: Recording) -> Life:
         return self._live(words, f"root-of-{len(self._lives) + 1:03d}", stop, recording=recording)
@@ -164,7 +174,7 @@ class Examination:
             root=str(self._folder / root),
             trace=str(self._folder / f"{name}.trace"),
             stop=stop,
-            saves=(death.save,) if death else (),
+            saves=(death.save,) if death else (recording.save,) if recording.save else (),
             kill=death.kill if death else None,
             seed=None if begun else self._options.seed,
             record=None if recording.file is None else str(recording.file),

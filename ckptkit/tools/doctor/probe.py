@@ -75,7 +75,7 @@ class Begun(_Document):
     step: int
     checkpoint: str | None
     suspects: tuple[Suspect, ...] = ()
-    unseen: dict[str, Unseen] = {}
+    unseen: dict[str, Unseen] | None = None
 
 
 class Stepped(_Document):

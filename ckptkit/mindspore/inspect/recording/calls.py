@@ -43,6 +43,7 @@ _GRAPH = "staging_specialize"
 _OF = ("func", "fn", "fn_")  # their variables for the function
 _CELL_CALL = nn.Cell.__call__.__code__
 _INSTALLED = tuple({f"{sysconfig.get_path(one)}{os.sep}" for one in ("stdlib", "purelib", "platlib")})
+_TRAINS = ("ckptkit.mindspore.train", "ckptkit.mindspore.nn", "ckptkit.mindspore.data", "ckptkit.data", "ckptkit.nn")
 _MAX_CALLED = 8
 _UNREMARKABLE = (type(None), types.ModuleType, list, dict, tuple, set, str, bytes, int, float, type)
 
@@ -71,6 +72,7 @@ class CallRecorder:
         self._own: dict[types.CodeType, bool] = {}
         self._running: list[tuple[types.FrameType, str, str]] = []
         self._called: list[str] = []
+        self._muted: types.FrameType | None = None
 
     def start(self) -> None:
         """Record from now on."""
@@ -78,7 +80,12 @@ class CallRecorder:
         sys.setprofile(self._look)
 
     def _look(self, frame: types.FrameType, event: str, argument: Any) -> None:
-        if event == "c_call":
+        if self._muted is not None:
+            if event == "return" and frame is self._muted:
+                self._muted = None
+        elif event == "call" and self._is_beside_training(frame):
+            self._muted = frame
+        elif event == "c_call":
             self._note_called(frame, argument)
         elif event == "call":
             self._begin(frame)
@@ -131,6 +138,11 @@ class CallRecorder:
             return
         home = owner.__name__ if isinstance(owner, types.ModuleType) else type(owner).__name__
         self._called = [*self._called, f"{home}.{function.__name__}"][-_MAX_CALLED:]
+
+    def _is_beside_training(self, frame: types.FrameType) -> bool:
+        """Return whether ckptkit saves, observes or restores there: that is done at other moments in another life."""
+        name = frame.f_globals.get("__name__")
+        return isinstance(name, str) and name.startswith("ckptkit.") and not name.startswith(_TRAINS)
 
     def _is_own(self, frame: types.FrameType) -> bool:
         if frame.f_code not in self._own:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckptkit.manager.hooks import Recorded
-from ckptkit.tools.doctor.culprit import culprit_in_calls, culprit_in_data
+from ckptkit.tools.doctor.culprit import culprit_after_resume, culprit_in_calls, culprit_in_data
 
 
 def call(where, depth=0, kind="cell", **values):
@@ -132,3 +132,19 @@ def test_operation_that_makes_it_in_another_order_is_the_same():
     one = [sample(0, "source", "1", "a"), sample(0, "source", "1", "b")]
     assert culprit_in_data(one, [*reversed(one)]) is None
     assert culprit_in_data(one, [sample(0, "source", "1", "a"), sample(0, "source", "1", "a")]) is not None
+
+
+def test_calls_that_a_resume_repeats_are_passed_over():
+    """A resumed life reads batches again before its first micro-step."""
+    again = [call("read()", kind="code"), back("read()", kind="code", output="b")]
+    one, other = dropped("3"), dropped("4")
+    resumed = [*other[3:4], *again, *again, *other[4:]]
+    found = culprit_after_resume(one, resumed, 1, 2)
+    assert (found.where, found.step) == ("operator Dropout", 2)
+    assert culprit_after_resume(one, [*one[3:4], *again, *one[4:]], 1, 2) is None
+
+
+def test_call_that_a_resume_leaves_out_is_of_the_line():
+    one = record(call("first()", kind="code"), call("net.a (A)", 1, x="1"), back("net.a (A)", 1, output="2"))
+    found = culprit_after_resume(one, [one[3], one[4], one[-1]], 1, 2)
+    assert (found.kind, found.where) == ("code", "train.py:9")

@@ -102,8 +102,10 @@ def test_first_difference_ends_the_examination(monkeypatch):
     report = script.examined(kills=5)
     assert (report.difference.step, report.difference.names) == (8, ("weights/w",))
     assert report.difference.resumed_at > 0
-    assert 8 in report.lives[-1].steps
-    assert len(report.lives) == len(script.plans) < 8
+    compared = [life for life, plan in zip(report.lives, script.plans, strict=True) if not plan.record]
+    assert report.difference.life is compared[-1]
+    assert 8 in report.difference.life.steps
+    assert len([plan for plan in script.plans if not plan.record]) < 8
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -150,3 +152,19 @@ def test_equal_life_that_failed_is_no_exact_one(monkeypatch, tmp_path):
     script.log.write_text("out of luck")
     with pytest.raises(FailedLifeError, match=r"exit code 3 after 9 micro-steps(.|\n)*out of luck"):
         script.examined()
+
+
+def test_loss_of_unknown_state_is_looked_for_in_two_more_lives(monkeypatch):
+    """One saves where the life that differs began, and goes on; the other resumes from there."""
+
+    def line(number, begun, step):
+        return stepped(step, weights="new") if begun and step == 8 else stepped(step)
+
+    script = Script(monkeypatch, line=line)
+    report = script.examined(kills=5)
+    assert report.diagnosis.code == "unknown"  # the records are empty
+    whole, resumed = script.plans[-2:]
+    assert (whole.root, whole.saves, whole.stop) == (resumed.root, (report.difference.resumed_at,), 8)
+    assert (whole.seed, resumed.seed, resumed.saves) == (1, None, ())
+    assert whole.root not in {plan.root for plan in script.plans[:-2]}
+    assert None not in (whole.record, resumed.record)
