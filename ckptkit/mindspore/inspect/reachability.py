@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import datetime
 import decimal
+import enum
 import fractions
 import functools
 import io
@@ -67,7 +68,7 @@ class Reachability:
         self._walk(path, value, 0)
 
     def _walk(self, path: str, value: Any, depth: int) -> None:
-        if depth > _MAX_DEPTH or len(self.found) >= self._full or isinstance(value, str | bytes | type | ModuleType):
+        if depth > _MAX_DEPTH or len(self.found) >= self._full or isinstance(value, str | bytes | ModuleType):
             return
         if isinstance(value, ms.Parameter) and id(value) in self._stored:
             return
@@ -75,7 +76,9 @@ class Reachability:
             if id(value) in self._visited:
                 return
             self._visited.add(id(value))
-        if isinstance(value, nn.Cell):
+        if isinstance(value, type):
+            self._walk_class(path, value, depth)
+        elif isinstance(value, nn.Cell):
             self._walk_cell(path, value, depth)
         elif (plain := plain_form(value)) is not None:
             self.found[path] = Unseen(digest=digest_of_value(plain), text=f"{type(value).__name__}: {in_words(plain)}")
@@ -93,6 +96,13 @@ class Reachability:
         array = one.asnumpy() if isinstance(one, ms.Tensor) else one
         return array.dtype.kind == "f" and set(np.unique(array[:64])) != {0, 1}  # those of a mask
 
+    def _walk_class(self, path: str, kind: type, depth: int) -> None:
+        """Walk what a class of the user's keeps for all its objects."""
+        if is_users(kind.__module__) and not issubclass(kind, enum.Enum):
+            for name, value in vars(kind).items():
+                if not name.startswith("__") and is_plain(value):
+                    self._walk(f"{path}.{name}", value, depth + 1)
+
     def _walk_cell(self, path: str, cell: nn.Cell, depth: int) -> None:
         for name, one in cell.cells_and_names():
             self._visited.add(id(one))
@@ -108,17 +118,21 @@ def plain_form(value: Any) -> Any:
     Asks code in C only, none of the user's, and moves no iterator.
     """
     kind = type(value)
-    if kind in _AS_BYTES:
-        return bytes(value)
-    if kind in _AS_TEXT:
-        return repr(value)
-    if kind in _BUFFERS:
-        return None if value.closed else (value.getvalue(), value.tell())
-    if kind.__module__ == "builtins" and kind.__name__.endswith("_iterator"):  # of a list, a tuple, a range, ...
-        return operator.length_hint(value)
-    if (kind.__module__, kind.__name__) == ("sqlite3", "Connection"):  # imported where it is used only
-        return value.total_changes
-    return None
+    if isinstance(value, enum.Enum):
+        form: Any = value.name
+    elif kind in _AS_BYTES:
+        form = bytes(value)
+    elif kind in _AS_TEXT:
+        form = repr(value)
+    elif kind in _BUFFERS and not value.closed:
+        form = (value.getvalue(), value.tell())
+    elif kind.__module__ == "builtins" and kind.__name__.endswith("_iterator"):  # of a list, a tuple, a range, ...
+        form = operator.length_hint(value)
+    elif (kind.__module__, kind.__name__) == ("sqlite3", "Connection"):  # imported where it is used only
+        form = value.total_changes
+    else:
+        form = None
+    return form
 
 
 def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:

@@ -106,6 +106,19 @@ def culprit_in_data(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culpr
     return None
 
 
+def culprit_in_data_again(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None:
+    """Return the first operation of which a resumed life got only other outputs for an equal sample.
+
+    Such a life makes some samples more often, and others less often.
+    """
+    records = [_made(record) for record in (one, other)]
+    for place in sorted(records[0].keys() & records[1].keys()):
+        made = [record[place] for record in records]
+        if any(made[0][given].keys().isdisjoint(made[1][given]) for given in made[0].keys() & made[1].keys()):
+            return Culprit("sample", place[1])
+    return None
+
+
 def _made(record: Sequence[Recorded]) -> dict[tuple[int, str], dict[str, Counter[str]]]:
     """Return by operation, in the order of the pipeline, and by input, how often each output was made."""
     found: dict[tuple[int, str], dict[str, Counter[str]]] = {}

@@ -5,6 +5,8 @@ Guarantees: every difference gets a diagnosis; a guess says "likely". Pure funct
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +21,7 @@ from ckptkit.tools.doctor.probe import Stepped
 _LOST, _LOST_FIRST, _UNKNOWN, _EFFECT = range(4)
 _DRAWING = ("random operator", "random cell", "cell", "graph", "function")  # what a finding of an operator is about
 UNKNOWN = "unknown"
+_NAME_END = re.compile(r"[.(\[]")
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 
 
@@ -195,7 +198,7 @@ def _rule_known_pipeline(difference: Difference, _: frozenset[str]) -> Diagnosis
 
 
 def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
-    if difference.found is None:
+    if difference.found is None or _updates_each_time(difference):
         return None
     lost = {path: pair[0] for path, pair in _lost(difference).items()}
     values = {**lost, **difference.expected.unseen, **difference.found.unseen}
@@ -308,7 +311,9 @@ def _standing(difference: Difference, path: str) -> int:
         return _LOST_FIRST if repaired else _LOST
     if path in begun.unseen and path in held.unseen:
         return _EFFECT
-    return _EFFECT if _is_variable(path) and not _began_afresh(difference, path) else _UNKNOWN
+    variable = _variable_of(path)
+    is_made_later = variable and not any(_variable_of(one) == variable for one in begun.unseen)
+    return _EFFECT if is_made_later and not _began_afresh(difference, path) else _UNKNOWN
 
 
 def _began_afresh(difference: Difference, path: str) -> bool:
@@ -323,6 +328,21 @@ def _began_afresh(difference: Difference, path: str) -> bool:
 def _is_variable(path: str) -> bool:
     """Return whether it is a bare variable of the script, such as a loop's counter, not an attribute of an object."""
     return "." not in path.rpartition(":")[2]
+
+
+def _updates_each_time(difference: Difference) -> bool:
+    """Return whether each micro-step of the reference changed the weights, so that there are no cycles."""
+    if difference.expected.progress.accumulation_steps != 1:
+        return False
+    steps = [one for at, one in sorted(difference.reference.steps.items()) if at <= difference.step]
+    weights = [{name: one.digests[name] for name in one.digests if name.startswith("weights/")} for one in steps]
+    return all(before != after for before, after in itertools.pairwise(weights))
+
+
+def _variable_of(path: str) -> str:
+    """Return the variable of the script that a path begins with; empty if it begins with a cell or another object."""
+    place, _, rest = path.partition(":")
+    return f"{place}:{_NAME_END.split(rest)[0]}" if rest else ""
 
 
 def _like_accumulators(path: str, value: Unseen) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckptkit.tools.doctor.compare import Difference
-from ckptkit.tools.doctor.culprit import Culprit, culprit_after_resume
+from ckptkit.tools.doctor.compare import Difference, kind_of
+from ckptkit.tools.doctor.culprit import Culprit, culprit_after_resume, culprit_in_data_again
 from ckptkit.tools.doctor.diagnose import Diagnosis, suspect_at
 from ckptkit.tools.doctor.disagreement import RECORDED_STEPS, Recording, place_of_culprit, what_of_culprit
 from ckptkit.tools.doctor.record import read_record
@@ -41,14 +41,17 @@ class Resumption:
         """Run the two lives; return the diagnosis."""
         begun, step = self.difference.resumed_at, self.difference.step
         files = [self.folder / f"calls-resumed-{number}.record" for number in (1, 2)]
-        whole = Recording(files[0], after=max(0, begun - RECORDED_STEPS), save=begun)
+        in_data = kind_of(self.difference.names) == "batch"
+        # Of data, all is recorded: the resumed life may make samples again from the first on.
+        whole = Recording(files[0], after=0 if in_data else max(0, begun - RECORDED_STEPS), save=begun)
         lives = [self.start("recorded, uninterrupted", 0, step, whole)]
         if lives[0].ended_as_planned:
             lives.append(self.start("recorded, resumed", begun, step, Recording(files[1])))
         if not all(one.ended_as_planned for one in lives) or lives[1].begun is None or lives[1].begun.step != begun:
             return self.guess
         one, other = (list(read_record(file)) for file in files)
-        culprit = culprit_after_resume(one, other, begun, step)
+        culprit = culprit_in_data_again(one, other) if in_data else None
+        culprit = culprit or culprit_after_resume(one, other, begun, step)
         return self.guess if culprit is None or culprit.kind == "update" else self._named(culprit)
 
     def _named(self, culprit: Culprit) -> Diagnosis:

@@ -177,7 +177,9 @@ def _understood(frame: types.FrameType) -> _Code | None:
     kind, name = _kind_of(frame)
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return _Code(kind, name, code.co_varnames[:count]) if kind else None
+    # Not the object itself: it may be under construction, such as a generator that has no state yet.
+    given = tuple(one for one in code.co_varnames[:count] if one != "self")
+    return _Code(kind, name, given) if kind else None
 
 
 def _kind_of(frame: types.FrameType) -> tuple[str, str]:

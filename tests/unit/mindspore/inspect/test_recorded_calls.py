@@ -123,6 +123,11 @@ def test_numbers_of_code_and_what_it_calls_are_noted():
     assert sum(one.where.startswith("scaled()") for one in events) == 2
 
 
+def test_generator_under_construction_is_not_read():
+    events = recorded(lambda: random.Random(3).random())
+    assert any(one.where == "random.Random.seed" for one in events)
+
+
 def test_libraries_are_not_the_users_code():
     events = recorded(lambda: __import__("json").dumps([1]))
     assert {one.where.partition("()")[0] for one in events} <= {"test_libraries_are_not_the_users_code.<lambda>"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckptkit.manager.hooks import Recorded
-from ckptkit.tools.doctor.culprit import culprit_after_resume, culprit_in_calls, culprit_in_data
+from ckptkit.tools.doctor.culprit import culprit_after_resume, culprit_in_calls, culprit_in_data, culprit_in_data_again
 
 
 def call(where, depth=0, kind="cell", **values):
@@ -148,3 +148,9 @@ def test_call_that_a_resume_leaves_out_is_of_the_line():
     one = record(call("first()", kind="code"), call("net.a (A)", 1, x="1"), back("net.a (A)", 1, output="2"))
     found = culprit_after_resume(one, [one[3], one[4], one[-1]], 1, 2)
     assert (found.kind, found.where) == ("code", "train.py:9")
+
+
+def test_samples_that_a_resume_makes_more_often_are_no_culprit():
+    one = [sample(0, "source", "1", "a"), sample(0, "source", "1", "b")]
+    assert culprit_in_data_again(one, [sample(0, "source", "1", "b"), *one]) is None
+    assert culprit_in_data_again(one, [sample(0, "source", "1", "c")]).where == "source"

@@ -151,6 +151,21 @@ def test_gathered_gradients_are_known_by_their_shapes():
     assert (found.code, found.where) == ("accumulators-left-out", "Step.box")
 
 
+@pytest.mark.parametrize(("still", "code"), [(True, "accumulators-left-out"), (False, "forgotten-state")])
+def test_job_that_updates_each_time_has_no_accumulators(still, code):
+    """A cell that counts no cycles may have some, unless each micro-step changes the weights."""
+
+    def line(step, **digests):
+        kept = {"weights": "same"} if still and step < 6 else {}
+        value = Unseen(digest=str(step) + "".join(digests), text="list of 1 (1 arrays)", like_weights=True)
+        made = stepped(step, **{**kept, **digests})
+        at = made.progress.model_copy(update={"accumulation_steps": 1})
+        return made.model_copy(update={"unseen": {"script:ts": value}, "progress": at})
+
+    full = life([line(step) for step in range(1, LAST + 1)])
+    assert diagnosed(resumed(line(6, weights="new")), full).code == code
+
+
 def test_another_loss_is_not_put_down_to_accumulators():
     full = reference(lambda step: {"Step.accum": str(step)})
     assert (

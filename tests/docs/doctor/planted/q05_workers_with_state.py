@@ -1,5 +1,5 @@
-# differs
-"""A worker process that counts the samples that it has made."""
+# exact
+"""A worker that counts the samples that it has made: a resume makes them again, so that it counts on."""
 
 import mindspore.dataset as ds
 import numpy as np
