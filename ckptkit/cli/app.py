@@ -317,7 +317,7 @@ def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
     *,
     steps: Annotated[int, typer.Option(min=2, help="Micro-steps of each life.")] = 24,
-    kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 3,
+    kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 4,
     every_micro_step: Annotated[bool, typer.Option(help="Kill after each micro-step; one life for each.")] = False,
     own_saves: Annotated[bool, typer.Option("--own-saves", help="Examine also what the script saves itself.")] = False,
     seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Seed to set where the script sets none.")] = 1,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -57,8 +57,41 @@ class Unseen(BaseModel):
     like_weights: bool = False
 
 
+Setting: TypeAlias = Literal["pynative", "deterministic", "one thread", "one worker"]
+"""What a job may be run with, to see whether it makes two runs equal: GRAPH off, `mindspore.set_deterministic`, one
+thread for kernels, one worker for data."""
+
+
+class Recorded(BaseModel):
+    """Records one event of a training: a call that begins or ends, an operation of the data, or a micro-step's end.
+
+    Attributes:
+        event: What it is.
+        depth: How many recorded calls were running.
+        kind: ``cell``, ``random cell``, ``graph``, ``operator``, ``random operator``, ``function`` of MindSpore,
+            ``gradients``, ``code`` of the user's or ``random`` for the module; for ``sample``, the place in the
+            pipeline; empty for ``step``.
+        where: What is called, such as ``network.drop (nn.Dropout)``, or the number of the micro-step.
+        line: The line of the user's code that was running, such as ``train.py:12``.
+        values: Digests of the inputs of a call, or of what it returned; for ``sample`` both.
+        drawn: Digests of numbers that the user's code takes or returns: they matter only if an operator gets them.
+        called: Functions without Python code that the user's code called since the event before.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    event: Literal["call", "return", "sample", "step"]
+    depth: int = 0
+    kind: str = ""
+    where: str
+    line: str = ""
+    values: dict[str, str] = {}
+    drawn: dict[str, str] = {}
+    called: tuple[str, ...] = ()
+
+
 class Observer(Protocol):
-    """Inspects a training state without changing it."""
+    """Inspects a training state without changing it; `record` and `use` are for finding what differs between runs."""
 
     def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
         """Return digests by name of what must be equal, and the values that are in no checkpoint."""
@@ -74,6 +107,14 @@ class Observer(Protocol):
 
     def replicated(self) -> list[str]:
         """Return the names of the digests that must be the same in every rank; called in jobs of many ranks only."""
+        ...
+
+    def record(self, write: Callable[[Recorded], None]) -> None:
+        """From now on, write an event for every call on this thread and every operation of the data."""
+        ...
+
+    def use(self, settings: Sequence[Setting]) -> None:
+        """Set what ``settings`` say, for the rest of this process."""
         ...
 
 

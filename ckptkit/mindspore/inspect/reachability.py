@@ -6,24 +6,37 @@ of finds below each given object, and at objects of libraries. Main thread only.
 
 from __future__ import annotations
 
+import array
+import datetime
+import decimal
+import enum
+import fractions
 import functools
+import io
 import itertools
+import operator
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FunctionType, GeneratorType, MethodType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn
 
 from ckptkit.manager.hooks import Unseen
 from ckptkit.mindspore.inspect.attributes import below, is_users
 from ckptkit.mindspore.inspect.carried_attributes import BARE
-from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value, in_words, is_plain, tensors_in
+from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain, tensors_in
 
 _MAX_DEPTH = 5
 _MAX_FOUND = 1000  # per walk, so that a large network does not hide what comes after it
 _MAX_ITEMS = 64
+_AS_BYTES = (bytearray, array.array)
+_AS_TEXT = (decimal.Decimal, fractions.Fraction, datetime.datetime, datetime.timedelta, itertools.count)
+_BUFFERS = (io.StringIO, io.BytesIO)
 _CODE_KINDS = (FunctionType, MethodType, GeneratorType, functools.partial)
 
 # Where a dataset node keeps the user's Python code. These are public attributes except two of BatchDataset; if those
@@ -55,7 +68,7 @@ class Reachability:
         self._walk(path, value, 0)
 
     def _walk(self, path: str, value: Any, depth: int) -> None:
-        if depth > _MAX_DEPTH or len(self.found) >= self._full or isinstance(value, str | bytes | type | ModuleType):
+        if depth > _MAX_DEPTH or len(self.found) >= self._full or isinstance(value, str | bytes | ModuleType):
             return
         if isinstance(value, ms.Parameter) and id(value) in self._stored:
             return
@@ -63,14 +76,32 @@ class Reachability:
             if id(value) in self._visited:
                 return
             self._visited.add(id(value))
-        if isinstance(value, nn.Cell):
+        if isinstance(value, type):
+            self._walk_class(path, value, depth)
+        elif isinstance(value, nn.Cell):
             self._walk_cell(path, value, depth)
+        elif (plain := plain_form(value)) is not None:
+            self.found[path] = Unseen(digest=digest_of_value(plain), text=f"{type(value).__name__}: {in_words(plain)}")
         elif is_plain(value) and not any(id(one) in self._stored for one in tensors_in(value)):
-            like = any(array.size > 1 and array.shape in self._weight_shapes for array in arrays_in(value))
+            shapes = {one.shape for one in tensors_in(value) if self._may_be_gradient(one)}
+            like = 2 * len(shapes) >= len(self._weight_shapes) > 0  # one array of a weight's shape may be anything
             self.found[path] = Unseen(digest=digest_of_value(value), text=in_words(value), like_weights=like)
         else:
             for name, one in _below(value):
                 self._walk(f"{path}{name}", one, depth + 1)
+
+    def _may_be_gradient(self, one: Any) -> bool:
+        if isinstance(one, ms.Parameter) or one.size <= 1 or one.shape not in self._weight_shapes:
+            return False  # a parameter is more likely a weight of another network
+        array = one.asnumpy() if isinstance(one, ms.Tensor) else one
+        return array.dtype.kind == "f" and set(np.unique(array[:64])) != {0, 1}  # those of a mask
+
+    def _walk_class(self, path: str, kind: type, depth: int) -> None:
+        """Walk what a class of the user's keeps for all its objects."""
+        if is_users(kind.__module__) and not issubclass(kind, enum.Enum):
+            for name, value in vars(kind).items():
+                if not name.startswith("__") and is_plain(value):
+                    self._walk(f"{path}.{name}", value, depth + 1)
 
     def _walk_cell(self, path: str, cell: nn.Cell, depth: int) -> None:
         for name, one in cell.cells_and_names():
@@ -81,6 +112,29 @@ class Reachability:
                     self._walk(f"{here}.{attribute}", value, depth + 1)
 
 
+def plain_form(value: Any) -> Any:
+    """Return the state of an object of the standard library that is not plain by itself; None for any other.
+
+    Asks code in C only, none of the user's, and moves no iterator.
+    """
+    kind = type(value)
+    if isinstance(value, enum.Enum):
+        form: Any = value.name
+    elif kind in _AS_BYTES:
+        form = bytes(value)
+    elif kind in _AS_TEXT:
+        form = repr(value)
+    elif kind in _BUFFERS and not value.closed:
+        form = (value.getvalue(), value.tell())
+    elif kind.__module__ == "builtins" and kind.__name__.endswith("_iterator"):  # of a list, a tuple, a range, ...
+        form = operator.length_hint(value)
+    elif (kind.__module__, kind.__name__) == ("sqlite3", "Connection"):  # imported where it is used only
+        form = value.total_changes
+    else:
+        form = None
+    return form
+
+
 def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
     """Yield the user's Python code in a pipeline, each with its place."""
     for node in _nodes(dataset):
@@ -88,14 +142,16 @@ def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
             value = getattr(node, attribute, None)
             for one in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(one, FunctionType | MethodType) or (_is_users(one) and not isinstance(one, type)):
-                    yield f"{type(node).__name__}: {_named(one)}", one
+                    yield f"{type(node).__name__}: {named_code(one)}", one
 
 
 def _below(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
-    if _is_users(value) or isinstance(value, _CODE_KINDS):
+    if _is_users(value) or isinstance(value, (*_CODE_KINDS, SimpleNamespace)):
         yield from below(value)
-    elif isinstance(value, dict | list | tuple):
+    elif isinstance(value, weakref.ref):
+        yield from (("()", one) for one in (value(),) if one is not None)
+    elif isinstance(value, dict | list | tuple | deque):
         yield from itertools.islice(below(value), _MAX_ITEMS)
     elif _top(kind.__module__) == "mindspore":  # such as amp.DynamicLossScaler, which is not a cell
         yield from ((path, one) for path, one in below(value) if isinstance(one, ms.Parameter))
@@ -108,7 +164,8 @@ def _nodes(dataset: Any) -> Iterator[Any]:
             yield from _nodes(child)
 
 
-def _named(code: Any) -> str:
+def named_code(code: Any) -> str:
+    """Return the name of a function with its place, or of an object's class."""
     function = getattr(code, "__func__", code)
     if isinstance(function, FunctionType):
         where = function.__code__

@@ -7,15 +7,20 @@ objects that training code can reach, which may miss some. Main thread only, bet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 
-from ckptkit.manager.hooks import Suspect, Unseen
+from ckptkit.manager.hooks import Recorded, Setting, Suspect, Unseen
+from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames, variables_ahead
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
+from ckptkit.mindspore.inspect.recording.calls import CallRecorder
+from ckptkit.mindspore.inspect.recording.operations import record_operations
+from ckptkit.mindspore.inspect.recording.settings import use_settings
+from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
 from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -78,6 +83,19 @@ class StateObserver:
         """Return the names of the digests that must be the same in every rank."""
         leaves = self._sources.parameters.leaves(at_boundary=False)
         return [f"{leaf.role}/{leaf.name}" for leaf in leaves if leaf.spec.placement == "replicated"]
+
+    def record(self, write: Callable[[Recorded], None]) -> None:
+        """Write every call on this thread and every operation of the data, from now on; see `inspect.recording`."""
+        found = (one for root in self._sources.every_cell() for one in cells_of(root))
+        names: dict[int, str] = {}
+        for one in found:
+            names.setdefault(id(one.cell), place_of(one))
+        record_operations(self._dataset(), write)
+        CallRecorder(names, write).start()
+
+    def use(self, settings: Sequence[Setting]) -> None:
+        """Set what may make two runs equal, for the rest of this process."""
+        use_settings(settings)
 
     def _dataset(self) -> Any:
         return getattr(self._state.position, "dataset", None)

@@ -115,8 +115,10 @@ def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
 def unstable(first: Life, second: Life) -> frozenset[str]:
     """Return the paths of unseen values that differ between two lives anyway, such as times and other threads' work."""
     found: set[str] = set()
-    for step in first.steps.keys() & second.steps.keys():
-        one, other = first.steps[step].unseen, second.steps[step].unseen
+    pairs = [(first.steps[step].unseen, second.steps[step].unseen) for step in first.steps.keys() & second.steps.keys()]
+    if first.begun is not None and second.begun is not None:
+        pairs.append((first.begun.unseen or {}, second.begun.unseen or {}))
+    for one, other in pairs:
         found |= {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
     return frozenset(found)
 

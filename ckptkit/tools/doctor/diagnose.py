@@ -5,13 +5,23 @@ Guarantees: every difference gets a diagnosis; a guess says "likely". Pure funct
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ckptkit.manager.hooks import Suspect
+from ckptkit.manager.hooks import Suspect, Unseen
 from ckptkit.tools.doctor.compare import Difference, kind_of
+from ckptkit.tools.doctor.culprit import Culprit
 from ckptkit.tools.doctor.probe import Stepped
 
+# A value that was different as soon as the life had restored is lost. One that was equal then has followed what
+# differs. One that was set right again before the micro-step may have been read before. A variable that did not exist
+# then was most likely assigned in the loop, unless it is what the uninterrupted life had so long after its own start.
+_LOST, _LOST_FIRST, _UNKNOWN, _EFFECT = range(4)
+_DRAWING = ("random operator", "random cell", "cell", "graph", "function")  # what a finding of an operator is about
+UNKNOWN = "unknown"
+_NAME_END = re.compile(r"[.(\[]")
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 
 
@@ -83,7 +93,7 @@ def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnos
         if found is not None:
             return found
     return Diagnosis(
-        "unknown",
+        UNKNOWN,
         difference.names[0] if difference.names else "",
         f"{_first(difference)} depends on something that no checkpoint holds and the doctor cannot see",
         "give whatever the training step reads besides its inputs and parameters state_dict() and load_state_dict(), "
@@ -95,8 +105,17 @@ def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
     """Return the paths of unseen values that differ from the reference at that micro-step, likeliest cause first."""
     if difference.found is None:
         return []
-    paths = _differing_unseen(difference.expected, difference.found) - unstable
-    return sorted(paths, key=lambda path: (not _began_afresh(difference, path), _is_variable(path), path))
+    paths = (_differing_unseen(difference.expected, difference.found) | _lost(difference).keys()) - unstable
+    causes = [path for path in paths if _standing(difference, path) != _EFFECT]
+    return sorted(
+        causes,
+        key=lambda path: (
+            _standing(difference, path),
+            not _began_afresh(difference, path),
+            _is_variable(path),
+            path,
+        ),
+    )
 
 
 def _rule_never_resumed(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
@@ -205,10 +224,11 @@ def _rule_known_pipeline(difference: Difference, _: frozenset[str]) -> Diagnosis
 
 
 def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
-    if difference.found is None:
+    if difference.found is None or _updates_each_time(difference):
         return None
-    values = {**difference.expected.unseen, **difference.found.unseen}
-    named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one].like_weights)]
+    lost = {path: pair[0] for path, pair in _lost(difference).items()}
+    values = {**lost, **difference.expected.unseen, **difference.found.unseen}
+    named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one])]
     if not named or kind_of(difference.names) in ("batch", "loss"):
         return None
     return Diagnosis(
@@ -274,6 +294,16 @@ def _suspects(difference: Difference) -> tuple[Suspect, ...]:
     return begun.suspects if begun is not None else ()
 
 
+def suspect_at(difference: Difference, culprit: Culprit) -> Suspect | None:
+    """Return what was found before the run of the place where lives part."""
+    suspects = [one for one in _suspects(difference) if one.kind in ("operator", "pipeline")]
+    if culprit.kind == "sample":
+        return next((one for one in suspects if culprit.where in one.where), None)
+    places = {culprit.cell, culprit.where} - {""}
+    fitting = [one for one in suspects if one.kind == "operator" and one.where.partition(": ")[0] in places]
+    return fitting[0] if len(fitting) == 1 and culprit.kind in _DRAWING else None
+
+
 def _suspected(difference: Difference, kind: str, what: str) -> Diagnosis | None:
     suspects = _suspects(difference)
     first = next((one for one in suspects if one.kind == kind), None)
@@ -286,6 +316,31 @@ def _suspected(difference: Difference, kind: str, what: str) -> Diagnosis | None
 def _differing_unseen(expected: Stepped, found: Stepped) -> set[str]:
     one, other = expected.unseen, found.unseen
     return {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
+
+
+def _lost(difference: Difference) -> dict[str, tuple[Unseen, Unseen]]:
+    """Return the values that were different right after the restore: as the reference had them, and as they were."""
+    begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
+    if begun is None or begun.unseen is None or held is None:
+        return {}
+    both = {path: (held.unseen[path], begun.unseen[path]) for path in begun.unseen.keys() & held.unseen.keys()}
+    return {path: pair for path, pair in both.items() if pair[0].digest != pair[1].digest}
+
+
+def _standing(difference: Difference, path: str) -> int:
+    """Return how likely a value that differs is a cause and not an effect; the lower, the likelier."""
+    begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
+    if begun is None or begun.unseen is None or held is None:
+        return _UNKNOWN
+    if path in _lost(difference):
+        assert difference.found is not None  # noqa: S101 - as in `forgotten`
+        repaired = difference.expected.unseen.get(path) == difference.found.unseen.get(path)
+        return _LOST_FIRST if repaired else _LOST
+    if path in begun.unseen and path in held.unseen:
+        return _EFFECT
+    variable = _variable_of(path)
+    is_made_later = variable and not any(_variable_of(one) == variable for one in begun.unseen)
+    return _EFFECT if is_made_later and not _began_afresh(difference, path) else _UNKNOWN
 
 
 def _began_afresh(difference: Difference, path: str) -> bool:
@@ -302,8 +357,25 @@ def _is_variable(path: str) -> bool:
     return "." not in path.rpartition(":")[2]
 
 
-def _like_accumulators(path: str, like_weights: bool) -> bool:
-    return like_weights or any(word in path.lower() for word in _LIKE_ACCUMULATORS)
+def _updates_each_time(difference: Difference) -> bool:
+    """Return whether each micro-step of the reference changed the weights, so that there are no cycles."""
+    if difference.expected.progress.accumulation_steps != 1:
+        return False
+    steps = [one for at, one in sorted(difference.reference.steps.items()) if at <= difference.step]
+    weights = [{name: one.digests[name] for name in one.digests if name.startswith("weights/")} for one in steps]
+    return all(before != after for before, after in itertools.pairwise(weights))
+
+
+def _variable_of(path: str) -> str:
+    """Return the variable of the script that a path begins with; empty if it begins with a cell or another object."""
+    place, _, rest = path.partition(":")
+    return f"{place}:{_NAME_END.split(rest)[0]}" if rest else ""
+
+
+def _like_accumulators(path: str, value: Unseen) -> bool:
+    name = path.rpartition(":")[2].rpartition(".")[2].lower()  # without a class such as GradualPruning
+    named = "array" in value.text and any(word in name for word in _LIKE_ACCUMULATORS)
+    return value.like_weights or named
 
 
 def _same_batch(steps: dict[int, Stepped], found: Stepped) -> int | None:
@@ -319,6 +391,8 @@ def _batch(line: Stepped) -> dict[str, str]:
 def _compared(difference: Difference, path: str) -> str:
     assert difference.found is not None  # noqa: S101 - a path comes from a line
     expected, found = difference.expected.unseen.get(path), difference.found.unseen.get(path)
+    if expected == found:
+        expected, found = _lost(difference)[path]
     words = [one.text if one is not None else "absent" for one in (expected, found)]
     between = "another value of the same kind" if words[0] == words[1] else f"{words[0]} uninterrupted, {words[1]} here"
     return f"{path} ({between})"

@@ -24,15 +24,20 @@ from ckptkit.tools.doctor.compare import (
     unstable,
 )
 from ckptkit.tools.doctor.diagnose import (
+    UNKNOWN,
     Diagnosis,
     diagnose_disagreement,
     diagnose_resume,
     diagnose_unequal_replica,
     forgotten,
 )
+from ckptkit.tools.doctor.disagreement import Disagreement, Recording
 from ckptkit.tools.doctor.plan import Death, plan_deaths, victims
 from ckptkit.tools.doctor.probe import LifePlan
+from ckptkit.tools.doctor.resumption import Resumption
 from ckptkit.tools.doctor.trial import Life, Started, live, start_ahead
+
+_NOTHING = Recording()
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Options:
     """
 
     steps: int = 24
-    kills: int = 3
+    kills: int = 4
     every_micro_step: bool = False
     seed: int = 1
     time_limit: timedelta = timedelta(hours=1)
@@ -101,6 +106,7 @@ class _Part:
         begun: The micro-step after which it begins.
         then: The same of the life after it; None after the last one.
         who: The ranks that are killed; None for all.
+        recording: What it records.
     """
 
     words: str
@@ -113,6 +119,7 @@ class _Part:
     own_saves: bool = False
     kill_when_saved: bool = False
     who: tuple[int, ...] | None = None
+    recording: Recording = _NOTHING
 
 
 class UnusableScriptError(Exception):
@@ -172,9 +179,7 @@ class Examination:
         try:
             return self._run()
         finally:
-            if self._waiting is not None:
-                self._waiting.end()
-                self._waiting.log.unlink(missing_ok=True)
+            self._give_up_waiting()
 
     def _run(self) -> Report:
         steps, enough = self._options.steps, self._budget.first_ends
@@ -187,7 +192,7 @@ class Examination:
         second = self._live(_Part("uninterrupted, once more", "root-2", last, then=0))
         difference = self._difference(second, first, last)
         if difference is not None:
-            return self._report(first, last, difference, diagnose_disagreement(difference))
+            return self._report(first, last, difference, self._of_disagreement(difference, last))
         shaky = [unstable(one, other) for one, other in zip(first.each_rank, second.each_rank, strict=True)]
         notes: dict[str, None] = {}
         for life, begun in self._interrupted(first, fitting):
@@ -196,9 +201,16 @@ class Examination:
             # What was done again from too early on may well differ; that it was done at all comes first.
             difference = _begun_too_early(life, first, begun) or difference
             if difference is not None:
-                return self._report(first, last, difference, diagnose_resume(difference, shaky[difference.rank or 0]))
+                return self._report(first, last, difference, self._of_resume(difference, shaky[difference.rank or 0]))
             notes.update(dict.fromkeys(_notes(life, first, until, shaky)))
         return self._report(first, last, notes=tuple(notes))
+
+    def _give_up_waiting(self) -> None:
+        """End the process that waits at its gate, if one does: another life than the expected one comes next."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.end()
+            waiting.log.unlink(missing_ok=True)
 
     def _fitting(self, first: Life, done: int) -> Fitting:
         """Return how many micro-steps and kills there is time for.
@@ -262,6 +274,30 @@ class Examination:
         own = cost.of_chain(last, 1) if self._options.own_saves else 0.0
         return self._budget.allows(cost.of_life(death.kill - begun) + cost.of_life(last - death.save) + own)
 
+    def _of_disagreement(self, difference: Difference, last: int) -> Diagnosis:
+        guess = diagnose_disagreement(difference)
+        if not self._may_record():
+            return guess
+        return Disagreement(difference, guess, self._folder, last, self._uninterrupted, first_difference).diagnosis()
+
+    def _of_resume(self, difference: Difference, shaky: frozenset[str]) -> Diagnosis:
+        found = diagnose_resume(difference, shaky)
+        is_known = found.code != UNKNOWN or difference.found is None or not difference.resumed_at
+        if is_known or not self._may_record():
+            return found
+        return Resumption(difference, found, self._folder, self._recorded).diagnosis()
+
+    def _may_record(self) -> bool:
+        """Return whether further lives may look for the cause: of one rank only, and not against a time limit."""
+        self._give_up_waiting()
+        return len(self._lives[0].each_rank) == 1 and self._options.within is None
+
+    def _recorded(self, words: str, begun: int, stop: int, recording: Recording) -> Life:
+        return self._live(_Part(words, "root-5", stop, begun=begun, recording=recording))
+
+    def _uninterrupted(self, words: str, stop: int, recording: Recording) -> Life:
+        return self._live(_Part(words, f"root-of-{len(self._lives) + 1:03d}", stop, recording=recording))
+
     def _live(self, part: _Part) -> Life:
         self._begins(part.words, (part.death.kill if part.death else part.stop) - part.begun)
         name = self._name(1)
@@ -270,12 +306,15 @@ class Examination:
             trace=str(self._folder / f"{name}.trace"),
             stop=part.stop,
             enough=part.enough,
-            saves=(part.death.save,) if part.death else (),
+            saves=(part.death.save,) if part.death else (part.recording.save,) if part.recording.save else (),
             kill=part.death.kill if part.death else None,
             kill_ranks=part.who,
             seed=self._seed(part.begun),
             own_saves=part.own_saves,
             kill_when_saved=part.kill_when_saved,
+            record=None if part.recording.file is None else str(part.recording.file),
+            record_after=part.recording.after,
+            settings=part.recording.settings,
         )
         started, self._waiting = self._waiting, None
         life = live(

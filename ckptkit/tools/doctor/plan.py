@@ -1,4 +1,4 @@
-"""Chooses saves and kills so that few lives cover much: mid-cycle, twice in an epoch, at its end, at a boundary.
+"""Chooses saves and kills so that few lives cover much: mid-cycle, in a later epoch, at an epoch's end, twice in one.
 
 Guarantees: saves ascend strictly, each life has at most one, and a life is killed at its save or soon after. In a job
 of many ranks, of three lives two lose one rank each and one loses all. Pure functions, any thread.
@@ -59,19 +59,22 @@ def _redone(at: Progress, index: int) -> int:
 def _places(steps: Sequence[Progress], kills: int) -> set[int]:
     last = len(steps)
     chosen: set[int] = set()
-    epoch = -1
+    epoch = -1  # of the last one
 
     def take(near: float, wanted: Callable[[Progress], bool]) -> None:
         nonlocal epoch
         found = [step for step in range(1, last) if step not in chosen and wanted(steps[step - 1])]
         if found and len(chosen) < kills:
             nearest = min(found, key=lambda step: abs(step - near))
-            epoch = steps[nearest - 1].epoch if epoch < 0 else epoch
+            epoch = steps[nearest - 1].epoch
             chosen.add(nearest)
 
     take(last / 4, _mid_cycle)
-    take(last / 2, lambda at: at.epoch == epoch and _mid_cycle(at))
+    # Some state begins to matter in a later epoch only, such as what a callback changes when an epoch begins.
+    take(last * 3 / 4, lambda at: at.epoch > epoch and _mid_cycle(at))
+    inside = epoch
     take(last / 2, _ends_epoch)
+    take(last / 2, lambda at: at.epoch == inside and _mid_cycle(at))
     take(last * 3 / 4, lambda at: at.at_boundary)
     for index in range(kills):
         take(last * (index + 1) / (kills + 1), lambda at: True)

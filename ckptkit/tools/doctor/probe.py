@@ -29,11 +29,22 @@ from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import digest_of
 from ckptkit.manager.background import NotEndedError
-from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, SaveHandle, Suspect, Unseen
+from ckptkit.manager.hooks import (
+    VARIABLE,
+    Observable,
+    Observer,
+    Recorded,
+    Save,
+    SaveHandle,
+    Setting,
+    Suspect,
+    Unseen,
+)
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
+from ckptkit.tools.doctor.record import Record
 
 _REPLAYED = "ckptkit_replayed"
 _STEPS_AFTER_SAVE = 2
@@ -60,6 +71,9 @@ class LifePlan(_Document):
         own_saves: Whether the script's own schedule saves, as without the doctor.
         kill_when_saved: Whether the process kills itself with SIGKILL once one of the script's own saves is committed:
             after the first micro-step that finds it so, or after the second one since the save began.
+        record: File to which every call is written, or None; see `ckptkit.tools.doctor.record`.
+        record_after: The micro-step after which that begins.
+        settings: What the process sets after its restore.
     """
 
     root: str
@@ -73,13 +87,16 @@ class LifePlan(_Document):
     seed: int | None = None
     own_saves: bool = False
     kill_when_saved: bool = False
+    record: str | None = None
+    record_after: int = 0
+    settings: tuple[Setting, ...] = ()
 
 
 class Begun(_Document):
     """Records that a manager has restored.
 
-    ``checkpoint`` is None on a fresh start; ``url`` is the script's root. In a job of many ``ranks``, ``replicated``
-    are names of digests that must be the same in every rank.
+    ``checkpoint`` is None on a fresh start; ``url`` is the script's root; ``unseen`` are the values in no checkpoint. In
+    a job of many ``ranks``, ``replicated`` are names of digests that must be the same in every rank.
     """
 
     event: Literal["begun"] = "begun"
@@ -87,6 +104,7 @@ class Begun(_Document):
     step: int
     checkpoint: str | None
     suspects: tuple[Suspect, ...] = ()
+    unseen: dict[str, Unseen] | None = None
     ranks: int = 1
     replicated: tuple[str, ...] = ()
 
@@ -149,6 +167,7 @@ class TrialProbe:
         self._world: World = ALONE
         self._trace = Path(plan.trace)
         self._observer: Observer | None = None
+        self._record: Record | None = None
         self._last = -1
         self._saves = 0  # of a replay, at the last micro-step
         self._is_saving = False
@@ -193,16 +212,21 @@ class TrialProbe:
         self._observer = observer = state.observer()
         self._last = point.batches_delivered
         ranks = self._world.size
+        _, unseen = observer.observe()
         self._write(
             Begun(
                 url=self._url,
                 step=point.batches_delivered,
                 checkpoint=point.checkpoint,
                 suspects=tuple(observer.suspects()),
+                unseen=unseen,
                 ranks=ranks,
                 replicated=tuple(observer.replicated()) if ranks > 1 else (),
             )
         )
+        if self._plan.settings:
+            observer.use(self._plan.settings)
+        self._record_from(point.batches_delivered)
 
     def step(self, state: Capturable, save: Save) -> None:
         """Do the same as `look`, once after every micro-step.
@@ -234,6 +258,7 @@ class TrialProbe:
         digests, unseen = self._observer.observe()
         now = self._monotonic()
         self._write(Stepped(step=step, at=now, progress=progress, digests=digests, unseen=unseen))
+        self._record_from(step, digests)
         if step in self._plan.saves:
             self._save(step, digests, save)
         if step == self._plan.kill:
@@ -242,6 +267,16 @@ class TrialProbe:
             self._die_once_saved(step)
         if step >= self._plan.stop or self._is_enough(step, now):
             self._stop(step)
+
+    def _record_from(self, step: int, digests: dict[str, str] | None = None) -> None:
+        """Note the end of a micro-step, if calls are recorded; begin with it where the plan says so."""
+        assert self._observer is not None  # noqa: S101 - as in `look`
+        if self._record is not None:
+            self._record.write(Recorded(event="step", where=str(step), values=digests or {}))
+        elif self._plan.record is not None and step >= self._plan.record_after:
+            self._record = Record(Path(self._plan.record))
+            self._record.write(Recorded(event="step", where=str(step)))
+            self._observer.record(self._record.write)
 
     def finished(self, progress: Progress) -> None:
         """Stop after the final save of a replay: what the script does after training must not run."""

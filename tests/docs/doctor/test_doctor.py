@@ -18,9 +18,10 @@ def extended(*values: object) -> list:
     return [pytest.param(*values, marks=pytest.mark.extended)]
 
 
-def doctor(folder: Path, script: str, *options: str) -> tuple[int, dict[str, Any], str]:
+def doctor(folder: Path, script: str, *options: str, argument: str = "") -> tuple[int, dict[str, Any], str]:
     """Exit code, JSON and what stderr said."""
-    command = ["-m", "ckptkit", "doctor", "--json", *options, "--", sys.executable, SCRIPTS / script]
+    started = [SCRIPTS / script, *([argument] if argument else [])]
+    command = ["-m", "ckptkit", "doctor", "--json", *options, "--", sys.executable, *started]
     done = python(*command, expect=None, timeout=500, environment={"GLOG_v": "3"}, cwd=folder)
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
@@ -91,3 +92,26 @@ def test_own_saves_are_examined_in_every_mid_cycle(tmp_path: Path, mid_cycle: st
     assert killed["killed_after"] <= 8
     assert report["exact"]
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "where", "words"),
+    [
+        ("cell", "nondeterministic-code", "network.drop (Noisy)", "Generator.normal"),
+        ("graph", "random-operator", "network.drop.draw (nn.Dropout)", "this was seen in PYNATIVE mode"),
+        ("source", "nondeterministic-pipeline", "GeneratorDataset: Samples", "of an equal sample"),
+        ("map", "nondeterministic-pipeline", "MapDataset: shifted() in parting.py", "of an equal sample"),
+        ("time", "nondeterministic-code", "<lambda>() in parting.py", "jitter() in parting.py"),
+        ("line", "nondeterministic-code", "<lambda>() in parting.py", "time.perf_counter"),
+        ("threads", "nondeterministic-code", "raced() in parting.py", "called at parting.py"),
+        ("order", "nondeterministic-code", "parting.py:", "although all that it got is equal"),
+    ],
+)
+def test_call_where_two_runs_part_is_named(tmp_path: Path, what: str, code: str, where: str, words: str) -> None:
+    """Nobody interrupts these lives; what is named got equal inputs and gave another output."""
+    exit_code, report, said = doctor(tmp_path, "parting.py", argument=what)
+    assert exit_code == 1, (report, said)
+    found = report["diagnosis"]
+    assert (found["code"], where in found["where"], words in found["cause"]) == (code, True, True), found
+    assert {life["killed_after"] for life in report["lives"]} == {None}
+    assert list(tmp_path.iterdir()) == []

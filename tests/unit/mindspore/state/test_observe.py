@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import enum
+import io
+import itertools
 import random
+import types
+from collections import Counter, deque
+from typing import ClassVar
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -127,6 +134,47 @@ class Owner:
     @property
     def price(self) -> int:
         raise AssertionError("no code of the user's is called")
+
+
+class Kept:
+    """Keeps state in a class and in objects of the standard library."""
+
+    shared: ClassVar = Counter(a=1)
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(b"ab")
+        self.array = array.array("d", [1.0])
+        self.count = itertools.count(3)
+        self.text = io.StringIO("abc")
+        self.items = iter([1, 2, 3])
+        self.phase = Phase.WARM
+        self.space = types.SimpleNamespace(level=2)
+        self.queue = deque([Holder()])
+
+
+class Phase(enum.Enum):
+    WARM = "warm"
+
+
+def test_state_in_objects_of_the_standard_library_is_found():
+    kept = Kept()
+    found = {path: one.digest for path, one in reached(kept).items()}
+    assert set(found) >= {f"it.{name}" for name in ("bytes", "array", "count", "text", "items", "phase")}
+    assert {"it.space.level", "it.queue[0].slot"} <= set(found)
+    next(kept.items)
+    next(kept.count)
+    kept.text.read(1)
+    kept.bytes[0] = 1
+    kept.array[0] = 2
+    again = {path: one.digest for path, one in reached(kept).items()}
+    assert {path for path in found if found[path] != again[path]} == {
+        *("it.bytes", "it.array", "it.count", "it.text", "it.items")
+    }
+    assert next(kept.items) == 2
+
+
+def test_state_in_a_class_is_found():
+    assert "it.shared" in reached(Kept)
 
 
 def test_plain_values_are_found_wherever_held():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,51 @@ def test_unrestored_value_of_stateful_is_incomplete_state():
     assert (found.code, found.where) == ("incomplete-state", "stateful['a'].n")
 
 
+def lost(line, begun, held, **options):
+    """A life that resumed with these values, in place of those that the reference held then."""
+    full = reference(lambda step: held if step == 5 else {})
+    again = resumed(line, **options)
+    start = again.begun.model_copy(update={"unseen": {path: told(text) for path, text in begun.items()}})
+    return replace(again, events=[start, *again.events[1:]]), full
+
+
+def told(text):
+    return Unseen(digest=text, text=text)
+
+
+def test_value_lost_at_restore_comes_before_what_follows_from_it():
+    """A loop's variables and what was restored well differ as well, but later."""
+    line = stepped(6, {"script:grads": "x", "script:ema.value": "y", "script:plan.level": "z"}, loss="l", weights="w")
+    begun = {"script:plan.level": "0", "script:ema.value": "5"}
+    found = diagnosed(*lost(line, begun, {"script:plan.level": "5", "script:ema.value": "5"}))
+    assert (found.code, found.where, found.also) == ("forgotten-state", "script:plan.level", ())
+
+
+def test_gradients_of_a_loop_are_no_accumulators():
+    found = diagnosed(*lost(stepped(6, {"script:grads": "x"}, weights="w"), {}, {}))
+    assert found.code == "unknown"
+
+
+def test_value_set_right_again_after_the_restore_is_named():
+    """Such as what a graph was compiled with before a callback set it."""
+    full_line = {"net.smooth": "0.1"}
+    again, full = lost(stepped(6, loss="l", weights="w"), {"net.smooth": "0.2"}, full_line)
+    found = diagnosed(again, full)
+    assert (found.code, found.where) == ("forgotten-state", "net.smooth")
+    assert "0.1 uninterrupted, 0.2 here" in found.cause
+
+
+def test_number_with_such_a_name_is_no_accumulator():
+    full = reference(lambda step: {"unfreeze.pending": str(step)})
+    assert diagnosed(resumed(stepped(6, {"unfreeze.pending": "1"}, weights="new")), full).code == "forgotten-state"
+
+
+def test_name_of_a_class_does_not_make_accumulators():
+    full = reference(lambda step: {"callback GradualPruning.masks": str(step)})
+    found = diagnosed(resumed(stepped(6, {"callback GradualPruning.masks": "1"}, weights="new")), full)
+    assert (found.code, found.where) == ("forgotten-state", "callback GradualPruning.masks")
+
+
 def test_values_that_look_alike_are_called_so():
     full = reference(lambda step: {"net.level": str(step)})
     line = stepped(6, loss="new", weights="new")
@@ -93,8 +139,8 @@ def test_values_that_look_alike_are_called_so():
 
 @pytest.mark.parametrize("path", ["Step.accum", "Step.grads", "Step.pending_sum"])
 def test_gathered_gradients_are_known_by_their_name(path):
-    full = reference(lambda step: {path: str(step), "Step.a": str(step)})
-    found = diagnosed(resumed(stepped(6, {path: "1", "Step.a": "1"}, weights="new")), full)
+    full = reference(lambda step: {path: f"array {step}", "Step.a": str(step)})
+    found = diagnosed(resumed(stepped(6, {path: "array 1", "Step.a": "1"}, weights="new")), full)
     assert (found.code, found.where) == ("accumulators-left-out", path)
 
 
@@ -103,6 +149,21 @@ def test_gathered_gradients_are_known_by_their_shapes():
     line.unseen["Step.box"] = Unseen(digest="x", text="list of 1", like_weights=True)
     found = diagnosed(resumed(line), reference(lambda step: {"Step.a": str(step), "Step.box": str(step)}))
     assert (found.code, found.where) == ("accumulators-left-out", "Step.box")
+
+
+@pytest.mark.parametrize(("still", "code"), [(True, "accumulators-left-out"), (False, "forgotten-state")])
+def test_job_that_updates_each_time_has_no_accumulators(still, code):
+    """A cell that counts no cycles may have some, unless each micro-step changes the weights."""
+
+    def line(step, **digests):
+        kept = {"weights": "same"} if still and step < 6 else {}
+        value = Unseen(digest=str(step) + "".join(digests), text="list of 1 (1 arrays)", like_weights=True)
+        made = stepped(step, **{**kept, **digests})
+        at = made.progress.model_copy(update={"accumulation_steps": 1})
+        return made.model_copy(update={"unseen": {"script:ts": value}, "progress": at})
+
+    full = life([line(step) for step in range(1, LAST + 1)])
+    assert diagnosed(resumed(line(6, weights="new")), full).code == code
 
 
 def test_another_loss_is_not_put_down_to_accumulators():

@@ -117,8 +117,10 @@ def test_first_difference_ends_the_examination(monkeypatch):
     report = script.examined(kills=5)
     assert (report.difference.step, report.difference.names) == (8, ("weights/w",))
     assert report.difference.resumed_at > 0
-    assert 8 in report.lives[-1].steps
-    assert len(report.lives) == len(script.plans) < 8
+    compared = [life for life, plan in zip(report.lives, script.plans, strict=True) if not plan.record]
+    assert report.difference.life is compared[-1]
+    assert 8 in report.difference.life.steps
+    assert len([plan for plan in script.plans if not plan.record]) < 8
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -240,3 +242,19 @@ def test_life_over_its_own_limit_is_a_failure_within_the_time(monkeypatch, tmp_p
     script.log.write_text("waits")
     with pytest.raises(FailedLifeError, match="did not finish in time"):
         script.examined(time_limit=timedelta(seconds=1), **within(60))
+
+
+def test_loss_of_unknown_state_is_looked_for_in_two_more_lives(monkeypatch):
+    """One saves where the life that differs began, and goes on; the other resumes from there."""
+
+    def line(number, begun, step):
+        return stepped(step, weights="new") if begun and step == 8 else stepped(step)
+
+    script = Script(monkeypatch, line=line)
+    report = script.examined(kills=5)
+    assert report.diagnosis.code == "unknown"  # the records are empty
+    whole, resumed = script.plans[-2:]
+    assert (whole.root, whole.saves, whole.stop) == (resumed.root, (report.difference.resumed_at,), 8)
+    assert (whole.seed, resumed.seed, resumed.saves) == (1, None, ())
+    assert whole.root not in {plan.root for plan in script.plans[:-2]}
+    assert None not in (whole.record, resumed.record)

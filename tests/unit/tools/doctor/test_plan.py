@@ -25,20 +25,36 @@ def test_deaths_follow_ascending_saves_closely(steps, k, size, kills):
 
 
 @given(st.integers(21, 60), st.integers(2, 6), st.integers(5, 10))
-def test_three_deaths_cover_mid_cycle_and_epoch_end(steps, k, size):
-    """Two of the deaths are in mid-cycle in one epoch, and one is right at the end of an epoch."""
-    deaths = plan_deaths(at(steps, k, size), 3)
+def test_four_deaths_cover_two_epochs_and_epoch_end(steps, k, size):
+    """Three are in mid-cycle, the first in an epoch before the others, and one is right at the end of an epoch."""
+    deaths = plan_deaths(at(steps, k, size), 4)
     where = [progress(one.save, k, size) for one in deaths]
     assert [one.kill > one.save for one in deaths] == [one.batch > 0 for one in where]
     ends = [one for one in where if one.batch == 0]
     inside = [one for one in where if one.batch]
     assert len(ends) == 1
-    assert len({one.epoch for one in inside}) == 1
+    assert inside[0].epoch < inside[1].epoch
     assert all(one.micro_step for one in inside)
 
 
-def test_fourth_death_is_at_boundary_inside_epoch():
-    assert any(not one.save % 3 and one.save % 7 for one in plan_deaths(at(24, 3, 7), 4))
+@given(st.integers(21, 60), st.integers(2, 6), st.integers(5, 10))
+def test_two_deaths_are_in_different_epochs(steps, k, size):
+    """What a callback changes when a later epoch begins is lost only there."""
+    first, second = (progress(one.save, k, size) for one in plan_deaths(at(steps, k, size), 2))
+    assert first.epoch < second.epoch
+    assert first.micro_step
+    assert second.batch
+
+
+def test_fourth_death_is_in_the_epoch_of_the_second():
+    found = [progress(one.save, 3, 12) for one in plan_deaths(at(40, 3, 12), 4)]
+    epochs = [one.epoch for one in found if one.batch]
+    assert len(epochs) == 3
+    assert epochs[1] == epochs[2] > epochs[0]
+
+
+def test_fifth_death_is_at_boundary_inside_epoch():
+    assert any(not one.save % 3 and one.save % 7 for one in plan_deaths(at(24, 3, 7), 5))
 
 
 def test_unknown_cycle_puts_first_death_mid_cycle():

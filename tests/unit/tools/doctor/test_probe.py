@@ -16,10 +16,12 @@ from support.options import grouped
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError
 from ckptkit.manager.background import SaveHandle
+from ckptkit.manager.hooks import Recorded
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.saver import Saver
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.probe import Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace, variables
+from ckptkit.tools.doctor.record import read_record
 
 
 class Seen(NumpyRun):
@@ -38,6 +40,12 @@ class Seen(NumpyRun):
 
     def suspects(self):
         return []
+
+    def use(self, settings):
+        self.settings = settings
+
+    def record(self, write):
+        self.call = write
 
 
 class Drawing(Seen):
@@ -74,7 +82,7 @@ def test_only_planned_saves_happen_in_scratch_folder(tmp_path, root, trace):
     assert not root.exists()
     assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 4]
     begun, *events = trace()
-    assert begun == Begun(url=str(root), step=0, checkpoint=None)
+    assert begun == Begun(url=str(root), step=0, checkpoint=None, unseen={})
     assert [(type(one), one.step) for one in events] == [
         *[(Stepped, 1), (Stepped, 2), (Saved, 2), (Stepped, 3), (Stepped, 4), (Saved, 4), (Stepped, 5)]
     ]
@@ -293,3 +301,17 @@ def test_trace_line_cut_by_kill_is_skipped(tmp_path, root, trace):
         file.write(b'{"event":"stepp')
     assert trace() == whole
     assert read_trace(tmp_path / "none") == []
+
+
+def test_calls_are_recorded_from_planned_step_on(tmp_path, root, trace, monkeypatch):
+    places = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace"), "record": str(tmp_path / "calls")}
+    plan = LifePlan(**places, stop=99, record_after=2, settings=("one worker",))
+    (tmp_path / "other.json").write_text(plan.model_dump_json())
+    follow(monkeypatch, tmp_path / "other.json")
+    run = Seen()
+    trained(root, run, 4)
+    assert run.settings == ("one worker",)
+    run.call(Recorded(event="call", where="net"))
+    found = list(read_record(tmp_path / "calls"))
+    assert [(one.event, one.where) for one in found] == [*(("step", str(at)) for at in (2, 3, 4)), ("call", "net")]
+    assert [sorted(one.values) for one in found] == [[], *[["rng/numpy", "weights/w"]] * 2, []]

@@ -490,10 +490,11 @@ def trained(**digests):
 
 
 def test_job_that_disagrees_with_itself_is_diagnosed(monkeypatch, capsys):
-    lives_by_hand(monkeypatch, trained(), trained(weights="new"))
+    recorded = [trained() for _ in range(4)]
+    lives_by_hand(monkeypatch, trained(), trained(weights="new"), *recorded)
     code, out, _ = examined(capsys)
     report = json.loads(out)
-    assert (code, report["exact"], len(report["lives"])) == (1, False, 2)
+    assert (code, report["exact"], len(report["lives"])) == (1, False, 6)
     assert (report["difference"]["step"], report["difference"]["resumed_at"]) == (3, 0)
     assert report["diagnosis"]["code"] == "not-reproducible"
 

@@ -1,0 +1,186 @@
+"""Finds why two uninterrupted lives differ: records two more, call by call, and tries what may make lives equal.
+
+Guarantees: a setting that it recommends was seen to make two lives of this job equal. What it names gave another output
+for equal inputs. If the recorded lives agree, or the records end before they part, the diagnosis of the first two
+stands. Main thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ckptkit.manager.hooks import Setting
+from ckptkit.tools.doctor.compare import Difference, kind_of
+from ckptkit.tools.doctor.culprit import Culprit, culprit_in_calls, culprit_in_data
+from ckptkit.tools.doctor.diagnose import Diagnosis, suspect_at
+from ckptkit.tools.doctor.record import read_record
+from ckptkit.tools.doctor.trial import Life
+
+_MAX_PAIRS = 3  # of recorded lives that agree: a difference may be rare
+RECORDED_STEPS = 24  # before the micro-step that differed
+_SETTINGS: dict[str, tuple[Setting, ...]] = {
+    "sample": ("one worker",),
+    "cell": ("deterministic", "one thread"),
+    "graph": ("deterministic", "one thread"),
+    "operator": ("deterministic", "one thread"),
+    "function": ("deterministic", "one thread"),
+    "gradients": ("deterministic", "one thread"),
+    "update": ("deterministic", "one thread"),
+}
+_HOW: dict[Setting, str] = {
+    "pynative": "run it in PYNATIVE mode",
+    "deterministic": "call mindspore.set_deterministic(True) before training",
+    "one thread": "call mindspore.set_context(runtime_num_threads=1) before training",
+    "one worker": "give the operation num_parallel_workers=1, or call mindspore.dataset.config."
+    "set_num_parallel_workers(1)",
+}
+_DRAW = (
+    "let random numbers follow from a seed: ckptkit.nn.Dropout for masks, ckptkit.data.sample_rng for data, a "
+    "generator with a seed that is passed by name (stateful={'name': it}) for the rest"
+)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Says what an uninterrupted life does beside training.
+
+    Attributes:
+        file: Gets the calls; None if they are not recorded.
+        after: The micro-step after which recording begins.
+        settings: What the life sets after its restore.
+        save: The micro-step after which it saves; 0 for none.
+    """
+
+    file: Path | None = None
+    after: int = 0
+    settings: tuple[Setting, ...] = ()
+    save: int = 0
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Examines one.
+
+    Args:
+        difference: Between the first two lives.
+        guess: Its diagnosis without a look at the calls.
+        folder: Gets the records.
+        last: The last micro-step of the job.
+        start: Runs an uninterrupted life, of a description, up to a micro-step.
+        compare: Returns the first difference between two lives up to a micro-step.
+    """
+
+    difference: Difference
+    guess: Diagnosis
+    folder: Path
+    last: int
+    start: Callable[[str, int, Recording], Life]
+    compare: Callable[[Life, Life, int], Difference | None]
+
+    def diagnosis(self) -> Diagnosis:
+        """Run the lives; return the diagnosis."""
+        if self.difference.found is None:
+            return self.guess
+        culprit = self._culprit("", ())
+        if culprit is None:
+            return self.guess
+        mode = ""
+        if culprit.kind in ("graph", "update"):
+            inner = self._culprit(" in PYNATIVE mode", ("pynative",))
+            if inner is not None and inner.kind not in ("graph", "update"):
+                culprit, mode = inner, ". A graph cannot be looked into: this was seen in PYNATIVE mode"
+            elif inner is None and culprit.kind == "graph":
+                mode = ". In PYNATIVE mode, two runs agree" if self._agree(("pynative",)) else ""
+        return self._diagnosed(culprit, mode)
+
+    def _culprit(self, words: str, settings: tuple[Setting, ...]) -> Culprit | None:
+        after = max(0, self.difference.step - RECORDED_STEPS)
+        name = "-".join(("calls", *settings))
+        first: Life | None = None
+        for number in range(1, 2 + _MAX_PAIRS):
+            record = self.folder / f"{name}-{number}.record"
+            life = self.start(f"recorded{words}, number {number}", self.last, Recording(record, after, settings))
+            if not life.ended_as_planned:
+                return None
+            if first is None:
+                first = life
+                continue
+            difference = self.compare(life, first, self.last)
+            if difference is not None:
+                return self._parting(self.folder / f"{name}-1.record", record, difference)
+            record.unlink(missing_ok=True)
+        return None
+
+    def _parting(self, first: Path, second: Path, difference: Difference) -> Culprit | None:
+        one, other = list(read_record(first)), list(read_record(second))
+        if kind_of(difference.names) in ("batch", "rng"):
+            found = culprit_in_data(one, other)
+            if found is not None:
+                return replace(found, step=difference.step)
+        return culprit_in_calls(one, other, difference.step)
+
+    def _agree(self, settings: tuple[Setting, ...]) -> bool:
+        """Return whether two lives with ``settings`` are equal to the end."""
+        lives = [
+            self.start(f"with {settings[0]}, number {number}", self.last, Recording(settings=settings))
+            for number in (1, 2)
+        ]
+        return all(one.ended_as_planned for one in lives) and self.compare(lives[1], lives[0], self.last) is None
+
+    def _diagnosed(self, culprit: Culprit, seen: str) -> Diagnosis:
+        suspect = suspect_at(self.difference, culprit)
+        kind = (
+            "code" if culprit.kind == "cell" and (culprit.called or culprit.through) else culprit.kind
+        )  # a cell in Python draws there
+        code = _CODES.get(kind, "nondeterministic-operator")
+        cause = f"two uninterrupted runs part at micro-step {culprit.step}: {what_of_culprit(culprit)}{seen}"
+        if suspect is not None:
+            code = f"random-{suspect.kind}"
+            return Diagnosis(code, suspect.where, f"{cause}; {suspect.why}", suspect.fix, self.guess.also)
+        for setting in _SETTINGS.get(kind, ()):
+            if self._agree((setting,)):
+                return Diagnosis(code, place_of_culprit(culprit), cause, f"{_HOW[setting]}: with it, two runs agreed")
+        tried = " or to ".join(_HOW[one] for one in _SETTINGS.get(kind, ()))
+        fix = _FIXES.get(kind, _DRAW)
+        return Diagnosis(
+            code, place_of_culprit(culprit), cause, f"{fix}{f'. It does not help to {tried}' if tried else ''}"
+        )
+
+
+_CODES = {
+    "sample": "nondeterministic-pipeline",
+    "code": "nondeterministic-code",
+    "random": "nondeterministic-code",
+    "random operator": "random-operator",
+    "random cell": "random-operator",
+}
+_FIXES = {
+    **dict.fromkeys(("operator", "function", "gradients"), "use an operator for it that gives the same bits twice"),
+    "cell": "use a cell for it that gives the same bits twice",
+    "code": "let its result follow from its inputs and a seed, not from time, threads, addresses or hash order",
+    "random": "seed it, or draw from a generator with a seed that is passed by name: stateful={'name': it}",
+    "sample": "let it draw from a generator made of (seed, epoch, index of the sample), such as "
+    "ckptkit.data.sample_rng, and keep nothing from one sample to the next",
+}
+
+
+def place_of_culprit(culprit: Culprit) -> str:
+    """Return where it is."""
+    inside = culprit.cell
+    return f"{culprit.where} in {inside}" if inside and inside != culprit.where else culprit.where
+
+
+def what_of_culprit(culprit: Culprit) -> str:
+    """Return what it does, as a part of a sentence."""
+    line = f", called at {culprit.line}" if culprit.line and culprit.line != culprit.where else ""
+    calls = [one for one in (culprit.through, *culprit.called[:4]) if one]
+    called = f" (it calls {', '.join(calls)})" if calls else ""
+    if culprit.kind == "update":
+        return f"all calls agree, but {culprit.where} was changed in place to another value{line}"
+    if culprit.kind == "sample":
+        return f"{culprit.where} makes something else of an equal sample"
+    if culprit.where == culprit.line:
+        return f"the code at {culprit.where} passes on another value, although all that it got is equal{called}"
+    return f"{place_of_culprit(culprit)} gets equal inputs and gives another output{line}{called}"
