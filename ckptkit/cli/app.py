@@ -339,7 +339,7 @@ def doctor(
     from ckptkit.cli.commands.doctor import run_doctor
     from ckptkit.cli.durations import positive_duration
     from ckptkit.cli.errors import WrongUsageError
-    from ckptkit.tools.doctor.examine import Options
+    from ckptkit.tools.doctor.report import Options
 
     if within is not None and every_micro_step:
         raise WrongUsageError("--within chooses how often to kill, and --every-micro-step leaves no choice: give one")

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from ckptkit.tools.doctor.examine import FailedLifeError, UnusableScriptError
+from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ckptkit.core.progress import Progress
 from ckptkit.manager.hooks import Suspect, Unseen
-from ckptkit.tools.doctor.probe import Begun, Event, Saved, Stepped
+from ckptkit.tools.doctor.trace import Begun, Event, Saved, Stepped
 from ckptkit.tools.doctor.trial import Life
 
 SIZE = 7

@@ -24,14 +24,8 @@ from rich.console import Console
 from ckptkit.cli.examination import Lives, exits_on_sigterm, failure, folder_for
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.tools.doctor.compare import Difference
-from ckptkit.tools.doctor.examine import (
-    Examination,
-    FailedLifeError,
-    Options,
-    Report,
-    UnusableScriptError,
-    rank_in_words,
-)
+from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.report import FailedLifeError, Options, Report, UnusableScriptError, rank_in_words
 from ckptkit.tools.doctor.trial import Life
 
 _SUITE = "ckptkit doctor"

@@ -22,7 +22,7 @@ from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
 from ckptkit.tools.diff.checkpoints import Difference, LeafDifference, in_order_of_size
-from ckptkit.tools.doctor.examine import FailedLifeError, UnusableScriptError, rank_in_words
+from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
 from ckptkit.tools.replay.replay import Replay, Verdict
 from ckptkit.tools.replay.stretch import Stretch, stretch_of
 

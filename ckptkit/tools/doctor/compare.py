@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ckptkit.tools.doctor.probe import Stepped
+from ckptkit.tools.doctor.trace import Stepped
 from ckptkit.tools.doctor.trial import Life
 
 # In a micro-step the batch precedes the loss, and the loss precedes the results of the update.

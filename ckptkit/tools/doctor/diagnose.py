@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ckptkit.manager.hooks import Suspect, Unseen
 from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit
-from ckptkit.tools.doctor.probe import Stepped
+from ckptkit.tools.doctor.trace import Stepped
 
 # A value that was different as soon as the life had restored is lost. One that was equal then has followed what
 # differs. One that was set right again before the micro-step may have been read before. A variable that did not exist

@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress, ResumePoint
@@ -36,125 +36,27 @@ from ckptkit.manager.hooks import (
     Recorded,
     Save,
     SaveHandle,
-    Setting,
-    Suspect,
-    Unseen,
 )
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
 from ckptkit.tools.doctor.record import Record
+from ckptkit.tools.doctor.trace import (
+    Begun,
+    Killed,
+    LifePlan,
+    Refused,
+    Saved,
+    Stepped,
+    Stopped,
+    read_trace,
+    trace_of,
+)
 
 _REPLAYED = "ckptkit_replayed"
 _STEPS_AFTER_SAVE = 2
 _A_WHILE = timedelta(seconds=5)  # frameworks abort a gather for which a rank is late, on CPU after 30 s
-
-
-class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class LifePlan(_Document):
-    """Says what one process has to do.
-
-    Attributes:
-        root: The scratch folder; each run root that the script names becomes a folder below it.
-        run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
-        trace: File to which the lines are appended; see `trace_of` for ranks above 0.
-        stop: The micro-step after which the process ends itself.
-        enough: When it ends itself even earlier, after its second micro-step, in seconds of `time.monotonic`; or None.
-        saves: The micro-steps after which to save.
-        kill: The micro-step after which the process kills itself with SIGKILL, or None.
-        kill_ranks: The ranks that do so in a job of many ranks; None for all.
-        seed: Seed of every generator before the script begins; None if only the script seeds the process.
-        own_saves: Whether the script's own schedule saves, as without the doctor.
-        kill_when_saved: Whether the process kills itself with SIGKILL once one of the script's own saves is committed:
-            after the first micro-step that finds it so, or after the second one since the save began.
-        record: File to which every call is written, or None; see `ckptkit.tools.doctor.record`.
-        record_after: The micro-step after which that begins.
-        settings: What the process sets after its restore.
-    """
-
-    root: str
-    run: str | None = None
-    trace: str
-    stop: int = Field(ge=1)
-    enough: float | None = None
-    saves: tuple[int, ...] = ()
-    kill: int | None = None
-    kill_ranks: tuple[int, ...] | None = None
-    seed: int | None = None
-    own_saves: bool = False
-    kill_when_saved: bool = False
-    record: str | None = None
-    record_after: int = 0
-    settings: tuple[Setting, ...] = ()
-
-
-class Begun(_Document):
-    """Records that a manager has restored.
-
-    ``checkpoint`` is None on a fresh start; ``url`` is the script's root; ``unseen`` are the values in no checkpoint. In
-    a job of many ``ranks``, ``replicated`` are names of digests that must be the same in every rank.
-    """
-
-    event: Literal["begun"] = "begun"
-    url: str
-    step: int
-    checkpoint: str | None
-    suspects: tuple[Suspect, ...] = ()
-    unseen: dict[str, Unseen] | None = None
-    ranks: int = 1
-    replicated: tuple[str, ...] = ()
-
-
-class Stepped(_Document):
-    """Records the state after a micro-step: digests by name of what must be equal, and values in no checkpoint.
-
-    ``at`` is when it ended, in seconds of `time.monotonic`.
-    """
-
-    event: Literal["stepped"] = "stepped"
-    step: int
-    at: float = 0.0
-    progress: Progress
-    digests: dict[str, str]
-    unseen: dict[str, Unseen] = {}
-
-
-class Saved(_Document):
-    """Records a committed save after ``step``, names it changed (``moved``) and the objects that did it (``by``)."""
-
-    event: Literal["saved"] = "saved"
-    step: int
-    moved: tuple[str, ...] = ()
-    by: tuple[str, ...] = ()
-
-
-class Refused(_Document):
-    """Records that the script cannot be rehearsed."""
-
-    event: Literal["refused"] = "refused"
-    why: str
-
-
-class Stopped(_Document):
-    """Records that the process has done its part and ends itself."""
-
-    event: Literal["stopped"] = "stopped"
-    step: int
-
-
-class Killed(_Document):
-    """Records that this rank of many kills itself next."""
-
-    event: Literal["killed"] = "killed"
-    step: int
-
-
-Event = Annotated[Begun | Stepped | Saved | Refused | Stopped | Killed, Field(discriminator="event")]
-EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 class TrialProbe:
@@ -385,23 +287,6 @@ def hooks(plan: str, url: str) -> TrialProbe:
 def variables(plan: Path) -> dict[str, str]:
     """Return the environment variables under which a script follows ``plan``."""
     return {VARIABLE: f"{__name__}:{plan}"}
-
-
-def trace_of(trace: Path, rank: int) -> Path:
-    """Return the file with the trace of ``rank``; that of rank 0 is the plan's own."""
-    return trace if rank == 0 else trace.with_name(f"{trace.name}-rank-{rank:05d}")
-
-
-def read_trace(path: Path) -> list[Event]:
-    """Return the events of one life in order; an incomplete last line is left out.
-
-    Raises:
-        ValueError: If a line does not belong to a trace.
-    """
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    return [EVENT.validate_json(line) for line in lines if line.endswith(b"\n")]
 
 
 @functools.lru_cache(maxsize=1)

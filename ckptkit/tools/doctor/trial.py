@@ -23,8 +23,19 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.tools.doctor.probe import Begun, Event, Killed, LifePlan, Refused, Saved, Stepped, Stopped, variables
-from ckptkit.tools.doctor.rank_traces import have_ended, read_traces
+from ckptkit.tools.doctor.probe import variables
+from ckptkit.tools.doctor.trace import (
+    Begun,
+    Event,
+    Killed,
+    LifePlan,
+    Refused,
+    Saved,
+    Stepped,
+    Stopped,
+    have_ended,
+    read_traces,
+)
 
 _GRACE = timedelta(seconds=2)  # for the launcher of a job of many ranks, once they have ended
 _LOOK_EVERY = timedelta(seconds=0.2)

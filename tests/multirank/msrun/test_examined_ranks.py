@@ -14,9 +14,8 @@ from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage
-from ckptkit.tools.doctor.examine import Options
-from ckptkit.tools.doctor.probe import Killed
-from ckptkit.tools.doctor.rank_traces import read_traces
+from ckptkit.tools.doctor.report import Options
+from ckptkit.tools.doctor.trace import Killed, read_traces
 from multirank.msrun.launch import environment, free_port
 
 SCRIPT = mindspore_job.__file__

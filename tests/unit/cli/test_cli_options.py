@@ -16,7 +16,7 @@ from ckptkit.cli import app, storage_option
 from ckptkit.cli.commands.export_import import ExportOptions, NameOptions
 from ckptkit.cli.commands.show import Wanted
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.doctor.examine import Options
+from ckptkit.tools.doctor.report import Options
 
 __all__ = ["weights"]
 

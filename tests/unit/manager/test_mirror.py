@@ -47,7 +47,8 @@ from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.doctor.probe import LifePlan, variables
+from ckptkit.tools.doctor.probe import variables
+from ckptkit.tools.doctor.trace import LifePlan
 
 LONG = timedelta(seconds=60)
 ON_REQUEST = SaveEvery(micro_steps=10**9)

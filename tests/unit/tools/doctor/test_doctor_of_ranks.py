@@ -26,10 +26,11 @@ from ckptkit.storage import open_storage
 from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.compare import first_difference, first_unequal_replica, other_losses
-from ckptkit.tools.doctor.examine import Examination, Options, UnusableScriptError
+from ckptkit.tools.doctor.examine import Examination
 from ckptkit.tools.doctor.plan import victims
-from ckptkit.tools.doctor.probe import Begun, Killed, LifePlan, Saved, Stopped, TrialProbe, trace_of
-from ckptkit.tools.doctor.rank_traces import have_ended, read_traces
+from ckptkit.tools.doctor.probe import TrialProbe
+from ckptkit.tools.doctor.report import Options, UnusableScriptError
+from ckptkit.tools.doctor.trace import Begun, Killed, LifePlan, Saved, Stopped, have_ended, read_traces, trace_of
 from ckptkit.tools.doctor.trial import Life, live
 
 SCRIPT, Seen = ranked_training.__file__, ranked_training.Run

@@ -13,8 +13,9 @@ import pytest
 from support.doctor_lives import life, stepped
 
 from ckptkit.tools.doctor import examine
-from ckptkit.tools.doctor.examine import Examination, FailedLifeError, Options, UnusableScriptError
-from ckptkit.tools.doctor.probe import LifePlan, Stepped
+from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.report import FailedLifeError, Options, UnusableScriptError
+from ckptkit.tools.doctor.trace import LifePlan, Stepped
 from ckptkit.tools.doctor.trial import Life
 
 Line = Callable[[int, int, int], Stepped]  # of the number of the life, where it began, and the micro-step

@@ -20,8 +20,9 @@ from ckptkit.manager.hooks import Recorded
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.saver import Saver
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.doctor.probe import Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace, variables
+from ckptkit.tools.doctor.probe import variables
 from ckptkit.tools.doctor.record import read_record
+from ckptkit.tools.doctor.trace import Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace
 
 
 class Seen(NumpyRun):

@@ -27,8 +27,9 @@ from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.ahead import modules_ahead
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
-from ckptkit.tools.doctor.examine import Examination, Options, Report
-from ckptkit.tools.doctor.probe import LifePlan
+from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.report import Options, Report
+from ckptkit.tools.doctor.trace import LifePlan
 from ckptkit.tools.doctor.trial import Started, live, start_ahead
 
 

@@ -1,0 +1,83 @@
+"""Defines what an examination is asked for, what it reports, and how it fails.
+
+Guarantees: plain values. Any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ckptkit.tools.doctor.compare import Difference
+from ckptkit.tools.doctor.diagnose import Diagnosis
+from ckptkit.tools.doctor.trial import Life
+
+
+@dataclass(frozen=True)
+class Options:
+    """Says how to examine.
+
+    Attributes:
+        steps: Micro-steps to do.
+        kills: How many lives are killed.
+        every_micro_step: Kill after each micro-step instead.
+        seed: Seed of every life that begins the training; a life that resumes gets none, like a real restart.
+        time_limit: Limit for each life.
+        ahead: Whether the next life may import its libraries while one is running; see `ckptkit.tools.doctor.ahead`.
+        within: Limit for all lives together: fewer micro-steps and kills are done where all would take longer.
+        own_saves: Whether to examine the script's own saves, too: by two more lives.
+    """
+
+    steps: int = 24
+    kills: int = 4
+    every_micro_step: bool = False
+    seed: int = 1
+    time_limit: timedelta = timedelta(hours=1)
+    ahead: bool = True
+    within: timedelta | None = None
+    own_saves: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """Holds the result.
+
+    Attributes:
+        steps: Micro-steps of the uninterrupted run.
+        lives: Every life, in order.
+        compared: In all ranks, micro-steps that were compared with the first life's.
+        values: Digests in each of them.
+        difference: The first one, or None.
+        diagnosis: Diagnosis of the difference.
+        other_losses: Micro-steps whose reported loss differed in some life, while nothing that training depends on did.
+        notes: Values in no checkpoint that a resume changed, although all that was compared stayed equal.
+        ranks: Number of ranks of the job.
+        seconds: How long it took.
+    """
+
+    steps: int
+    lives: tuple[Life, ...]
+    compared: int
+    values: int
+    difference: Difference | None = None
+    diagnosis: Diagnosis | None = None
+    other_losses: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    ranks: int = 1
+    seconds: float = 0.0
+
+
+class UnusableScriptError(Exception):
+    """Raised if the script cannot be examined; says why and what to do."""
+
+
+class FailedLifeError(Exception):
+    """Raised if a life did not end as planned and no difference explains it; shows its last output."""
+
+    def __init__(self, message: str, life: Life) -> None:
+        super().__init__(f"{message}. Its last output:\n{life.last_words()}")
+
+
+def rank_in_words(rank: int | None) -> str:
+    """Return what names a rank in front of something, such as ``rank 1: ``; empty in a job of one rank."""
+    return "" if rank is None else f"rank {rank}: "

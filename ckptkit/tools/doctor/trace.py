@@ -1,0 +1,179 @@
+"""Defines what a life of the doctor or of replay is told, and what it traces; reads the traces of all its ranks.
+
+Guarantees: reads while the ranks write; an incomplete last line is left out. In a job of one rank there is one trace.
+Pure functions of the files, any thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from ckptkit.core.progress import Progress
+from ckptkit.manager.hooks import Setting, Suspect, Unseen
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LifePlan(_Document):
+    """Says what one process has to do.
+
+    Attributes:
+        root: The scratch folder; each run root that the script names becomes a folder below it.
+        run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
+        trace: File to which the lines are appended; see `trace_of` for ranks above 0.
+        stop: The micro-step after which the process ends itself.
+        enough: When it ends itself even earlier, after its second micro-step, in seconds of `time.monotonic`; or None.
+        saves: The micro-steps after which to save.
+        kill: The micro-step after which the process kills itself with SIGKILL, or None.
+        kill_ranks: The ranks that do so in a job of many ranks; None for all.
+        seed: Seed of every generator before the script begins; None if only the script seeds the process.
+        own_saves: Whether the script's own schedule saves, as without the doctor.
+        kill_when_saved: Whether the process kills itself with SIGKILL once one of the script's own saves is committed:
+            after the first micro-step that finds it so, or after the second one since the save began.
+        record: File to which every call is written, or None; see `ckptkit.tools.doctor.record`.
+        record_after: The micro-step after which that begins.
+        settings: What the process sets after its restore.
+    """
+
+    root: str
+    run: str | None = None
+    trace: str
+    stop: int = Field(ge=1)
+    enough: float | None = None
+    saves: tuple[int, ...] = ()
+    kill: int | None = None
+    kill_ranks: tuple[int, ...] | None = None
+    seed: int | None = None
+    own_saves: bool = False
+    kill_when_saved: bool = False
+    record: str | None = None
+    record_after: int = 0
+    settings: tuple[Setting, ...] = ()
+
+
+class Begun(_Document):
+    """Records that a manager has restored.
+
+    ``checkpoint`` is None on a fresh start; ``url`` is the script's root; ``unseen`` are the values in no checkpoint.
+    In a job of many ``ranks``, ``replicated`` are names of digests that must be the same in every rank.
+    """
+
+    event: Literal["begun"] = "begun"
+    url: str
+    step: int
+    checkpoint: str | None
+    suspects: tuple[Suspect, ...] = ()
+    unseen: dict[str, Unseen] | None = None
+    ranks: int = 1
+    replicated: tuple[str, ...] = ()
+
+
+class Stepped(_Document):
+    """Records the state after a micro-step: digests by name of what must be equal, and values in no checkpoint.
+
+    ``at`` is when it ended, in seconds of `time.monotonic`.
+    """
+
+    event: Literal["stepped"] = "stepped"
+    step: int
+    at: float = 0.0
+    progress: Progress
+    digests: dict[str, str]
+    unseen: dict[str, Unseen] = {}
+
+
+class Saved(_Document):
+    """Records a committed save after ``step``, names it changed (``moved``) and the objects that did it (``by``)."""
+
+    event: Literal["saved"] = "saved"
+    step: int
+    moved: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
+
+
+class Refused(_Document):
+    """Records that the script cannot be rehearsed."""
+
+    event: Literal["refused"] = "refused"
+    why: str
+
+
+class Stopped(_Document):
+    """Records that the process has done its part and ends itself."""
+
+    event: Literal["stopped"] = "stopped"
+    step: int
+
+
+class Killed(_Document):
+    """Records that this rank of many kills itself next."""
+
+    event: Literal["killed"] = "killed"
+    step: int
+
+
+Event = Annotated[Begun | Stepped | Saved | Refused | Stopped | Killed, Field(discriminator="event")]
+
+
+EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def trace_of(trace: Path, rank: int) -> Path:
+    """Return the file with the trace of ``rank``; that of rank 0 is the plan's own."""
+    return trace if rank == 0 else trace.with_name(f"{trace.name}-rank-{rank:05d}")
+
+
+def read_trace(path: Path) -> list[Event]:
+    """Return the events of one life in order; an incomplete last line is left out.
+
+    Raises:
+        ValueError: If a line does not belong to a trace.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    return [EVENT.validate_json(line) for line in lines if line.endswith(b"\n")]
+
+
+def read_traces(trace: Path) -> list[list[Event]]:
+    """Return the events of each rank; one empty list if none has restored a run.
+
+    Args:
+        trace: The trace of rank 0, which tells where the others are.
+
+    Raises:
+        ValueError: If a line does not belong to a trace.
+    """
+    return [read_trace(trace_of(trace, rank)) for rank in range(_size(trace))]
+
+
+def have_ended(trace: Path) -> bool:
+    """Return whether one of many ranks has killed itself, or all have stopped; False in a job of one rank."""
+    size = _size(trace)
+    if size == 1:
+        return False
+    last = [_last(trace_of(trace, rank)) for rank in range(size)]
+    return any(isinstance(one, Killed) for one in last) or all(isinstance(one, Stopped) for one in last)
+
+
+def _size(trace: Path) -> int:
+    """Return the number of ranks that a rank has told; 1 if none has."""
+    for one in (trace, *sorted(trace.parent.glob(f"{trace.name}-rank-*"))):
+        if one.exists():
+            with one.open("rb") as file:
+                line = file.readline()
+            begun = EVENT.validate_json(line) if line.endswith(b"\n") else None
+            if isinstance(begun, Begun):
+                return begun.ranks
+    return 1
+
+
+def _last(trace: Path) -> Event | None:
+    lines = trace.read_bytes().splitlines(keepends=True) if trace.exists() else []
+    whole = [line for line in lines[-2:] if line.endswith(b"\n")]
+    return EVENT.validate_json(whole[-1]) if whole else None
