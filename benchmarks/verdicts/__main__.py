@@ -22,10 +22,12 @@ from benchmarks.verdicts.table import Verdict, line_of, totals
 LIMIT = 900  # seconds for an examination
 
 
-def verdict_of(script: Script, options: Sequence[str] = ("--steps", "24", "--kills", "2")) -> Verdict:
-    """Examine one script."""
+def verdict_of(
+    script: Script, options: Sequence[str] = ("--steps", "24", "--kills", "2"), *, below: Path | None = None
+) -> Verdict:
+    """Examine one script in a temporary folder, which is made in ``below``."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="verdict-") as folder:
+    with tempfile.TemporaryDirectory(prefix="verdict-", dir=below) as folder:
         command = [sys.executable, "-m", "ckptkit", "doctor", "--json", *options, "--", sys.executable, script.path]
         environment = {"GLOG_v": "3", **os.environ, "ROOT": str(Path(folder) / "run"), "TMPDIR": folder}
         work = Path(folder) / "work"

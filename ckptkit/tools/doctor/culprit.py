@@ -29,6 +29,7 @@ class Culprit:
         within: The calls around it, outermost first.
         called: Functions without Python code that were called there, and may be what gave another value.
         step: The micro-step.
+        changed: The parameter that it changed in place to another value; empty if it returned another one.
         through: The last function of the user's inside it that returned another number; may be empty.
     """
 
@@ -39,6 +40,7 @@ class Culprit:
     called: tuple[str, ...] = ()
     step: int = 0
     through: str = ""
+    changed: str = ""
 
     @property
     def cell(self) -> str:
@@ -194,7 +196,9 @@ def _in_place(before: Sequence[Recorded], mine: Recorded, its: Recorded) -> Culp
     """Return what changed a parameter in place, or the parameter if no call can have done it."""
     both = mine.values.keys() | its.values.keys()
     names = sorted(name for name in both if mine.values.get(name) != its.values.get(name))
+    changed = names[0] if names else ""
+    graph = next((one for one in reversed(before) if one.kind == "graph"), None)
+    if graph is not None:
+        return replace(_named(graph, (), ()), changed=changed)
     last = next((one for one in reversed(before) if one.depth == 0 and one.kind in _OF_MINDSPORE), None)
-    if last is not None and last.kind == "graph":
-        return _named(last, (), ())
-    return Culprit("update", names[0] if names else "", last.line if last is not None else "")
+    return Culprit("update", changed, last.line if last is not None else "", changed=changed)

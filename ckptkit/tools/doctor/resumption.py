@@ -52,7 +52,7 @@ class Resumption:
         one, other = (list(read_record(file)) for file in files)
         culprit = culprit_in_data_again(one, other) if in_data else None
         culprit = culprit or culprit_after_resume(one, other, begun, step)
-        return self.guess if culprit is None or culprit.kind == "update" else self._named(culprit)
+        return self.guess if culprit is None else self._named(culprit)
 
     def _named(self, culprit: Culprit) -> Diagnosis:
         suspect = suspect_at(self.difference, culprit)
@@ -62,6 +62,15 @@ class Resumption:
         if culprit.kind in _RANDOM:
             fix = "use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
             return Diagnosis("random-operator", place_of_culprit(culprit), cause, fix)
+        if culprit.changed:
+            return Diagnosis(
+                "kernel-rounding",
+                culprit.where,
+                f"after the resume, all calls got and returned the same, but {culprit.changed} was changed in place to "
+                f"another value, by {culprit.where}: most likely a kernel of MindSpore rounds otherwise in the first "
+                "launches of a process",
+                "nothing if the last bit does not matter; otherwise use another operator or optimizer there",
+            )
         return Diagnosis(
             "forgotten-state",
             place_of_culprit(culprit),

@@ -17,9 +17,8 @@ SAMPLE = [one for one in chosen(OTHERS, 16, part=5) if not one.differs or one.ca
 
 @pytest.mark.extended
 @pytest.mark.parametrize("script", [*PLANTED, *SAMPLE], ids=lambda script: script.path.stem)
-def test_verdict_is_the_truth_and_names_the_cause(script, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    found = verdict_of(script)
+def test_verdict_is_the_truth_and_names_the_cause(script, tmp_path):
+    found = verdict_of(script, below=tmp_path)
     assert found.is_right, found
     assert found.is_cause_right is not False, found.diagnosis
 

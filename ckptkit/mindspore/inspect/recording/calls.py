@@ -43,7 +43,11 @@ _GRAPH = "staging_specialize"
 _OF = ("func", "fn", "fn_")  # their variables for the function
 _CELL_CALL = nn.Cell.__call__.__code__
 _INSTALLED = tuple({f"{sysconfig.get_path(one)}{os.sep}" for one in ("stdlib", "purelib", "platlib")})
-_TRAINS = ("ckptkit.mindspore.train", "ckptkit.mindspore.nn", "ckptkit.mindspore.data", "ckptkit.data", "ckptkit.nn")
+# Parts of ckptkit in which training goes on; the last one watches the calls of a train cell.
+_TRAINS = (
+    *("ckptkit.mindspore.train", "ckptkit.mindspore.nn", "ckptkit.mindspore.data", "ckptkit.data", "ckptkit.nn"),
+    "ckptkit.mindspore.state.observe",
+)
 _MAX_CALLED = 8
 _UNREMARKABLE = (type(None), types.ModuleType, list, dict, tuple, set, str, bytes, int, float, type)
 

@@ -14,6 +14,8 @@ from mindspore import mint, nn, ops
 from ckptkit.mindspore.inspect.recording.calls import CallRecorder
 from ckptkit.mindspore.inspect.recording.operations import record_operations
 from ckptkit.mindspore.inspect.recording.settings import use_settings
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +128,22 @@ def test_numbers_of_code_and_what_it_calls_are_noted():
 def test_generator_under_construction_is_not_read():
     events = recorded(lambda: random.Random(3).random())
     assert any(one.where == "random.Random.seed" for one in events)
+
+
+def test_call_of_a_watched_train_cell_is_recorded_and_its_save_is_not():
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    net = nn.WithLossCell(nn.Dense(3, 2), nn.MSELoss())
+    cell = AccumulationTrainCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9), 2)
+    state = StateManager(cell)
+    observer = state.observer()  # watches the cell's calls
+
+    def step():
+        cell(ms.Tensor(X), ms.Tensor(X[:, :2]))
+        observer.observe()
+
+    places = {one.where for one in recorded(step)}
+    assert "operator MatMul" in places
+    assert "random.Random.getstate" not in places
 
 
 def test_libraries_are_not_the_users_code():
