@@ -63,7 +63,7 @@ def run_doctor(
 
 
 def _cases(report: Report) -> list[Case]:
-    """Return one case for each life; the one that differs failed."""
+    """Return one case for each life; the one that differs failed. Lives that only look for its cause are none."""
     difference, cases = report.difference, []
     for number, life in enumerate(report.lives):
         name = _case_name(number, life)
@@ -73,6 +73,7 @@ def _cases(report: Report) -> list[Case]:
         found = report.diagnosis
         message = "not exact" if found is None else f"{found.code}: {found.where}"
         cases.append(Case(name, life.seconds, "failure", message, "\n".join(_words_of(report, difference))))
+        break
     return cases
 
 

@@ -57,7 +57,7 @@ def killed_in(here: Path, life_name: str) -> list[int]:
 
 
 def test_lives_lose_one_rank_or_all_and_every_rank_is_compared(here, capsys):
-    code, found = examined(capsys)
+    code, found = examined(capsys, kills=3)
     assert (code, found["exact"], found["ranks"], found["steps"]) == (0, True, 2, 12)
     lives = found["lives"]
     assert [one["killed_rank"] for one in lives] == [None, None, 1, None, 0, None]
