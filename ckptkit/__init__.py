@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ckptkit.mindspore.state.options import Training
     from ckptkit.mindspore.train.adapter import BoostCycle, CycleAdapter
     from ckptkit.mindspore.train.cell import AccumulationTrainCell
-    from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
+    from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest
 
 __version__ = "0.1.0"
 
@@ -56,6 +56,7 @@ _HOME = {
     "CycleAdapter": "ckptkit.mindspore.train.adapter",
     "FormatVersionError": "ckptkit.errors",
     "KeepBest": "ckptkit.run.keep_policy",
+    "KeepCertified": "ckptkit.run.keep_policy",
     "KeepEvery": "ckptkit.run.keep_policy",
     "KeepLatest": "ckptkit.run.keep_policy",
     "Mirror": "ckptkit.manager.options",
@@ -97,6 +98,7 @@ __all__ = [
     "CycleAdapter",
     "FormatVersionError",
     "KeepBest",
+    "KeepCertified",
     "KeepEvery",
     "KeepLatest",
     "Mirror",

@@ -8,6 +8,9 @@ Guarantees: `Receipts.collect` returns one receipt per rank, all of the requeste
 storage with the sizes that the rank wrote. It waits for the storage and never for a collective. It gives the save up if
 no further receipt arrives within the patience, or if a part is reported as failed. Threads: the writer thread; any
 thread may call `Receipts.give_up` and `Receipts.hurry`.
+
+Beside the receipts lie certificates, empty files too: each names a checkpoint from which the training up to this one
+was done again, with equal bits. Whoever does not know them takes them for receipts of no save. Any thread.
 """
 
 from __future__ import annotations
@@ -16,17 +19,20 @@ import io
 import itertools
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.latch import Latch
-from ckptkit.errors import SaveFailedError
-from ckptkit.format.documents import FileEntry
+from ckptkit.errors import CheckpointNotFoundError, SaveFailedError
+from ckptkit.format.documents import Commit, FileEntry
 from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage
 
 _NAME = re.compile(r"([0-9]{5})-([0-9]{10,16})-([0-9a-f]{32})-([0-9]{1,10})-([0-9]{1,19})-([0-9]{1,19})")
+_CERTIFIED = "certified-from-"
+_PREFIX = f"receipts/{_CERTIFIED}"
 _FIRST_PAUSE = timedelta(milliseconds=20)
 _LONGEST_PAUSE = timedelta(seconds=1)
 _FAREWELL = timedelta(seconds=10)
@@ -90,6 +96,40 @@ def post_failure(storage: Storage, checkpoint: CheckpointName, rank: int, save_n
 
 def _failure_name(rank: int, save_number: int) -> str:
     return f"{rank:05d}-{save_number:010d}-failed"
+
+
+def post_certificate(storage: Storage, checkpoint: CheckpointName, begin: CheckpointName) -> None:
+    """Store that the training from ``begin`` to ``checkpoint`` was done again with equal bits.
+
+    Raises:
+        CheckpointNotFoundError: If ``checkpoint`` is not committed; retention may have removed it meanwhile.
+        StorageError: If the storage failed.
+    """
+    key = f"{checkpoint.receipts_folder}/{_CERTIFIED}{begin}"
+    storage.write(key, io.BytesIO(b""), 0)
+    if not isinstance(read_commit(storage, checkpoint), Commit):  # last: whoever removes COMMIT first, then lists
+        storage.delete([key])
+        raise CheckpointNotFoundError(f"{checkpoint} is no longer committed at {storage.url}: it is not certified")
+
+
+def certified_from(files: Iterable[str]) -> tuple[str, ...]:
+    """Return the checkpoints that certificates name, in order.
+
+    Args:
+        files: Paths of the files in the folder of a checkpoint.
+    """
+    names = (CheckpointName.parse(one.removeprefix(_PREFIX)) for one in files if one.startswith(_PREFIX))
+    return tuple(map(str, sorted(name for name in names if name is not None)))
+
+
+def is_certified(storage: Storage, checkpoint: CheckpointName) -> bool:
+    """Return whether a certificate of ``checkpoint`` is on storage, by one listing.
+
+    Raises:
+        StorageError: If the storage failed.
+    """
+    found = storage.list(checkpoint.receipts_folder, _CERTIFIED).files
+    return bool(certified_from(f"receipts/{one}" for one in found))
 
 
 class Receipts:

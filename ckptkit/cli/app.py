@@ -284,7 +284,7 @@ def prune(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            help="What to keep: latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:max|min; repeatable, each keeps some.",
+            help="What to keep: latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:max|min, certified:N; repeatable.",
         ),
     ] = None,
     branches: Annotated[bool, typer.Option("--branches", help="Also remove what is off the lineage.")] = False,
@@ -359,6 +359,7 @@ def replay(
     keep: Annotated[str | None, typer.Option(help="A new or empty folder for what is trained, which stays.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that each replay may take.")] = 86400,
     junit: Junit = None,
+    record: Annotated[bool, typer.Option("--record", help="Store in the run which checkpoints are certified.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a stretch of a run again in a scratch root, and compare every bit with the run's own checkpoints.
@@ -377,6 +378,7 @@ def replay(
         end=end,
         keep=keep,
         time_limit=timedelta(seconds=timeout),
+        record=record,
         as_json=as_json,
         junit=junit,
     )

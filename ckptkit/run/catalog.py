@@ -19,6 +19,7 @@ from itertools import islice, pairwise
 from typing import Literal
 
 from ckptkit.checkpoint.open import decode_manifest, missing, open_checkpoint, open_manifest
+from ckptkit.checkpoint.receipts import certified_from
 from ckptkit.core.parallel import each_of
 from ckptkit.core.progress import Progress
 from ckptkit.errors import (
@@ -73,6 +74,7 @@ class Rows:
         problem: The error that a start would raise, if any.
         new_bytes: By name, the bytes in the checkpoint's own folder, without the frozen shards that an attempt shares.
         kept: By name, why the checkpoint is still there; empty if there is a ``problem``.
+        certified: By name, the checkpoints from which the training up to it was done again with equal bits.
     """
 
     shown: list[CheckpointInfo]
@@ -81,6 +83,7 @@ class Rows:
     problem: CkptKitError | None = None
     new_bytes: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[str, Kept] = field(default_factory=dict)
+    certified: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
@@ -164,12 +167,13 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     ]
     left_out = len(names) - len(shown)
     new_bytes = {str(name): sum(survey.folders.files(name).values()) for name in shown}
+    certified = {str(name): certified_from(survey.folders.files(name)) for name in shown}
     try:
         latest = choose(survey).first
         kept = {str(name): why for name, why in why_kept(survey, shown).items()}
     except UnusableCheckpointError as error:
-        return Rows(rows, left_out, problem=error, new_bytes=new_bytes)
-    return Rows(rows, left_out, str(latest) if latest else None, new_bytes=new_bytes, kept=kept)
+        return Rows(rows, left_out, problem=error, new_bytes=new_bytes, certified=certified)
+    return Rows(rows, left_out, str(latest) if latest else None, new_bytes=new_bytes, kept=kept, certified=certified)
 
 
 def _row(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> CheckpointInfo | None:

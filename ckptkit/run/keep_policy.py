@@ -22,6 +22,15 @@ class Keepable:
     cycles: int
     micro_step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    is_certified: bool = False
+
+
+def needs_certificates(policy: KeepPolicy) -> bool:
+    """Return whether the answer of ``policy`` depends on certificates, which cost one listing per checkpoint.
+
+    A policy of one's own says so with an attribute ``needs_certificates``, which it need not have.
+    """
+    return bool(getattr(policy, "needs_certificates", False))
 
 
 class KeepPolicy(Protocol):
@@ -51,6 +60,11 @@ class AnyKeep:
     def needs_metrics(self) -> bool:
         """Whether any part needs metrics."""
         return any(policy.needs_metrics for policy in self.policies)
+
+    @property
+    def needs_certificates(self) -> bool:
+        """Whether any part needs certificates."""
+        return any(needs_certificates(policy) for policy in self.policies)
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         """Return the union of the parts' answers."""
@@ -103,6 +117,33 @@ class KeepEvery:
             for one in checkpoints
             if one.micro_step == 0 and one.cycles > 0 and one.cycles % self.optimizer_steps == 0
         )
+
+    def __or__(self, other: KeepPolicy) -> KeepPolicy:
+        return AnyKeep((self, other))
+
+
+@dataclass(frozen=True)
+class KeepCertified:
+    """Keeps the ``n`` newest that ``ckptkit replay --record`` has certified, as of when older ones are removed."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        require_positive("KeepCertified.n", self.n)
+
+    @property
+    def needs_metrics(self) -> bool:
+        """Always False."""
+        return False
+
+    @property
+    def needs_certificates(self) -> bool:
+        """Always True."""
+        return True
+
+    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
+        """Return the newest ``n`` names that are certified."""
+        return frozenset([one.name for one in checkpoints if one.is_certified][-self.n :])
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
         return AnyKeep((self, other))

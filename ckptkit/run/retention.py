@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from ckptkit.checkpoint.commit import read_commit, remove_checkpoint
 from ckptkit.checkpoint.listing import list_names
 from ckptkit.checkpoint.open import check_token, read_metrics
+from ckptkit.checkpoint.receipts import is_certified
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Documents
-from ckptkit.run.keep_policy import Keepable, KeepPolicy
+from ckptkit.run.keep_policy import Keepable, KeepPolicy, needs_certificates
 from ckptkit.run.lineage import Ancestry
 from ckptkit.run.sweep import remove_frozen
 from ckptkit.storage import Storage
@@ -48,6 +49,7 @@ class Retention:
         self._ancestry = Ancestry(self._documents, attempt.attempt)
         self._commits: dict[CheckpointName, Commit | Void | UnusableCheckpointError] = {}
         self._metrics: dict[CheckpointName, Mapping[str, float]] = {}
+        self._certified: set[CheckpointName] = set()
 
     def prune(self) -> list[CheckpointName]:
         """Remove the checkpoints of this attempt's lineage that need not be kept; return them, oldest first.
@@ -82,9 +84,14 @@ class Retention:
         there = set(names)
         self._commits = {name: commit for name, commit in self._commits.items() if name in there}
         self._metrics = {name: metrics for name, metrics in self._metrics.items() if name in there}
+        self._certified &= there
         return list(names[::-1])
 
     def _doomed(self, listed: Names) -> list[CheckpointName]:
+        if needs_certificates(self._policy):
+            others = [name for name in listed if name not in self._certified]  # another one may have got its own since
+            found = each_of(others, lambda name: is_certified(self._storage, name))
+            self._certified |= {name for name, certified in zip(others, found, strict=True) if certified}
         if not self._policy.needs_metrics:
             # Count every unread folder as a commit: that can only add checkpoints to remove, never hide one.
             possible = [name for name in listed if isinstance(self._commits.get(name), Commit | None)]
@@ -103,7 +110,10 @@ class Retention:
         spared = set(newest_first[:2])
         oldest_first = judged[::-1]
         kept = self._policy.keeps(
-            [Keepable(str(name), name.cycles, name.micro_step, self._metrics.get(name, {})) for name in oldest_first]
+            [
+                Keepable(str(name), name.cycles, name.micro_step, self._metrics.get(name, {}), name in self._certified)
+                for name in oldest_first
+            ]
         )
         return [name for name in oldest_first if name not in spared and str(name) not in kept]
 

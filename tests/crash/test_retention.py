@@ -8,9 +8,11 @@ import pytest
 from support.runs.forge import sealed
 from support.runs.scenario import Life, check_new_start, committed, corrupt, name_at, tree
 
+from ckptkit.checkpoint.receipts import post_certificate
+from ckptkit.errors import StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Index
-from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
+from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest
 from ckptkit.run.retention import Retention
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
@@ -236,3 +238,44 @@ def test_document_put_back_rejoins_its_checkpoints(root, mended):
     if mended:
         document.write_bytes(data)
     assert pruned(keeping) == ([name_at(1, 2), name_at(1, 4)] if mended else [])
+
+
+def certify(root, batches, begin):
+    names = [CheckpointName.parse(name_at(1, one)) for one in (batches, begin)]
+    post_certificate(LocalStorage(root), *names)
+
+
+def test_newest_certified_checkpoints_stay(tmp_path):
+    saved(tmp_path, 2, 4, 6, 8, 10)
+    certify(tmp_path, 4, 2)
+    _, one = retention(tmp_path, KeepCertified(1) | KeepEvery(1000))
+    one.prune()
+    assert committed(tmp_path) == [name_at(1, batches) for batches in (4, 8, 10)]
+    certify(tmp_path, 8, 4)
+    one.prune()
+    assert committed(tmp_path) == [name_at(1, batches) for batches in (8, 10)]
+    check_new_start(tmp_path, latest=name_at(1, 10))
+
+
+def test_nothing_goes_while_certificates_cannot_be_listed(tmp_path):
+    saved(tmp_path, 2, 4, 6, 8)
+    certify(tmp_path, 2, 4)
+    storage, one = retention(tmp_path, KeepCertified(1))
+    fault = Fault("error", operations={"list"}, key="checkpoints/*/receipts")
+    storage.inject(fault)
+    with pytest.raises(StorageError, match="injected failure before list"):
+        one.prune()
+    assert len(committed(tmp_path)) == 4
+
+
+def test_policies_of_others_need_not_know_certificates(tmp_path):
+    class Mine:
+        needs_metrics = False
+
+        def keeps(self, checkpoints):
+            return frozenset(one.name for one in checkpoints[:1])
+
+    saved(tmp_path, 2, 4, 6, 8)
+    _, one = retention(tmp_path, Mine())
+    one.prune()
+    assert committed(tmp_path) == [name_at(1, batches) for batches in (2, 6, 8)]

@@ -37,6 +37,7 @@ OURS = {
 }
 # Of those modules, what nobody can meet by using ckptkit as the documents say, by a part of the message.
 RARE = {
+    "is no longer committed at": "`replay --record` leaves such a checkpoint out",
     "times, which cannot be undone": "a generator that has spawned others since its start; says all there is to say",
     "another save of this process is still writing": "a defect of ckptkit, which takes a writer for ended",
     "the server lists": "a server that answers what it was not asked",

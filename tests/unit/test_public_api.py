@@ -27,6 +27,7 @@ PUBLIC = [
     "CycleAdapter",
     "FormatVersionError",
     "KeepBest",
+    "KeepCertified",
     "KeepEvery",
     "KeepLatest",
     "Mirror",

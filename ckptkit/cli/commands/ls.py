@@ -80,6 +80,7 @@ def _as_json(info: CheckpointInfo, rows: Rows) -> dict[str, object]:
         "new_bytes": rows.new_bytes[info.name],
         "kept": kept.reason if kept else None,
         "parent_of": kept.parent_of if kept else None,
+        "certified_from": list(rows.certified.get(info.name, ())),
     }
 
 
@@ -99,7 +100,10 @@ def _print_table(url: str, rows: Rows, now: datetime) -> None:
     for info in rows.shown:
         name = f"{info.name} *" if info.name == rows.latest else info.name
         cells = _cells(info, rows, now)
-        table.add_row(name, *(cells[column] for column in columns), _last(info, rows.kept.get(info.name), is_wide))
+        last = _last(info, rows.kept.get(info.name), is_wide)
+        if rows.certified.get(info.name):
+            last.append(", certified")
+        table.add_row(name, *(cells[column] for column in columns), last)
     console.print(table)
     if rows.left_out:
         many = "checkpoint is" if rows.left_out == 1 else "checkpoints are"

@@ -25,13 +25,13 @@ from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, size, visible
 from ckptkit.errors import StorageError
-from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest, KeepPolicy
+from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest, KeepPolicy
 from ckptkit.storage import Storage
 from ckptkit.tools.prune.plan import PrunePlan, Rule, plan_prune
 from ckptkit.tools.prune.prune import Pruned, prune
 
 _RESUME = "The checkpoints to keep are untouched: the same command removes the rest."
-_KEEPS = "latest:N, every:OPTIMIZER_STEPS or best:N:METRIC:max|min"
+_KEEPS = "latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:max|min or certified:N"
 
 
 def run_prune(
@@ -106,6 +106,8 @@ def parse_keep(text: str) -> KeepPolicy:
             return KeepLatest(int(rest))
         if kind == "every":
             return KeepEvery(optimizer_steps=int(rest))
+        if kind == "certified":
+            return KeepCertified(int(rest))
         if kind == "best":
             n, _, named = rest.partition(":")
             metric, _, mode = named.rpartition(":")  # a metric's name may contain colons

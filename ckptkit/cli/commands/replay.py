@@ -1,7 +1,8 @@
 """Implements ``ckptkit replay``: trains a stretch of a run again and says whether it gives the same bits.
 
 The JSON is ``{"root": str, "begin": str, "equal": [names], "differing": name or null, "leaves": [{"name", "role",
-"rank"}], "state": [paths], "deterministic": bool or null, "versions": [[name, then, now]]}``. Progress goes to stderr.
+"rank"}], "state": [paths], "deterministic": bool or null, "versions": [[name, then, now]],
+"recorded": [names]}``. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
 from ckptkit.tools.diff.checkpoints import Difference, LeafDifference, in_order_of_size
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
-from ckptkit.tools.replay.replay import Replay, Verdict
+from ckptkit.tools.replay.replay import Replay, Verdict, certify
 from ckptkit.tools.replay.stretch import Stretch, stretch_of
 
 _SUITE = "ckptkit replay"
@@ -41,8 +42,9 @@ def run_replay(
     time_limit: timedelta,
     as_json: bool,
     junit: Path | None = None,
+    record: bool = False,
 ) -> int:
-    """Replay and print the verdict; returns the exit code.
+    """Replay and print the verdict, and with ``record`` store what is certified; returns the exit code.
 
     Raises:
         WrongUsageError: If an option is invalid, or there is no command.
@@ -75,10 +77,14 @@ def run_replay(
         return code
     if junit is not None:
         write_junit(junit, _SUITE, _cases(stretch, verdict))
+    recorded = certify(storage, stretch, verdict) if record else []
     if as_json:
-        print(json.dumps({"root": storage.url, "begin": str(stretch.begin.name), **_as_json(verdict)}))
+        said = {"root": storage.url, "begin": str(stretch.begin.name), **_as_json(verdict), "recorded": recorded}
+        print(json.dumps(said))
     else:
         _print(storage.url, stretch, verdict, shlex.join(command))
+        if record:
+            print(f"recorded at {visible(storage.url)}: {', '.join(recorded) or 'nothing'}")
     return 0 if verdict.differing is None else 1
 
 

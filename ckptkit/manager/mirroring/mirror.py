@@ -18,7 +18,7 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.mirroring.uploads import Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
-from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy
+from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
 from ckptkit.run.mirrored_run import TwoRoots, open_alone, open_mirrored, reach
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import Storage, is_same_place
@@ -184,6 +184,10 @@ class _Sparing:
     @property
     def needs_metrics(self) -> bool:
         return self.policy.needs_metrics
+
+    @property
+    def needs_certificates(self) -> bool:
+        return needs_certificates(self.policy)
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         under_way = {one.name for one in checkpoints if self.mirror.is_under_way(one.name)}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckptkit.checkpoint.open import check_token, open_checkpoint, read_metrics
+from ckptkit.checkpoint.receipts import certified_from
 from ckptkit.checkpoint.verify import check_sizes
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
@@ -187,7 +188,7 @@ class _Planner:
                 else:
                     metrics[name] = found
         judged = [
-            Keepable(str(name), name.cycles, name.micro_step, metrics.get(name, {}))
+            Keepable(str(name), name.cycles, name.micro_step, metrics.get(name, {}), self._is_certified(name))
             for name in names
             if name not in stays
         ]
@@ -246,6 +247,9 @@ class _Planner:
             return read_metrics(self._storage, name, commit)
         except (UnusableCheckpointError, CheckpointNotFoundError) as error:
             return str(error)
+
+    def _is_certified(self, name: CheckpointName) -> bool:
+        return bool(certified_from(self._survey.folders.files(name)))
 
     def _bytes(self, name: CheckpointName) -> int:
         return sum(self._survey.folders.files(name).values())

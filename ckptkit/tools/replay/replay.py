@@ -1,14 +1,16 @@
 """Trains a stretch again in scratch roots and compares what it saves with the run's own checkpoints.
 
-Guarantees: the run is read and never written; everything else lies below the given folder. Several checkpoints of the
-stretch are compared in one life, so the first that differs bounds where the difference came from. A difference is
-followed by a second life: if the two lives agree with each other and not with the run, the script is deterministic as
-it is now, and the run was trained by other code, data or versions, or the hardware computed wrongly. In a job of
-many ranks the scratch root is that of all ranks, and what each of them stored is compared. Main thread only.
+Guarantees: the run is read, and written by `certify` alone; everything else lies below the given folder. Several
+checkpoints of the stretch are compared in one life, so the first that differs bounds where the difference came from. A
+difference is followed by a second life: if the two lives agree with each other and not with the run, the script is
+deterministic as it is now, and the run was trained by other code, data or versions, or the hardware computed wrongly.
+In a job of many ranks the scratch root is that of all ranks, and what each of them stored is compared. Main thread
+only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from ckptkit.checkpoint.open import OpenedCheckpoint
+from ckptkit.checkpoint.receipts import post_certificate
+from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.versions import changed
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
@@ -147,6 +151,23 @@ class Replay:
         if life.begun is None or done < last or not life.ended_as_planned:
             how = "reached its time limit" if life.exit_code is None else f"ended with exit code {life.exit_code}"
             raise FailedLifeError(f"{life.name} {how} after {done} of {last} micro-steps", life)
+
+
+def certify(storage: Storage, stretch: Stretch, verdict: Verdict) -> list[str]:
+    """Store beside each checkpoint that was made again where the stretch began; return their names.
+
+    A job may remove checkpoints meanwhile: those get nothing, and are left out.
+
+    Raises:
+        StorageError: If the storage failed.
+    """
+    recorded = []
+    for one in stretch.ends:
+        if str(one.name) in verdict.equal:
+            with contextlib.suppress(CheckpointNotFoundError):
+                post_certificate(storage, one.name, stretch.begin.name)
+                recorded.append(str(one.name))
+    return recorded
 
 
 class _Silent:

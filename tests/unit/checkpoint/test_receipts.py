@@ -9,8 +9,16 @@ from datetime import timedelta
 import pytest
 from support.runs.dict_storage import DictStorage
 
-from ckptkit.checkpoint.receipts import Receipt, Receipts, post, post_failure
-from ckptkit.errors import SaveFailedError, StaleAttemptError
+from ckptkit.checkpoint.receipts import (
+    Receipt,
+    Receipts,
+    certified_from,
+    is_certified,
+    post,
+    post_certificate,
+    post_failure,
+)
+from ckptkit.errors import CheckpointNotFoundError, SaveFailedError, StaleAttemptError
 from ckptkit.format.documents import FileEntry
 from ckptkit.format.layout import CheckpointName
 
@@ -194,3 +202,22 @@ def test_part_that_lies_elsewhere_fails_the_save(rank, lost):
     del storage.files[there]
     with pytest.raises(SaveFailedError, match=f"rank {rank} wrote 3 bytes of shards and a document of 2 bytes"):
         Receipts(storage, 3, PATIENCE).collect(NAME, own, lambda: None)
+
+
+def test_certificate_of_a_removed_checkpoint_leaves_nothing():
+    storage = DictStorage()
+    with pytest.raises(CheckpointNotFoundError, match="is not certified"):
+        post_certificate(storage, NAME, CheckpointName(1, 3, 0))
+    assert storage.files == {}
+
+
+def test_certificates_are_told_from_receipts_and_foreign_files():
+    storage = DictStorage()
+    post(storage, NAME, written(storage, 1))
+    assert not is_certified(storage, NAME)
+    others = ["receipts/certified-from-", "receipts/certified-from-a1", "certified-from-a000001-c0000000003-m0000"]
+    later, earlier = "a000001-c0000000003-m0002", "a000001-c0000000003-m0000"
+    named = [f"receipts/certified-from-{one}" for one in (later, earlier)]
+    assert certified_from([*others, *named]) == (earlier, later)
+    storage.files[f"{NAME.folder}/receipts/certified-from-{earlier}"] = b""
+    assert is_certified(storage, NAME)

@@ -51,7 +51,7 @@ def test_json_has_the_documented_fields(tmp_path: Path) -> None:
     assert printed["latest"] == printed["checkpoints"][-1]["name"] == "a000001-c0000000002-m0001"
     assert printed["checkpoints"][0]["progress"]["micro_step"] == 3
     fields = {"name", "attempt", "progress", "created_at", "size_bytes", "metrics", "problem"}
-    assert set(printed["checkpoints"][0]) == fields | {"new_bytes", "kept", "parent_of"}
+    assert set(printed["checkpoints"][0]) == fields | {"new_bytes", "kept", "parent_of", "certified_from"}
 
 
 @pytest.mark.parametrize(

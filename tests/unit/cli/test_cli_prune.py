@@ -12,10 +12,12 @@ from support.process import forked
 from support.runs.scenario import Life, committed, corrupt, name_at, tree
 from support.servers.client import ACCESS_KEY, SECRET_KEY
 
+from ckptkit.checkpoint.receipts import post_certificate
 from ckptkit.cli.commands.prune import asker, parse_keep, run_prune
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.errors import CheckpointNotFoundError, StorageError
-from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
+from ckptkit.format.layout import CheckpointName
+from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
 
 NAMES = [name_at(1, batches) for batches in (2, 4, 6, 8)]
@@ -42,6 +44,7 @@ def pruned(root, *keep, code=0, as_json=False, **options):
         ("every:1000", KeepEvery(optimizer_steps=1000)),
         ("best:2:accuracy:max", KeepBest(2, "accuracy", "max")),
         ("best:1:top:5:min", KeepBest(1, "top:5", "min")),
+        ("certified:2", KeepCertified(2)),
     ],
 )
 def test_policies_as_they_are_typed(text, policy):
@@ -64,7 +67,7 @@ def test_policies_as_they_are_typed(text, policy):
     ],
 )
 def test_invalid_keep_policy_lists_valid_ones(text):
-    with pytest.raises(WrongUsageError, match="latest:N, every:OPTIMIZER_STEPS or best:N:METRIC:"):
+    with pytest.raises(WrongUsageError, match=r"latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:.* or certified:N"):
         parse_keep(text)
 
 
@@ -270,3 +273,12 @@ def test_program_without_terminal_prunes_bucket_with_yes(root, bucket):
     assert "2 checkpoints removed" in done.stdout
     assert done.stdout.splitlines()[-1] == "False"
     assert left() == NAMES[2:]
+
+
+def test_certified_checkpoint_stays(root):
+    post_certificate(LocalStorage(root), CheckpointName.parse(NAMES[0]), CheckpointName(1, 0, 1))
+    pruned(root, "certified:1", yes=True)
+    assert committed(root) == [NAMES[0], *NAMES[2:]]
+    pruned(root, "latest:2", yes=True)
+    assert committed(root) == NAMES[2:]
+    assert not (root / "checkpoints" / NAMES[0]).exists()

@@ -2,12 +2,21 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepBest, KeepEvery, KeepLatest
+from ckptkit.run.keep_policy import (
+    AnyKeep,
+    Keepable,
+    KeepBest,
+    KeepCertified,
+    KeepEvery,
+    KeepLatest,
+    needs_certificates,
+)
 
 
 def keepables(*rows) -> list[Keepable]:
@@ -132,3 +141,16 @@ def test_policies_are_values():
     assert {KeepLatest(3), KeepLatest(3)} == {KeepLatest(3)}
     assert isinstance(KeepLatest(1) | KeepEvery(2), AnyKeep)
     assert (KeepLatest(1) | KeepEvery(2)) == (KeepLatest(1) | KeepEvery(2))
+
+
+def test_newest_certified_are_kept():
+    some = [replace(one, is_certified=one.name in "1346") for one in PLAIN]
+    assert KeepCertified(2).keeps(some) == {"4", "6"}
+    assert KeepCertified(9).keeps(some) == set("1346")
+    assert (KeepCertified(1) | KeepLatest(1)).keeps(some) == {"6", "7"}
+    assert KeepCertified(2).keeps(PLAIN) == set()
+    assert not KeepCertified(1).needs_metrics
+    assert needs_certificates(KeepLatest(1) | KeepCertified(1))
+    assert not needs_certificates(KeepLatest(1) | KeepBest(1, "loss", "min"))
+    with pytest.raises(ValueError, match=r"KeepCertified\.n"):
+        KeepCertified(0)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from support.junit import cases_of, read_junit
 from support.process import python
 
+from ckptkit.cli.commands.ls import run_ls
 from ckptkit.cli.commands.replay import run_replay
+from ckptkit.cli.commands.verify import run_verify
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.run.catalog import list_checkpoints
@@ -85,7 +87,7 @@ def names(root):
     return [one.name for one in list_checkpoints(open_storage(root))]
 
 
-def replayed(capsys, *what, begin=None, end="latest", keep=None):
+def replayed(capsys, *what, begin=None, end="latest", keep=None, record=False):
     code = run_replay(
         "run",
         command(*what),
@@ -94,6 +96,7 @@ def replayed(capsys, *what, begin=None, end="latest", keep=None):
         keep=keep,
         time_limit=timedelta(seconds=60),
         as_json=True,
+        record=record,
     )
     out, said = capsys.readouterr()
     return code, json.loads(out) if out else said
@@ -138,6 +141,38 @@ def test_flipped_bit_is_in_the_first_checkpoint_after_it(here, capsys, flip):
     assert found["equal"] == at[1 : at.index(first)]
     assert "weights" in [one["name"] for one in found["leaves"]]
     assert (found["deterministic"], found["versions"]) == (True, [])
+
+
+def contents(root):
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_record_names_beside_each_certified_checkpoint_where_it_began(here, capsys):
+    """Up to the first that differs; nothing else in the run changes, and it goes on as before."""
+    at = trained(here, FLIP="14")
+    before = contents(here / "run")
+    _, found = replayed(capsys, begin=at[0], record=True)
+    assert found["recorded"] == at[1:3]
+    certificates = {f"checkpoints/{one}/receipts/certified-from-{at[0]}": b"" for one in at[1:3]}
+    assert contents(here / "run") == {**before, **certificates}
+    assert replayed(capsys, begin=at[1], end=at[2], record=True)[1]["recorded"] == [at[2]]
+    assert run_verify("run", None, as_json=True) == 0
+    capsys.readouterr()
+    assert run_ls("run", now=datetime.now(timezone.utc), as_json=True) == 0
+    listed = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert [one["certified_from"] for one in listed] == [[], [at[0]], at[:2], []]
+    run_ls("run", now=datetime.now(timezone.utc))
+    assert [", certified" in line for line in capsys.readouterr().out.splitlines() if "a000001-" in line] == [
+        *(False, True, True, False)
+    ]
+    python("train.py", cwd=here)  # a start finds nothing wrong
+    assert names(here / "run")[:4] == at
+
+
+def test_without_record_nothing_is_said_of_it(here, capsys):
+    trained(here)
+    assert replayed(capsys)[1]["recorded"] == []
+    assert not list((here / "run").rglob("certified-*"))
 
 
 def test_noise_of_the_script_is_told_from_the_hardwares(here, capsys):
