@@ -96,6 +96,24 @@ def test_threads_that_cannot_be_changed_are_named(monkeypatch, shown):
     assert "keep numbers below 1.2e-38" in shown()
 
 
+def test_tensors_that_mindtorch_marks_with_a_device_are_no_obstacle(monkeypatch):
+    made = ms.Tensor.__init__
+
+    def make_marked(tensor, *args, **options):
+        made(tensor, *args, **options)
+        tensor.init = "cpu"
+
+    monkeypatch.setattr(ms.Tensor, "__init__", make_marked)
+    monkeypatch.setattr(kernel_threads, "_are_zero_in_operations", lambda: False)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    here = DenormalsAsZero()
+    here.begin()
+    try:
+        kernel_threads.take_denormals_as_zero_everywhere()
+    finally:
+        here.end()
+
+
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
 def test_nothing_is_done_for_a_thread_that_keeps_them(monkeypatch, shown, mode):
     monkeypatch.setattr(kernel_threads, "takes_denormals_as_zero", lambda: False)

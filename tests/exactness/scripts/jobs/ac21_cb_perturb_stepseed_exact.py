@@ -1,4 +1,4 @@
-# exact, named
+# exact
 import os
 import mindspore as ms, numpy as np, mindspore.dataset as ds
 from mindspore import nn, ops, Tensor, Parameter

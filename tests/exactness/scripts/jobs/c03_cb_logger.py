@@ -1,4 +1,4 @@
-# exact, named
+# exact
 import os, sys, random, math, functools, itertools, collections, contextvars, contextlib, dataclasses, enum, types, copy, threading, queue, operator, heapq, abc, typing, logging, argparse, json, time
 import mindspore as ms, numpy as np, mindspore.dataset as ds
 from mindspore import nn, ops, Tensor, Parameter

@@ -1,4 +1,4 @@
-# exact, named
+# exact
 # step times in a deque and a counter serve a printed forecast only
 import os
 import time

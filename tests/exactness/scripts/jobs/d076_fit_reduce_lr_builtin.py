@@ -1,4 +1,4 @@
-# exact, named
+# exact
 # MindSpore's own ReduceLROnPlateau, which resumes where it was, and a callback that only reads the history
 import os
 

@@ -1,4 +1,4 @@
-# exact, named
+# exact
 # weight noise from NumPy's global generator; its size depends on the weights alone
 import os
 

@@ -1,4 +1,4 @@
-# differs
+# differs, named
 # Callbacks share meters that a factory under lru_cache hands out by name, like logging.getLogger; one writes, the other sets the rate.
 import functools
 import os
