@@ -1,4 +1,4 @@
-# exact, quiet
+# exact, named
 # the turn comes from the number of batches that restore returns; the latent generator is given by name
 import os
 

@@ -1,4 +1,4 @@
-# exact
+# refused or exact
 # Competence-based curriculum: the share of easy samples is a function of the step, which begins at what restore() says.
 import itertools
 import math

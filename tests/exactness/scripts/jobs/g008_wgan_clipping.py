@@ -1,4 +1,4 @@
-# exact
+# exact, named
 # WGAN: the generator is trained every third batch, by the number that restore() returns; the critic's weights are clipped in the loop.
 import os
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -14,11 +15,18 @@ import mindspore.ops.operations.random_ops
 import pytest
 from mindspore import mint, nn, ops
 from mindspore.common import generator
+from support.process import python
+from support.rounding import optimizer_of
 from support.training import begin_process
 
 from ckptkit.mindspore.inspect import find
 from ckptkit.mindspore.inspect.bytecode import uses
-from ckptkit.mindspore.inspect.operators import DROPOUTS, DROPOUTS_OF_MINT, functional, is_random_primitive
+from ckptkit.mindspore.inspect.operators import (
+    DROPOUTS,
+    DROPOUTS_OF_MINT,
+    functional,
+    is_random_primitive,
+)
 
 OFFERED = {"ops": ops, "Tensor": ms.Tensor, "mindspore.numpy": mnp, "nn": nn}
 OFFERED |= {"mint": mint, "mint.nn": mint.nn, "mint.nn.functional": mint.nn.functional}
@@ -90,3 +98,14 @@ def test_every_operator_with_seed_is_known():
         and not is_random_primitive(one)
     ]
     assert sorted(name for name in seeded if name not in SAME_AT_EVERY_CALL) == []
+
+
+def test_optimizers_that_round_by_launch_are_known():
+    """In a process of its own, each computes one update twenty times; launches 6 to 15 split the work otherwise."""
+    done = python("-m", "support.rounding", timeout=300)
+    varies = json.loads(done.stdout)
+    assert {name for name, results in varies.items() if results > 1} == {"AdamOffload", "RMSProp"}
+    for name in varies:
+        optimizer = optimizer_of(name, ms.ParameterTuple([ms.Parameter(ms.Tensor([1.0], ms.float32), name="w.weight")]))
+        found = [one.where for one in find([optimizer], None) if "launches" in one.why]
+        assert bool(found) == (name in ("AdamOffload", "RMSProp"))
