@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from mindspore import nn
 
 from ckptkit.manager.hooks import Recorded, Setting, Suspect, Unseen
+from ckptkit.mindspore.inspect.attributes import attribute
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames, variables_ahead
+from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.recording.calls import CallRecorder
 from ckptkit.mindspore.inspect.recording.operations import record_operations
@@ -23,6 +25,8 @@ from ckptkit.mindspore.inspect.recording.settings import use_settings
 from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
 from ckptkit.mindspore.rng import capture_rng, restore_rng
+from ckptkit.mindspore.state.generators import GeneratorHolder
+from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 
@@ -59,6 +63,7 @@ class StateObserver:
         for name, one in self._sources.named_cells.items():
             digests.update((f"weights/{name}/{held.name}", digest_of_value(held)) for held in one.parameters())
             digests.update((f"counters/{name}/{part}", str(value)) for part, value in asdict(one.cell.counters).items())
+        digests.update((f"named/{path}", digest_of_value(value)) for path, value in self._named())
         digests.update((f"rng/{name}", digest_of_value(value)) for name, value in _generators(capture_rng()))
         return digests, self._unseen(shapes, set(digests.values()))
 
@@ -110,6 +115,17 @@ class StateObserver:
             yield from ((f"batch/{name}", value) for name, value in columns.items() if is_plain(value))
         if outputs is not None and is_plain(outputs):
             yield "loss", outputs
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        """Yield what checkpoints hold of objects given by name: of those with a ``state_dict()``, what that takes."""
+        for name, one in self._sources.stateful.items():
+            if isinstance(one, (ParameterHolder, GeneratorHolder)):
+                yield name, one.state_dict()
+            elif not isinstance(one, OtherCallbacks):
+                for part in sorted(stored_by(one) or ()):
+                    value = attribute(one, part)
+                    if is_plain(value):
+                        yield f"{name}.{part}", value
 
     def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
         named = [held for one in self._sources.named_cells.values() for held in one.parameters()]

@@ -20,6 +20,7 @@ from mindspore.common.initializer import initializer
 from mindspore.train import Callback
 from support.training import Mlp, begin_process, each_mode
 
+import ckptkit
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.state.manager import StateManager
@@ -72,6 +73,35 @@ def test_every_kind_of_state_has_own_names():
     cell(ms.Tensor(X), ms.Tensor(Y))
     updated, _ = observer.observe()
     assert {"weights/out.bias", "optimizer/moments.out.bias"} <= {one for one in after if after[one] != updated[one]}
+
+
+class Stored:
+    def __init__(self):
+        self.weights, self.cache = np.zeros(4), 0
+
+    def state_dict(self):
+        return {"weights": self.weights}
+
+    def load_state_dict(self, state):
+        self.weights = state["weights"]
+
+
+def test_what_checkpoints_hold_of_objects_given_by_name_is_compared():
+    kept, rng, switch = Stored(), np.random.default_rng(3), types.SimpleNamespace(factor=1.0, shown=0)
+    state = StateManager(train_cell(), kept=kept, rng=rng, switch=ckptkit.attributes(switch, "factor"))
+    observer = state.observer()
+    before, _ = observer.observe()
+    assert {name for name in before if name.startswith("named/")} == {"named/kept.weights", "named/rng", "named/switch"}
+    kept.cache, switch.shown = 1, 1
+    assert observer.observe()[0] == before
+    kept.weights, switch.factor = kept.weights + 1, 0.5
+    rng.normal()
+    after, _ = observer.observe()
+    assert {name for name in before if before[name] != after[name]} == {
+        "named/kept.weights",
+        "named/rng",
+        "named/switch",
+    }
 
 
 def test_told_batch_replaces_batch_of_cell_call():
