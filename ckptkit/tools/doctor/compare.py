@@ -15,7 +15,7 @@ from ckptkit.tools.doctor.trace import Stepped
 from ckptkit.tools.doctor.trial import Life
 
 # In a micro-step the batch precedes the loss, and the loss precedes the results of the update.
-_ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "named", "counters", "rng")
+_ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng", "named")
 
 
 @dataclass(frozen=True)
