@@ -67,7 +67,7 @@ class Run(NumpyRun):
         return []
 
 if "sleeps" in what:
-    time.sleep(600)
+    time.sleep(600)  # hangs: its limit of time ends it
 if "unseeded" not in what:
     random.seed(99)
     np.random.seed(99)
@@ -94,7 +94,7 @@ total = 3 if "short" in what and point.checkpoint else 9
 while state.batches < (99 if "slow" in what else total):
     state.train_step()
     if "slow" in what:
-        time.sleep(0.3)
+        time.sleep(0.3)  # what a micro-step costs, for limits of time
     if "draws" in what:
         np.random.random()
     if "silent" not in what:

@@ -36,7 +36,7 @@ from ckptkit.mindspore.parameters.roles import all_of
 
 _USE_OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
 _MOST_NAMES = 5
-_OTHERS = "Use nn.Adam, nn.RMSProp(centered=True) or mindspore.experimental.optim.RMSprop"
+_OTHER_OPTIMIZERS = "Use nn.Adam, nn.RMSProp(centered=True) or mindspore.experimental.optim.RMSprop"
 _REPLACE = "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a ready-made network"
 
 
@@ -66,7 +66,7 @@ def find_in_cells(
         cell, where = one.cell, place_of(one)
         if rounds_by_launch(cell):
             why = "in launches 6 to 15 of a process, its kernel may round otherwise, and a resumed run counts them anew"
-            yield Finding("operator", where, why, _OTHERS, certain=False)
+            yield Finding("rounding", where, why, _OTHER_OPTIMIZERS, certain=False)
         yield from _random(cell, where, code)
         yield from _carried(cell, where, attributes)
         yield from (_unseen(holder, f"{where}: ") for holder in held.around(cell))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["operator", "pipeline", "stock", "unseen"]
+Kind = Literal["operator", "pipeline", "rounding", "stock", "unseen"]
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Finding:
 
     Attributes:
         kind: ``operator`` for random cells and operators, ``pipeline`` for Python code in the data pipeline,
-            ``stock`` for a MindSpore cell that does not work here, ``unseen`` for state that is in no
-            checkpoint.
+            ``stock`` for a MindSpore cell that does not work here, ``rounding`` for a kernel that may round
+            otherwise in another process, ``unseen`` for state that is in no checkpoint.
         where: The cell or the code, such as ``network.drop (nn.Dropout)``.
         why: What is wrong with it.
         fix: What to do.

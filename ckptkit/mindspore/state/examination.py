@@ -44,12 +44,12 @@ from ckptkit.mindspore.inspect import (
     used_in_loops,
     variable_of,
 )
+from ckptkit.mindspore.inspect.attribute_uses import changed_by_itself
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.sequential import cells_of
-from ckptkit.mindspore.inspect.shown_attributes import changed_by_itself
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks

@@ -208,11 +208,15 @@ class TrialProbe:
     def _die_once_saved(self, step: int) -> None:
         if self._own is not None and step >= min(self._own[0] + _STEPS_AFTER_SAVE, self._plan.stop):
             self._settle(self._own[1])
-        if not self._in_any_rank(any(one.progress is not None for one in list_checkpoints(self.storage))):
-            return
-        found = [one.progress for one in list_checkpoints(self.storage) if one.progress is not None]
-        self._write(Saved(step=found[-1].batches_delivered))
-        self._die(step)
+        committed = self._committed()
+        if self._in_any_rank(bool(committed)):
+            self._write(Saved(step=(committed or self._committed())[-1]))  # another rank may have seen it first
+            self._die(step)
+
+    def _committed(self) -> list[int]:
+        """Return the micro-steps after which checkpoints were made, in order."""
+        found = (one.progress for one in list_checkpoints(self.storage))
+        return [one.batches_delivered for one in found if one is not None]
 
     def _is_enough(self, step: int, now: float) -> bool:
         """Return whether the time for the first life is over; all ranks stop after the same micro-step."""

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from ckptkit.mindspore.inspect.shown_attributes import changed_by_itself, changed_in_place, only_shown
+from ckptkit.mindspore.inspect.attribute_uses import changed_by_itself, changed_in_place, only_shown
 
 SHARED: list[float] = []
 

@@ -1,7 +1,7 @@
-"""Finds the attributes of an object that its methods only print, log or change, so that no training depends on them.
+"""Tells how the methods of a class use its attributes: which they change, and which they only print, log or change.
 
-Guarantees: an attribute is left out as soon as one use of it is of another kind, also by way of a local variable; reads
-source and runs no code. Does not know what code outside of the class does with the attributes. Any thread.
+Guarantees: of the latter, an attribute is left out as soon as one use is of another kind, also by way of a local
+variable; reads source and runs no code. Does not know what code outside of the class does with them. Any thread.
 """
 
 from __future__ import annotations
