@@ -98,13 +98,13 @@ def test_own_saves_are_examined_in_every_mid_cycle(tmp_path: Path, mid_cycle: st
     ("what", "code", "where", "words"),
     [
         ("cell", "nondeterministic-code", "network.drop (Noisy)", "Generator.normal"),
-        ("graph", "random-operator", "network.drop.draw (nn.Dropout)", "this was seen in PYNATIVE mode"),
-        ("source", "nondeterministic-pipeline", "GeneratorDataset: Samples", "of an equal sample"),
-        ("map", "nondeterministic-pipeline", "MapDataset: shifted() in parting.py", "of an equal sample"),
-        ("time", "nondeterministic-code", "<lambda>() in parting.py", "jitter() in parting.py"),
-        ("line", "nondeterministic-code", "<lambda>() in parting.py", "time.perf_counter"),
-        ("threads", "nondeterministic-code", "raced() in parting.py", "called at parting.py"),
-        ("order", "nondeterministic-code", "parting.py:", "although all that it got is equal"),
+        *extended("graph", "random-operator", "network.drop.draw (nn.Dropout)", "this was seen in PYNATIVE mode"),
+        *extended("source", "nondeterministic-pipeline", "GeneratorDataset: Samples", "of an equal sample"),
+        *extended("map", "nondeterministic-pipeline", "MapDataset: shifted() in parting.py", "of an equal sample"),
+        *extended("time", "nondeterministic-code", "<lambda>() in parting.py", "jitter() in parting.py"),
+        *extended("line", "nondeterministic-code", "<lambda>() in parting.py", "time.perf_counter"),
+        *extended("threads", "nondeterministic-code", "raced() in parting.py", "called at parting.py"),
+        *extended("order", "nondeterministic-code", "parting.py:", "although all that it got is equal"),
     ],
 )
 def test_call_where_two_runs_part_is_named(tmp_path: Path, what: str, code: str, where: str, words: str) -> None:

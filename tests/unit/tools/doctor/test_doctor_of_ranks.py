@@ -167,6 +167,7 @@ def test_ranks_that_step_otherwise_are_refused(here, capsys):
     assert "rank 1 called CheckpointManager.step after 11 micro-steps, and rank 0 after 12" in said
 
 
+@pytest.mark.extended
 def test_kill_after_every_micro_step_resumes_both_ranks(here, capsys):
     """At the save itself, in one rank or in all."""
     code, found = examined(capsys, steps=5, every_micro_step=True)

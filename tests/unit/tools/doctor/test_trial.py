@@ -439,6 +439,7 @@ def test_what_cannot_be_examined_is_an_error_in_junit(here, capsys):
     assert not Path("ci/doctor.xml").exists()
 
 
+@pytest.mark.extended
 def test_time_that_is_given_is_kept(here, capsys):
     """Enough for everything, for less, and not for one kill."""
     assert doctored(within=timedelta(minutes=5))[0] == 0
