@@ -97,7 +97,7 @@ def test_own_saves_are_examined_in_every_mid_cycle(tmp_path: Path, mid_cycle: st
 @pytest.mark.parametrize(
     ("what", "code", "where", "words"),
     [
-        ("cell", "nondeterministic-code", "network.drop (Noisy)", "Generator.normal"),
+        *extended("cell", "nondeterministic-code", "network.drop (Noisy)", "Generator.normal"),
         *extended("graph", "random-operator", "network.drop.draw (nn.Dropout)", "this was seen in PYNATIVE mode"),
         *extended("source", "nondeterministic-pipeline", "GeneratorDataset: Samples", "of an equal sample"),
         *extended("map", "nondeterministic-pipeline", "MapDataset: shifted() in parting.py", "of an equal sample"),

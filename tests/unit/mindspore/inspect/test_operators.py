@@ -100,6 +100,7 @@ def test_every_operator_with_seed_is_known():
     assert sorted(name for name in seeded if name not in SAME_AT_EVERY_CALL) == []
 
 
+@pytest.mark.extended
 def test_optimizers_that_round_by_launch_are_known():
     """In a process of its own, each computes one update twenty times; launches 6 to 15 split the work otherwise."""
     done = python("-m", "support.rounding", timeout=300)

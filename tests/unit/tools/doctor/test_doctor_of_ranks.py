@@ -126,6 +126,7 @@ def test_what_one_rank_forgets_names_that_rank(here, capsys):
     assert difference["step"] == difference["resumed_at"] + 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("steps", [12, 24], ids=["stopped", "to the script's own save, which refuses it"])
 def test_replicated_leaf_that_differs_between_ranks_is_named(here, capsys, steps):
     code, found = examined(capsys, "unequal", steps=steps)
@@ -135,6 +136,7 @@ def test_replicated_leaf_that_differs_between_ranks_is_named(here, capsys, steps
     assert found["diagnosis"]["code"] == "ranks-differ"
 
 
+@pytest.mark.extended
 def test_text_names_the_rank(here, capsys):
     command = launcher(2, SCRIPT, "forgets")
     assert run_doctor(command, Options(steps=6, kills=1), keep=None, as_json=False) == 1

@@ -53,7 +53,7 @@ def test_sound_stretch_of_two_ranks_is_certified(here, capsys):
     assert open_wanted(made, "latest").manifest.world_size == 2
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.extended), 1])
 def test_accumulator_that_one_rank_computed_wrongly_names_the_rank(here, capsys, rank):
     at = trained(here, FLIP=f"{rank} 8 accumulators 22")
     assert (here / "flipped").read_text() == f"{rank} 8 accumulators 22"  # the fault fired
@@ -62,6 +62,7 @@ def test_accumulator_that_one_rank_computed_wrongly_names_the_rank(here, capsys,
     assert found["leaves"] == [{"name": "accumulators", "role": "accumulators", "rank": rank}]
 
 
+@pytest.mark.extended
 def test_weight_of_one_rank_is_found_once_it_has_an_effect(here, capsys):
     """Another rank stores it, so the next checkpoint in which the ranks were summed has it."""
     at = trained(here, FLIP="1 9 weights 22")
@@ -71,6 +72,7 @@ def test_weight_of_one_rank_is_found_once_it_has_an_effect(here, capsys):
     assert {one["name"] for one in found["leaves"]} == {"weights", "moments"}
 
 
+@pytest.mark.extended
 def test_text_names_the_rank_of_what_differs(here, capsys):
     at = trained(here, FLIP="1 8 accumulators 22")
     code, said = replayed(capsys, launcher(2, SCRIPT), begin=at[0], as_json=False)
@@ -78,7 +80,7 @@ def test_text_names_the_rank_of_what_differs(here, capsys):
     assert "what differs: rank 1: accumulators" in said
 
 
-@pytest.mark.parametrize(("ranks", "its"), [(1, 2), (3, 2)])
+@pytest.mark.parametrize(("ranks", "its"), [pytest.param(1, 2, marks=pytest.mark.extended), (3, 2)])
 def test_another_number_of_ranks_is_refused(here, capsys, ranks, its):
     """Also by a script that could go on with it, and would give other bits."""
     at = trained(here)
