@@ -1,7 +1,8 @@
 """Finds what no checkpoint can make exact in a training, before it begins.
 
-Guarantees: only inspects; changes, compiles and runs nothing. Everything reported exists. What unreadable code does
-(compiled extensions, callables from containers) is not found. Main thread only.
+Guarantees: only inspects; changes and compiles nothing, and runs nothing but ``state_dict()`` of objects and of their
+copies. Everything reported exists. What unreadable code does (compiled extensions, callables from containers) is not
+found. Main thread only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks,
 from ckptkit.mindspore.inspect.partial_generators import find_partial_generators
 from ckptkit.mindspore.inspect.pipelines import find_in_pipeline, read_here, sources_of
 from ckptkit.mindspore.inspect.values.changed import ChangedValues
+from ckptkit.mindspore.inspect.values.lost import find_lost_state
 from ckptkit.mindspore.inspect.values.roots import Root, roots_of_loops
 from ckptkit.mindspore.inspect.values.start import differ, is_number, start_values_of, variable_of
 
@@ -34,6 +36,7 @@ __all__ = [
     "find_in_loops",
     "find_in_steps_of_callbacks",
     "find_in_steps_of_cells",
+    "find_lost_state",
     "find_partial_generators",
     "hooks_of",
     "is_number",

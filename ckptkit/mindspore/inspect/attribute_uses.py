@@ -7,6 +7,7 @@ variable; reads source and runs no code. Does not know what code outside of the 
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -27,6 +28,17 @@ _METHODS = re.compile(
 )
 _CHANGES = re.compile(r"add|append(left)?|clear|discard|extend|insert|pop(left)?|remove|update")
 _MAKERS = re.compile(r"Counter|defaultdict|deque|dict|list|set|float|int|bool|str|time|monotonic|now|zeros")
+# Methods that run only around a training, or tell its state.
+_NOT_STEPS = (
+    "__init__",
+    "__new__",
+    "__repr__",
+    "__str__",
+    "state_dict",
+    "load_state_dict",
+    "__getstate__",
+    "__setstate__",
+)
 _IDLE = (ast.Pass, ast.Continue, ast.Break)
 
 
@@ -66,13 +78,52 @@ def changed_by_itself(one: Any, stored: Collection[str]) -> list[str]:
     return sorted(name for name in changed - only_shown(kind) - {*stored} if name.isidentifier())
 
 
+@functools.lru_cache(maxsize=1024)
+def carried_by(kind: type) -> frozenset[str]:
+    """Return the attributes whose values methods of the user's may take from one call to the next.
+
+    Left out are those that are only shown, set before each use, or kept for what is computed from other attributes.
+    """
+    methods = [one for one in _methods(kind) if one.name not in _NOT_STEPS]
+    made, taken, changed = (frozenset[str]().union(*(one.origins()[at] for one in methods)) for at in range(3))
+    found = {name for name in made | taken | changed if name.isidentifier()} - only_shown(kind)
+    found -= {name for name in found - changed if _is_set_first(name, methods)}
+    return frozenset(found - {name for name in found - changed if all(one.caches(name, found) for one in methods)})
+
+
+def set_by(kind: type, name: str) -> frozenset[str]:
+    """Return the attributes, of any object, that a method sets or changes, also by other methods of its object."""
+    methods, waiting, found = [*_methods(kind)], {name}, set[str]()
+    done = set[str]()
+    while waiting:
+        done.add(name := waiting.pop())
+        for one in (each for each in methods if each.name == name):
+            nodes = [node for each in one.body for node in ast.walk(each)]
+            found.update(node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_stored(node))
+            found |= {each for each in one.origins()[2] if each.isidentifier()}
+            named = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+            waiting |= {each.name for each in methods if each.name in named} - done
+    return frozenset(found)
+
+
+def _is_set_first(name: str, methods: Sequence[_Method]) -> bool:
+    """Return whether each method that reads an attribute has set it before, or is private to one that has."""
+    return all(
+        one.sets_first(name) or (one.name.startswith("_") and not one.name.startswith("__"))
+        for one in methods
+        if one.reads(name)
+    ) and any(one.sets_first(name) for one in methods)
+
+
 def _methods(kind: type) -> Iterator[_Method]:
     number = itertools.count()
     for one in kind.__mro__:
         for name, method in vars(one).items() if is_users(one.__module__) else ():
             for function, _ in functions_of(method) if not isinstance(method, type) else ():
-                owner = function.__code__.co_varnames[:1] if function.__code__.co_argcount else ()
-                yield _Method(name, owner, body_of(function.__code__, function.__globals__), next(number))
+                code = function.__code__
+                owner = code.co_varnames[:1] if code.co_argcount else ()
+                given = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+                yield _Method(name, owner, given, body_of(code, function.__globals__), next(number))
 
 
 class _Method:
@@ -81,14 +132,19 @@ class _Method:
     Args:
         name: Its name.
         owner: The name of its object, if it has one.
+        given: The names of its other arguments.
         body: Its statements.
         number: Tells it from the others.
     """
 
-    def __init__(self, name: str, owner: Collection[str], body: Sequence[ast.stmt], number: int) -> None:
+    def __init__(
+        self, name: str, owner: Collection[str], given: Collection[str], body: Sequence[ast.stmt], number: int
+    ) -> None:
+        self.name = name
         self.is_init = name == "__init__"
         self.body = body
         self._owner = owner
+        self._given = given
         self._path = f"{number} "  # before the names of local variables; no attribute begins like that
         stored = (one.id for each in body for one in ast.walk(each) if _is_stored(one) and isinstance(one, ast.Name))
         self._locals = frozenset(stored)
@@ -114,10 +170,43 @@ class _Method:
                 case ast.AugAssign(target=target):
                     changed.add(self._name(target))
                 case ast.Call(func=ast.Attribute(value=owner, attr=name)) if _CHANGES.fullmatch(name):
-                    changed.add(self._name(owner))
+                    changed.add(self._name(_whole(owner)))
                 case ast.Subscript(value=owner, ctx=ast.Store() | ast.Del()):
-                    changed.add(self._name(owner))
+                    changed.add(self._name(_whole(owner)))
         return made, taken, changed
+
+    def reads(self, name: str) -> bool:
+        """Return whether it reads an attribute of its object."""
+        return any(self._name(each) == name and not _is_stored(each) for one in self.body for each in ast.walk(one))
+
+    def sets_first(self, name: str) -> bool:
+        """Return whether it sets an attribute, under no condition, before it reads it."""
+        for one in self.body:
+            named = [each for each in ast.walk(one) if self._name(each) == name]
+            if named:
+                targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
+                is_set = isinstance(one, (ast.Assign, ast.AnnAssign)) and all(map(_is_stored, named))
+                return is_set and any(each in named for each in targets)
+        return False
+
+    def caches(self, name: str, carried: Collection[str]) -> bool:
+        """Return whether it sets an attribute only where that is missing or out of date, and from other attributes.
+
+        Such as ``if self._table is None: self._table = self._made(self.size)``.
+        """
+        nodes = [each for one in self.body for each in ast.walk(one)]
+        kept = [each for each in nodes if isinstance(each, ast.If) and self._is_missing(each, carried)]
+        inside = {id(node) for one in kept for each in one.body for node in ast.walk(each)}
+        return all(id(each) in inside for each in nodes if self._name(each) == name and _is_stored(each))
+
+    def _is_missing(self, one: ast.If, carried: Collection[str]) -> bool:
+        """Return whether a condition asks for what is set below it, and that is made from attributes only."""
+        tests = [each for each in ast.walk(one.test) if isinstance(each, (ast.cmpop, ast.Call))]
+        is_plain = all(isinstance(each, (ast.Is, ast.NotEq, ast.NotIn)) for each in tests)
+        nodes = [node for each in one.body for node in ast.walk(each)]
+        is_set = {self._name(node) for node in nodes if _is_stored(node)}
+        given = {node.id for node in nodes if isinstance(node, ast.Name)} & {*self._given}
+        return is_plain and not given and not is_set.isdisjoint(self.names(one.test) & {*carried})
 
     def used_otherwise(self, block: Sequence[ast.stmt], shown: frozenset[str]) -> frozenset[str]:
         """Return what is used for more than to be shown, and to change what is in ``shown``."""
@@ -174,6 +263,13 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]
     """Return the parts of an assignment, of ``a, b = 1, 2`` two."""
     is_tuple = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)
     return [*zip(target.elts, value.elts, strict=True)] if is_tuple else [(target, value)]  # type: ignore[attr-defined]
+
+
+def _whole(one: ast.expr) -> ast.expr:
+    """Return what an item is in: of ``self.rows[0][1]``, ``self.rows``."""
+    while isinstance(one, ast.Subscript):
+        one = one.value
+    return one
 
 
 def _is_made(value: ast.expr) -> bool:

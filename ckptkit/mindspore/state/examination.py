@@ -1,9 +1,10 @@
 """Examines a training for what its checkpoints cannot make exact, by `Examination`.
 
-Guarantees: reads the user's code and objects; runs and changes nothing. What is found is refused if ``strict`` is set,
-and otherwise logged as a warning: before a restore has changed anything, and, for what a loop of one's own makes after
-the restore, before its first batch. Code that cannot be read stops no training unless ``strict`` is set. Does not find
-everything that is inexact. Main thread only, between two micro-steps.
+Guarantees: reads the user's code and objects; changes nothing, and runs nothing but ``state_dict()`` of objects and of
+copies of them. What is found is refused if ``strict`` is set, and otherwise logged as a warning: before a restore has
+changed anything, and, for what a loop of one's own makes after the restore, before its first batch. Code that cannot be
+read stops no training unless ``strict`` is set. Does not find everything that is inexact. Main thread only, between two
+micro-steps.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ckptkit.mindspore.inspect import (
     find_in_loops,
     find_in_steps_of_callbacks,
     find_in_steps_of_cells,
+    find_lost_state,
     find_partial_generators,
     hooks_of,
     is_number,
@@ -126,6 +128,10 @@ class Examination:
             ),
         )
 
+    def _lost_state(self) -> tuple[Finding, ...]:
+        loader = self._sources.loader
+        return (*find_lost_state([*self._sources.given.items(), (type(loader).__name__, loader)]),)
+
     def _left_out_by_loader(self) -> Iterator[Finding]:
         """Yield what the loader's own code changes, and its ``state_dict()`` leaves out."""
         loader = self._sources.loader
@@ -153,7 +159,7 @@ class Examination:
     def judge(self) -> None:
         """Report the findings, once; ResumeError if ``strict`` refuses one, also at the next call."""
         if self._reported is None:
-            found = self.examined()
+            found = (*self.examined(), *self._examined(self._lost_state))
             self._report(found)
             self._reported, self._restored_at = [*found], running_lines()
 
@@ -179,6 +185,7 @@ class Examination:
         cells = self._sources.every_cell()
         known, data = [*self._sources.known(), *self._reported_callbacks()], self._read_again()
         self._callbacks = [*callbacks, *metrics]
+        given = {id(one) for one in self._sources.given.values()}
         self._report(
             self._examined(
                 lambda: (
@@ -186,6 +193,7 @@ class Examination:
                     *find_in_steps_of_callbacks(
                         callbacks, known, read_here(data), cells, metrics=metrics, written=self._changes.written
                     ),
+                    *find_lost_state((type(one).__name__, one) for one in callbacks if id(one) not in given),
                 )
             )
         )

@@ -288,8 +288,9 @@ class Flow:
         self._iterations.append(_Iteration(loop, id(scope.code), self.control, dict(self._made_of)))
 
     def ready(self) -> None:
-        """Discard the reads in the expression that the loop runs over; it is evaluated once, before the loop."""
+        """Discard reads and writes in the expression that the loop runs over; it is evaluated once, before the loop."""
         self._iterations[-1].exposed.clear()
+        self._iterations[-1].assigned.clear()
 
     def iterate(self) -> None:
         """Start one iteration."""

@@ -6,7 +6,10 @@ Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. 
 from __future__ import annotations
 
 import ast
+import functools
+import gc
 import itertools
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -115,6 +118,9 @@ class Iteration:
         """Return one value for all that an iteration gives."""
         if over.target is UNKNOWN and len(over.items) == 1:  # what items() of a dict gives
             return over.items[0]
+        called = self._reader.calls.follow(_called_by(over.target), (), {}, scope)
+        if called is not None:
+            return called
         made = self._reader.calls.special(over, "__iter__", scope)
         iterator = over if made.target is UNKNOWN else made
         sources = over.sources | made.sources | self._reader.calls.special(iterator, "__next__", scope).sources
@@ -217,6 +223,13 @@ class Iteration:
             self._flow.write(passed_on, returned.sources, scope, whole=how.folds)
             self._reader.calls.change_by(how.function, call.sources, scope)
         return found
+
+
+def _called_by(iterated: Any) -> Any:
+    """Return the function that ``iter(function, sentinel)`` calls; the call itself is read as that function."""
+    if type(iterated) is type(iter(int, 1)):
+        return next((one for one in gc.get_referents(iterated) if callable(one)), None)
+    return iterated if type(iterated) in (types.FunctionType, types.MethodType, functools.partial) else None
 
 
 def _same(one: Value) -> tuple[Any, ...]:

@@ -209,7 +209,9 @@ class Objects:
         if before is UNKNOWN:
             is_other = isinstance(value.target, nn.Cell)
         else:
-            is_other = value.is_new or not all(_is_same(before, one) for one in found)
+            # A method may return a successor of the object that checkpoints hold, and the loop go on with that one.
+            is_unknown = not found and self.is_named(before) and is_users(type(before).__module__)
+            is_other = value.is_new or is_unknown or not all(_is_same(before, one) for one in found)
         if is_other:
             self._rebound.add(place)
 

@@ -1,4 +1,4 @@
-# differs, not seen
+# differs, named
 # A controller is given by name, but its state_dict rounds the running mean to three digits, so that the manifest is readable.
 import os
 

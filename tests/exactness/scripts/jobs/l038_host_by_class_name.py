@@ -1,4 +1,4 @@
-# differs, not seen
+# differs, named
 # A host of plugins is given by name; its state_dict has one entry per class name, and two plugins are of the same class.
 import os
 

@@ -1,4 +1,4 @@
-# differs, not seen
+# differs, named
 # A frozen, persistent Trend is given by name with state_dict and load_state_dict, but the loop goes on with the successors that `seen` returns.
 import os
 from dataclasses import asdict, dataclass, replace

@@ -1,4 +1,4 @@
-# differs, not seen
+# differs, named
 # The loop is iter(step, None); a Kalman filter in the closure of step estimates level and slope of the loss and gives the momentum-free rate.
 import os
 

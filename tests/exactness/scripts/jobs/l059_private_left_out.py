@@ -1,4 +1,4 @@
-# differs, not seen
+# differs, named
 # A base class gives state_dict by all attributes without a leading underscore; the balancer keeps its running losses in `_running`.
 import os
 

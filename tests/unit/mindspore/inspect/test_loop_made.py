@@ -122,6 +122,30 @@ def iter_inline(cell, batches, rate, restore):
         cell(x, y)
 
 
+def by_a_sentinel(cell, batches, rate, restore):
+    seen = 0
+
+    def step():
+        nonlocal seen
+        x, y = next(stream)
+        seen = seen * 0.5 + 1
+        return cell(x * seen, y)
+
+    restore()
+    stream = iter(batches)
+    for _ in iter(step, None):
+        if batches.epoch > 1:
+            break
+
+
+def by_a_sentinel_made_before(cell, batches, rate, restore):
+    kept = Decay()
+    turns = iter(functools.partial(kept.next), None)
+    restore()
+    for factor, (x, y) in zip(turns, batches):
+        cell(x * factor, y)
+
+
 class Schedule(abc.ABC):
     @abc.abstractmethod
     def next(self):
@@ -301,6 +325,8 @@ def member_of_an_enum(cell, batches, rate, restore):
         pass_lambda,
         zip_in_enum,
         iter_inline,
+        by_a_sentinel,
+        by_a_sentinel_made_before,
     ],
     ids=lambda one: one.__name__,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import linecache
@@ -443,6 +444,43 @@ def test_what_is_given_by_name_is_not_named():
 
     assert len(Training().found(loop)) == 2
     assert Training(kept=ck.attributes(kept, "since"), rng=rng).found(loop) == []
+
+
+@dataclasses.dataclass(frozen=True)
+class Trend:
+    level: float = 1.0
+
+    def after(self, loss):
+        return dataclasses.replace(self, level=self.level * 0.5 + loss)
+
+    def itself(self):
+        return self
+
+    def state_dict(self):
+        return {"level": self.level}
+
+    def load_state_dict(self, state):
+        object.__setattr__(self, "level", state["level"])
+
+
+@pytest.mark.parametrize("goes_on_with_it", [True, False])
+def test_a_successor_of_the_object_that_is_given_by_name_is_named(goes_on_with_it):
+    kept = types.SimpleNamespace(trend=Trend())
+
+    def with_itself(cell, batches, rate, restore):
+        restore()
+        for x, y in batches:
+            cell(x * kept.trend.level, y)
+            kept.trend = kept.trend.itself()
+
+    def with_a_successor(cell, batches, rate, restore):
+        restore()
+        for x, y in batches:
+            loss = cell(x * kept.trend.level, y)
+            kept.trend = kept.trend.after(float(loss))
+
+    found = Training(trend=kept.trend).found(with_itself if goes_on_with_it else with_a_successor)
+    assert ["carries trend" in one.why for one in found] == ([] if goes_on_with_it else [True])
 
 
 class Kept:

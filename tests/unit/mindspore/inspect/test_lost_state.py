@@ -1,0 +1,327 @@
+"""A state_dict() that does not tell two states apart is named; one that does is not, however it is written."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pytest
+
+from ckptkit.mindspore.inspect import find_lost_state
+
+
+class Mean:
+    def __init__(self):
+        self.base, self.mean, self.count = 0.1, 0.0, 0
+
+    def add(self, loss):
+        self.count += 1
+        self.mean += (loss - self.mean) / self.count
+
+    def load_state_dict(self, state):
+        self.mean, self.count = state["mean"], state["count"]
+
+
+class Rounded(Mean):
+    def state_dict(self):
+        return {"mean": round(self.mean, 3), "count": self.count}
+
+
+class RoundedLater(Rounded):
+    def __init__(self):
+        super().__init__()
+        self.mean = 12345.678901
+
+
+class AsText(Mean):
+    def state_dict(self):
+        return {"text": f"{self.mean:.6f} {self.count}"}
+
+
+class InTens(Mean):
+    def state_dict(self):
+        return {"mean": self.mean, "count": self.count // 10}
+
+
+class Narrowed(Mean):
+    def __init__(self):
+        super().__init__()
+        self.mean = np.zeros(3)
+
+    def state_dict(self):
+        return {"mean": self.mean.astype(np.float32), "count": self.count}
+
+
+class RoundedInList(Mean):
+    def __init__(self):
+        super().__init__()
+        self.mean = [{"a": 0.5}, {"a": 0.25}]
+
+    def state_dict(self):
+        return {"mean": [{"a": round(one["a"], 2)} for one in self.mean], "count": self.count}
+
+
+class Public:
+    def state_dict(self):
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+class Balancer(Public):
+    def __init__(self):
+        self.steps, self._running = 0, [1.0, 1.0]
+
+    def weights(self, losses):
+        self.steps += 1
+        self._running = [0.9 * a + 0.1 * b for a, b in zip(self._running, losses, strict=True)]
+        return self._running
+
+
+class Remembers(Public):
+    def __init__(self):
+        self.steps, self._last = 0, None
+
+    def rate(self, loss):
+        self.steps += 1
+        rate = 1.0 if self._last is None or loss < self._last else 0.5
+        self._last = loss
+        return rate
+
+
+class RemembersTheFirst(Public):
+    def __init__(self):
+        self.steps, self._first = 0, None
+
+    def rate(self, loss):
+        self.steps += 1
+        if self._first is None:
+            self._first = loss
+        return loss / self._first
+
+
+class Window(Public):
+    def __init__(self):
+        self.steps, self._seen = 0, {"a": deque(maxlen=3)}
+
+    def add(self, loss):
+        self.steps += 1
+        self._seen["a"].append(loss)
+        return sum(self._seen["a"])
+
+
+class Draws(Public):
+    def __init__(self):
+        self.steps, self._rng = 0, random.Random(3)
+
+    def noise(self):
+        self.steps += 1
+        self._rng = random.Random(self._rng.random())
+        return self._rng.random()
+
+
+class Scale:
+    def __init__(self):
+        self.scale = 1.0
+
+    def __call__(self, x):
+        self.scale = 0.9 * self.scale + 0.1 * x
+        return x / self.scale
+
+    def state_dict(self):
+        return {"scale": self.scale}
+
+    def load_state_dict(self, state):
+        self.scale = state["scale"]
+
+
+class Hosting:
+    def __init__(self, *plugins):
+        self.plugins = plugins
+
+    def load_state_dict(self, state):
+        for one in self.plugins:
+            one.load_state_dict(state[type(one).__name__])
+
+
+class ByClassName(Hosting):
+    def state_dict(self):
+        return {type(one).__name__: one.state_dict() for one in self.plugins}
+
+
+class ByNumber(Hosting):
+    def state_dict(self):
+        return {str(number): one.state_dict() for number, one in enumerate(self.plugins)}
+
+
+class Whole(Mean):
+    def state_dict(self):
+        return {"mean": self.mean, "count": self.count}
+
+
+class AsHexadecimal(Mean):
+    def state_dict(self):
+        return {"text": f"{self.mean.hex()} {self.count}"}
+
+
+class Cached(Public):
+    def __init__(self):
+        self.steps, self.cov, self._factor, self._factor_of = 0, np.eye(2), None, -1
+
+    def factor(self):
+        self.steps += 1
+        if self._factor_of != self.steps:
+            self._factor = np.linalg.inv(self.cov)
+            self._factor_of = self.steps
+        return self._factor
+
+
+class SetBeforeEachUse(Public):
+    def __init__(self):
+        self.steps, self._batch = 0, None
+
+    def __call__(self, x):
+        self._batch = x
+        self.steps += 1
+        return self._half() + self._batch
+
+    def _half(self):
+        return self._batch / 2
+
+
+class MadeByLoad(Public):
+    def __init__(self):
+        self.steps, self._table = 0, [0]
+
+    def step(self):
+        self.steps += 1
+        self._table.append(self.steps)
+        return self._table[-1]
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+        self._rebuild()
+
+    def _rebuild(self):
+        self._table = [*range(self.steps + 1)]
+
+
+class OnlyShown(Public):
+    def __init__(self):
+        self.steps, self._shown = 0, 0
+
+    def step(self):
+        self.steps += 1
+        self._shown += 1
+        print(self._shown)
+
+
+class WithAClock:
+    def __init__(self):
+        self.calls = 0
+
+    def state_dict(self):
+        self.calls += 1
+        return {"calls": self.calls}
+
+
+class WithAFile(Balancer):
+    closed = 0
+
+    def __del__(self):
+        type(self).closed += 1
+
+
+class Particular(Balancer):
+    def state_dict(self):
+        if self._running != [1.0, 1.0]:
+            raise ValueError(self._running)
+        return super().state_dict()
+
+
+@dataclass(frozen=True)
+class Trend:
+    level: float = 1.0
+    slope: float = 0.0
+
+    def state_dict(self):
+        return asdict(self)
+
+
+class Slots:
+    __slots__ = ("mean", "steps")
+
+    def __init__(self):
+        self.steps, self.mean = 0, 0.0
+
+    def add(self, loss):
+        self.steps += 1
+        self.mean = 0.9 * self.mean + loss
+
+    def state_dict(self):
+        return {"steps": self.steps, "mean": self.mean}
+
+
+class SlotsRounded(Slots):
+    __slots__ = ()
+
+    def state_dict(self):
+        return {"steps": self.steps, "mean": np.float32(self.mean)}
+
+
+@pytest.mark.parametrize(
+    ("make", "lost"),
+    [
+        (Rounded, "all digits of mean"),
+        (RoundedLater, "all digits of mean"),
+        (AsText, "all digits of mean"),
+        (InTens, "all digits of count"),
+        (Narrowed, "all digits of mean"),
+        (RoundedInList, "all digits of mean"),
+        (SlotsRounded, "all digits of mean"),
+        (Balancer, "_running: its code changes this"),
+        (Remembers, "_last: its code changes this"),
+        (RemembersTheFirst, "_first: its code changes this"),
+        (Window, "_seen: its code changes this"),
+        (Draws, "_rng: its code changes this"),
+        (lambda: ByClassName(Scale(), Scale()), "plugins[0].scale: its code changes this"),
+    ],
+)
+def test_state_that_a_state_dict_does_not_tell_apart_is_named(make, lost):
+    one = make()
+    before = dict(vars(one)) if not isinstance(one, Slots) else {}
+    (found,) = find_lost_state([("kept", one)])
+    assert found.where == "kept"
+    assert lost in found.why
+    assert not found.certain
+    assert all(vars(one)[name] is value for name, value in before.items())
+
+
+def shared():
+    one = Scale()
+    host = ByNumber(one)
+    host.first = one  # also reached by another name
+    return host
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(Whole, AsHexadecimal, Cached, SetBeforeEachUse, MadeByLoad, OnlyShown, WithAClock, Particular, Trend, Slots),
+        lambda: ByNumber(Scale(), Scale()),
+        shared,
+        lambda: np.random.default_rng(1),
+        dict,
+    ],
+)
+def test_state_that_is_whole_or_made_anew_is_not_named(make):
+    assert [*find_lost_state([("kept", make())])] == []
+
+
+def test_an_object_that_closes_something_is_not_copied():
+    one = WithAFile()
+    assert [*find_lost_state([("kept", one)])] == []
+    assert WithAFile.closed == 0
