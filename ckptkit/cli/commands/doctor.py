@@ -1,11 +1,11 @@
 """Implements ``ckptkit doctor``: runs the examination and prints its report as text or as JSON.
 
-The JSON is ``{"exact": bool, "steps": int, "ranks": int, "compared": int, "values": int, "seconds": float, "lives":
-[...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``. A life has
-``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds`` and ``own_saves``; a
-difference ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a diagnosis ``code``, ``where``,
-``cause``, ``fix`` and ``also``. ``other_losses`` are micro-steps where only the reported loss differed. Progress goes
-to stderr.
+The JSON is ``{"exact": bool, "steps": int, "ranks": int, "compared": int, "values": int, "epochs": int, "seconds":
+float, "lives": [...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes":
+[...]}``. A life has ``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds``
+and ``own_saves``; a difference ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a diagnosis
+``code``, ``where``, ``cause``, ``fix`` and ``also``. ``epochs`` are those that ended, ``other_losses`` micro-steps where
+only the reported loss differed. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -123,10 +123,21 @@ def _print(report: Report, command: str, keep: str | None) -> None:
             console.print(
                 f"note: {note} is in no checkpoint and differs after a resume; nothing compared depends on it"
             )
+        if not _epochs(report):
+            console.print(
+                f"note: no epoch ended within {report.steps} micro-steps, so what a later epoch changes was not seen: "
+                "give more --steps, or less data"
+            )
     else:
         _print_difference(console, report, report.difference)
     if keep is not None:
         console.print(f"traces and logs of all lives: {Path(keep).absolute()}")
+
+
+def _epochs(report: Report) -> int:
+    """Return how many epochs ended within the micro-steps that were compared."""
+    done = [one.progress.epoch for life in report.lives[:1] for at, one in life.steps.items() if at <= report.steps]
+    return max(done, default=0)
 
 
 def _killed(life: Life) -> str:
@@ -176,6 +187,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "ranks": report.ranks,
         "compared": report.compared,
         "values": report.values,
+        "epochs": _epochs(report),
         "seconds": round(report.seconds, 3),
         "lives": [_life_as_json(life) for life in report.lives],
         "difference": None

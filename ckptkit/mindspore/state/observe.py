@@ -1,7 +1,7 @@
 """Digests a training's state after a micro-step, by name, for ``ckptkit doctor``.
 
-Guarantees: observing changes nothing, advances no generator and calls no user code, except that
-`StateObserver.drawing_in_state_dict` calls ``state_dict()``. State that is in no checkpoint is found by walking the
+Guarantees: observing changes nothing, advances no generator and calls no user code, but ``state_dict()`` of objects
+given by name whose code does not tell which attributes it takes. State that is in no checkpoint is found by walking the
 objects that training code can reach, which may miss some. Main thread only, between two micro-steps.
 """
 
@@ -51,7 +51,13 @@ class StateObserver:
         self._calls = None if sources.by_model() or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
 
     def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
-        """Return digests by name of what must be equal, and the state that is in no checkpoint."""
+        """Return digests by name of what must be equal, and the state that is in no checkpoint.
+
+        Raises:
+            ResumeError: If parameters got memory that no update sees: a save would be refused for it.
+        """
+        if self._sources.ended is None:
+            self._sources.detached.refuse(self._state.progress().updates)
         digests = {name: digest_of_value(value) for name, value in self._seen()}
         shapes = set()
         for leaf in self._sources.parameters.leaves(at_boundary=False):
@@ -117,15 +123,17 @@ class StateObserver:
             yield "loss", outputs
 
     def _named(self) -> Iterator[tuple[str, Any]]:
-        """Yield what checkpoints hold of objects given by name: of those with a ``state_dict()``, what that takes."""
+        """Yield what checkpoints hold of objects given by name: of those with a ``state_dict()``, what that takes.
+
+        If its code does not say which attributes these are, it is called.
+        """
         for name, one in self._sources.stateful.items():
             if isinstance(one, (ParameterHolder, GeneratorHolder)):
                 yield name, one.state_dict()
             elif not isinstance(one, OtherCallbacks):
-                for part in sorted(stored_by(one) or ()):
-                    value = attribute(one, part)
-                    if is_plain(value):
-                        yield f"{name}.{part}", value
+                parts = stored_by(one)
+                held = _told(one) if parts is None else {part: attribute(one, part) for part in sorted(parts)}
+                yield from ((f"{name}.{part}", value) for part, value in held.items() if is_plain(value))
 
     def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
         named = [held for one in self._sources.named_cells.values() for held in one.parameters()]
@@ -146,6 +154,15 @@ class StateObserver:
             reach.walk(where, code)
         # Variables such as a loop's `loss` and `image` have been digested above.
         return {path: one for path, one in reach.found.items() if ":" not in path or one.digest not in known}
+
+
+def _told(one: Any) -> dict[str, Any]:
+    """Return the state that an object tells, by its keys; what it draws for that is put back."""
+    before = capture_rng()
+    state = one.state_dict()
+    if digest_of_value(before) != digest_of_value(capture_rng()):
+        restore_rng(before)
+    return {str(key): value for key, value in state.items()} if isinstance(state, Mapping) else {"state": state}
 
 
 class _Calls:

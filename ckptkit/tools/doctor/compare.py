@@ -49,13 +49,15 @@ class Difference:
         return self.life.begun.step if self.life.begun is not None else 0
 
 
-def first_difference(life: Life, reference: Life, last: int) -> Difference | None:
+def first_difference(
+    life: Life, reference: Life, last: int, without: frozenset[str] = frozenset()
+) -> Difference | None:
     """Compare ``life`` with ``reference`` from where it began up to micro-step ``last``.
 
-    Reported losses alone do not count as a difference: see `other_losses`.
+    Reported losses alone do not count as a difference: see `other_losses`; nor do the names in ``without``.
     """
     pairs = zip(life.each_rank, reference.each_rank, strict=False)  # one pair if no rank restored the run
-    found = [_differences(mine, its, last) for mine, its in pairs]
+    found = [_differences(mine, its, last, without) for mine, its in pairs]
     first = [one[0] for one in found if not all(_is_of_loss_alone(difference) for difference in one)]
     return min(first, key=_earliest, default=None)
 
@@ -90,14 +92,22 @@ def other_losses(life: Life, reference: Life, last: int) -> list[int]:
     return sorted(found)
 
 
-def _differences(life: Life, reference: Life, last: int) -> list[Difference]:
+def marks_of_process(first: Life, second: Life) -> frozenset[str]:
+    """Return what objects given by name store that differs between two lives anyway, such as a time or a process id."""
+    pairs = list(zip(first.each_rank, second.each_rank, strict=False))
+    both = [(one.steps[at], other.steps[at]) for one, other in pairs for at in one.steps.keys() & other.steps.keys()]
+    names = {name for one, other in both for name in differing(one.digests, other.digests)}
+    return frozenset(name for name in names if kind_of([name]) == "named")
+
+
+def _differences(life: Life, reference: Life, last: int, without: frozenset[str] = frozenset()) -> list[Difference]:
     begin = life.begun.step + 1 if life.begun is not None else 1
     differences: list[Difference] = []
     for step in range(begin, last + 1):
         expected, found = reference.steps[step], life.steps.get(step)
         if found is None:
             return [*differences, Difference(step, (), expected, None, life, reference)]
-        names = differing(found.digests, expected.digests)
+        names = [name for name in differing(found.digests, expected.digests) if name not in without]
         if names:
             differences.append(Difference(step, tuple(names), expected, found, life, reference))
     return differences

@@ -19,6 +19,7 @@ from ckptkit.tools.doctor.compare import (
     Difference,
     first_difference,
     first_unequal_replica,
+    marks_of_process,
     other_losses,
     unstable,
 )
@@ -101,6 +102,7 @@ class Examination:
         self._waiting: Started | None = None
         self._budget = Budget(options.within, monotonic)
         self._cost: Cost | None = None  # known after the first life
+        self._ignored: frozenset[str] = frozenset()
 
     def run(self) -> Report:
         """Run all lives, up to the first difference.
@@ -125,6 +127,7 @@ class Examination:
         fitting = self._fitting(first, _checked(first))
         last = fitting.steps
         second = self._live(_Part("uninterrupted, once more", "root-2", last, then=0))
+        self._ignored = marks_of_process(first, second)
         difference = self._difference(second, first, last)
         if difference is not None:
             return self._report(first, last, difference, self._of_disagreement(difference, last))
@@ -294,7 +297,7 @@ class Examination:
         return None if begun else self._options.seed
 
     def _difference(self, life: Life, first: Life, until: int) -> Difference | None:
-        difference = first_difference(life, first, until)
+        difference = first_difference(life, first, until, self._ignored)
         if not life.ended_as_planned and (difference is None or difference.found is None):
             raise FailedLifeError(_failure(life), life)
         return difference

@@ -21,6 +21,7 @@ from mindspore.train import Callback
 from support.training import Mlp, begin_process, each_mode
 
 import ckptkit
+from ckptkit.errors import ResumeError
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.state.manager import StateManager
@@ -102,6 +103,47 @@ def test_what_checkpoints_hold_of_objects_given_by_name_is_compared():
         "named/rng",
         "named/switch",
     }
+
+
+class OfAnother:
+    """Tells the state of an object of another framework, and draws while it does."""
+
+    def __init__(self):
+        self.module = types.SimpleNamespace(weights={"w": np.zeros(3)})
+
+    def state_dict(self):
+        random.random()
+        return {name: array.copy() for name, array in vars(self.module)["weights"].items()} | {"n": len(vars(self))}
+
+    def load_state_dict(self, state):
+        raise AssertionError
+
+
+def test_state_that_an_object_takes_from_others_is_compared():
+    """What it draws for that is put back."""
+    kept, generator = OfAnother(), random.getstate()
+    observer = StateManager(train_cell(), kept=kept).observer()
+    before, _ = observer.observe()
+    assert {name for name in before if name.startswith("named/")} == {"named/kept.w", "named/kept.n"}
+    assert (observer.observe()[0], random.getstate()) == (before, generator)
+    kept.module.weights["w"][1] = 1
+    after, _ = observer.observe()
+    assert {name for name in before if before[name] != after[name]} == {"named/kept.w"}
+
+
+def test_a_parameter_that_no_update_sees_is_refused():
+    begin_process(mode="pynative")
+    net = Mlp()
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    cell = AccumulationTrainCell(net, optimizer, accumulation_steps=2)
+    observer = StateManager(cell).observer()
+    observer.observe()
+    with pytest.raises(ResumeError, match=r"momentum got new memory after the first update"):
+        for number in range(12):
+            optimizer.momentum.set_data(ms.Tensor(0.5 + number / 100, ms.float32), slice_shape=False)
+            cell(ms.Tensor(X), ms.Tensor(Y))
+            observer.observe()
+    assert cell.counters.updates < 4
 
 
 def test_told_batch_replaces_batch_of_cell_call():

@@ -194,6 +194,14 @@ def test_save_that_moved_nothing_is_not_blamed():
     assert diagnosed(life(lines, saved=[Saved(step=5)]), reference()).code == "unknown"
 
 
+@pytest.mark.parametrize(("names", "code"), [({}, "unknown"), ({"named/kept.at": "0"}, "saving-changes-state")])
+def test_state_that_tells_the_time_is_not_blamed_for_another_difference(names, code):
+    saved = [Saved(step=5, moved=("named/kept.at",))]
+    last = stepped(6, rng="new")
+    lines = [*map(stepped, range(1, 6)), last.model_copy(update={"digests": {**last.digests, **names}})]
+    assert diagnosed(life(lines, saved=saved), reference()).code == code
+
+
 def test_later_save_is_not_to_blame():
     """What a save moves shows in the micro-step after it."""
     saved = [Saved(step=6, moved=("rng/numpy",), by=("replay (Replay)",))]

@@ -101,6 +101,19 @@ def test_unseen_values_that_a_resume_changes_are_noted(monkeypatch):
     assert (report.difference, report.notes) == (None, ("net.n",))
 
 
+def test_state_that_every_life_stores_otherwise_is_no_difference(monkeypatch):
+    """Such as a process id in a state_dict(); what differs only after a resume is one."""
+
+    def line(number, begun, step):
+        one = stepped(step)
+        kept = {"named/kept.pid": str(number), "named/kept.mean": str(begun > 0 and number == 5)}
+        return one.model_copy(update={"digests": {**one.digests, **kept}})
+
+    report = Script(monkeypatch, line=line).examined()
+    assert report.difference.names == ("named/kept.mean",)
+    assert report.difference.life is report.lives[4]
+
+
 @pytest.mark.parametrize(("life", "at"), [(2, 3), (5, 9)], ids=["the second", "a resumed one"])
 def test_other_loss_of_any_life_is_told(monkeypatch, life, at):
     def line(number, begun, step):

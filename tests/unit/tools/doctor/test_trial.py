@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.doctor_lives import NAMES, NUMPY_SCRIPT, life, stepped
+from support.doctor_lives import NAMES, NUMPY_SCRIPT, SIZE, life, stepped
 from support.junit import cases_of, read_junit
 from support.process import python
 
@@ -564,8 +564,15 @@ def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
 def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):
     report = Report(9, (), 20, 7, notes=tuple(f"main():n{number}" for number in range(7)))
     code, lines = told_of(report, capsys, monkeypatch)
-    notes = [line.split()[1] for line in lines if line.startswith("note: ")]
+    notes = [line.split()[1] for line in lines if "is in no checkpoint" in line]
     assert (code, notes) == (0, [f"main():n{number}" for number in range(5)])
+
+
+@pytest.mark.parametrize(("steps", "is_told"), [(SIZE - 1, True), (SIZE, False)])
+def test_an_exact_report_says_if_no_epoch_ended(capsys, monkeypatch, steps, is_told):
+    report = Report(steps, (life([stepped(step) for step in range(1, SIZE + 1)]),), 20, 7)
+    _, lines = told_of(report, capsys, monkeypatch)
+    assert [f"no epoch ended within {steps} micro-steps" in line for line in lines].count(True) == is_told
 
 
 def test_doctor_leaves_sigterm_as_it_was(capsys, monkeypatch):
