@@ -4,8 +4,8 @@ The JSON is ``{"exact": bool, "steps": int, "ranks": int, "compared": int, "valu
 float, "lives": [...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes":
 [...]}``. A life has ``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds``
 and ``own_saves``; a difference ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a diagnosis
-``code``, ``where``, ``cause``, ``fix`` and ``also``. ``epochs`` are those that ended, ``other_losses`` micro-steps where
-only the reported loss differed. Progress goes to stderr.
+``code``, ``where``, ``cause``, ``fix`` and ``also``. ``epochs`` are those that ended; ``other_losses`` micro-steps
+where only the reported loss differed. Progress goes to stderr.
 """
 
 from __future__ import annotations
