@@ -65,6 +65,7 @@ class DatasetPosition:
         monotonic: Gives seconds, to estimate the cost of a replay.
 
     Attributes:
+        is_declared_stateless: Whether ``augmentation`` says so.
         own_draws: The global generators that the pipeline itself was seen to draw from.
 
     Raises:
@@ -101,7 +102,7 @@ class DatasetPosition:
         self.size = self._fingerprint.size
         if self.size < 1:
             raise ResumeError("the dataset delivers no batch; check its source, and drop_remainder=True")
-        stateless = augmentation == "stateless"
+        self.is_declared_stateless = stateless = augmentation == "stateless"
         self._fast = is_fast(dataset, stateless=stateless)
         self._matters = {name for name, _ in drawing_workers(dataset, stateless=stateless)}
         self._may_draw_here = bool(python_code_here(dataset))

@@ -19,9 +19,9 @@ from ckptkit.mindspore.inspect.frames import loop_variables
 from ckptkit.mindspore.inspect.loops import find_in_loops, used_in_loops
 from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks, find_in_steps_of_cells, hooks_of
 from ckptkit.mindspore.inspect.partial_generators import find_partial_generators
-from ckptkit.mindspore.inspect.pipelines import find_in_pipeline, read_here, sources_of
+from ckptkit.mindspore.inspect.pipelines import find_in_pipeline, find_kept_by_stateless, read_here, sources_of
 from ckptkit.mindspore.inspect.values.changed import ChangedValues
-from ckptkit.mindspore.inspect.values.lost import find_lost_state
+from ckptkit.mindspore.inspect.values.lost import find_lost_state, find_parted_objects
 from ckptkit.mindspore.inspect.values.roots import Root, roots_of_loops
 from ckptkit.mindspore.inspect.values.start import differ, is_number, start_values_of, variable_of
 
@@ -36,7 +36,9 @@ __all__ = [
     "find_in_loops",
     "find_in_steps_of_callbacks",
     "find_in_steps_of_cells",
+    "find_kept_by_stateless",
     "find_lost_state",
+    "find_parted_objects",
     "find_partial_generators",
     "hooks_of",
     "is_number",

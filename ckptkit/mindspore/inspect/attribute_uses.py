@@ -11,11 +11,10 @@ import functools
 import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.bytecode import functions_of
-from ckptkit.mindspore.inspect.loops.source import assigned_in_methods, blocks_of, body_of
+from ckptkit.mindspore.inspect.loops.source import blocks_of, body_of
 
 _SHOWS = re.compile(r"print|debug|info|warning|error|critical")
 # Calls that change nothing: functions of Python, functions of modules, and methods of values.
@@ -26,7 +25,10 @@ _MODULES = re.compile(r"np|numpy|math|statistics|bisect|time|datetime")
 _METHODS = re.compile(
     r"asnumpy|copy|count|format|get|index|items?|join|keys|max|mean|min|most_common|original_args|std|sum|tolist|values"
 )
-_CHANGES = re.compile(r"add|append(left)?|clear|discard|extend|insert|pop(left)?|remove|update")
+_CHANGES = re.compile(
+    r"add|append(left)?|assign_value|clear|discard|extend|insert|move_to_end|pop(item|left)?|remove|set_data|setdefault"
+    r"|update"
+)
 _MAKERS = re.compile(r"Counter|defaultdict|deque|dict|list|set|float|int|bool|str|time|monotonic|now|zeros")
 # Methods that run only around a training, or tell its state.
 _NOT_STEPS = (
@@ -59,23 +61,21 @@ def only_shown(kind: type) -> frozenset[str]:
         shown -= bad
 
 
-def named_by(kind: type) -> frozenset[str]:
-    """Return the attributes, of any object, that the methods of the user's name."""
-    attributes = (one for method in _methods(kind) for each in method.body for one in ast.walk(each))
+def named_by(kind: type, *, in_steps: bool = False) -> frozenset[str]:
+    """Return the attributes, of any object, that the methods of the user's name.
+
+    Args:
+        kind: A class.
+        in_steps: Leave out the methods that run only around a training, such as ``__init__``.
+    """
+    methods = (one for one in _methods(kind) if not in_steps or one.name not in _NOT_STEPS)
+    attributes = (one for method in methods for each in method.body for one in ast.walk(each))
     return frozenset(one.attr for one in attributes if isinstance(one, ast.Attribute))
 
 
 def changed_in_place(kind: type) -> frozenset[str]:
     """Return the attributes that the methods of the user's change in place, such as by ``self.values.append(1)``."""
     return frozenset[str]().union(*(one.origins()[2] for one in _methods(kind)))
-
-
-def changed_by_itself(one: Any, stored: Collection[str]) -> list[str]:
-    """Return the attributes that methods of an object change and are not ``stored``; none if that cannot be told."""
-    kind = type(one)
-    assigned = assigned_in_methods(kind)
-    changed = changed_in_place(kind).union(assigned) if assigned is not None else frozenset[str]()
-    return sorted(name for name in changed - only_shown(kind) - {*stored} if name.isidentifier())
 
 
 @functools.lru_cache(maxsize=1024)
@@ -88,7 +88,7 @@ def carried_by(kind: type) -> frozenset[str]:
     made, taken, changed = (frozenset[str]().union(*(one.origins()[at] for one in methods)) for at in range(3))
     found = {name for name in made | taken | changed if name.isidentifier()} - only_shown(kind)
     found -= {name for name in found - changed if _is_set_first(name, methods)}
-    return frozenset(found - {name for name in found - changed if all(one.caches(name, found) for one in methods)})
+    return frozenset(found - {name for name in found if all(one.caches(name, found) for one in methods)})
 
 
 def set_by(kind: type, name: str) -> frozenset[str]:
@@ -108,11 +108,14 @@ def set_by(kind: type, name: str) -> frozenset[str]:
 
 def _is_set_first(name: str, methods: Sequence[_Method]) -> bool:
     """Return whether each method that reads an attribute has set it before, or is private to one that has."""
-    return all(
-        one.sets_first(name) or (one.name.startswith("_") and not one.name.startswith("__"))
-        for one in methods
-        if one.reads(name)
-    ) and any(one.sets_first(name) for one in methods)
+    reading = [one for one in methods if one.reads(name)]
+    have_set = any(one.sets_first(name) for one in methods)
+    is_private = (one.name.startswith("_") and not one.name.startswith("__") for one in reading)
+    return (
+        bool(reading)
+        and have_set
+        and all(is_own or one.sets_first(name) for one, is_own in zip(reading, is_private, strict=True))
+    )
 
 
 def _methods(kind: type) -> Iterator[_Method]:
@@ -190,23 +193,38 @@ class _Method:
         return False
 
     def caches(self, name: str, carried: Collection[str]) -> bool:
-        """Return whether it sets an attribute only where that is missing or out of date, and from other attributes.
+        """Return whether it sets an attribute only where that is missing or out of date, from what decides that.
 
-        Such as ``if self._table is None: self._table = self._made(self.size)``.
+        Such as ``if self._table is None: self._table = self._made(self.size)``, or ``if key not in self._made:
+        self._made[key] = self._make(key)``.
         """
         nodes = [each for one in self.body for each in ast.walk(one)]
         kept = [each for each in nodes if isinstance(each, ast.If) and self._is_missing(each, carried)]
         inside = {id(node) for one in kept for each in one.body for node in ast.walk(each)}
-        return all(id(each) in inside for each in nodes if self._name(each) == name and _is_stored(each))
+        return all(id(each) in inside for each in self._settings(nodes) if self._name(_whole(each)) == name)
+
+    def _settings(self, nodes: Collection[ast.AST]) -> Iterator[ast.expr]:
+        """Yield what is set, and what is changed in place."""
+        for one in nodes:
+            match one:
+                case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                    yield one
+                case ast.Call(func=ast.Attribute(value=owner, attr=name)) if _CHANGES.fullmatch(name):
+                    yield owner
 
     def _is_missing(self, one: ast.If, carried: Collection[str]) -> bool:
-        """Return whether a condition asks for what is set below it, and that is made from attributes only."""
+        """Return whether a condition asks for what is set below it, and that is made from nothing else."""
         tests = [each for each in ast.walk(one.test) if isinstance(each, (ast.cmpop, ast.Call))]
         is_plain = all(isinstance(each, (ast.Is, ast.NotEq, ast.NotIn)) for each in tests)
         nodes = [node for each in one.body for node in ast.walk(each)]
-        is_set = {self._name(node) for node in nodes if _is_stored(node)}
-        given = {node.id for node in nodes if isinstance(node, ast.Name)} & {*self._given}
-        return is_plain and not given and not is_set.isdisjoint(self.names(one.test) & {*carried})
+        is_set = {self._name(_whole(each)) for each in self._settings(nodes)}
+        made_of = {node.id for node in nodes if isinstance(node, ast.Name)} & {*self._given}
+        asked = {node.id for node in ast.walk(one.test) if isinstance(node, ast.Name)}
+        # What is kept by key is made once: of what changes, it would be what that was then.
+        by_key = any(isinstance(each, ast.NotIn) for each in tests)
+        changing = {self._name(node) for node in nodes if not _is_stored(node)} & {*carried} - is_set
+        is_derived = made_of <= asked and not (by_key and changing)
+        return is_plain and is_derived and not is_set.isdisjoint(self.names(one.test) & {*carried})
 
     def used_otherwise(self, block: Sequence[ast.stmt], shown: frozenset[str]) -> frozenset[str]:
         """Return what is used for more than to be shown, and to change what is in ``shown``."""

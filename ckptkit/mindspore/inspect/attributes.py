@@ -159,6 +159,14 @@ def variables_in(code: types.CodeType) -> frozenset[str]:
     return frozenset(own.union(code.co_freevars, *inner))
 
 
+def is_constant(function: Any) -> bool:
+    """Return whether a function of the user's names nothing outside of itself but modules of libraries."""
+    if type(function) is not types.FunctionType:
+        return False
+    named = [function.__globals__.get(name) for name in variables_in(function.__code__)]
+    return all(isinstance(one, types.ModuleType) and not is_users(one.__name__) for one in named)
+
+
 def is_users(module: Any) -> bool:
     """Return whether a module of that name belongs to the user, not to a library."""
     return str(module).partition(".")[0] not in _LIBRARIES

@@ -158,7 +158,7 @@ class _Walk:
                     self._follow(frame, use)
 
     def _follow(self, frame: _Frame, use: Use) -> None:
-        if isinstance(use.target, types.CodeType):
+        if type(use.target) is types.CodeType:  # isinstance() would ask a weak proxy for its class
             free = {**frame.free, **frame.known}
             name = frame.name if use.target.co_name in _COMPREHENSIONS else use.target.co_name
             self._waiting.append(_Frame(use.target, frame.module, free, frame.compiled, name))
@@ -188,6 +188,11 @@ def is_compiled(one: Any) -> bool:
     if type(one) is not types.FunctionType or one.__globals__.get("__name__") not in _JIT_MODULES:
         return False
     return vars(one).get("__wrapped__") is not None
+
+
+def is_bound(cell: Any) -> bool:
+    """Return whether some method of its class, or of a base class, is compiled in any mode, as optimizers have."""
+    return any(is_compiled(one) for kind in type(cell).__mro__ for one in vars(kind).values())
 
 
 def _named(frame: _Frame, methods: Mapping[str, Any]) -> Iterator[Use]:

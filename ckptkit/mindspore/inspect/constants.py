@@ -16,7 +16,7 @@ from mindspore import nn
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users, names_in, own_attributes
-from ckptkit.mindspore.inspect.bytecode import Use, assignments, assignments_in_loops
+from ckptkit.mindspore.inspect.bytecode import Use, assignments, assignments_in_loops, is_bound
 from ckptkit.mindspore.inspect.carried_attributes import BARE
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames
@@ -24,36 +24,39 @@ from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_fra
 _AT_BEGIN = ("__init__", "__new__", "begin", "on_train_begin")  # every start sets these alike
 
 
-def constants_in_callbacks(callbacks: Iterable[Any], cells: Iterable[nn.Cell]) -> Iterator[Finding]:
-    """Yield one finding per attribute. For GRAPH mode only: PYNATIVE mode sees the new values.
+def constants_in_callbacks(callbacks: Iterable[Any], cells: Iterable[nn.Cell], *, in_graph: bool) -> Iterator[Finding]:
+    """Yield one finding per attribute.
 
     Args:
         callbacks: The callbacks of the training.
         cells: The cells that it trains.
+        in_graph: Whether that is in GRAPH mode. In PYNATIVE, only cells with compiled methods, such as optimizers, do
+            not see the new values.
     """
     sets = (
         (type(one).__name__, use) for one in callbacks for hook in _hooks(one) for use in assignments(hook, is_users)
     )
-    return _constants(sets, cells)
+    return _constants(sets, cells, in_graph=in_graph)
 
 
-def constants_in_loops(cells: Iterable[nn.Cell]) -> Iterator[Finding]:
+def constants_in_loops(cells: Iterable[nn.Cell], *, in_graph: bool) -> Iterator[Finding]:
     """Do as `constants_in_callbacks` for loops that are running, or come next in the running code."""
     sets = (
         ("the loop", use)
         for _, frame in running_frames()
         for use in assignments_in_loops(frame.f_code, loops_ahead(frame), (locals_of(frame), frame.f_globals), is_users)
     )
-    return _constants(sets, cells)
+    return _constants(sets, cells, in_graph=in_graph)
 
 
-def _constants(sets: Iterable[tuple[str, Use]], cells: Iterable[nn.Cell]) -> Iterator[Finding]:
+def _constants(sets: Iterable[tuple[str, Use]], cells: Iterable[nn.Cell], *, in_graph: bool) -> Iterator[Finding]:
     assigned = list(sets)
     names = {use.sets for _, use in assigned} - BARE
     having: defaultdict[str, list[tuple[str, nn.Cell]]] = defaultdict(list)
     every: dict[int, tuple[str, nn.Cell]] = {}
     for path, cell in (found for root in cells for found in root.cells_and_names()):
-        every.setdefault(id(cell), (path, cell))
+        if in_graph or is_bound(cell):
+            every.setdefault(id(cell), (path, cell))
     for path, cell in every.values() if names else ():
         for name in names & own_attributes(cell).keys():
             having[name].append((path or "the train cell", cell))
@@ -63,7 +66,7 @@ def _constants(sets: Iterable[tuple[str, Use]], cells: Iterable[nn.Cell]) -> Ite
             is_set = use.target is UNKNOWN or use.target is cell
             if is_set and (path, use.sets) not in reported and _is_constant(cell, use.sets):
                 reported.add((path, use.sets))
-                yield _finding(f"{who}: {use.where}", f"{path}.{use.sets}")
+                yield _finding(f"{who}: {use.where}", f"{path}.{use.sets}", in_graph=in_graph)
 
 
 def _hooks(callback: Any) -> Iterator[Any]:
@@ -88,12 +91,13 @@ def _is_constant(cell: nn.Cell, name: str) -> bool:
     )
 
 
-def _finding(where: str, attribute: str) -> Finding:
+def _finding(where: str, attribute: str, *, in_graph: bool) -> Finding:
     return Finding(
         "unseen",
         where,
         f"sets {attribute}, but a compiled graph keeps the value of its first call, and a resumed run compiles again "
         "with the value of that moment",
-        "Make it a Parameter with requires_grad=False that is set by ops.assign, or train in PYNATIVE mode",
+        "Make it a Parameter with requires_grad=False that is set by ops.assign"
+        + (", or train in PYNATIVE mode" if in_graph else ""),
         certain=False,
     )

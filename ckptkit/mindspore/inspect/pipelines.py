@@ -18,7 +18,8 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset.transforms.py_transforms_util import Implementation
 
-from ckptkit.mindspore.inspect.attributes import attribute, below, own_attributes, owner_of
+from ckptkit.mindspore.inspect.attribute_uses import carried_by, named_by, only_shown
+from ckptkit.mindspore.inspect.attributes import attribute, below, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.finding import Finding
 
@@ -44,6 +45,29 @@ def find_in_pipeline(dataset: ds.Dataset) -> Iterator[Finding]:
                     seen.add(found)
                     yield found
     yield from _waits_for_training(dataset)
+
+
+def find_kept_by_stateless(dataset: ds.Dataset) -> Iterator[Finding]:
+    """Yield what code keeps from one sample to the next, in a pipeline that is declared to keep nothing."""
+    for node in _nodes(dataset):
+        for one in (*_worker_code(node), *_single_code(node)):
+            owner = one if owner_of(one) is None else owner_of(one)
+            kept = _kept_by(owner) if is_users(type(owner).__module__) else []
+            if kept:
+                yield Finding(
+                    "pipeline",
+                    f"{type(node).__name__}: {type(owner).__name__}",
+                    f'it keeps {", ".join(kept)} from one sample to the next, and augmentation="stateless" denies that',
+                    "Let it depend on its input only, or leave augmentation= out: samples are read again then",
+                    certain=False,
+                )
+
+
+def _kept_by(owner: Any) -> list[str]:
+    """Return the attributes that methods carry from call to call, and the generators that they name."""
+    kind: Any = type(owner)
+    drawing = {name for name, value in own_attributes(owner).items() if isinstance(value, _GENERATORS)}
+    return sorted((carried_by(kind) | (drawing & named_by(kind, in_steps=True))) - only_shown(kind))
 
 
 def read_here(data: Any) -> list[Any]:

@@ -85,7 +85,8 @@ class Reachability:
         elif is_plain(value) and not any(id(one) in self._stored for one in tensors_in(value)):
             shapes = {one.shape for one in tensors_in(value) if self._may_be_gradient(one)}
             like = 2 * len(shapes) >= len(self._weight_shapes) > 0  # one array of a weight's shape may be anything
-            self.found[path] = Unseen(digest=digest_of_value(value), text=in_words(value), like_weights=like)
+            words = f"{value.name}: {in_words(value)}" if isinstance(value, ms.Parameter) else in_words(value)
+            self.found[path] = Unseen(digest=digest_of_value(value), text=words, like_weights=like)
         else:
             for name, one in _below(value):
                 self._walk(f"{path}{name}", one, depth + 1)

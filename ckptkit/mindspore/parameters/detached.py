@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from mindspore import nn
 
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.inspect.bytecode import is_compiled
+from ckptkit.mindspore.inspect.bytecode import is_bound
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.roles import all_of, optimizers_of
 from ckptkit.mindspore.state.compatibility import some
@@ -35,7 +35,7 @@ class Detached:
 
     def __init__(self, cells: Sequence[nn.Cell], moved: Callable[[], set[str]], name: str = "") -> None:
         self._ask = moved
-        bound = [one for one in optimizers_of(cells) if _is_bound(one)]
+        bound = [one for one in optimizers_of(cells) if is_bound(one)]
         self._names = {held.name for one in bound for held in all_of(one)}
         self._prefix = f"{name}/" if name else ""
         self._begun_at = 0
@@ -90,8 +90,3 @@ def _words(names: Sequence[str]) -> str:
         "have one after a resume, so no resume could be exact. Use ops.assign(parameter, value) instead, and "
         "continue from an earlier checkpoint"
     )
-
-
-def _is_bound(optimizer: nn.Cell) -> bool:
-    """Return whether some method of its class, or of a base class, is compiled in any mode."""
-    return any(is_compiled(one) for kind in type(optimizer).__mro__ for one in vars(kind).values())

@@ -33,7 +33,9 @@ from ckptkit.mindspore.inspect import (
     find_in_loops,
     find_in_steps_of_callbacks,
     find_in_steps_of_cells,
+    find_kept_by_stateless,
     find_lost_state,
+    find_parted_objects,
     find_partial_generators,
     hooks_of,
     is_number,
@@ -46,7 +48,6 @@ from ckptkit.mindspore.inspect import (
     used_in_loops,
     variable_of,
 )
-from ckptkit.mindspore.inspect.attribute_uses import changed_by_itself
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.inspect.loops.objects import Stored
@@ -99,7 +100,8 @@ class Examination:
         named += [parameter for one in holders.values() for parameter in one.parameters()]
         left = [left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored()]
         left += find_partial_generators([*sources.given.items(), (type(sources.loader).__name__, sources.loader)])
-        left += self._left_out_by_loader()
+        if isinstance(sources.position, DatasetPosition) and sources.position.is_declared_stateless:
+            left += find_kept_by_stateless(sources.position.dataset)
         given = [(name, sources.given[name]) for name in holders]
         # Where `Model` trains, the code after the running line is not part of the training loop.
         variables = itertools.chain(given, () if sources.by_model() else loop_variables())
@@ -112,7 +114,7 @@ class Examination:
             return found
         again = self._read_again()
         stored = [*sources.known(), *(sources.known_data() if again is None else ())]
-        constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
+        constants = constants_in_loops(cells, in_graph=mode_in_force() == "GRAPH")
         trained = [*cells, *(one for one in sources.given.values() if isinstance(one, nn.Cell))]
         return (
             *found,
@@ -129,17 +131,16 @@ class Examination:
         )
 
     def _lost_state(self) -> tuple[Finding, ...]:
-        loader = self._sources.loader
-        return (*find_lost_state([*self._sources.given.items(), (type(loader).__name__, loader)]),)
+        given, loader = self._given(), self._sources.loader
+        variables = () if self._sources.by_model() else loop_variables()
+        # What their code leaves out is found with the code that uses them.
+        read = {id(one) for _, one in given if stored_by(one) is not None}
+        lost = find_lost_state([*given, (type(loader).__name__, loader)], read)
+        return (*lost, *find_parted_objects(given, [*given, *variables]))
 
-    def _left_out_by_loader(self) -> Iterator[Finding]:
-        """Yield what the loader's own code changes, and its ``state_dict()`` leaves out."""
-        loader = self._sources.loader
-        stored = stored_by(loader) if loader is not None else None
-        changed = changed_by_itself(loader, stored) if stored is not None else []
-        if changed:
-            why = f"its own code changes {', '.join(changed)}, and its state_dict() leaves that out"
-            yield Finding("unseen", type(loader).__name__, why, "Store it there, and restore it", certain=False)
+    def _given(self) -> list[tuple[str, Any]]:
+        """Return the objects that were given by name, with their names."""
+        return [(name, one) for name, one in self._sources.given.items() if not isinstance(one, OtherCallbacks)]
 
     def _read_again(self) -> Any:
         """Return the data whose place is reached by reading them again; None if they have a state of their own."""
@@ -185,15 +186,17 @@ class Examination:
         cells = self._sources.every_cell()
         known, data = [*self._sources.known(), *self._reported_callbacks()], self._read_again()
         self._callbacks = [*callbacks, *metrics]
-        given = {id(one) for one in self._sources.given.values()}
+        given, others = self._given(), [(type(one).__name__, one) for one in callbacks]
+        own = [one for one in others if all(one[1] is not each for _, each in given)]
         self._report(
             self._examined(
                 lambda: (
-                    *(constants_in_callbacks(callbacks, cells) if mode_in_force() == "GRAPH" else ()),
+                    *constants_in_callbacks(callbacks, cells, in_graph=mode_in_force() == "GRAPH"),
                     *find_in_steps_of_callbacks(
                         callbacks, known, read_here(data), cells, metrics=metrics, written=self._changes.written
                     ),
-                    *find_lost_state((type(one).__name__, one) for one in callbacks if id(one) not in given),
+                    *find_lost_state(own),
+                    *find_parted_objects([*given, *own], others),
                 )
             )
         )

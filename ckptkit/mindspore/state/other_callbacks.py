@@ -30,7 +30,7 @@ _log = logging.getLogger("ckptkit")
 _MOST_NAMES = 5
 _BEGIN = frozenset(("step_begin", "on_train_step_begin"))
 # What no method assigns again is the same in each start, unless it is an object that can change itself.
-_CONFIGURATION = (type(None), bool, int, float, str, bytes, timedelta, PurePath)
+_CONFIGURATION = (type(None), bool, int, float, str, bytes, timedelta, PurePath, ms.Tensor)
 
 # Public attributes of the two classes; a test compares a resumed run with an uninterrupted run.
 _FIELDS: dict[type[Callback], tuple[str, ...]] = {
@@ -80,7 +80,8 @@ class OtherCallbacks:
             if kind is not None:
                 nth = sum(name.partition("#")[0] == kind.__name__ for name in self._adapted) + 1
                 self._adapted[kind.__name__ if nth == 1 else f"{kind.__name__}#{nth}"] = callback
-            kept = [] if any(callback is one for one in given) else _kept(callback, stored, given, without)
+            known = [*given, *(one for one in callbacks if _adapted_kind(one) is not None)]
+            kept = [] if any(callback is one for one in given) else _kept(callback, stored, known, without)
             if not any(callback is one for one in given) and not is_idle(callback):
                 kept += _late(callback, without)
             if not any(callback is one for one in given):
@@ -154,7 +155,9 @@ def _is_configuration(value: Any, stored: Callable[[nn.Cell | ms.Parameter], boo
     """Return whether a value that no method changes is the same in each start, or a parameter that checkpoints have."""
     if type(value) in (tuple, list, frozenset, ms.ParameterTuple):
         return all(_is_configuration(one, stored) for one in value)
-    return isinstance(value, _CONFIGURATION) or (isinstance(value, ms.Parameter) and stored(value))
+    if isinstance(value, ms.Parameter):
+        return stored(value)
+    return isinstance(value, _CONFIGURATION)
 
 
 def _shown(callback: Callback, callbacks: Sequence[Callback]) -> frozenset[str]:

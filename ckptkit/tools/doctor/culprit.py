@@ -166,7 +166,12 @@ def _origin(
     its: Recorded,
     running: list[Recorded],
 ) -> Culprit:
-    """Return what made the number that an operator got; the line of the user's code if that is not known."""
+    """Return what made the number that an operator got.
+
+    If none was passed on as it was, this is the last function of the user's that gave another number; without one, the
+    line of the user's code.
+    """
+    last: Culprit | None = None
     pairs = {(mine.values[name], its.values.get(name)) for name in mine.values} - {
         (digest, digest) for digest in mine.values.values()
     }
@@ -174,7 +179,9 @@ def _origin(
         drawn = {(digest, second.drawn.get(name)) for name, digest in first.drawn.items()}
         if first.event == "return" and first.kind in ("code", "random") and drawn & pairs:
             return _named(first, tuple(running), (*first.called, *second.called))
-    return _code_at(mine, running, (mine, its))
+        if last is None and first.event == "return" and first.kind == "code" and first.drawn != second.drawn:
+            last = _named(first, tuple(running), (*first.called, *second.called))
+    return last or _code_at(mine, running, (mine, its))
 
 
 def _drawn_inside(one: Sequence[Recorded], other: Sequence[Recorded], call: Recorded) -> str:

@@ -340,8 +340,8 @@ def _standing(difference: Difference, path: str) -> int:
         return _LOST_FIRST if repaired else _LOST
     if path in begun.unseen and path in held.unseen:
         return _EFFECT
-    variable = _variable_of(path)
-    is_made_later = variable and not any(_variable_of(one) == variable for one in begun.unseen)
+    variable = variable_of(path)
+    is_made_later = variable and not any(variable_of(one) == variable for one in begun.unseen)
     return _EFFECT if is_made_later and not _began_afresh(difference, path) else _UNKNOWN
 
 
@@ -368,7 +368,7 @@ def _updates_each_time(difference: Difference) -> bool:
     return all(before != after for before, after in itertools.pairwise(weights))
 
 
-def _variable_of(path: str) -> str:
+def variable_of(path: str) -> str:
     """Return the variable of the script that a path begins with; empty if it begins with a cell or another object."""
     place, _, rest = path.partition(":")
     return f"{place}:{_NAME_END.split(rest)[0]}" if rest else ""

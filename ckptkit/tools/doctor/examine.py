@@ -24,7 +24,6 @@ from ckptkit.tools.doctor.compare import (
     unstable,
 )
 from ckptkit.tools.doctor.diagnose import (
-    UNKNOWN,
     Diagnosis,
     diagnose_disagreement,
     diagnose_resume,
@@ -34,7 +33,7 @@ from ckptkit.tools.doctor.diagnose import (
 from ckptkit.tools.doctor.disagreement import Disagreement, Recording
 from ckptkit.tools.doctor.plan import Death, plan_deaths, victims
 from ckptkit.tools.doctor.report import FailedLifeError, Options, Report, UnusableScriptError, rank_in_words
-from ckptkit.tools.doctor.resumption import Resumption
+from ckptkit.tools.doctor.resumption import Resumption, is_sure
 from ckptkit.tools.doctor.trace import LifePlan
 from ckptkit.tools.doctor.trial import Life, Started, live, start_ahead
 
@@ -220,7 +219,7 @@ class Examination:
 
     def _of_resume(self, difference: Difference, shaky: frozenset[str]) -> Diagnosis:
         found = diagnose_resume(difference, shaky)
-        is_known = found.code != UNKNOWN or difference.found is None or not difference.resumed_at
+        is_known = is_sure(found, difference) or difference.found is None or not difference.resumed_at
         if is_known or not self._may_record():
             return found
         return Resumption(difference, found, self._folder, self._recorded).diagnosis()

@@ -1,4 +1,4 @@
-"""Finds what a resumed life lost, where no value that the doctor can read is different: by its calls.
+"""Finds what a resumed life lost, where no value that the doctor can read is surely the cause: by its calls.
 
 Records an uninterrupted life that saves where the other had saved, and one that resumes from there. The first call that
 gives another output for equal inputs depends on something that no checkpoint holds. Guarantees: names nothing if the
@@ -8,17 +8,28 @@ two lives agree. Main thread only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit, culprit_after_resume, culprit_in_data_again
-from ckptkit.tools.doctor.diagnose import Diagnosis, suspect_at
+from ckptkit.tools.doctor.diagnose import UNKNOWN, Diagnosis, suspect_at, variable_of
 from ckptkit.tools.doctor.disagreement import RECORDED_STEPS, Recording, place_of_culprit, what_of_culprit
 from ckptkit.tools.doctor.record import read_record
 from ckptkit.tools.doctor.trial import Life
 
 _RANDOM = ("random operator", "random cell")
+
+
+def is_sure(found: Diagnosis, difference: Difference) -> bool:
+    """Return whether a diagnosis needs no look at the calls.
+
+    A variable that was made after the restore may only have followed from what was lost.
+    """
+    begun, variable = difference.life.begun, variable_of(found.where)
+    if found.code != "forgotten-state" or begun is None or begun.unseen is None or not variable:
+        return found.code != UNKNOWN
+    return any(variable_of(path) == variable for path in begun.unseen)
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,8 @@ class Resumption:
     def _named(self, culprit: Culprit) -> Diagnosis:
         suspect = suspect_at(self.difference, culprit)
         cause = f"after the resume, {what_of_culprit(culprit)}"
+        if self.guess.code != UNKNOWN:
+            return replace(self.guess, cause=f"{self.guess.cause}; {cause}")
         if suspect is not None:
             return Diagnosis(f"random-{suspect.kind}", suspect.where, f"{cause}; {suspect.why}", suspect.fix)
         if culprit.kind in _RANDOM:

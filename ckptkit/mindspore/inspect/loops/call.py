@@ -14,6 +14,7 @@ import functools
 import heapq
 import inspect
 import itertools
+import os
 import pathlib
 import random
 import types
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import Tensor, load_checkpoint, nn, save_checkpoint
 
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, below, is_users, met, variables_in
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, below, met
 from ckptkit.mindspore.inspect.bytecode import functions_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
@@ -58,10 +59,13 @@ _SOME_ITEMS = ("choices", "sample", "permutation", "permuted")
 _ONE_ITEM = OneOf(min, max, next, heapq.heappop, heapq.heapreplace, heapq.heappushpop)
 _GIVES_ITSELF = ("set_train", "set_grad", "to_float", "recompute", "add_flags")  # methods of cells
 _OPENS = OneOf(open)
-_LOADS = OneOf(np.load, np.loadtxt, np.genfromtxt, load_checkpoint)
+_LOADS = OneOf(np.load, np.loadtxt, np.genfromtxt, load_checkpoint, os.path.exists, os.path.isfile, os.path.isdir)
 _SAVES = OneOf(np.save, np.savez, np.savez_compressed, np.savetxt)  # to the first argument
 _KEEPS = OneOf(save_checkpoint)  # to the second
-_READS, _WRITES = ("read_text", "read_bytes"), ("write_text", "write_bytes")  # methods of paths
+_REMOVES = OneOf(os.remove, os.unlink, os.mkdir, os.makedirs, os.rmdir)
+# Methods of paths, of which some only ask for a file, or make an empty one.
+_READS = ("read_text", "read_bytes", "exists", "is_file", "is_dir")
+_WRITES = ("write_text", "write_bytes", "touch", "unlink", "mkdir")
 _OWN_ITEM = ("get", "setdefault", "get_nowait", "pop", "popleft")  # methods that give an item of their container
 
 
@@ -255,19 +259,12 @@ def item_or_view(call: Call, sources: Sources) -> Value:
     return Value(owner.target, sources, place=owner.place) if is_view else Value(UNKNOWN, sources)
 
 
-def is_constant(function: Any) -> bool:
-    """Return whether a function of the user's names nothing outside of itself but modules of libraries."""
-    if type(function) is not types.FunctionType:
-        return False
-    named = [function.__globals__.get(name) for name in variables_in(function.__code__)]
-    return all(isinstance(one, types.ModuleType) and not is_users(one.__name__) for one in named)
-
-
 def file_of(call: Call) -> tuple[str, bool]:
     """Return the expression for the file that a call opens, reads or writes, and whether it writes; "" for no file."""
     modes = [one.target for one in (*call.given[1:2], call.named.get("mode")) if one is not None]
     is_changed = any(isinstance(one, str) and not one.startswith("r") for one in modes)
-    for functions, at, is_written in (_OPENS, 0, is_changed), (_LOADS, 0, False), (_SAVES, 0, True), (_KEEPS, 1, True):
+    calls = (_OPENS, 0, is_changed), (_LOADS, 0, False), (_SAVES, 0, True), (_KEEPS, 1, True), (_REMOVES, 0, True)
+    for functions, at, is_written in calls:
         if len(call.given) > at and call.called.target in functions:
             path = call.given[at].target
             return f"file {repr(path) if isinstance(path, str) else text_of(call.nodes[at])}", is_written

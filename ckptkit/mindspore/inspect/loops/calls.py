@@ -15,7 +15,7 @@ from typing import Any
 
 from mindspore import amp, nn
 
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, in_class, is_users, owner_of
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, in_class, is_constant, is_users, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_in, functions_of, held_by
 from ckptkit.mindspore.inspect.loops.call import (
     MAPS,
@@ -25,7 +25,6 @@ from ckptkit.mindspore.inspect.loops.call import (
     bind_fields,
     changes_stored,
     given_to,
-    is_constant,
     is_seeded,
     item_or_view,
     marks_of,

@@ -232,8 +232,10 @@ def _is_own(frame: types.FrameType) -> bool:
 
 
 def _line_of(frame: types.FrameType | None) -> str:
-    """Return the line of the user's code that is running."""
+    """Return the line of the user's code that is running, with its function."""
     for one in frames_from(frame):
         if _is_own(one):
-            return f"{Path(one.f_code.co_filename).name}:{one.f_lineno}"
+            name = getattr(one.f_code, "co_qualname", one.f_code.co_name).replace("<locals>.", "")
+            within = "" if name == "<module>" else f" in {name}()"
+            return f"{Path(one.f_code.co_filename).name}:{one.f_lineno}{within}"
     return ""

@@ -1,272 +1,266 @@
-"""Finds state of an object that its ``state_dict()`` does not tell apart: what it leaves out, rounds, or overwrites.
+"""Finds state of an object that its ``state_dict()`` and ``load_state_dict()`` do not bring back.
 
-Each attribute is changed in a copy of the object, by a little and by much; if ``state_dict()`` of the copy is as it
-was, a resume cannot bring the change back. Guarantees: the object itself, and what it holds, is not changed; of the
-user's code, only ``state_dict()`` runs, of the object and of copies. Does not copy objects with a ``__new__`` or a
-``__del__`` of their own, cells, tensors, and those of libraries, nor look at more than `_MAX_PLACES` attributes, or
-fewer of large states; what raises for a copy is not judged. Main thread only.
+Each attribute is changed in a copy of the object, by a little and by much. If ``state_dict()`` of the copy is as it
+was, the change is left out, rounded, or overwritten. If another copy that loads this state has another value there, it
+is not brought back. Guarantees: the object itself, and what it holds, is not changed; of the user's code, only
+``state_dict()`` runs, of the object and of copies, and ``load_state_dict()`` of copies if `Loading` knows what it
+calls. Does not look at more than `_MAX_PLACES` attributes, or fewer of large states; what raises for a copy is not
+judged. Main thread only.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
-import math
-import random
 import types
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ckptkit.mindspore.inspect.attribute_uses import carried_by, set_by
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attribute_uses import carried_by, named_by, only_shown, set_by
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, below, in_class, is_users
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.source import stored_by
+from ckptkit.mindspore.inspect.values.copies import (
+    CODE,
+    GENERATORS,
+    Place,
+    can_be_copied,
+    changed_a_little,
+    changed_much,
+    follow,
+    places_in,
+    whole_copy,
+    with_digits,
+)
 from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value, is_plain
+from ckptkit.mindspore.inspect.values.loads import Loading
 
-_MAX_DEPTH = 4  # of objects in objects
-_MAX_ITEMS = 16  # of one container
 _MAX_PLACES = 200
-_MAX_BYTES = 1 << 28  # of all states that are digested
-_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_MAX_BYTES = 1 << 28  # of all states that are made
+_MAX_OBJECTS = 10_000  # to look for another way to an object
 _SET_BY_LOAD = ("load_state_dict", "__setstate__")
+_CHANGEABLE = (list, dict, set, deque, np.ndarray, *GENERATORS)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """An attribute with a plain value.
+def find_lost_state(objects: Iterable[tuple[str, Any]], read: Collection[int] = ()) -> Iterator[Finding]:
+    """Yield what a resume would not bring back of each object.
 
-    Attributes:
-        where: Its path from the object.
-        holder: The object that has it.
-        name: Its name there.
-        value: Its value.
-        rebuilt: Returns a copy of the whole object with another value there.
+    Args:
+        objects: Given with their names.
+        read: Ids of objects of whose own attributes those are found elsewhere that ``state_dict()`` leaves out.
     """
-
-    where: str
-    holder: Any
-    name: str
-    value: Any
-    rebuilt: Callable[[Any], Any]
-
-    @property
-    def key(self) -> tuple[int, str]:
-        """Tell it from others, but not from itself on another path."""
-        return id(self.holder), self.name
-
-
-def find_lost_state(objects: Iterable[tuple[str, Any]]) -> Iterator[Finding]:
-    """Yield what a resume would not bring back of each object; ``objects`` are given with their names."""
     for name, one in objects:
-        yield from (Finding("unseen", name, *each, certain=False) for each in _lost_of(one))
+        if _has_state_of_its_own(one):
+            found = _State(one, is_read=id(one) in read).lost()
+            yield from (Finding("unseen", name, *each, certain=False) for each in found)
 
 
-def _lost_of(one: Any) -> Iterator[tuple[str, str]]:
-    if not _has_state_of_its_own(one):
-        return
-    state = _state_of(one)
-    if not state or state != _state_of(one):  # unknown, or another one at each call
-        return
-    read = stored_by(one)  # what it leaves out of its own attributes is found by the code that changes them
-    shown: dict[tuple[int, str], set[str]] = {}
-    places: dict[tuple[int, str], _Place] = {}
-    size_bytes = sum(array.nbytes for array in arrays_in(one.state_dict()))
-    for place in itertools.islice(_places(one), min(_MAX_PLACES, _MAX_BYTES // max(1, size_bytes))):
-        places.setdefault(place.key, place)
-        shown.setdefault(place.key, set()).add(_shown(place, state))
-    rounded = [place.where for key, place in places.items() if shown[key] == {"much"}]
-    left = [place for key, place in places.items() if shown[key] == {"nothing"} and _is_carried(place, one)]
-    left = [place for place in left if read is None or place.holder is not one]
-    if rounded:
-        yield (
-            f"its state_dict() does not have all digits of {', '.join(rounded)}",
-            "Store them as they are, without rounding; round where you print them",
-        )
-    if left:
-        yield (
-            f"{', '.join(place.where for place in left)}: its code changes this, but its state_dict() stays the same",
-            "Store it there, under a key of its own, and restore it",
-        )
+def find_parted_objects(objects: Iterable[tuple[str, Any]], others: Collection[tuple[str, Any]]) -> Iterator[Finding]:
+    """Yield what others hold of each object, and what would be its own no longer after a load.
+
+    Args:
+        objects: Given with their names.
+        others: What else training uses, with names.
+    """
+    for name, one in objects:
+        if _has_state_of_its_own(one):
+            found = _State(one, is_read=True).parted([each for each in others if each[1] is not one])
+            yield from (Finding("unseen", name, *each, certain=False) for each in found)
 
 
 def _has_state_of_its_own(one: Any) -> bool:
     method = in_class(type(one), "state_dict")
-    return isinstance(method, types.FunctionType) and is_users(method.__module__) and _can_be_copied(one)
+    return isinstance(method, types.FunctionType) and is_users(method.__module__) and can_be_copied(one)
 
 
-def _can_be_copied(one: Any) -> bool:
-    kind = type(one)
-    is_object = (
-        in_class(kind, "__new__") is in_class(object, "__new__")
-        and is_users(kind.__module__)
-        and not isinstance(one, type)
-    )
-    return is_object and in_class(kind, "__del__") is UNKNOWN and in_class(kind, "construct") is UNKNOWN
+class _State:
+    """Compares what copies of an object tell and load.
 
+    Args:
+        one: The object.
+        is_read: Whether it is found elsewhere what ``state_dict()`` leaves out of its own attributes.
+    """
 
-def _state_of(one: Any) -> str:
-    """Return the digest of an object's state; empty if it is not plain, or not given for what its attributes are."""
-    try:
-        state = one.state_dict()
-        return digest_of_value(state) if is_plain(state) else ""
-    except Exception:  # noqa: BLE001 - code of the user's, with values that it may not take; a save reports its errors
-        return ""
+    def __init__(self, one: Any, *, is_read: bool) -> None:
+        self._one = one
+        self._is_read = is_read
+        self._loading = Loading(one)
+        self._state = _told_by(one)
+        self._digest = _digest(self._state)
+        self._again = self._loaded(self._state)  # a copy, resumed from the present state
+        self._shown: dict[tuple[int, str], set[str]] = {}
+        self._places: dict[tuple[int, str], Place] = {}
+        self._stuck: dict[str, str] = {}  # what loading sets for good, and by which attribute
 
-
-def _shown(place: _Place, state: str) -> str:
-    """Return how much of a change the state shows: ``"all"``, only ``"much"`` of it, or ``"nothing"``."""
-    digits = _with_digits(place.value)
-    before = state if digits is place.value else _state_of(place.rebuilt(digits))
-    for amount, begun, other in ("all", before, _little(digits)), ("much", state, _much(place.value)):
-        found = begun if other is UNKNOWN else _state_of(place.rebuilt(other))
-        if not found or not begun:
-            return "all"  # the code does not take this value: nothing is known
-        if found != begun:
-            return amount
-    return "nothing"
-
-
-def _is_carried(place: _Place, whole: Any) -> bool:
-    """Return whether methods carry the value from call to call, and no ``load_state_dict`` makes it anew."""
-    kind: Any = type(place.holder)
-    if place.name not in carried_by(kind):
-        return False
-    if place.holder is not whole and _has_state_of_its_own(place.holder):
-        return True  # it stores and restores the value itself, and is not asked, or not heard
-    loaded = (set_by(one, name) for one in {kind, type(whole)} for name in _SET_BY_LOAD)
-    return not any(place.name in each for each in loaded)
-
-
-def _places(
-    one: Any, rebuilt: Callable[[Any], Any] = lambda new: new, path: str = "", depth: int = 0
-) -> Iterator[_Place]:
-    """Yield the attributes with plain values of an object and of those in it."""
-    for name, value in attributes_of(one):
-        place = _Place(f"{path}.{name}".lstrip("."), one, name, value, _setting(one, name, rebuilt))
-        yield from _below(place, depth)
-
-
-def _below(place: _Place, depth: int) -> Iterator[_Place]:
-    """Yield the place, or the attributes of the objects in it."""
-    value = place.value
-    if _can_be_copied(value):
-        if depth < _MAX_DEPTH:
-            yield from _places(value, place.rebuilt, place.where, depth + 1)
-        return
-    if type(value) in (list, tuple, deque, dict):
-        items = value.items() if type(value) is dict else enumerate(value)
-        inner = [(key, one) for key, one in itertools.islice(items, _MAX_ITEMS) if _can_be_copied(one)]
-        for key, one in inner if depth < _MAX_DEPTH else ():
-            rebuilt = _replacing(value, key, place.rebuilt)
-            yield from _places(one, rebuilt, f"{place.where}[{key!r}]", depth + 1)
-        if inner:
+    def lost(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong and what to do."""
+        if not self._digest or self._digest != _digest(_told_by(self._one)):  # unknown, or another one at each call
             return
-    if isinstance(value, _GENERATORS) or is_plain(value):
-        yield place
+        size_bytes = sum(array.nbytes for array in arrays_in(self._state))
+        for place in itertools.islice(places_in(self._one), min(_MAX_PLACES, _MAX_BYTES // max(1, size_bytes))):
+            self._places.setdefault(place.key, place)
+            self._shown.setdefault(place.key, set()).add(self._shown_of(place))
+        rounded, left, forgotten = map(self._with, ("much", "nothing", "no longer"))
+        left = [one for one in left if self._is_carried(one) and not self._is_told_elsewhere(one)]
+        forgotten = [one for one in forgotten if self._is_carried(one, may_be_set=True)]
+        if rounded:
+            yield (
+                f"its state_dict() does not have all digits of {_names(rounded)}",
+                "Store them as they are, without rounding; round where you print them",
+            )
+        if left:
+            yield (
+                f"{_names(left)}: its code changes this, but its state_dict() stays the same",
+                "Store it there, under a key of its own, and restore it",
+            )
+        if forgotten:
+            yield (
+                f"{_names(forgotten)}: after load_state_dict() of its own state_dict(), this is another value",
+                "Store all of it, and restore it as it was",
+            )
+        for name, cause in self._stuck.items():
+            yield (
+                f"load_state_dict() sets {name} by {cause}, and no other code sets it back: what was not resumed keeps "
+                "another value",
+                f"Set {name} back once it was used",
+            )
+
+    def parted(self, others: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+        """Yield attributes of which others hold the object, and to which loading gives another one."""
+        if self._again is UNKNOWN:
+            return
+        for name, value in attributes_of(self._one):
+            if not isinstance(value, _CHANGEABLE) or not self._may_change(type(self._one), name, value):
+                continue
+            where = next((where for where, one in others if _leads_to(one, value, self._one)), "")
+            if where and self._loading.rebinds(name, whole_copy(self._state, {})):
+                yield (
+                    f"load_state_dict() gives {name} another object, but {where} keeps the one that it has now",
+                    f"Change it in place, such as self.{name}[:] = ..., or let {where} ask for it each time",
+                )
+
+    def _with(self, shown: str) -> list[Place]:
+        return [place for key, place in self._places.items() if self._shown[key] == {shown}]
+
+    def _loaded(self, state: Any) -> Any:
+        return self._loading.loaded(whole_copy(state, {})) if self._loading.is_known and is_plain(state) else UNKNOWN
+
+    def _shown_of(self, place: Place) -> str:
+        """Return how much of a change comes back.
+
+        This is ``"all"``, only ``"much"`` of it, ``"nothing"``, or ``"no longer"`` if the state shows it and loading
+        loses it.
+        """
+        if isinstance(place.value, CODE) and place.name not in carried_by(_kind(place.holder)):
+            return "all"
+        digits = with_digits(place.value)
+        before = self._digest if digits is place.value else _digest(_told_by(place.rebuilt(digits)))
+        for amount, begun, other in (
+            ("all", before, changed_a_little(digits)),
+            ("much", self._digest, changed_much(place.value)),
+        ):
+            if other is UNKNOWN:
+                return "all"
+            state = _told_by(place.rebuilt(other))
+            found = _digest(state)
+            if not found or not begun:
+                return "all"  # the code does not take this value: nothing is known
+            if found != begun:
+                return amount if amount == "much" or self._comes_back(place, other, state) else "no longer"
+        return "nothing"
+
+    def _comes_back(self, place: Place, value: Any, state: Any) -> bool:
+        """Return whether a copy that loads a state has the changed value; notes what else that sets for good."""
+        loaded = self._loaded(state)
+        if loaded is UNKNOWN or self._again is UNKNOWN:
+            return True
+        self._note_stuck(place, loaded)
+        found, again = (_comparable(follow(one, place.steps)) for one in (loaded, self._again))
+        is_partly = found != again or place.name not in self._set_by_load(type(place.holder))
+        return found == _comparable(value) or not is_partly
+
+    def _note_stuck(self, place: Place, loaded: Any) -> None:
+        kind: Any = type(self._one)
+        again = dict(attributes_of(self._again))
+        for name, value in attributes_of(loaded):
+            is_set = name in self._set_by_load(kind) and name not in carried_by(kind) | only_shown(kind)
+            # A state that is kept for later is no number.
+            is_other = type(value) in (int, float) and value != again.get(name, UNKNOWN)
+            if (
+                is_set
+                and is_other
+                and name != place.name
+                and place.holder is self._one
+                and name in named_by(kind, in_steps=True)
+            ):
+                self._stuck.setdefault(name, place.name)
+
+    def _set_by_load(self, kind: Any) -> frozenset[str]:
+        return frozenset[str]().union(*(set_by(one, name) for one in {kind, type(self._one)} for name in _SET_BY_LOAD))
+
+    def _is_told_elsewhere(self, place: Place) -> bool:
+        return self._is_read and place.holder is self._one and not isinstance(place.value, (*GENERATORS, *CODE))
+
+    def _is_carried(self, place: Place, *, may_be_set: bool = False) -> bool:
+        """Return whether methods carry the value from call to call, and no ``load_state_dict`` makes it anew."""
+        kind: Any = type(place.holder)
+        if not self._may_change(kind, place.name, place.value):
+            return False
+        if may_be_set or (place.holder is not self._one and _has_state_of_its_own(place.holder)):
+            return True  # it is told, or stores and restores the value itself, and is not asked, or not heard
+        return place.name not in self._set_by_load(kind)
+
+    def _may_change(self, kind: Any, name: str, value: Any) -> bool:
+        draws = isinstance(value, GENERATORS) and name in named_by(kind, in_steps=True) - only_shown(kind)
+        return draws or name in carried_by(kind)
 
 
-def _setting(one: Any, name: str, rebuilt: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what copies the whole with another value of an attribute."""
-
-    def copied(new: Any) -> Any:
-        twin = object.__new__(type(one))
-        own = own_attributes(one)
-        for each, value in attributes_of(one):
-            if each in own:
-                vars(twin)[each] = new if each == name else value
-            else:  # a slot
-                object.__setattr__(twin, each, new if each == name else value)
-        return rebuilt(twin)
-
-    return copied
+def _kind(one: Any) -> Any:
+    return type(one)
 
 
-def _replacing(items: Any, at: Any, rebuilt: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what copies the whole with another item of a container."""
-
-    def copied(new: Any) -> Any:
-        if type(items) is dict:
-            return rebuilt({key: new if key == at else one for key, one in items.items()})
-        return rebuilt(type(items)(new if index == at else one for index, one in enumerate(items)))
-
-    return copied
+def _names(places: Sequence[Place]) -> str:
+    return ", ".join(place.where for place in places)
 
 
-def _with_digits(value: Any) -> Any:
-    """Return a value of which a change in the last bit shows whether all digits are kept; of a zero, a third."""
-    if type(value) is float:
-        return value if math.isfinite(value) and abs(value) > 1e-9 else 1 / 3
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f":
-        return _array_with(value, lambda one: one if abs(one) > 1e-4 else one.dtype.type(1 / 3))
-    return value if isinstance(value, _GENERATORS) else _other(value, _with_digits, value)
-
-
-def _little(value: Any) -> Any:
-    """Return a value that differs in the last bit, or by one; `UNKNOWN` if there is none."""
-    kind = type(value)
-    if kind is float:
-        return math.nextafter(value, math.inf)
-    if isinstance(value, np.ndarray | np.generic):
-        return _array_with(value, lambda one: np.nextafter(one, one.dtype.type(math.inf)))
-    if kind is int:
-        return value + 1
-    found = _other(value, _little)
-    return _another(value) if found is UNKNOWN else found
-
-
-def _much(value: Any) -> Any:
-    """Return a value that differs in its first digits."""
-    kind = type(value)
-    if kind in (float, int):
-        return value * 3 + 12345 if math.isfinite(value) else 0
-    if isinstance(value, np.ndarray | np.generic):
-        return _array_with(value, lambda one: one * one.dtype.type(3) + one.dtype.type(12345))
-    found = _other(value, _much)
-    return _another(value) if found is UNKNOWN else found
-
-
-def _array_with(value: Any, changed: Callable[[Any], Any]) -> Any:
-    """Return a copy of an array, or a number of NumPy's, whose first and last item are changed."""
-    array = np.array(value)
-    if array.size == 0 or array.dtype.kind not in "fiub":
+def _told_by(one: Any) -> Any:
+    """Return what ``state_dict()`` gives; `UNKNOWN` if it does not take the values of a copy."""
+    try:
+        return one.state_dict()
+    except Exception:  # noqa: BLE001 - code of the user's, with values that it may not take; a save reports its errors
         return UNKNOWN
-    flat = array.reshape(-1)
-    for at in {0, array.size - 1}:
-        one = flat[at]
-        flat[at] = changed(one) if array.dtype.kind == "f" else (not one if array.dtype.kind == "b" else one ^ 1)
-    return flat[0] if isinstance(value, np.generic) else flat.reshape(array.shape)
 
 
-def _other(value: Any, changed: Callable[[Any], Any], otherwise: Any = UNKNOWN) -> Any:
-    """Return a container whose last item is ``changed``; ``otherwise`` for any other value."""
-    kind = type(value)
-    if kind not in (list, tuple, deque, dict) or not value:
-        return otherwise
-    last = list(value)[-1] if kind is dict else len(value) - 1
-    item = changed(value[last])
-    if item is UNKNOWN or item is value[last]:
-        return otherwise
-    return _replacing(value, last, lambda whole: whole)(item)
+def _digest(state: Any) -> str:
+    return digest_of_value(state) if state is not UNKNOWN and is_plain(state) else ""
 
 
-def _another(value: Any) -> Any:
-    """Return another value of what has no digits; `UNKNOWN` if none is known."""
-    kind = type(value)
-    if isinstance(value, _GENERATORS):
-        other = copy.deepcopy(value)
-        other.random()
-        return other
-    if kind in (set, frozenset):
-        return kind([*value, 1.5])
-    if kind is str:
-        return f"{value}."
-    if kind is bool:
-        return not value
-    if value is None:
-        return 1.5
-    empty: dict[type, Any] = {list: [1.5], tuple: (1.5,), dict: {".": 1.5}, deque: deque([1.5])}
-    return empty.get(kind, UNKNOWN)
+def _comparable(value: Any) -> Any:
+    """Return what is equal for values that a program takes for the same, such as a list and a tuple."""
+    if isinstance(value, np.ndarray | np.generic):
+        return _comparable(value.tolist())
+    if isinstance(value, (list, tuple, deque)):
+        return [_comparable(one) for one in value]
+    if isinstance(value, dict):
+        items = [(_comparable(key), _comparable(one)) for key, one in value.items()]
+        return items if isinstance(value, OrderedDict) else sorted(items, key=repr)
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(repr, value))
+    if isinstance(value, CODE):
+        return getattr(value, "__qualname__", repr(value))
+    return digest_of_value(value) if isinstance(value, GENERATORS) else repr(value)
+
+
+def _leads_to(one: Any, wanted: Any, owner: Any) -> bool:
+    """Return whether an object leads to another one without its owner."""
+    seen: set[int] = {id(owner)}
+    waiting = deque([one])
+    while waiting and len(seen) < _MAX_OBJECTS:
+        each = waiting.popleft()
+        if each is wanted:
+            return True
+        if id(each) not in seen:
+            seen.add(id(each))
+            waiting.extend(value for _, value in below(each))
+    return False

@@ -98,7 +98,7 @@ class InPlace(Sets):
 @pytest.mark.parametrize("kind", [Assigns, Inherits, Multiplies, ByHelper, ByContext, OfItems])
 def test_constant_that_a_callback_sets_is_found(kind):
     cell = nn.SequentialCell(nn.Dense(4, 4), Weighted())
-    (found,) = constants_in_callbacks([kind(cell[1])], [cell])
+    (found,) = constants_in_callbacks([kind(cell[1])], [cell], in_graph=True)
     assert str(found).startswith(f"{kind.__name__}: ")
     assert "sets 1.alpha, but a compiled graph keeps the value of its first call" in str(found)
     assert not found.certain
@@ -106,7 +106,7 @@ def test_constant_that_a_callback_sets_is_found(kind):
 
 def test_constant_of_a_second_cell_is_found():
     cells = nn.Dense(4, 4), Weighted()
-    (found,) = constants_in_callbacks([Assigns(cells[1])], cells)
+    (found,) = constants_in_callbacks([Assigns(cells[1])], cells, in_graph=True)
     assert "sets the train cell.alpha" in str(found)
 
 
@@ -116,13 +116,13 @@ def test_constant_that_a_lambda_callback_sets_is_found():
     def lower(run_context):
         cell.alpha = 0.1
 
-    (found,) = constants_in_callbacks([LambdaCallback(on_train_step_end=lower)], [cell])
+    (found,) = constants_in_callbacks([LambdaCallback(on_train_step_end=lower)], [cell], in_graph=True)
     assert "LambdaCallback: lower() in " in found.where
-    assert [*constants_in_callbacks([LambdaCallback(on_train_begin=lower)], [cell])] == []
+    assert [*constants_in_callbacks([LambdaCallback(on_train_begin=lower)], [cell], in_graph=True)] == []
 
 
 def loop_that_sets(cell):
-    found = [*constants_in_loops([cell])]
+    found = [*constants_in_loops([cell], in_graph=True)]
     for epoch in range(2):
         cell.alpha = 0.1 * epoch
     return found
@@ -132,7 +132,7 @@ def loop_that_calls(cell):
     def lower():
         cell.alpha *= 0.5
 
-    found = [*constants_in_loops([cell])]
+    found = [*constants_in_loops([cell], in_graph=True)]
     for _ in range(2):
         lower()
     return found
@@ -141,7 +141,7 @@ def loop_that_calls(cell):
 def set_beside_a_loop(cell):
     for _ in range(2):
         cell.alpha = 0.2
-    found = [*constants_in_loops([cell])]
+    found = [*constants_in_loops([cell], in_graph=True)]
     cell.alpha = 0.1
     for _ in range(2):
         cell.unread += 1
@@ -173,7 +173,25 @@ def test_what_is_set_beside_loops_is_none():
 def test_what_no_graph_keeps_is_no_finding(kind):
     cell = Weighted()
     callback = kind(cell) if kind is not Callback else kind()
-    assert [*constants_in_callbacks([callback], [cell])] == []
+    assert [*constants_in_callbacks([callback], [cell], in_graph=True)] == []
+
+
+class Decays(Callback):
+    def on_train_step_begin(self, run_context):
+        args = run_context.original_args()
+        args.optimizer.weight_decay = ms.Tensor(0.1 / args.cur_step_num, ms.float32)
+        args.train_network.alpha = 0.1
+
+
+def test_an_optimizer_has_constants_in_pynative_mode_too():
+    """Its update is compiled there; the attributes of other cells are read anew."""
+    cell = Weighted()
+    optimizer = nn.Momentum(cell.trainable_params(), 0.1, 0.9, weight_decay=0.2)
+    train = nn.TrainOneStepCell(cell, optimizer)
+    (found,) = constants_in_callbacks([Decays()], [train], in_graph=False)
+    assert "sets optimizer.weight_decay, but a compiled graph keeps the value of its first call" in str(found)
+    assert "PYNATIVE" not in found.fix
+    assert len([*constants_in_callbacks([Decays()], [train], in_graph=True)]) == 2
 
 
 def test_a_graph_has_attributes_as_constants():

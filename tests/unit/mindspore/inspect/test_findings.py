@@ -24,7 +24,7 @@ from support.training import Mlp, accumulation_cell, adam, begin_process, pipeli
 import ckptkit as ck
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore import inspect as inspection
-from ckptkit.mindspore.inspect import Finding, find
+from ckptkit.mindspore.inspect import Finding, find, find_kept_by_stateless
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.nn import Dropout
 
@@ -553,6 +553,38 @@ def test_global_generators_in_a_map_are_found(operation, name):
     assert found
     assert all(one.kind == "pipeline" and one.where.startswith("MapDataset: ") for one in found)
     assert any(name in str(one) for one in found)
+
+
+class WarmsUp:
+    def __init__(self):
+        self.rows, self.rng = 0, np.random.default_rng(3)
+
+    def __call__(self, x):
+        self.rows += 1
+        return x if self.rows < 90 else np.round(x)
+
+
+class Jitters(WarmsUp):
+    def __call__(self, x):
+        return x + self.rng.normal()
+
+
+class Profiles:
+    def __init__(self):
+        self.rows = 0
+
+    def __call__(self, x):
+        self.rows += 1
+        print(self.rows)
+        return np.round(x)
+
+
+@pytest.mark.parametrize(("operation", "kept"), [(WarmsUp(), "rows"), (Jitters(), "rng"), (Profiles(), "")])
+def test_what_a_map_keeps_that_is_declared_stateless_is_found(operation, kept):
+    found = [one.why for one in find_kept_by_stateless(mapped(operation))]
+    assert [kept in why and "denies that" in why for why in found] == ([True] if kept else [])
+    state = StateManager(accumulation_cell(), mapped(operation), training=ck.Training(augmentation="stateless"))
+    assert ["denies that" in one.why for one in state.findings()] == [True] * len(found)
 
 
 def test_functions_of_one_factory_are_told_apart():

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pathlib
 
 import mindspore as ms
@@ -113,6 +114,25 @@ def best_in_a_file(cell, batches, rate, restore):
             ops.assign(rate, rate * 0.5)
 
 
+def done_once_by_a_marker(cell, batches, rate, restore):
+    marker = pathlib.Path("marker")
+    restore()
+    for x, y in batches:
+        loss = float(cell(x, y))
+        if loss < 0.5 and not marker.exists():
+            ops.assign(rate, rate * 0.5)
+            marker.touch()
+
+
+def done_once_by_a_folder(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        loss = float(cell(x, y))
+        if loss < 0.5 and not os.path.exists("marker"):
+            ops.assign(rate, rate * 0.5)
+            os.mkdir("marker")
+
+
 def files_of_a_log_and_of_the_data(cell, batches, rate, restore):
     restore()
     for x, y in batches:
@@ -128,6 +148,8 @@ def files_of_a_log_and_of_the_data(cell, batches, rate, restore):
     [
         (history_in_a_file, ["file 'log.jsonl'"]),
         (best_in_a_file, ["file 'best.txt'"]),
+        (done_once_by_a_marker, ["file 'marker'"]),
+        (done_once_by_a_folder, ["file 'marker'"]),
         (files_of_a_log_and_of_the_data, []),
     ],
     ids=lambda one: getattr(one, "__name__", ""),

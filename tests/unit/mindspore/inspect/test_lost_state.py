@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import pytest
 
-from ckptkit.mindspore.inspect import find_lost_state
+from ckptkit.mindspore.inspect import find_lost_state, find_parted_objects
 
 
 class Mean:
@@ -219,6 +219,166 @@ class OnlyShown(Public):
         print(self._shown)
 
 
+class Memory:
+    """forgets what was not used for longest"""
+
+    def __init__(self):
+        self.slots = OrderedDict()
+
+    def get(self, key, make):
+        if key in self.slots:
+            self.slots.move_to_end(key)
+        else:
+            self.slots[key] = make()
+        return self.slots[key]
+
+    def load_state_dict(self, state):
+        self.slots = OrderedDict((key, np.array(value)) for key, value in state["slots"])
+
+
+class Sorted(Memory):
+    def state_dict(self):
+        return {"slots": [[key, self.slots[key]] for key in sorted(self.slots)]}
+
+
+class InOrder(Memory):
+    def state_dict(self):
+        return {"slots": [[key, value] for key, value in self.slots.items()]}
+
+
+class Noise:
+    def __init__(self):
+        self.rng = np.random.RandomState(3)
+
+    def __call__(self):
+        return self.rng.randn()
+
+
+class KeyAndPosition(Noise):
+    def state_dict(self):
+        _, key, pos, *_ = self.rng.get_state()
+        return {"key": key.copy(), "pos": int(pos)}
+
+    def load_state_dict(self, state):
+        self.rng.set_state(("MT19937", np.asarray(state["key"], np.uint32), state["pos"]))
+
+
+class WholeState(Noise):
+    def state_dict(self):
+        return {"rng": self.rng.get_state(legacy=False)}
+
+    def load_state_dict(self, state):
+        self.rng.set_state(state["rng"])
+
+
+class Phases:
+    def __init__(self):
+        self.steps, self.phase = 0, self.warm_up
+
+    def __call__(self):
+        self.steps += 1
+        return self.phase()
+
+    def warm_up(self):
+        if self.steps == 5:
+            self.phase = self.cruise
+        return 0.1
+
+    def cruise(self):
+        return 1.0
+
+    def state_dict(self):
+        return {name: value for name, value in vars(self).items() if not callable(value)}
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+class Loader:
+    def __init__(self):
+        self.rows, self.epoch, self.index, self.start = list(range(8)), 0, 0, 0
+        self.rng, self.order = np.random.default_rng(3), np.arange(8)
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "index": self.index}
+
+    def load_state_dict(self, state):
+        self.epoch, self.index = state["epoch"], state["index"]
+        self.start = self.index
+
+    def __len__(self):
+        return len(self.rows)
+
+
+class StartStays(Loader):
+    def __iter__(self):
+        self.epoch += 1
+        for index in range(self.start, len(self)):
+            self.index = index + 1
+            yield self.rows[index]
+
+
+class StartIsUsedUp(Loader):
+    def __iter__(self):
+        self.epoch += 1
+        begin, self.start = self.start, 0
+        for index in range(begin, len(self)):
+            self.index = index + 1
+            yield self.rows[index]
+
+
+class Shuffling(Loader):
+    def __iter__(self):
+        self.epoch += 1
+        yield from self.rng.permutation(len(self))
+
+
+class Padding(Loader):
+    def __init__(self):
+        super().__init__()
+        self.padded, self.of_epoch = {}, (-1, None)
+
+    def pad(self, key):
+        if key not in self.padded:
+            self.padded[key] = [self.rows[key]] * 2
+        return self.padded[key]
+
+    def ordered(self, epoch):
+        if self.of_epoch[0] != epoch:
+            self.of_epoch = epoch, list(range(epoch, 8))
+        return self.of_epoch[1]
+
+
+class FirstSeen(Padding):
+    def pad(self, key):
+        if key not in self.padded:
+            self.padded[key] = self.index
+        return self.padded[key]
+
+    def step(self):
+        self.index += 1
+
+
+class Printing:
+    """its load_state_dict() tells the user, so it is not tried"""
+
+    said = 0
+
+    def __init__(self):
+        self.rows = []
+
+    def add(self, row):
+        self.rows.append(row)
+
+    def state_dict(self):
+        return {"rows": sorted(self.rows)}
+
+    def load_state_dict(self, state):
+        type(self).said += 1
+        print("resumed")
+        self.rows = list(state["rows"])
+
+
 class WithAClock:
     def __init__(self):
         self.calls = 0
@@ -282,6 +442,12 @@ class SlotsRounded(Slots):
         (Narrowed, "all digits of mean"),
         (RoundedInList, "all digits of mean"),
         (SlotsRounded, "all digits of mean"),
+        (Sorted, "slots: after load_state_dict() of its own state_dict(), this is another value"),
+        (KeyAndPosition, "rng: after load_state_dict() of its own state_dict(), this is another value"),
+        (Phases, "phase: its code changes this"),
+        (StartStays, "sets start by index, and no other code sets it back"),
+        (Shuffling, "rng: its code changes this"),
+        (FirstSeen, "padded: its code changes this"),
         (Balancer, "_running: its code changes this"),
         (Remembers, "_last: its code changes this"),
         (RemembersTheFirst, "_first: its code changes this"),
@@ -311,6 +477,7 @@ def shared():
     "make",
     [
         *(Whole, AsHexadecimal, Cached, SetBeforeEachUse, MadeByLoad, OnlyShown, WithAClock, Particular, Trend, Slots),
+        *(InOrder, WholeState, StartIsUsedUp, Padding, Printing),
         lambda: ByNumber(Scale(), Scale()),
         shared,
         lambda: np.random.default_rng(1),
@@ -319,6 +486,47 @@ def shared():
 )
 def test_state_that_is_whole_or_made_anew_is_not_named(make):
     assert [*find_lost_state([("kept", make())])] == []
+
+
+def test_a_load_that_does_more_than_set_values_is_not_tried():
+    assert [*find_lost_state([("kept", Printing())])] == []
+    assert Printing.said == 0
+
+
+class Recorder:
+    def __init__(self):
+        self.losses = []
+
+    def add(self, loss):
+        self.losses.append(loss)
+
+    def state_dict(self):
+        return {"losses": list(self.losses)}
+
+
+class GivesAnother(Recorder):
+    def load_state_dict(self, state):
+        self.losses = list(state["losses"])
+
+
+class Fills(Recorder):
+    def load_state_dict(self, state):
+        self.losses[:] = state["losses"]
+
+
+class Governor:
+    def __init__(self, losses):
+        self.losses = losses
+
+
+@pytest.mark.parametrize(("kind", "parts"), [(GivesAnother, True), (Fills, False)])
+def test_an_object_that_a_load_takes_away_from_others_is_named(kind, parts):
+    one = kind()
+    others = [("governor", Governor(one.losses)), ("bystander", Governor([]))]
+    found = [str(each) for each in find_parted_objects([("recorder", one)], others)]
+    assert len(found) == parts
+    assert all("gives losses another object, but governor keeps the one that it has now" in each for each in found)
+    assert [*find_parted_objects([("recorder", one)], [("asks", Governor(one))])] == []
 
 
 def test_an_object_that_closes_something_is_not_copied():
