@@ -33,6 +33,7 @@ from ckptkit.tools.doctor.trace import (
     Saved,
     Stepped,
     Stopped,
+    Unrestored,
     have_ended,
     read_traces,
 )
@@ -59,6 +60,7 @@ class Life:
         killed_ranks: The ranks of a job of many that were to kill themselves; None for all.
         ranks: In a job of many ranks, each rank's part of the life, by rank.
         rank: Whose part of a life this is; None if it is a whole life.
+        elsewhere: Whether it was started with the other command, on another number of ranks.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Life:
     killed_ranks: tuple[int, ...] | None = None
     ranks: tuple[Life, ...] = ()
     rank: int | None = None
+    elsewhere: bool = False
     steps: dict[int, Stepped] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +96,12 @@ class Life:
         """Why the script cannot be rehearsed, or None."""
         events = (event for one in self.each_rank for event in one.events)
         return next((one.why for one in events if isinstance(one, Refused)), None)
+
+    @property
+    def unrestored(self) -> str | None:
+        """Why no checkpoint was restored, or None."""
+        events = (event for one in self.each_rank for event in one.events)
+        return next((one.why for one in events if isinstance(one, Unrestored)), None)
 
     @property
     def saved(self) -> list[Saved]:
