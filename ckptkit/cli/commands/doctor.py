@@ -6,7 +6,7 @@ null}``. A life has ``name``, ``ranks``, ``began_at``, ``ended_at``, ``killed_af
 ``seconds`` and ``own_saves``; a difference ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a
 diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``. ``other_losses`` are micro-steps where only the reported
 loss differed. ``then`` is the job on another number of ranks: ``ranks``, ``changes``, ``updates``, ``micro_batches``,
-``other_losses`` and ``notes``. Progress goes to stderr.
+``other_losses``, ``converted``, ``cut`` and ``notes``. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -254,6 +254,12 @@ def _words_of_continuation(report: Report, found: Continuation) -> list[str]:
         f"were not compared with those of {before}",
     ]
     words += [f"note: the change after micro-step {one.after} was refused: {one.refused}" for one in _refused(found)]
+    words += [
+        f"note: {one} is what neither the checkpoint holds nor a fresh start has: its load_state_dict() converts it to "
+        f"{after}, or loses a part"
+        for one in found.converted[:5]
+    ]
+    words += [f"note: not compared, since it is cut over the ranks: {', '.join(found.cut[:5])}"] if found.cut else []
     return words + [
         f"note: {one} is in no checkpoint and began anew on {after}; what depends on it was not compared"
         for one in found.notes[:5]

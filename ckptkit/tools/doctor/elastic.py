@@ -27,7 +27,10 @@ from ckptkit.tools.doctor.probe import scratch_run
 from ckptkit.tools.doctor.promises import (
     Change,
     Continuation,
+    Starts,
     begun_anew,
+    converted,
+    cut_leaves,
     dealt_after,
     unkept_by_end,
     unkept_by_restore,
@@ -78,7 +81,9 @@ class Elastic:
             FailedLifeError: If the life failed by itself.
             OSError: If the folder cannot be written, or the command cannot be started.
         """
-        fresh = self._live(Part("on the other number of ranks, afresh", "root-7", 1, command=self._command))
+        fresh = self._live(
+            Part("on the other number of ranks, afresh", "root-7", 1, command=self._command, changes_ranks=True)
+        )
         if fresh.refused is not None:
             raise UnusableScriptError(f"the command of --then cannot be examined: {fresh.refused}")
         if fresh.begun is None or not fresh.ended_as_planned or 1 not in fresh.steps:
@@ -173,13 +178,16 @@ class Elastic:
             change = Change(after, begun_at, inside, refused=life.unrestored)
             return replace(found, changes=(*found.changes, change))
         found = replace(found, changes=(*found.changes, Change(after, begun_at, inside)))
-        unkept = unkept_by_restore(life, saver, after)
+        starts = Starts(self._first, self._fresh)
+        unkept = unkept_by_restore(life, saver, after, starts)
         if unkept is None:
             dealt = dealt_after(life, self._first, after)
             found = replace(
                 found,
                 updates=found.updates + dealt.updates,
                 micro_batches=found.micro_batches + dealt.micro_batches,
+                converted=tuple(dict.fromkeys((*found.converted, *converted(life, saver, after, starts)))),
+                cut=tuple(cut_leaves(life)),
                 notes=tuple(dict.fromkeys((*found.notes, *begun_anew(life, self._fresh, saver, after)))),
             )
             unkept = dealt.unkept

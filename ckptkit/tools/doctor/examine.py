@@ -97,14 +97,14 @@ class Examination:
 
     def _run(self) -> Report:
         steps, enough = self._options.steps, self._budget.first_ends
-        first = self._live(Part("uninterrupted", "root-1", steps, then=0, enough=enough))
+        changes = self._options.then is not None
+        first = self._live(Part("uninterrupted", "root-1", steps, then=0, enough=enough, changes_ranks=changes))
         unequal = first_unequal_replica(first)
         if unequal is not None:  # first: a save that the script makes itself has ended such a life with an error
             return self._report(first, first.last_step, unequal, diagnose_unequal_replica(unequal))
         fitting = self._fitting(first, _checked(first))
         last = fitting.steps
-        then = 0 if self._options.then is None else None
-        second = self._live(Part("uninterrupted, once more", "root-2", last, then=then))
+        second = self._live(Part("uninterrupted, once more", "root-2", last, then=None if changes else 0))
         difference = self._difference(second, first, last)
         if difference is not None:
             return self._report(first, last, difference, self._of_disagreement(difference, last))

@@ -280,7 +280,7 @@ class TrialProbe:
             doomed = self._plan.kill_ranks
             if doomed is not None and self._world.rank not in doomed:
                 return
-            self._write(Killed(step=step))
+        self._write(Killed(step=step))
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _refuse(self, why: str) -> NoReturn:

@@ -54,6 +54,8 @@ class Continuation:
         micro_batches: How many micro-batches these were; 0 if the traces have no batches.
         compared: Micro-steps of killed and resumed lives that were compared, in all ranks.
         other_losses: Micro-steps of the new job whose reported loss alone differed in some life.
+        converted: Values of objects given by name that the restore changed to something else than a fresh start has.
+        cut: Leaves that are cut over the ranks, and were not compared after the restore.
         notes: Values in no checkpoint that began anew on the other ranks.
         difference: The first one, or None.
         diagnosis: Diagnosis of the difference; or of a refusal, without one.
@@ -65,6 +67,8 @@ class Continuation:
     micro_batches: int = 0
     compared: int = 0
     other_losses: tuple[int, ...] = ()
+    converted: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     difference: Difference | None = None
     diagnosis: Diagnosis | None = None
@@ -87,19 +91,49 @@ class Dealt:
     unkept: Unkept | None = None
 
 
-def unkept_by_restore(life: Life, before: Life, after: int) -> Unkept | None:
-    """Compare what ``life`` restored with what the ranks of ``before`` had after that micro-step, and saved."""
+@dataclass(frozen=True)
+class Starts:
+    """Holds a fresh start of each job, which shows what depends on the number of ranks alone."""
+
+    old: Life
+    new: Life
+
+
+def unkept_by_restore(life: Life, before: Life, after: int, starts: Starts) -> Unkept | None:
+    """Compare what ``life`` restored with what the ranks of ``before`` had after that micro-step, and saved.
+
+    Values of objects that were given by name may be converted: see `converted`.
+    """
     ranks, onto = len(before.each_rank), len(life.each_rank)
     progress = fold_progress(before.steps[after].progress, ranks, onto)
     begun = life.begun
     if begun is None or begun.checkpoint is None or begun.step != progress.batches_delivered:
         return _not_continued(life, before, after, progress)
     for new in life.each_rank:
-        old = before.each_rank[(new.rank or 0) % ranks]
-        found = _unlike(new, old, after, progress)
+        old = _taken_over(new, before)
+        found = _unlike(new, old, after, progress, starts)
         if found is not None:
             return Unkept(found, _of_restore(found, before, after))
     return None if progress.at_boundary else _unkept_sums(life, before, after, progress)
+
+
+def converted(life: Life, before: Life, after: int, starts: Starts) -> list[str]:
+    """Return values of objects given by name that are neither what was stored nor what a fresh start has.
+
+    Their ``load_state_dict()`` may convert them to the other number of ranks, or lose a part of them.
+    """
+    found: dict[str, None] = {}
+    for new in life.each_rank:
+        old = _taken_over(new, before)
+        changed = _changed_names(new, old, after)
+        built, _ = _built(new, old, starts)
+        found.update((name, None) for name in changed if name in built and _given(new)[name] != built[name])
+    return list(found)
+
+
+def cut_leaves(life: Life) -> list[str]:
+    """Return the names of leaves that are cut over the ranks, which are not compared."""
+    return list(life.begun.restored.cut) if life.begun is not None and life.begun.restored is not None else []
 
 
 def dealt_after(life: Life, reference: Life, after: int) -> Dealt:
@@ -144,7 +178,7 @@ def begun_anew(life: Life, fresh: Life, before: Life, after: int) -> list[str]:
     """Return values in no checkpoint that the old job had changed, and that are as at a fresh start of the new one."""
     found = []
     for new, first in zip(life.each_rank, fresh.each_rank, strict=True):
-        old = before.each_rank[(new.rank or 0) % len(before.each_rank)]
+        old = _taken_over(new, before)
         if new.begun is None or first.begun is None or old.begun is None:
             continue
         now, at_first, built = new.begun.unseen or {}, first.begun.unseen or {}, old.begun.unseen or {}
@@ -174,19 +208,49 @@ def _not_continued(life: Life, before: Life, after: int, progress: Progress) -> 
     return Unkept(difference, Diagnosis("never-resumed", "" if begun is None else begun.url, cause, fix))
 
 
-def _unlike(new: Life, old: Life, after: int, progress: Progress) -> Difference | None:
+def _unlike(new: Life, old: Life, after: int, progress: Progress, starts: Starts) -> Difference | None:
     """Return what a new rank did not take over from the old one."""
     line, begun = old.steps[after], new.begun
     restored = begun.restored if begun is not None else None
-    if begun is None or restored is None:
-        return None
+    assert begun is not None and restored is not None  # noqa: S101, PT018 - the plan says so
     kinds = ("batch/", "counters/") if progress.at_boundary else ("batch/", "counters/", "accumulators/")
     expected, found = (_without(one, kinds, restored.cut) for one in (line.digests, restored.digests))
-    names = _moved(restored.progress, progress) or differing(found, expected)
+    excused = _changed_names(new, old, after) - _lost_names(new, old, after, starts)
+    names = _moved(restored.progress, progress) or [name for name in differing(found, expected) if name not in excused]
     if not names:
         return None
     held = Stepped(step=begun.step, progress=restored.progress, digests=restored.digests)
     return Difference(begun.step, tuple(names), line.model_copy(update={"progress": progress}), held, new, old)
+
+
+def _changed_names(new: Life, old: Life, after: int) -> set[str]:
+    """Return the values of objects given by name, in both jobs, that the restore has changed."""
+    held, given = old.steps[after].digests, _given(new)
+    both = held.keys() & given.keys()
+    return {name for name in both if name.startswith("named/") and held[name] != given[name]}
+
+
+def _lost_names(new: Life, old: Life, after: int, starts: Starts) -> set[str]:
+    """Return those of them that are as at a fresh start, although the old job had changed them by training."""
+    held, given = old.steps[after].digests, _given(new)
+    built, at_first = _built(new, old, starts)
+    names = _changed_names(new, old, after)
+    return {name for name in names if given[name] == built.get(name) and held[name] != at_first.get(name)}
+
+
+def _built(new: Life, old: Life, starts: Starts) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what these ranks of the new and of the old job have at a fresh start."""
+    return _given(starts.new.each_rank[new.rank or 0]), _given(starts.old.each_rank[old.rank or 0])
+
+
+def _given(life: Life) -> dict[str, str]:
+    """Return the digests right after the restore."""
+    return life.begun.restored.digests if life.begun is not None and life.begun.restored is not None else {}
+
+
+def _taken_over(new: Life, before: Life) -> Life:
+    """Return the old rank that a new one takes over."""
+    return before.each_rank[(new.rank or 0) % len(before.each_rank)]
 
 
 def _without(digests: Mapping[str, str], kinds: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:

@@ -153,7 +153,7 @@ class Stopped(_Document):
 
 
 class Killed(_Document):
-    """Records that this rank of many kills itself next."""
+    """Records that this process kills itself next."""
 
     event: Literal["killed"] = "killed"
     step: int
@@ -205,11 +205,8 @@ def read_traces(trace: Path) -> list[list[Event]]:
 
 
 def have_ended(trace: Path) -> bool:
-    """Return whether one of many ranks has killed itself, or all have stopped; False in a job of one rank."""
-    size = _size(trace)
-    if size == 1:
-        return False
-    last = [_last(trace_of(trace, rank)) for rank in range(size)]
+    """Return whether one rank has killed itself, or all have stopped; a launcher may go on, also that of one rank."""
+    last = [_last(trace_of(trace, rank)) for rank in range(_size(trace))]
     return any(isinstance(one, Killed) for one in last) or all(isinstance(one, Stopped) for one in last)
 
 

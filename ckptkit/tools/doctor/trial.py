@@ -4,8 +4,8 @@ A process may be started ahead of its turn: it imports libraries and waits at a 
 runs (`ckptkit.tools.doctor.ahead` says whether a script has such a place).
 
 Guarantees: when `live` returns or raises, no process of that session runs any more. A process that waits at the gate
-exits if the doctor dies. In a job of many ranks, a life has ended once a rank has killed itself as planned, or every
-rank has stopped: what is left of the session is ended then, whatever the launcher waits for. Does not cover a script
+exits if the doctor dies. A life has ended once a rank has killed itself as planned, or every rank has stopped: what is
+left of the session is ended soon after that, whatever a launcher waits for. Does not cover a script
 that moves its children to sessions of their own. Main thread only.
 """
 
@@ -38,7 +38,7 @@ from ckptkit.tools.doctor.trace import (
     read_traces,
 )
 
-_GRACE = timedelta(seconds=2)  # for the launcher of a job of many ranks, once they have ended
+_GRACE = timedelta(seconds=2)  # for a launcher, once its ranks have ended
 _LOOK_EVERY = timedelta(seconds=0.2)
 _SEEDING = Path(__file__).parent / "seeding"
 
@@ -118,8 +118,11 @@ class Life:
         """Whether it was killed, or finished, where it should have."""
         if self.ranks:
             return self.exit_code is not None and self._ranks_ended_as_planned
-        if self.exit_code == -signal.SIGKILL:
-            return self.planned_kill is not None and self.last_step >= self.planned_kill
+        last = self.events[-1] if self.events else None
+        if self.planned_kill is None:
+            return self.exit_code == 0 or (self.exit_code is not None and isinstance(last, Stopped))
+        if self.exit_code == -signal.SIGKILL or isinstance(last, Killed):
+            return self.exit_code is not None and self.last_step >= self.planned_kill
         return self.exit_code == 0
 
     @property
@@ -287,7 +290,7 @@ def _wait(
     """Wait for the end without reaping; return whether it came in time."""
     ended = os.pidfd_open(started.process.pid)
     watched: list[int | socket.socket] = [ended, *([] if started.gate is None else [started.gate])]
-    all_ended_at: float | None = None  # in a job of many ranks, whose launcher may wait much longer
+    all_ended_at: float | None = None  # a launcher may wait much longer
     try:
         while True:
             left = until - monotonic()
