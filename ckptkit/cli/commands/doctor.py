@@ -2,8 +2,8 @@
 
 The JSON is ``{"exact": bool, "steps": int, "ranks": int, "compared": int, "values": int, "seconds": float, "lives":
 [...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...], "then": {...} or
-null}``. A life has ``name``, ``ranks``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``,
-``seconds`` and ``own_saves``; a difference ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a
+null}``. A life has ``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds``,
+``own_saves`` and ``ranks``; a difference ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a
 diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``. ``other_losses`` are micro-steps where only the reported
 loss differed. ``then`` is the job on another number of ranks: ``ranks``, ``changes``, ``updates``, ``micro_batches``,
 ``other_losses``, ``converted``, ``cut`` and ``notes``. Progress goes to stderr.
@@ -307,7 +307,6 @@ def _as_json(report: Report) -> dict[str, Any]:
 def _life_as_json(life: Life) -> dict[str, Any]:
     return {
         "name": life.name,
-        "ranks": len(life.each_rank),
         "began_at": life.begun.step if life.begun is not None else None,
         "ended_at": life.last_step,
         "killed_after": life.planned_kill,
@@ -315,4 +314,5 @@ def _life_as_json(life: Life) -> dict[str, Any]:
         "killed_rank": life.killed_ranks[0] if life.killed_ranks else None,
         "seconds": round(life.seconds, 3),
         "own_saves": life.own_saves,
+        "ranks": len(life.each_rank),
     }

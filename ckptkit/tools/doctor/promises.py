@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ckptkit.core.progress import Progress
@@ -147,14 +147,19 @@ def dealt_after(life: Life, reference: Life, after: int) -> Dealt:
     begun = life.begun.step if life.begun is not None else 0
     cycles, its = _cycles(life, begun), _cycles(reference, after)
     updates = micro_batches = 0
+    unkept: list[Unkept] = []
     for cycle in sorted(cycles.keys() & its.keys()):
         mine, expected = cycles[cycle], its[cycle]
         if not expected and not mine:
             continue
         if Counter(key for _, _, key in mine) != Counter(key for _, _, key in expected):
-            return Dealt(updates, micro_batches, _of_data(life, reference, after, mine, expected))
+            unkept.append(_of_data(life, reference, after, mine, expected))
         updates, micro_batches = updates + 1, micro_batches + len(expected)
-    return Dealt(updates, micro_batches)
+    if not unkept:
+        return Dealt(updates, micro_batches)
+    # What is trained again, later, says more than what comes too early.
+    worst = next((one for one in unkept if one.diagnosis.code == _REPEATED), unkept[0])
+    return Dealt(updates, micro_batches, replace(worst, difference=unkept[0].difference))
 
 
 def unkept_by_end(life: Life, before: Life, end: int) -> Unkept | None:
