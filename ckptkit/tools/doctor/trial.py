@@ -121,7 +121,7 @@ class Life:
         last = self.events[-1] if self.events else None
         if self.planned_kill is None:
             return self.exit_code == 0 or (self.exit_code is not None and isinstance(last, Stopped))
-        if self.exit_code == -signal.SIGKILL or isinstance(last, Killed):
+        if isinstance(last, Killed) or (self.exit_code == -signal.SIGKILL and not isinstance(last, Stopped)):
             return self.exit_code is not None and self.last_step >= self.planned_kill
         return self.exit_code == 0
 
