@@ -100,6 +100,8 @@ def rank_in_words(rank: int | None) -> str:
 
 def failure_of(life: Life) -> str:
     """Return how a life ended that did not end as planned."""
+    if life.begun is None and life.unrestored is not None:
+        return f"{life.name} could not begin: {life.unrestored}"
     behind = min(life.ranks, key=lambda one: one.last_step, default=None)
     if behind is not None:
         how = "did not finish in time" if life.exit_code is None else f"ended with exit code {life.exit_code}"

@@ -205,9 +205,9 @@ def read_traces(trace: Path) -> list[list[Event]]:
 
 
 def have_ended(trace: Path) -> bool:
-    """Return whether one rank has killed itself, or all have stopped; a launcher may go on, also that of one rank."""
+    """Return whether a rank has killed itself or was not restored, or all have stopped; a launcher may go on."""
     last = [_last(trace_of(trace, rank)) for rank in range(_size(trace))]
-    return any(isinstance(one, Killed) for one in last) or all(isinstance(one, Stopped) for one in last)
+    return any(isinstance(one, Killed | Unrestored) for one in last) or all(isinstance(one, Stopped) for one in last)
 
 
 def _size(trace: Path) -> int:
@@ -215,10 +215,12 @@ def _size(trace: Path) -> int:
     for one in (trace, *sorted(trace.parent.glob(f"{trace.name}-rank-*"))):
         if one.exists():
             with one.open("rb") as file:
-                line = file.readline()
-            begun = EVENT.validate_json(line) if line.endswith(b"\n") else None
-            if isinstance(begun, Begun):
-                return begun.ranks
+                for line in file:
+                    event = EVENT.validate_json(line) if line.endswith(b"\n") else None
+                    if isinstance(event, Begun):
+                        return event.ranks
+                    if not isinstance(event, Unrestored):
+                        break
     return 1
 
 

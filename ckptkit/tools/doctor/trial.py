@@ -4,9 +4,9 @@ A process may be started ahead of its turn: it imports libraries and waits at a 
 runs (`ckptkit.tools.doctor.ahead` says whether a script has such a place).
 
 Guarantees: when `live` returns or raises, no process of that session runs any more. A process that waits at the gate
-exits if the doctor dies. A life has ended once a rank has killed itself as planned, or every rank has stopped: what is
-left of the session is ended soon after that, whatever a launcher waits for. Does not cover a script
-that moves its children to sessions of their own. Main thread only.
+exits if the doctor dies. A life has ended once a rank has killed itself as planned or was not restored, or every rank
+has stopped: what is left of the session is ended soon after that, whatever a launcher waits for. Does not cover a
+script that moves its children to sessions of their own. Main thread only.
 """
 
 from __future__ import annotations
@@ -294,7 +294,9 @@ def _wait(
     try:
         while True:
             left = until - monotonic()
-            if all_ended_at is None and have_ended(trace):
+            if not have_ended(trace):
+                all_ended_at = None  # a script may go on after a restore that was refused
+            elif all_ended_at is None:
                 all_ended_at = monotonic()
             if all_ended_at is not None and monotonic() - all_ended_at >= _GRACE.total_seconds():
                 return True

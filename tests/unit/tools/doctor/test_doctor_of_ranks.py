@@ -30,7 +30,17 @@ from ckptkit.tools.doctor.examine import Examination
 from ckptkit.tools.doctor.plan import victims
 from ckptkit.tools.doctor.probe import TrialProbe
 from ckptkit.tools.doctor.report import Options, UnusableScriptError
-from ckptkit.tools.doctor.trace import Begun, Killed, LifePlan, Saved, Stopped, have_ended, read_traces, trace_of
+from ckptkit.tools.doctor.trace import (
+    Begun,
+    Killed,
+    LifePlan,
+    Saved,
+    Stopped,
+    Unrestored,
+    have_ended,
+    read_traces,
+    trace_of,
+)
 from ckptkit.tools.doctor.trial import Life, live
 
 SCRIPT, Seen = ranked_training.__file__, ranked_training.Run
@@ -246,6 +256,13 @@ def test_life_of_ranks_ended_when_one_died_or_all_stopped(tmp_path):
     assert not have_ended(trace)
     written(0, alone, Stopped(step=1))
     assert have_ended(trace)  # a launcher of one rank may wait, too
+    trace_of(trace, 1).unlink()
+    written(0, Unrestored(why="no"))
+    assert have_ended(trace)
+    written(0, Unrestored(why="no"), alone)
+    assert not have_ended(trace)  # the script has begun another run
+    written(0, Unrestored(why="no"), begun, Stopped(step=1))
+    assert not have_ended(trace)  # of two ranks
 
 
 def test_another_number_of_ranks_is_refused(monkeypatch):
