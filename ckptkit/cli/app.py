@@ -311,6 +311,7 @@ def prune(
     epilog=examples(
         "ckptkit doctor --kills 5 -- python train.py --lr 0.1",
         "ckptkit doctor --within 5m --junit doctor.xml -- python train.py",
+        'ckptkit doctor --then "msrun --worker_num=1 train.py" -- msrun --worker_num=2 train.py',
     ),
 )
 def doctor(
@@ -321,6 +322,7 @@ def doctor(
     every_micro_step: Annotated[bool, typer.Option(help="Kill after each micro-step; one life for each.")] = False,
     own_saves: Annotated[bool, typer.Option("--own-saves", help="Examine also what the script saves itself.")] = False,
     seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Seed to set where the script sets none.")] = 1,
+    then: Annotated[str | None, typer.Option(metavar="COMMAND", help="Continues it on other ranks; see docs.")] = None,
     within: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Time for all: do fewer micro-steps and kills if need be.")
     ] = None,
@@ -345,7 +347,7 @@ def doctor(
         raise WrongUsageError("--within chooses how often to kill, and --every-micro-step leaves no choice: give one")
     limit = None if within is None else positive_duration("--within", within)
     options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout), ahead, limit, own_saves)
-    raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json, junit=junit))
+    raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json, junit=junit, then=then))
 
 
 @app.command(no_args_is_help=True, epilog=examples("ckptkit replay runs/a --to latest -- python train.py --lr 0.1"))

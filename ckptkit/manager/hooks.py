@@ -159,6 +159,10 @@ class Hooks(Protocol):
         """Return the policy that replaces the ``given`` one."""
         ...
 
+    def unrestored(self, state: Capturable, why: str) -> None:
+        """Act when the restore has failed or was refused, for the reason ``why``."""
+        ...
+
     def begin(self, state: Capturable, point: ResumePoint) -> None:
         """Act once, after the restore."""
         ...

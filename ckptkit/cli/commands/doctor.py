@@ -1,11 +1,13 @@
 """Implements ``ckptkit doctor``: runs the examination and prints its report as text or as JSON.
 
 The JSON is ``{"exact": bool, "steps": int, "ranks": int, "compared": int, "values": int, "epochs": int, "seconds":
-float, "lives": [...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes":
-[...]}``. A life has ``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds``
-and ``own_saves``; a difference ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a diagnosis
-``code``, ``where``, ``cause``, ``fix`` and ``also``. ``epochs`` are those that ended; ``other_losses`` micro-steps
-where only the reported loss differed. Progress goes to stderr.
+float, "lives": [...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...],
+"then": {...} or null}``. A life has ``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``,
+``exit_code``, ``seconds``, ``own_saves`` and ``ranks``; a difference ``step``, ``resumed_at``, ``rank``, ``life``,
+``names`` and ``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``. ``epochs`` are those that
+ended; ``other_losses`` micro-steps where only the reported loss differed. ``then`` is the job on another number of
+ranks: ``ranks``, ``changes``, ``updates``, ``micro_batches``, ``other_losses``, ``converted``, ``cut`` and ``notes``.
+Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,17 @@ from rich.console import Console
 from ckptkit.cli.examination import Lives, exits_on_sigterm, failure, folder_for
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.tools.doctor.compare import Difference
+from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import Examination
-from ckptkit.tools.doctor.report import FailedLifeError, Options, Report, UnusableScriptError, rank_in_words
+from ckptkit.tools.doctor.promises import Change, Continuation
+from ckptkit.tools.doctor.report import (
+    FailedLifeError,
+    Options,
+    Report,
+    UnusableScriptError,
+    rank_in_words,
+    ranks_in_words,
+)
 from ckptkit.tools.doctor.trial import Life
 
 _SUITE = "ckptkit doctor"
@@ -33,9 +45,23 @@ _UNINTERRUPTED = 2  # so many lives come first
 
 
 def run_doctor(
-    command: Sequence[str], options: Options, *, keep: str | None, as_json: bool, junit: Path | None = None
+    command: Sequence[str],
+    options: Options,
+    *,
+    keep: str | None,
+    as_json: bool,
+    junit: Path | None = None,
+    then: str | None = None,
 ) -> int:
     """Examine ``command`` and print the report; returns the exit code.
+
+    Args:
+        command: The user's command, program first.
+        options: How to examine it.
+        keep: A folder for everything, which stays; None for a temporary one.
+        as_json: Whether to print JSON.
+        junit: A file for the result, too.
+        then: A command that continues the job on another number of ranks, as in a shell.
 
     Raises:
         OSError: If ``junit`` cannot be written.
@@ -44,7 +70,7 @@ def run_doctor(
         prepare_junit(junit)
     try:
         with exits_on_sigterm():
-            report = _examined(command, options, keep)
+            report = _examined(command, options if then is None else replace(options, then=_split(then, options)), keep)
     except (UnusableScriptError, FailedLifeError, OSError) as error:
         code, message = failure(error, command)
         if junit is not None:
@@ -59,31 +85,56 @@ def run_doctor(
         _print(report, shlex.join(command), keep)
         if options.within is not None:
             print(_fitted(report, options, options.within))
-    return 0 if report.difference is None else 1
+    return 0 if report.is_sound else 1
+
+
+def _split(then: str, options: Options) -> tuple[str, ...]:
+    """Return the words of the command of ``--then``.
+
+    Raises:
+        UnusableScriptError: If it has none, or cannot be examined with these options.
+    """
+    if options.within is not None:
+        raise UnusableScriptError(
+            "--within does not know what the lives of --then take: give fewer --steps and --kills"
+        )
+    try:
+        words = tuple(shlex.split(then))
+    except ValueError as error:
+        raise UnusableScriptError(f"--then {then!r} is not a command: {error}") from error
+    if not words:
+        raise UnusableScriptError('give --then a command, as in --then "msrun --worker_num=1 ... train.py"')
+    return words
 
 
 def _cases(report: Report) -> list[Case]:
     """Return one case for each life; the one that differs failed. Lives that only look for its cause are none."""
-    difference, cases = report.difference, []
+    difference, cases, found = report.difference, [], report.diagnosis
     for number, life in enumerate(report.lives):
         name = _case_name(number, life)
-        if difference is None or life is not difference.life:
+        if difference is None or life.name != difference.life.name:
             cases.append(Case(name, life.seconds))
             continue
-        found = report.diagnosis
         message = "not exact" if found is None else f"{found.code}: {found.where}"
         cases.append(Case(name, life.seconds, "failure", message, "\n".join(_words_of(report, difference))))
-        break
+        return cases
+    if found is not None:
+        cases.append(
+            Case(_SUITE, 0.0, "failure", f"{found.code}: {found.where}", "\n".join(_words_of_diagnosis(found)))
+        )
     return cases
 
 
 def _case_name(number: int, life: Life) -> str:
     begun = life.begun.step if life.begun is not None else 0
+    if life.elsewhere and life.unrestored is not None:
+        return f"life {number + 1}, on other ranks: refused"
     if number < _UNINTERRUPTED:
         return ("uninterrupted", "uninterrupted, once more")[number]
     came = f"resumed after micro-step {begun}" if begun else "begun afresh"
     went = "to the end" if life.planned_kill is None else f"killed after micro-step {life.planned_kill}"
-    return f"life {number + 1}: {came}, {went}{', its own saves' if life.own_saves else ''}"
+    who = f", on {ranks_in_words(len(life.each_rank))}" if life.elsewhere else ""
+    return f"life {number + 1}{who}: {came}, {went}{', its own saves' if life.own_saves else ''}"
 
 
 def _fitted(report: Report, options: Options, within: timedelta) -> str:
@@ -104,14 +155,21 @@ def _examined(command: Sequence[str], options: Options, keep: str | None) -> Rep
 
 def _print(report: Report, command: str, keep: str | None) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    kills = [(_killed(life), life.own_saves) for life in report.lives if life.planned_kill is not None]
+    killed_lives = [life for life in report.lives if life.planned_kill is not None and not life.elsewhere]
+    kills = [(_killed(life), life.own_saves) for life in killed_lives]
     killed = ", ".join(words for words, own_saves in kills if not own_saves)
     own = "".join(f", and after {words} with its own saves" for words, own_saves in kills if own_saves)
     of_ranks = f" in each of {report.ranks} ranks" if report.ranks > 1 else ""
     lives = f"{report.steps} micro-steps{of_ranks}, {len(report.lives)} lives"
     console.print(f"{command}: {lives}, killed after {f'[{killed}]' if killed else 'none'}{own}")
     console.print(f"compared: {report.compared} micro-steps with {report.values} values each")
-    if report.difference is None:
+    if report.continuation is not None:
+        console.print(_then_in_words(report, report.continuation))
+    if report.difference is None and report.diagnosis is not None:
+        console.print("REFUSED", style="bold red")
+        for line in _words_of_diagnosis(report.diagnosis):
+            console.print(line)
+    elif report.difference is None:
         console.print(_headline(report), style="bold green")
         if report.other_losses:
             console.print(
@@ -128,6 +186,9 @@ def _print(report: Report, command: str, keep: str | None) -> None:
                 f"note: no epoch ended within {report.steps} micro-steps, so what a later epoch changes was not seen: "
                 "give more --steps, or less data"
             )
+        if report.continuation is not None:
+            for line in _words_of_continuation(report, report.continuation):
+                console.print(line)
     else:
         _print_difference(console, report, report.difference)
     if keep is not None:
@@ -148,7 +209,8 @@ def _killed(life: Life) -> str:
 def _headline(report: Report) -> str:
     others = len(report.other_losses)
     if not others:
-        return "exact: every interrupted life is the uninterrupted one, bit for bit"
+        same = "" if report.continuation is None else " on as many ranks"
+        return f"exact: every interrupted life is the uninterrupted one{same}, bit for bit"
     losses = "1 reported loss was" if others == 1 else f"{others} reported losses were"
     return (
         "exact: state, batches and gradients of every interrupted life are those of the uninterrupted one, bit for "
@@ -167,22 +229,70 @@ def _words_of(report: Report, difference: Difference) -> list[str]:
     what = ", ".join(difference.names[:4]) or "it did not get that far"
     more = f" and {len(difference.names) - 4} more" if len(difference.names) > 4 else ""
     began = f"resumed after micro-step {difference.resumed_at}" if difference.resumed_at else "begun afresh"
+    elsewhere = any(life.elsewhere and life.name == difference.life.name for life in report.lives)
+    where = f" on {ranks_in_words(report.continuation.ranks)}" if report.continuation and elsewhere else ""
     words = [
         f"first difference: {rank_in_words(difference.rank)}micro-step {difference.step} (epoch {at.epoch}, batch "
         f"{at.batch}, micro-step {at.micro_step} of {at.accumulation_steps}): {what}{more}",
-        f"seen in: {difference.life.name}, {began}",
+        f"seen in: {difference.life.name}{where}, {began}",
     ]
-    found = report.diagnosis
-    if found is not None:
-        words += [f"diagnosis: {found.code}: {found.where}", f"cause: {found.cause}", f"fix: {found.fix}"]
-        words += [f"look also at: {', '.join(found.also)}"] if found.also else []
-    return words
+    return words if report.diagnosis is None else words + _words_of_diagnosis(report.diagnosis)
+
+
+def _words_of_diagnosis(found: Diagnosis) -> list[str]:
+    words = [f"diagnosis: {found.code}: {found.where}", f"cause: {found.cause}", f"fix: {found.fix}"]
+    return words + ([f"look also at: {', '.join(found.also)}"] if found.also else [])
+
+
+def _then_in_words(report: Report, found: Continuation) -> str:
+    places = [f"{one.after}{' (mid-cycle)' if one.mid_cycle else ''}" for one in found.changes]
+    killed = [life.planned_kill for life in report.lives if life.elsewhere and life.planned_kill is not None]
+    kills = f", killed after {killed} there" if killed else ""
+    return f"then on {ranks_in_words(found.ranks)}, from micro-step {' and '.join(places) or 'none'} on{kills}"
+
+
+def _words_of_continuation(report: Report, found: Continuation) -> list[str]:
+    """Return what is exact on the other number of ranks, and what cannot be."""
+    before, after = ranks_in_words(report.ranks), ranks_in_words(found.ranks)
+    data = (
+        f"{found.micro_batches} micro-batches of {found.updates} updates, none twice and none left out"
+        if found.micro_batches
+        else "the batches were not compared, because the doctor sees none"
+    )
+    sums = " (accumulators: their sum over the ranks, but for rounding)" if _is_in_mid_cycle(found) else ""
+    words = [
+        f"from {before} to {after}: what the checkpoint holds, bit for bit{sums}; {data}; resumes on {after} are exact",
+        f"not bit for bit: after the change, sums are in another order, so gradients, losses and weights of {after} "
+        f"were not compared with those of {before}",
+    ]
+    words += [f"note: the change after micro-step {one.after} was refused: {one.refused}" for one in _refused(found)]
+    words += [
+        f"note: {one} is what neither the checkpoint holds nor a fresh start has: its load_state_dict() converts it to "
+        f"{after}, or loses a part"
+        for one in found.converted[:5]
+    ]
+    words += [f"note: not compared, since it is cut over the ranks: {', '.join(found.cut[:5])}"] if found.cut else []
+    return words + [
+        f"note: {one} is in no checkpoint and began anew on {after}; what depends on it was not compared"
+        for one in found.notes[:5]
+    ]
+
+
+def _is_in_mid_cycle(found: Continuation) -> bool:
+    return any(one.mid_cycle and one.refused is None for one in found.changes)
+
+
+def _refused(found: Continuation) -> list[Change]:
+    return [one for one in found.changes if one.refused is not None]
 
 
 def _as_json(report: Report) -> dict[str, Any]:
     difference = report.difference
+    then = None if report.continuation is None else dataclasses.asdict(replace(report.continuation, difference=None))
+    for name in ("difference", "diagnosis", "compared"):
+        (then or {}).pop(name, None)
     return {
-        "exact": difference is None,
+        "exact": report.is_sound,
         "steps": report.steps,
         "ranks": report.ranks,
         "compared": report.compared,
@@ -203,6 +313,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "diagnosis": None if report.diagnosis is None else dataclasses.asdict(report.diagnosis),
         "other_losses": list(report.other_losses),
         "notes": list(report.notes),
+        "then": then,
     }
 
 
@@ -216,4 +327,5 @@ def _life_as_json(life: Life) -> dict[str, Any]:
         "killed_rank": life.killed_ranks[0] if life.killed_ranks else None,
         "seconds": round(life.seconds, 3),
         "own_saves": life.own_saves,
+        "ranks": len(life.each_rank),
     }

@@ -36,6 +36,19 @@ class CopyWatch(Protocol):
         ...
 
 
+class Unwatched:
+    """Shows nothing of a copy; a `CopyWatch`."""
+
+    def plan(self, checkpoints: int, size_bytes: int) -> None:
+        """Ignore it."""
+
+    def advance(self, size_bytes: int) -> None:
+        """Ignore it."""
+
+    def end(self, name: str, outcome: CopyOutcome) -> None:
+        """Ignore it."""
+
+
 @dataclass
 class Copied:
     """Records the outcome of a copy; names of checkpoints, oldest first.

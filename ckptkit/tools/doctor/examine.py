@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from ckptkit.tools.doctor.ahead import modules_ahead
@@ -31,41 +31,20 @@ from ckptkit.tools.doctor.diagnose import (
     forgotten,
 )
 from ckptkit.tools.doctor.disagreement import Disagreement, Recording
-from ckptkit.tools.doctor.plan import Death, plan_deaths, victims
-from ckptkit.tools.doctor.report import FailedLifeError, Options, Report, UnusableScriptError, rank_in_words
+from ckptkit.tools.doctor.elastic import Elastic
+from ckptkit.tools.doctor.plan import Death, Part, plan_deaths, victims
+from ckptkit.tools.doctor.promises import Continuation
+from ckptkit.tools.doctor.report import (
+    FailedLifeError,
+    Options,
+    Report,
+    UnusableScriptError,
+    failure_of,
+    rank_in_words,
+)
 from ckptkit.tools.doctor.resumption import Resumption, is_sure
 from ckptkit.tools.doctor.trace import LifePlan
 from ckptkit.tools.doctor.trial import Life, Started, live, start_ahead
-
-_NOTHING = Recording()
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Says what one life has to do.
-
-    Attributes:
-        words: Description, for people.
-        root: Name of the folder that takes the place of the script's root.
-        stop: As for `LifePlan`; so are enough, own_saves and kill_when_saved.
-        death: Where it saves and is killed, or None.
-        begun: The micro-step after which it begins.
-        then: The same of the life after it; None after the last one.
-        who: The ranks that are killed; None for all.
-        recording: What it records.
-    """
-
-    words: str
-    root: str
-    stop: int
-    death: Death | None = None
-    begun: int = 0
-    then: int | None = None
-    enough: float | None = None
-    own_saves: bool = False
-    kill_when_saved: bool = False
-    who: tuple[int, ...] | None = None
-    recording: Recording = _NOTHING
 
 
 class Examination:
@@ -119,18 +98,20 @@ class Examination:
 
     def _run(self) -> Report:
         steps, enough = self._options.steps, self._budget.first_ends
-        first = self._live(_Part("uninterrupted", "root-1", steps, then=0, enough=enough))
+        changes = self._options.then is not None
+        first = self._live(Part("uninterrupted", "root-1", steps, then=0, enough=enough, changes_ranks=changes))
         unequal = first_unequal_replica(first)
         if unequal is not None:  # first: a save that the script makes itself has ended such a life with an error
             return self._report(first, first.last_step, unequal, diagnose_unequal_replica(unequal))
         fitting = self._fitting(first, _checked(first))
         last = fitting.steps
-        second = self._live(_Part("uninterrupted, once more", "root-2", last, then=0))
+        second = self._live(Part("uninterrupted, once more", "root-2", last, then=None if changes else 0))
         self._ignored = marks_of_process(first, second)
         difference = self._difference(second, first, last)
         if difference is not None:
             return self._report(first, last, difference, self._of_disagreement(difference, last))
         shaky = [unstable(one, other) for one, other in zip(first.each_rank, second.each_rank, strict=True)]
+        elastic = self._elastic(first, last)
         notes: dict[str, None] = {}
         for life, begun in self._interrupted(first, fitting):
             until = life.planned_kill or last
@@ -140,7 +121,32 @@ class Examination:
             if difference is not None:
                 return self._report(first, last, difference, self._of_resume(difference, shaky[difference.rank or 0]))
             notes.update(dict.fromkeys(_notes(life, first, until, shaky)))
-        return self._report(first, last, notes=tuple(notes))
+        report = self._report(first, last, notes=tuple(notes))
+        return report if elastic is None else self._continued(report, elastic.run(shaky))
+
+    def _elastic(self, first: Life, last: int) -> Elastic | None:
+        """Start the job on the other number of ranks, if one is to be examined.
+
+        Raises:
+            UnusableScriptError, FailedLifeError, OSError: As in `Elastic.begin`.
+        """
+        if self._options.then is None:
+            return None
+        compare = self._difference
+        elastic = Elastic(self._options.then, self._folder, first, last, live=self._live, difference=compare)
+        elastic.begin()
+        return elastic
+
+    def _continued(self, report: Report, found: Continuation) -> Report:
+        return replace(
+            report,
+            lives=tuple(self._lives),
+            compared=report.compared + found.compared,
+            difference=found.difference,
+            diagnosis=found.diagnosis,
+            seconds=self._budget.spent,
+            continuation=found,
+        )
 
     def _give_up_waiting(self) -> None:
         """End the process that waits at its gate, if one does: another life than the expected one comes next."""
@@ -179,10 +185,10 @@ class Examination:
                 break
             who = victims(number, len(first.each_rank))
             words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}{_of(who)}"
-            yield self._live(_Part(words, "root-3", fitting.steps, death, begun, then=death.save, who=who)), begun
+            yield self._live(Part(words, "root-3", fitting.steps, death, begun, then=death.save, who=who)), begun
             begun = death.save
         then = 0 if self._options.own_saves else None
-        yield self._live(_Part(f"from {begun} on, to the end", "root-3", fitting.steps, None, begun, then)), begun
+        yield self._live(Part(f"from {begun} on, to the end", "root-3", fitting.steps, None, begun, then)), begun
         if self._options.own_saves:
             yield from self._saving_itself(fitting.steps)
 
@@ -193,7 +199,7 @@ class Examination:
             UnusableScriptError: If it has none that a life could resume from.
         """
         words = "its own saves, SIGKILL after one"
-        killed = self._live(_Part(words, "root-4", last, then=1, own_saves=True, kill_when_saved=True))
+        killed = self._live(Part(words, "root-4", last, then=1, own_saves=True, kill_when_saved=True))
         yield killed, 0
         if not killed.saved:
             raise UnusableScriptError(
@@ -201,7 +207,7 @@ class Examination:
                 "examined. Give more --steps than lie between two of its saves"
             )
         begun = killed.saved[-1].step
-        yield self._live(_Part(f"its own saves, from {begun} on", "root-4", last, None, begun, own_saves=True)), begun
+        yield self._live(Part(f"its own saves, from {begun} on", "root-4", last, None, begun, own_saves=True)), begun
 
     def _has_time_for(self, death: Death, begun: int, last: int) -> bool:
         """Return whether another kill fits, with the lives after it."""
@@ -230,12 +236,12 @@ class Examination:
         return len(self._lives[0].each_rank) == 1 and self._options.within is None
 
     def _recorded(self, words: str, begun: int, stop: int, recording: Recording) -> Life:
-        return self._live(_Part(words, "root-5", stop, begun=begun, recording=recording))
+        return self._live(Part(words, "root-5", stop, begun=begun, recording=recording))
 
     def _uninterrupted(self, words: str, stop: int, recording: Recording) -> Life:
-        return self._live(_Part(words, f"root-of-{len(self._lives) + 1:03d}", stop, recording=recording))
+        return self._live(Part(words, f"root-of-{len(self._lives) + 1:03d}", stop, recording=recording))
 
-    def _live(self, part: _Part) -> Life:
+    def _live(self, part: Part) -> Life:
         self._begins(part.words, (part.death.kill if part.death else part.stop) - part.begun)
         name = self._name(1)
         plan = LifePlan(
@@ -243,7 +249,7 @@ class Examination:
             trace=str(self._folder / f"{name}.trace"),
             stop=part.stop,
             enough=part.enough,
-            saves=(part.death.save,) if part.death else (part.recording.save,) if part.recording.save else (),
+            saves=part.every_save,
             kill=part.death.kill if part.death else None,
             kill_ranks=part.who,
             seed=self._seed(part.begun),
@@ -252,22 +258,25 @@ class Examination:
             record=None if part.recording.file is None else str(part.recording.file),
             record_after=part.recording.after,
             settings=part.recording.settings,
+            changes_ranks=part.changes_ranks,
         )
         started, self._waiting = self._waiting, None
         life = live(
-            self._command,
+            part.command or self._command,
             name,
             plan,
             time_limit=self._budget.limit(self._options.time_limit),
             monotonic=self._monotonic,
             on_step=self._stepped,
             started=started,
-            ahead=self._ahead,
+            ahead=() if part.command else self._ahead,
             at_gate=lambda: self._start_next(part.then),
         )
-        if self._lives and life.begun is not None and len(life.each_rank) != len(self._lives[0].each_rank):
+        life = replace(life, elsewhere=part.command is not None)
+        ranks = len(life.each_rank)
+        if self._lives and not life.elsewhere and life.begun is not None and ranks != len(self._lives[0].each_rank):
             raise UnusableScriptError(
-                f"the job had {len(self._lives[0].each_rank)} ranks in its first life and {len(life.each_rank)} in "
+                f"the job had {len(self._lives[0].each_rank)} ranks in its first life and {ranks} in "
                 f"{life.name}; start it with the same number each time"
             )
         self._lives.append(life)
@@ -298,7 +307,7 @@ class Examination:
     def _difference(self, life: Life, first: Life, until: int) -> Difference | None:
         difference = first_difference(life, first, until, self._ignored)
         if not life.ended_as_planned and (difference is None or difference.found is None):
-            raise FailedLifeError(_failure(life), life)
+            raise FailedLifeError(failure_of(life), life)
         return difference
 
     def _report(
@@ -309,11 +318,12 @@ class Examination:
         diagnosis: Diagnosis | None = None,
         notes: tuple[str, ...] = (),
     ) -> Report:
-        losses = {step for life in self._lives[1:] for step in other_losses(life, first, life.last_step)}
+        lives = [life for life in self._lives[1:] if not life.elsewhere]
+        losses = {step for life in lives for step in other_losses(life, first, life.last_step)}
         return Report(
             steps=last,
             lives=tuple(self._lives),
-            compared=sum(map(_compared, self._lives[1:])),
+            compared=sum(map(_compared, lives)),
             values=len(first.steps[first.last_step].digests),
             difference=difference,
             diagnosis=diagnosis,
@@ -330,13 +340,13 @@ def _checked(first: Life) -> int:
         raise UnusableScriptError(f"the script cannot be examined: {first.refused}")
     if first.begun is None:
         if first.exit_code != 0:
-            raise FailedLifeError(f"{_failure(first)}; it had not reached a CheckpointCallback or manager yet", first)
+            raise FailedLifeError(f"{failure_of(first)}; it had not reached a CheckpointCallback or manager yet", first)
         raise UnusableScriptError(
             "the script used no CheckpointCallback and no CheckpointManager. Add one, as in `ckpt.train(model, epochs, "
             "dataset)`, so that there is something to resume"
         )
     if not first.ended_as_planned:
-        raise FailedLifeError(_failure(first), first)
+        raise FailedLifeError(failure_of(first), first)
     unlike = next((one for one in first.ranks if one.steps.keys() != first.steps.keys()), None)
     if unlike is not None:
         raise UnusableScriptError(
@@ -376,20 +386,3 @@ def _compared(life: Life) -> int:
     # After a kill of one rank, others may go on for a moment.
     until = life.planned_kill or life.last_step
     return sum(step <= until for one in life.each_rank for step in one.steps)
-
-
-def _failure(life: Life) -> str:
-    behind = min(life.ranks, key=lambda one: one.last_step, default=None)
-    if behind is not None:
-        how = "did not finish in time" if life.exit_code is None else f"ended with exit code {life.exit_code}"
-        return (
-            f"{life.name} {how}; rank {behind.rank} did {behind.last_step} micro-steps. What the ranks printed may be "
-            "where the launcher has put it, such as msrun's --log_dir"
-        )
-    if life.exit_code is None:
-        return f"{life.name} did not finish in time and was stopped after {life.last_step} micro-steps"
-    restart = "; it was started like a restart, without the seeds that the doctor sets in the earlier lives"
-    return (
-        f"{life.name} ended with exit code {life.exit_code} after {life.last_step} micro-steps"
-        f"{'' if life.seeded else restart}"
-    )

@@ -24,8 +24,10 @@ from typing import NoReturn
 
 from pydantic import BaseModel, ValidationError
 
+from ckptkit.core.placement import Box
 from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress, ResumePoint
+from ckptkit.core.tensors import values_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import digest_of
 from ckptkit.manager.background import NotEndedError
@@ -47,10 +49,14 @@ from ckptkit.tools.doctor.trace import (
     Killed,
     LifePlan,
     Refused,
+    Restored,
     Saved,
     Stepped,
     Stopped,
+    Total,
+    Unrestored,
     read_trace,
+    total_of,
     trace_of,
 )
 
@@ -80,7 +86,7 @@ class TrialProbe:
         """The scratch folder that replaces the script's own root."""
         if self._plan.run is not None:
             return open_storage(Path(self._plan.run))
-        return open_storage(Path(self._plan.root) / f"run-{digest_of(self._url.encode())}")
+        return open_storage(scratch_run(Path(self._plan.root), self._url))
 
     @property
     def keeps_schedule(self) -> bool:
@@ -88,8 +94,14 @@ class TrialProbe:
         return self._plan.own_saves
 
     def keep(self, given: KeepPolicy) -> KeepPolicy:
-        """Return what to keep; everything, if it is compared afterwards."""
-        return given if self._plan.run is None else KeepLatest(sys.maxsize)
+        """Return what to keep; everything, if it is compared or copied afterwards."""
+        keeps_all = self._plan.run is not None or self._plan.changes_ranks
+        return KeepLatest(sys.maxsize) if keeps_all else given
+
+    def unrestored(self, state: Capturable, why: str) -> None:
+        """Record why no checkpoint was restored: a launcher may hide what its ranks print."""
+        self._trace = trace_of(self._trace, state.world.rank)
+        self._write(Unrestored(why=why))
 
     def begin(self, state: Capturable, point: ResumePoint) -> None:
         """Record that the run was restored.
@@ -114,7 +126,7 @@ class TrialProbe:
         self._observer = observer = state.observer()
         self._last = point.batches_delivered
         ranks = self._world.size
-        _, unseen = observer.observe()
+        digests, unseen = observer.observe()
         self._write(
             Begun(
                 url=self._url,
@@ -124,6 +136,7 @@ class TrialProbe:
                 unseen=unseen,
                 ranks=ranks,
                 replicated=tuple(observer.replicated()) if ranks > 1 else (),
+                restored=self._restored(state, digests) if self._plan.changes_ranks else None,
             )
         )
         if self._plan.settings:
@@ -162,7 +175,7 @@ class TrialProbe:
         self._write(Stepped(step=step, at=now, progress=progress, digests=digests, unseen=unseen))
         self._record_from(step, digests)
         if step in self._plan.saves:
-            self._save(step, digests, save)
+            self._save(state, step, digests, save)
         if step == self._plan.kill:
             self._die(step)
         if self._plan.kill_when_saved:
@@ -230,14 +243,20 @@ class TrialProbe:
         self._write(Stopped(step=step))
         _end()
 
-    def _save(self, step: int, before: dict[str, str], save: Save) -> None:
+    def _save(self, state: Capturable, step: int, before: dict[str, str], save: Save) -> None:
         assert self._observer is not None  # noqa: S101 - as in `look`
+        totals = _totals(state) if self._plan.changes_ranks else {}
         handle = save({})
         after, _ = self._observer.observe()
         moved = tuple(name for name, digest in after.items() if before.get(name) != digest)
         self._settle(handle)
         by = tuple(self._observer.drawing_in_state_dict()) if moved else ()
-        self._write(Saved(step=step, moved=moved, by=by))
+        self._write(Saved(step=step, moved=moved, by=by, totals=totals))
+
+    def _restored(self, state: Capturable, digests: dict[str, str]) -> Restored:
+        leaves = state.leaves(at_boundary=False)
+        cut = tuple(f"{leaf.role}/{leaf.name}" for leaf in leaves if isinstance(leaf.spec.placement, Box))
+        return Restored(progress=state.progress(), digests=digests, totals=_totals(state), cut=cut)
 
     def _settle(self, handle: SaveHandle) -> None:
         """Wait until the save is committed, which only rank 0 knows: a rank that dies before would prevent it."""
@@ -261,7 +280,7 @@ class TrialProbe:
             doomed = self._plan.kill_ranks
             if doomed is not None and self._world.rank not in doomed:
                 return
-            self._write(Killed(step=step))
+        self._write(Killed(step=step))
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _refuse(self, why: str) -> NoReturn:
@@ -288,9 +307,20 @@ def hooks(plan: str, url: str) -> TrialProbe:
     return TrialProbe(_plan(plan), url)
 
 
+def scratch_run(root: Path, url: str) -> Path:
+    """Return the folder below ``root`` that replaces the run root ``url``."""
+    return root / f"run-{digest_of(url.encode())}"
+
+
 def variables(plan: Path) -> dict[str, str]:
     """Return the environment variables under which a script follows ``plan``."""
     return {VARIABLE: f"{__name__}:{plan}"}
+
+
+def _totals(state: Capturable) -> dict[str, Total]:
+    """Return the totals of the accumulators, by name."""
+    leaves = state.leaves(at_boundary=False)
+    return {leaf.name: total_of(values_of(leaf.dtype, leaf.array)) for leaf in leaves if leaf.role == "accumulators"}
 
 
 @functools.lru_cache(maxsize=1)

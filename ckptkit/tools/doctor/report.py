@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
+from ckptkit.tools.doctor.promises import Continuation
 from ckptkit.tools.doctor.trial import Life
 
 
@@ -26,6 +27,7 @@ class Options:
         ahead: Whether the next life may import its libraries while one is running; see `ckptkit.tools.doctor.ahead`.
         within: Limit for all lives together: fewer micro-steps and kills are done where all would take longer.
         own_saves: Whether to examine the script's own saves, too: by two more lives.
+        then: A command that continues the job on another number of ranks, which is examined, too; or None.
     """
 
     steps: int = 24
@@ -36,6 +38,7 @@ class Options:
     ahead: bool = True
     within: timedelta | None = None
     own_saves: bool = False
+    then: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Report:
         notes: Values in no checkpoint that a resume changed, although all that was compared stayed equal.
         ranks: Number of ranks of the job.
         seconds: How long it took.
+        continuation: How the job continued on another number of ranks; None if that was not examined.
     """
 
     steps: int
@@ -65,6 +69,12 @@ class Report:
     notes: tuple[str, ...] = ()
     ranks: int = 1
     seconds: float = 0.0
+    continuation: Continuation | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing differs, and another number of ranks was not refused."""
+        return self.difference is None and self.diagnosis is None
 
 
 class UnusableScriptError(Exception):
@@ -78,6 +88,31 @@ class FailedLifeError(Exception):
         super().__init__(f"{message}. Its last output:\n{life.last_words()}")
 
 
+def ranks_in_words(number: int) -> str:
+    """Return a number of ranks, such as ``2 ranks``."""
+    return "1 rank" if number == 1 else f"{number} ranks"
+
+
 def rank_in_words(rank: int | None) -> str:
     """Return what names a rank in front of something, such as ``rank 1: ``; empty in a job of one rank."""
     return "" if rank is None else f"rank {rank}: "
+
+
+def failure_of(life: Life) -> str:
+    """Return how a life ended that did not end as planned."""
+    if life.begun is None and life.unrestored is not None:
+        return f"{life.name} could not begin: {life.unrestored}"
+    behind = min(life.ranks, key=lambda one: one.last_step, default=None)
+    if behind is not None:
+        how = "did not finish in time" if life.exit_code is None else f"ended with exit code {life.exit_code}"
+        return (
+            f"{life.name} {how}; rank {behind.rank} did {behind.last_step} micro-steps. What the ranks printed may be "
+            "where the launcher has put it, such as msrun's --log_dir"
+        )
+    if life.exit_code is None:
+        return f"{life.name} did not finish in time and was stopped after {life.last_step} micro-steps"
+    restart = "; it was started like a restart, without the seeds that the doctor sets in the earlier lives"
+    return (
+        f"{life.name} ended with exit code {life.exit_code} after {life.last_step} micro-steps"
+        f"{'' if life.seeded else restart}"
+    )

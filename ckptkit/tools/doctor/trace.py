@@ -6,13 +6,19 @@ Pure functions of the files, any thread.
 
 from __future__ import annotations
 
+import math
+import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ckptkit.core.progress import Progress
 from ckptkit.manager.hooks import Setting, Suspect, Unseen
+
+_LARGEST = sys.float_info.max  # JSON has no infinity
 
 
 class _Document(BaseModel):
@@ -38,6 +44,8 @@ class LifePlan(_Document):
         record: File to which every call is written, or None; see `ckptkit.tools.doctor.record`.
         record_after: The micro-step after which that begins.
         settings: What the process sets after its restore.
+        changes_ranks: Whether it is on one side of a change of the number of ranks: it keeps all its checkpoints,
+            and traces what it has restored, and totals of its accumulators then and after each planned save.
     """
 
     root: str
@@ -54,13 +62,35 @@ class LifePlan(_Document):
     record: str | None = None
     record_after: int = 0
     settings: tuple[Setting, ...] = ()
+    changes_ranks: bool = False
+
+
+class Total(_Document):
+    """Holds three sums over a tensor: of its elements, of these with fixed random signs, and of their sizes.
+
+    The first two of the parts of a sum add up to those of the sum, but for rounding, which the third one bounds.
+    """
+
+    plain: float
+    signed: float
+    size: float  # the largest number if an element is not finite; the other two are 0 then
+
+
+class Restored(_Document):
+    """Holds what a restore gave: digests by name, and totals of the accumulators; ``cut`` are names of cut leaves."""
+
+    progress: Progress
+    digests: dict[str, str]
+    totals: dict[str, Total] = {}
+    cut: tuple[str, ...] = ()
 
 
 class Begun(_Document):
     """Records that a manager has restored.
 
     ``checkpoint`` is None on a fresh start; ``url`` is the script's root; ``unseen`` are the values in no checkpoint.
-    In a job of many ``ranks``, ``replicated`` are names of digests that must be the same in every rank.
+    In a job of many ``ranks``, ``replicated`` are names of digests that must be the same in every rank. ``restored`` is
+    there if the plan says so.
     """
 
     event: Literal["begun"] = "begun"
@@ -71,6 +101,7 @@ class Begun(_Document):
     unseen: dict[str, Unseen] | None = None
     ranks: int = 1
     replicated: tuple[str, ...] = ()
+    restored: Restored | None = None
 
 
 class Stepped(_Document):
@@ -88,12 +119,23 @@ class Stepped(_Document):
 
 
 class Saved(_Document):
-    """Records a committed save after ``step``, names it changed (``moved``) and the objects that did it (``by``)."""
+    """Records a committed save after ``step``, names it changed (``moved``) and the objects that did it (``by``).
+
+    ``totals`` are those of the accumulators, if the plan says so.
+    """
 
     event: Literal["saved"] = "saved"
     step: int
     moved: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
+    totals: dict[str, Total] = {}
+
+
+class Unrestored(_Document):
+    """Records that no checkpoint was restored, for the reason ``why``."""
+
+    event: Literal["unrestored"] = "unrestored"
+    why: str
 
 
 class Refused(_Document):
@@ -111,16 +153,26 @@ class Stopped(_Document):
 
 
 class Killed(_Document):
-    """Records that this rank of many kills itself next."""
+    """Records that this process kills itself next."""
 
     event: Literal["killed"] = "killed"
     step: int
 
 
-Event = Annotated[Begun | Stepped | Saved | Refused | Stopped | Killed, Field(discriminator="event")]
+Event = Annotated[Begun | Stepped | Saved | Unrestored | Refused | Stopped | Killed, Field(discriminator="event")]
 
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def total_of(values: npt.NDArray[Any]) -> Total:
+    """Return the total of a tensor of numbers; the signs depend on the number of elements only."""
+    flat = values.reshape(-1).astype(np.float64)
+    size = float(np.abs(flat).sum())
+    if not math.isfinite(size):
+        return Total(plain=0.0, signed=0.0, size=_LARGEST)
+    signs = np.random.default_rng(flat.size).integers(0, 2, flat.size, np.int8) * 2 - 1
+    return Total(plain=float(flat.sum()), signed=float(flat @ signs), size=size)
 
 
 def trace_of(trace: Path, rank: int) -> Path:
@@ -153,12 +205,9 @@ def read_traces(trace: Path) -> list[list[Event]]:
 
 
 def have_ended(trace: Path) -> bool:
-    """Return whether one of many ranks has killed itself, or all have stopped; False in a job of one rank."""
-    size = _size(trace)
-    if size == 1:
-        return False
-    last = [_last(trace_of(trace, rank)) for rank in range(size)]
-    return any(isinstance(one, Killed) for one in last) or all(isinstance(one, Stopped) for one in last)
+    """Return whether a rank has killed itself or was not restored, or all have stopped; a launcher may go on."""
+    last = [_last(trace_of(trace, rank)) for rank in range(_size(trace))]
+    return any(isinstance(one, Killed | Unrestored) for one in last) or all(isinstance(one, Stopped) for one in last)
 
 
 def _size(trace: Path) -> int:
@@ -166,10 +215,12 @@ def _size(trace: Path) -> int:
     for one in (trace, *sorted(trace.parent.glob(f"{trace.name}-rank-*"))):
         if one.exists():
             with one.open("rb") as file:
-                line = file.readline()
-            begun = EVENT.validate_json(line) if line.endswith(b"\n") else None
-            if isinstance(begun, Begun):
-                return begun.ranks
+                for line in file:
+                    event = EVENT.validate_json(line) if line.endswith(b"\n") else None
+                    if isinstance(event, Begun):
+                        return event.ranks
+                    if not isinstance(event, Unrestored):
+                        break
     return 1
 
 

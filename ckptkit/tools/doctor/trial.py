@@ -4,9 +4,9 @@ A process may be started ahead of its turn: it imports libraries and waits at a 
 runs (`ckptkit.tools.doctor.ahead` says whether a script has such a place).
 
 Guarantees: when `live` returns or raises, no process of that session runs any more. A process that waits at the gate
-exits if the doctor dies. In a job of many ranks, a life has ended once a rank has killed itself as planned, or every
-rank has stopped: what is left of the session is ended then, whatever the launcher waits for. Does not cover a script
-that moves its children to sessions of their own. Main thread only.
+exits if the doctor dies. A life has ended once a rank has killed itself as planned or was not restored, or every rank
+has stopped: what is left of the session is ended soon after that, whatever a launcher waits for. Does not cover a
+script that moves its children to sessions of their own. Main thread only.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from ckptkit.tools.doctor.trace import (
     Saved,
     Stepped,
     Stopped,
+    Unrestored,
     have_ended,
     read_traces,
 )
 
-_GRACE = timedelta(seconds=2)  # for the launcher of a job of many ranks, once they have ended
+_GRACE = timedelta(seconds=2)  # for a launcher, once its ranks have ended
 _LOOK_EVERY = timedelta(seconds=0.2)
 _SEEDING = Path(__file__).parent / "seeding"
 
@@ -59,6 +60,7 @@ class Life:
         killed_ranks: The ranks of a job of many that were to kill themselves; None for all.
         ranks: In a job of many ranks, each rank's part of the life, by rank.
         rank: Whose part of a life this is; None if it is a whole life.
+        elsewhere: Whether it was started with the other command, on another number of ranks.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Life:
     killed_ranks: tuple[int, ...] | None = None
     ranks: tuple[Life, ...] = ()
     rank: int | None = None
+    elsewhere: bool = False
     steps: dict[int, Stepped] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +98,12 @@ class Life:
         return next((one.why for one in events if isinstance(one, Refused)), None)
 
     @property
+    def unrestored(self) -> str | None:
+        """Why no checkpoint was restored, or None."""
+        events = (event for one in self.each_rank for event in one.events)
+        return next((one.why for one in events if isinstance(one, Unrestored)), None)
+
+    @property
     def saved(self) -> list[Saved]:
         """The saves that it committed as planned."""
         return [one for one in self.events if isinstance(one, Saved)]
@@ -109,8 +118,11 @@ class Life:
         """Whether it was killed, or finished, where it should have."""
         if self.ranks:
             return self.exit_code is not None and self._ranks_ended_as_planned
-        if self.exit_code == -signal.SIGKILL:
-            return self.planned_kill is not None and self.last_step >= self.planned_kill
+        last = self.events[-1] if self.events else None
+        if self.planned_kill is None:
+            return self.exit_code == 0 or (self.exit_code is not None and isinstance(last, Stopped))
+        if isinstance(last, Killed) or (self.exit_code == -signal.SIGKILL and not isinstance(last, Stopped)):
+            return self.exit_code is not None and self.last_step >= self.planned_kill
         return self.exit_code == 0
 
     @property
@@ -278,11 +290,13 @@ def _wait(
     """Wait for the end without reaping; return whether it came in time."""
     ended = os.pidfd_open(started.process.pid)
     watched: list[int | socket.socket] = [ended, *([] if started.gate is None else [started.gate])]
-    all_ended_at: float | None = None  # in a job of many ranks, whose launcher may wait much longer
+    all_ended_at: float | None = None  # a launcher may wait much longer
     try:
         while True:
             left = until - monotonic()
-            if all_ended_at is None and have_ended(trace):
+            if not have_ended(trace):
+                all_ended_at = None  # a script may go on after a restore that was refused
+            elif all_ended_at is None:
                 all_ended_at = monotonic()
             if all_ended_at is not None and monotonic() - all_ended_at >= _GRACE.total_seconds():
                 return True

@@ -25,7 +25,7 @@ from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import Storage, is_same_place, open_storage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.copy.inventory import CopyOutcome
+from ckptkit.tools.copy.inventory import Unwatched
 from ckptkit.tools.diff.checkpoints import Difference, compare
 from ckptkit.tools.diff.leaf import Side
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
@@ -118,7 +118,7 @@ class Replay:
         scratch = open_storage(root)
         alone = str(self._stretch.begin.name)
         request = CopyRequest(alone, lambda: datetime.now(timezone.utc), lambda: secrets.token_hex(16))
-        copy_run(self._storage, scratch, request, _Silent())
+        copy_run(self._storage, scratch, request, Unwatched())
         self._begins(f"from {begin} to {steps[-1]}", steps[-1] - begin)
         name = f"replay-{number}"
         plan = LifePlan(
@@ -168,19 +168,6 @@ def certify(storage: Storage, stretch: Stretch, verdict: Verdict) -> list[str]:
                 post_certificate(storage, one.name, stretch.begin.name)
                 recorded.append(str(one.name))
     return recorded
-
-
-class _Silent:
-    """Shows nothing of a copy; a `ckptkit.tools.copy.inventory.CopyWatch`."""
-
-    def plan(self, checkpoints: int, size_bytes: int) -> None:
-        """Ignore it."""
-
-    def advance(self, size_bytes: int) -> None:
-        """Ignore it."""
-
-    def end(self, name: str, outcome: CopyOutcome) -> None:
-        """Ignore it."""
 
 
 def _made_at(storage: Storage, end: OpenedCheckpoint) -> list[OpenedCheckpoint]:

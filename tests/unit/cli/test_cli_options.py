@@ -146,7 +146,14 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
         ),
         (
             "doctor -- x --json",
-            {"command": ["x", "--json"], "options": Options(), "keep": None, "as_json": False, "junit": None},
+            {
+                "command": ["x", "--json"],
+                "options": Options(),
+                "keep": None,
+                "as_json": False,
+                "junit": None,
+                "then": None,
+            },
         ),
         (
             "doctor --steps 9 --kills 4 --every-micro-step --seed 5 --timeout 1.5 --no-ahead --keep K --json -- x",
@@ -156,16 +163,18 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
                 "keep": "K",
                 "as_json": True,
                 "junit": None,
+                "then": None,
             },
         ),
         (
-            "doctor --within 1.5m --own-saves --junit J -- x",
+            "doctor --within 1.5m --own-saves --junit J --then=y -- x",
             {
                 "command": ["x"],
                 "options": Options(within=timedelta(seconds=90), own_saves=True),
                 "keep": None,
                 "as_json": False,
                 "junit": Path("J"),
+                "then": "y",
             },
         ),
         (

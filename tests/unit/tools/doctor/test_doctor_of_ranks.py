@@ -30,7 +30,17 @@ from ckptkit.tools.doctor.examine import Examination
 from ckptkit.tools.doctor.plan import victims
 from ckptkit.tools.doctor.probe import TrialProbe
 from ckptkit.tools.doctor.report import Options, UnusableScriptError
-from ckptkit.tools.doctor.trace import Begun, Killed, LifePlan, Saved, Stopped, have_ended, read_traces, trace_of
+from ckptkit.tools.doctor.trace import (
+    Begun,
+    Killed,
+    LifePlan,
+    Saved,
+    Stopped,
+    Unrestored,
+    have_ended,
+    read_traces,
+    trace_of,
+)
 from ckptkit.tools.doctor.trial import Life, live
 
 SCRIPT, Seen = ranked_training.__file__, ranked_training.Run
@@ -241,12 +251,18 @@ def test_life_of_ranks_ended_when_one_died_or_all_stopped(tmp_path):
     written(1, begun, Killed(step=1))
     assert have_ended(trace)
     assert [len(one) for one in read_traces(trace)] == [2, 2]
-    written(0, replace_ranks(begun), Stopped(step=1))
-    assert not have_ended(trace)  # a job of one rank ends itself
-
-
-def replace_ranks(begun: Begun) -> Begun:
-    return begun.model_copy(update={"ranks": 1})
+    alone = begun.model_copy(update={"ranks": 1})
+    written(0, alone)
+    assert not have_ended(trace)
+    written(0, alone, Stopped(step=1))
+    assert have_ended(trace)  # a launcher of one rank may wait, too
+    trace_of(trace, 1).unlink()
+    written(0, Unrestored(why="no"))
+    assert have_ended(trace)
+    written(0, Unrestored(why="no"), alone)
+    assert not have_ended(trace)  # the script has begun another run
+    written(0, Unrestored(why="no"), begun, Stopped(step=1))
+    assert not have_ended(trace)  # of two ranks
 
 
 def test_another_number_of_ranks_is_refused(monkeypatch):

@@ -14,15 +14,16 @@ import pytest
 from support.options import grouped
 
 from ckptkit.core.save_policy import SaveEvery
-from ckptkit.errors import ResumeError
+from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.hooks import Recorded
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.saver import Saver
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.probe import variables
 from ckptkit.tools.doctor.record import read_record
-from ckptkit.tools.doctor.trace import Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace
+from ckptkit.tools.doctor.trace import Begun, LifePlan, Refused, Saved, Stepped, Stopped, Unrestored, read_trace
 
 
 class Seen(NumpyRun):
@@ -89,6 +90,29 @@ def test_only_planned_saves_happen_in_scratch_folder(tmp_path, root, trace):
     ]
     assert manager.url.startswith(str(tmp_path / "scratch"))
     assert list((tmp_path / "scratch").rglob("events")) == []
+
+
+def test_restore_that_is_refused_is_told(tmp_path, root, trace):
+    trained(root, Seen(), 5).close()
+    with pytest.raises(StateMismatchError, match="K = 4"):
+        trained(root, Seen(accumulation_steps=3), 1)
+    assert "K = 4" in trace()[-1].why
+    assert isinstance(trace()[-1], Unrestored)
+
+
+def test_side_of_a_change_of_ranks_traces_what_was_restored_and_keeps_all(tmp_path, root, trace, monkeypatch):
+    place = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace")}
+    plan = LifePlan(**place, stop=99, saves=(2, 4, 6), changes_ranks=True)
+    (tmp_path / "other.json").write_text(plan.model_dump_json())
+    follow(monkeypatch, tmp_path / "other.json")
+    run = Seen()
+    manager = trained(root, run, 6, keep=KeepLatest(1))
+    assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 4, 6]
+    begun, *events = trace()
+    assert (begun.restored.progress.batches_delivered, begun.restored.totals["accumulators"].size) == (0, 0.0)
+    totals = [one.totals["accumulators"] for one in events if isinstance(one, Saved)]
+    assert totals[1].size == 0.0  # at a boundary
+    assert totals[2].plain == pytest.approx(float(run.accumulators.sum()), rel=1e-6)
 
 
 def test_rehearsal_leaves_signals_alone(root, trace):

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from ckptkit.tools.doctor.ahead import modules_ahead
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.promises import Change, Continuation
 from ckptkit.tools.doctor.report import Options, Report
 from ckptkit.tools.doctor.trace import LifePlan
 from ckptkit.tools.doctor.trial import Started, live, start_ahead
@@ -69,6 +71,18 @@ def test_a_killed_life_resumes_from_its_save(here):
     assert again.begun.step == 2
     assert sorted(again.steps) == [3, 4, 5]
     assert again.steps[4].digests["weights/w"] == life.steps[4].digests["weights/w"]
+
+
+@pytest.mark.parametrize("kill", [None, 4], ids=["stopped", "killed"])
+def test_launcher_of_one_rank_is_not_waited_for(here, kill):
+    """As that of MindSpore, which takes half a minute to notice, and then fails."""
+    document = LifePlan(root=str(here / "scratch"), trace=str(here / "trace"), stop=5, kill=kill)
+    launched = ["sh", "-c", f"{shlex.join(command())}; sleep 600; exit 1"]
+    limit, clock = timedelta(seconds=60), time.monotonic
+    life = live(launched, "life", document, time_limit=limit, monotonic=clock)
+    assert (life.exit_code, life.ended_as_planned, life.last_step) == (-signal.SIGKILL, True, kill or 5)
+    assert not replace(life, planned_kill=5 if kill else 4).ended_as_planned
+    assert not replace(life, exit_code=None).ended_as_planned
 
 
 def test_unplanned_kill_is_no_planned_end(here):
@@ -545,6 +559,68 @@ def test_report_tells_difference_cause_and_fix(capsys, monkeypatch, begun, names
     assert (code, lines[-1]) == (1, "fix: do not")
 
 
+def continued(**found):
+    change, inside = Change(4, 8, mid_cycle=False), Change(6, 12, mid_cycle=True)
+    killed = replace(trained(), elsewhere=True, planned_kill=19)
+    ranks = (trained(), trained())
+    given = {"changes": (change, inside), "updates": 4, "micro_batches": 28, **found}
+    return Report(3, (replace(trained(), ranks=ranks), killed), 2, 7, ranks=2, continuation=Continuation(1, **given))
+
+
+def test_other_number_of_ranks_is_told_with_what_was_not_compared(capsys, monkeypatch):
+    code, lines = told_of(
+        continued(converted=("named/t.n",), cut=("weights/c",), notes=("net.n",)), capsys, monkeypatch
+    )
+    assert code == 0
+    assert lines[2:] == [
+        "then on 1 rank, from micro-step 4 and 6 (mid-cycle) on, killed after [19] there",
+        "exact: every interrupted life is the uninterrupted one on as many ranks, bit for bit",
+        "from 2 ranks to 1 rank: what the checkpoint holds, bit for bit (accumulators: their sum over the ranks, but "
+        "for rounding); 28 micro-batches of 4 updates, none twice and none left out; resumes on 1 rank are exact",
+        "not bit for bit: after the change, sums are in another order, so gradients, losses and weights of 1 rank were "
+        "not compared with those of 2 ranks",
+        "note: named/t.n is what neither the checkpoint holds nor a fresh start has: its load_state_dict() converts it "
+        "to 1 rank, or loses a part",
+        "note: not compared, since it is cut over the ranks: weights/c",
+        "note: net.n is in no checkpoint and began anew on 1 rank; what depends on it was not compared",
+    ]
+
+
+def test_batches_that_the_doctor_does_not_see_are_not_called_equal(capsys, monkeypatch):
+    _, lines = told_of(continued(micro_batches=0, changes=(Change(4, 8, mid_cycle=False),)), capsys, monkeypatch)
+    assert lines[4] == (
+        "from 2 ranks to 1 rank: what the checkpoint holds, bit for bit; the batches were not compared, because the "
+        "doctor sees none; resumes on 1 rank are exact"
+    )
+
+
+def test_refusal_in_mid_cycle_alone_is_a_note(capsys, monkeypatch):
+    changes = (Change(4, 8, mid_cycle=False), Change(6, 12, mid_cycle=True, refused="only a boundary can be"))
+    code, lines = told_of(continued(changes=changes), capsys, monkeypatch)
+    assert (code, lines[-1]) == (0, "note: the change after micro-step 6 was refused: only a boundary can be")
+    assert "accumulators" not in lines[4]
+
+
+def test_refusal_is_a_failure_for_programs_as_well(capsys, monkeypatch, here):
+    refused = replace(continued(), diagnosis=Diagnosis("refused", "2 ranks, then 1 rank", "it is not elastic", "read"))
+    monkeypatch.setattr(Examination, "run", lambda self: refused)
+    assert run_doctor(command(), Options(), keep=None, as_json=True, junit=here / "out.xml") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["exact"], found["difference"], found["diagnosis"]["cause"]) == (False, None, "it is not elastic")
+    assert "it is not elastic" in (here / "out.xml").read_text()
+    assert 'failures="1"' in (here / "out.xml").read_text()
+
+
+def test_life_of_many_ranks_that_differs_is_the_failed_case(monkeypatch, here):
+    lives = [replace(trained(), name=f"life-{number}", ranks=(trained(), trained())) for number in (1, 2, 3)]
+    part = replace(trained(), name="life-2", rank=1)
+    difference = Difference(3, ("loss",), trained().steps[3], None, part, trained())
+    report = Report(3, tuple(lives), 2, 7, difference, ranks=2)
+    monkeypatch.setattr(Examination, "run", lambda self: report)
+    assert run_doctor(command(), Options(), keep=None, as_json=True, junit=here / "out.xml") == 1
+    assert 'failures="1"' in (here / "out.xml").read_text()
+
+
 def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
     lives = (
         trained(),
@@ -555,9 +631,9 @@ def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
     assert run_doctor(command(), Options(), keep=None, as_json=True) == 0
     told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
     assert told == [
-        ("life", 0, 3, None, 0, None, 0, False),
-        ("life", 2, 0, None, 0, None, 1.235, False),
-        ("life", None, 0, 3, None, None, 0, False),
+        ("life", 0, 3, None, 0, None, 0, False, 1),
+        ("life", 2, 0, None, 0, None, 1.235, False, 1),
+        ("life", None, 0, 3, None, None, 0, False, 1),
     ]
 
 
