@@ -181,14 +181,14 @@ def _print(report: Report, command: str, keep: str | None) -> None:
             console.print(
                 f"note: {note} is in no checkpoint and differs after a resume; nothing compared depends on it"
             )
+        if report.continuation is not None:
+            for line in _words_of_continuation(report, report.continuation):
+                console.print(line)
         if not _epochs(report):
             console.print(
                 f"note: no epoch ended within {report.steps} micro-steps, so what a later epoch changes was not seen: "
                 "give more --steps, or less data"
             )
-        if report.continuation is not None:
-            for line in _words_of_continuation(report, report.continuation):
-                console.print(line)
     else:
         _print_difference(console, report, report.difference)
     if keep is not None:

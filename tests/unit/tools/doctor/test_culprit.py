@@ -69,12 +69,28 @@ def test_number_of_unknown_origin_is_of_the_line():
     def one(number):
         return record(
             call("other()", kind="code"),
-            back("other()", kind="code", drawn=f"{number} of its own"),
+            back("other()", kind="code", drawn="5"),
             call("ops.mul", kind="function", x="1", y=number),
         )
 
     found = culprit_in_calls(one("3"), one("4"), 2)
     assert (found.kind, found.where) == ("code", "train.py:9")
+
+
+def test_number_made_of_another_is_of_the_last_function_that_gave_one():
+    """Such as ``float(np.clip(loss(), 0, 1))``."""
+
+    def one(number):
+        return record(
+            call("loss()", kind="code"),
+            back("loss()", kind="code", drawn=f"{number} before"),
+            call("same()", kind="code"),
+            back("same()", kind="code", drawn="5"),
+            call("ops.mul", kind="function", x="1", y=number),
+        )
+
+    found = culprit_in_calls(one("3"), one("4"), 2)
+    assert (found.kind, found.where) == ("code", "loss()")
 
 
 def test_another_way_through_the_code_is_of_the_line():
