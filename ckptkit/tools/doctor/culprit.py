@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ckptkit.manager.hooks import Recorded
 
 _MAX_EXTRA = 50_000  # calls, to read batches again
+_IN_EXPRESSIONS = ("<genexpr>", "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>")  # these read variables around them
 _CELLS = ("cell", "random cell", "graph")
 _OF_MINDSPORE = (*_CELLS, "operator", "random operator", "function", "gradients")
 
@@ -30,6 +31,7 @@ class Culprit:
         called: Functions without Python code that were called there, and may be what gave another value.
         step: The micro-step.
         changed: The parameter that it changed in place to another value; empty if it returned another one.
+        passed: What a line passes on to which call; empty for a call that returned something else.
         through: The last function of the user's inside it that returned another number; may be empty.
     """
 
@@ -41,6 +43,7 @@ class Culprit:
     step: int = 0
     through: str = ""
     changed: str = ""
+    passed: str = ""
 
     @property
     def cell(self) -> str:
@@ -145,6 +148,8 @@ def _first(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None
             return _code_at(mine, running, (mine, its))
         if mine.values != its.values:
             if mine.event == "return":
+                if mine.kind == "code" and mine.where.startswith(_IN_EXPRESSIONS):
+                    return _last_number(one[:at], other[:at], running) or _named(mine, tuple(running), mine.called)
                 found = _named(mine, tuple(running), (*mine.called, *its.called))
                 return replace(found, through=_drawn_inside(one[:at], other[:at], mine))
             if mine.event == "step":
@@ -171,7 +176,6 @@ def _origin(
     If none was passed on as it was, this is the last function of the user's that gave another number; without one, the
     line of the user's code.
     """
-    last: Culprit | None = None
     pairs = {(mine.values[name], its.values.get(name)) for name in mine.values} - {
         (digest, digest) for digest in mine.values.values()
     }
@@ -179,9 +183,17 @@ def _origin(
         drawn = {(digest, second.drawn.get(name)) for name, digest in first.drawn.items()}
         if first.event == "return" and first.kind in ("code", "random") and drawn & pairs:
             return _named(first, tuple(running), (*first.called, *second.called))
-        if last is None and first.event == "return" and first.kind == "code" and first.drawn != second.drawn:
-            last = _named(first, tuple(running), (*first.called, *second.called))
-    return last or _code_at(mine, running, (mine, its))
+    names = sorted(name for name in mine.values if mine.values[name] != its.values.get(name))
+    passed = f"{', '.join(names[:2])} of {mine.where}" if mine.event == "call" else ""
+    return _last_number(one, other, running) or replace(_code_at(mine, running, (mine, its)), passed=passed)
+
+
+def _last_number(one: Sequence[Recorded], other: Sequence[Recorded], running: list[Recorded]) -> Culprit | None:
+    """Return the last function of the user's that gave another number."""
+    for first, second in zip(reversed(one), reversed(other), strict=True):
+        if first.event == "return" and first.kind == "code" and first.drawn != second.drawn:
+            return _named(first, tuple(running), (*first.called, *second.called))
+    return None
 
 
 def _drawn_inside(one: Sequence[Recorded], other: Sequence[Recorded], call: Recorded) -> str:

@@ -182,5 +182,6 @@ def what_of_culprit(culprit: Culprit) -> str:
     if culprit.kind == "sample":
         return f"{culprit.where} makes something else of an equal sample"
     if culprit.where == culprit.line:
-        return f"the code at {culprit.where} passes on another value, although all that it got is equal{called}"
+        passed = f" ({culprit.passed})" if culprit.passed else ""
+        return f"the code at {culprit.where} passes on another value{passed}, although all that it got is equal{called}"
     return f"{place_of_culprit(culprit)} gets equal inputs and gives another output{line}{called}"
