@@ -14,6 +14,7 @@ import fractions
 import functools
 import io
 import itertools
+import math
 import operator
 import weakref
 from collections import deque
@@ -92,7 +93,7 @@ class Reachability:
                 self._walk(f"{path}{name}", one, depth + 1)
 
     def _may_be_gradient(self, one: Any) -> bool:
-        if isinstance(one, ms.Parameter) or one.size <= 1 or one.shape not in self._weight_shapes:
+        if isinstance(one, ms.Parameter) or math.prod(one.shape) <= 1 or one.shape not in self._weight_shapes:
             return False  # a parameter is more likely a weight of another network
         array = one.asnumpy() if isinstance(one, ms.Tensor) else one
         return array.dtype.kind == "f" and set(np.unique(array[:64])) != {0, 1}  # those of a mask

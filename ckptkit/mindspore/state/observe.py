@@ -1,8 +1,9 @@
 """Digests a training's state after a micro-step, by name, for ``ckptkit doctor``.
 
 Guarantees: observing changes nothing, advances no generator and calls no user code, but ``state_dict()`` of objects
-given by name whose code does not tell which attributes it takes. State that is in no checkpoint is found by walking the
-objects that training code can reach, which may miss some. Main thread only, between two micro-steps.
+given by name that take more than plain attributes, or whose code does not tell which. State that is in no checkpoint is
+found by walking the objects that training code can reach, which may miss some. Main thread only, between two
+micro-steps.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ckptkit.mindspore.inspect.recording.calls import CallRecorder
 from ckptkit.mindspore.inspect.recording.operations import record_operations
 from ckptkit.mindspore.inspect.recording.settings import use_settings
 from ckptkit.mindspore.inspect.sequential import cells_of
-from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
+from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain, tensors_in
 from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.mindspore.state.generators import GeneratorHolder
 from ckptkit.mindspore.state.holders import ParameterHolder
@@ -69,7 +70,7 @@ class StateObserver:
         for name, one in self._sources.named_cells.items():
             digests.update((f"weights/{name}/{held.name}", digest_of_value(held)) for held in one.parameters())
             digests.update((f"counters/{name}/{part}", str(value)) for part, value in asdict(one.cell.counters).items())
-        digests.update((f"named/{path}", digest_of_value(value)) for path, value in self._named())
+        digests.update((name, digest_of_value(value)) for name, value in self._named())
         digests.update((f"rng/{name}", digest_of_value(value)) for name, value in _generators(capture_rng()))
         return digests, self._unseen(shapes, set(digests.values()))
 
@@ -125,15 +126,22 @@ class StateObserver:
     def _named(self) -> Iterator[tuple[str, Any]]:
         """Yield what checkpoints hold of objects given by name: of those with a ``state_dict()``, what that takes.
 
-        If its code does not say which attributes these are, it is called.
+        If these are not plain, or its code does not say which ones it takes, it is called. What it tells without an
+        array may be a mark of the process, such as a time, and is of a kind of its own.
         """
         for name, one in self._sources.stateful.items():
             if isinstance(one, (ParameterHolder, GeneratorHolder)):
-                yield name, one.state_dict()
+                yield f"named/{name}", one.state_dict()
             elif not isinstance(one, OtherCallbacks):
                 parts = stored_by(one)
-                held = _told(one) if parts is None else {part: attribute(one, part) for part in sorted(parts)}
-                yield from ((f"{name}.{part}", value) for part, value in held.items() if is_plain(value))
+                held = {part: attribute(one, part) for part in sorted(parts or ())}
+                kind = "named"
+                if parts is None or not all(map(is_plain, held.values())):
+                    kind, held = "told", _told(one)
+                for part, value in held.items():
+                    if is_plain(value):
+                        has_arrays = next(tensors_in(value), None) is not None
+                        yield f"{'named' if has_arrays else kind}/{name}.{part}", value
 
     def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
         named = [held for one in self._sources.named_cells.values() for held in one.parameters()]

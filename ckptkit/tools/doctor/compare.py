@@ -15,7 +15,7 @@ from ckptkit.tools.doctor.trace import Stepped
 from ckptkit.tools.doctor.trial import Life
 
 # In a micro-step the batch precedes the loss, and the loss precedes the results of the update.
-_ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng", "named")
+_ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng", "named", "told")
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ def other_losses(life: Life, reference: Life, last: int) -> list[int]:
 
 
 def marks_of_process(first: Life, second: Life) -> frozenset[str]:
-    """Return what objects given by name store that differs between two lives anyway, such as a time or a process id."""
+    """Return what states tell that differs between two lives anyway, such as a time or a process id."""
     pairs = list(zip(first.each_rank, second.each_rank, strict=False))
     both = [(one.steps[at], other.steps[at]) for one, other in pairs for at in one.steps.keys() & other.steps.keys()]
     names = {name for one, other in both for name in differing(one.digests, other.digests)}
-    return frozenset(name for name in names if kind_of([name]) == "named")
+    return frozenset(name for name in names if kind_of([name]) == "told")
 
 
 def _differences(life: Life, reference: Life, last: int, without: frozenset[str] = frozenset()) -> list[Difference]:

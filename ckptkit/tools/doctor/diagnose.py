@@ -166,7 +166,7 @@ def _rule_ended_early(difference: Difference, _: frozenset[str]) -> Diagnosis | 
 def _rule_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     before = [one for one in difference.life.saved if one.step < difference.step]
     # A state_dict() may give another time or number at each call.
-    saves = [one for one in before if any(kind_of([name]) != "named" or name in difference.names for name in one.moved)]
+    saves = [one for one in before if any(kind_of([name]) != "told" or name in difference.names for name in one.moved)]
     if not saves:
         return None
     proven = [one for one in saves if one.by]

@@ -109,7 +109,7 @@ class OfAnother:
     """Tells the state of an object of another framework, and draws while it does."""
 
     def __init__(self):
-        self.module = types.SimpleNamespace(weights={"w": np.zeros(3)})
+        self.module = types.SimpleNamespace(weights={"w": np.zeros(3)}, itself=self)
 
     def state_dict(self):
         random.random()
@@ -119,12 +119,18 @@ class OfAnother:
         raise AssertionError
 
 
-def test_state_that_an_object_takes_from_others_is_compared():
+class OfAModule(OfAnother):
+    def state_dict(self):
+        return {**{name: array.copy() for name, array in self.module.weights.items()}, "n": 1}
+
+
+@pytest.mark.parametrize("kind", [OfAnother, OfAModule])
+def test_state_that_an_object_takes_from_others_is_compared(kind):
     """What it draws for that is put back."""
-    kept, generator = OfAnother(), random.getstate()
+    kept, generator = kind(), random.getstate()
     observer = StateManager(train_cell(), kept=kept).observer()
     before, _ = observer.observe()
-    assert {name for name in before if name.startswith("named/")} == {"named/kept.w", "named/kept.n"}
+    assert {name for name in before if "kept" in name} == {"named/kept.w", "told/kept.n"}
     assert (observer.observe()[0], random.getstate()) == (before, generator)
     kept.module.weights["w"][1] = 1
     after, _ = observer.observe()

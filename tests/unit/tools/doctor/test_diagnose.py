@@ -194,9 +194,9 @@ def test_save_that_moved_nothing_is_not_blamed():
     assert diagnosed(life(lines, saved=[Saved(step=5)]), reference()).code == "unknown"
 
 
-@pytest.mark.parametrize(("names", "code"), [({}, "unknown"), ({"named/kept.at": "0"}, "saving-changes-state")])
+@pytest.mark.parametrize(("names", "code"), [({}, "unknown"), ({"told/kept.at": "0"}, "saving-changes-state")])
 def test_state_that_tells_the_time_is_not_blamed_for_another_difference(names, code):
-    saved = [Saved(step=5, moved=("named/kept.at",))]
+    saved = [Saved(step=5, moved=("told/kept.at",))]
     last = stepped(6, rng="new")
     lines = [*map(stepped, range(1, 6)), last.model_copy(update={"digests": {**last.digests, **names}})]
     assert diagnosed(life(lines, saved=saved), reference()).code == code

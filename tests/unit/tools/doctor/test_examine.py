@@ -106,7 +106,7 @@ def test_state_that_every_life_stores_otherwise_is_no_difference(monkeypatch):
 
     def line(number, begun, step):
         one = stepped(step)
-        kept = {"named/kept.pid": str(number), "named/kept.mean": str(begun > 0 and number == 5)}
+        kept = {"told/kept.pid": str(number), "named/kept.mean": str(begun > 0 and number == 5)}
         return one.model_copy(update={"digests": {**one.digests, **kept}})
 
     report = Script(monkeypatch, line=line).examined()
