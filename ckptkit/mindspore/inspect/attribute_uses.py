@@ -57,7 +57,7 @@ def only_shown(kind: type) -> frozenset[str]:
     while True:
         bad = frozenset[str]().union(*(one.used_otherwise(one.body, shown) for one in methods)) & shown
         if not bad:
-            return frozenset(one for one in shown if one.isidentifier())
+            return frozenset(one for one in shown if one.isidentifier()) - {"__class__"}  # decides what runs
         shown -= bad
 
 

@@ -50,7 +50,8 @@ def constants_in_loops(cells: Iterable[nn.Cell], *, in_graph: bool) -> Iterator[
 
 
 def _constants(sets: Iterable[tuple[str, Use]], cells: Iterable[nn.Cell], *, in_graph: bool) -> Iterator[Finding]:
-    assigned = list(sets)
+    # What makes another object of a class that code names, sets attributes of that one.
+    assigned = [(who, use) for who, use in sets if not use.where.startswith("__init__() in ")]
     names = {use.sets for _, use in assigned} - BARE
     having: defaultdict[str, list[tuple[str, nn.Cell]]] = defaultdict(list)
     every: dict[int, tuple[str, nn.Cell]] = {}

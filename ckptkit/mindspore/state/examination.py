@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -60,6 +61,7 @@ from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import mode_in_force
 
 _log = logging.getLogger("ckptkit")
+_CALLBACKS = "callbacks"  # among the start values: the class names of those that may have an effect
 
 _Found = TypeVar("_Found")
 
@@ -181,8 +183,15 @@ class Examination:
         self._reported += new
         self._report(new)
 
-    def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object]) -> None:
-        """Report what they do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""
+    def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object], acting: Sequence[object]) -> None:
+        """Report what they do that no checkpoint can make exact; ResumeError if ``strict`` refuses it.
+
+        Args:
+            callbacks: All but `CheckpointCallback`.
+            metrics: Those of evaluations.
+            acting: The callbacks that may have an effect on training.
+        """
+        self._judge_which(acting)
         cells = self._sources.every_cell()
         known, data = [*self._sources.known(), *self._reported_callbacks()], self._read_again()
         self._callbacks = [*callbacks, *metrics]
@@ -200,6 +209,23 @@ class Examination:
                 )
             )
         )
+
+    def _judge_which(self, acting: Sequence[object]) -> None:
+        """Report callbacks with which the run did not begin, and those that are missing."""
+        now = Counter(type(one).__name__ for one in acting)
+        if self._begins:
+            self._sources.arrays = {**self._sources.arrays, _CALLBACKS: " ".join(sorted(now.elements()))}
+            return
+        began = self._sources.arrays.get(_CALLBACKS)
+        if began is None:
+            return
+        missing, new = Counter(began.split()) - now, now - Counter(began.split())
+        words = [f"without {', '.join(missing)}" if missing else "", f"with {', '.join(new)}" if new else ""]
+        if missing or new:
+            self.judge_doubt(
+                f"This start trains {' and '.join(filter(None, words))}, other than the first start of the run. If "
+                "that decides what is trained, give it the same callbacks at each start"
+            )
 
     def judge_buffers(self, leaves: Sequence[Leaf]) -> None:
         """Report once that training changes buffers of which a graph has copies; ResumeError if ``strict`` refuses it.

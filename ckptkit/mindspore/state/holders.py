@@ -31,6 +31,7 @@ from ckptkit.mindspore.inspect.carried_attributes import BARE
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, generator_state, in_words, is_plain
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.buffers import Buffers
+from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.generators import GeneratorHolder
 
@@ -359,3 +360,12 @@ def _unpacked(packed: list[Any]) -> Any:
         return deque(map(_unpacked, held[1]), held[0])
     items = {key: _unpacked(value) for key, value in held}
     return defaultdict(None, items) if kind == "defaultdict" else _DICTS[kind](items)
+
+
+def told_by(one: Stateful) -> Any:
+    """Return the state that an object tells; what it draws for that from generators of the process is put back."""
+    before = capture_rng()
+    state = one.state_dict()
+    if digest_of_value(before) != digest_of_value(capture_rng()):
+        restore_rng(before)
+    return state

@@ -177,13 +177,18 @@ class StateManager:
         """
         return self._examination.examined()
 
-    def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object]) -> None:
-        """Report what ``callbacks``, and metrics of evaluations, do that no checkpoint can make exact.
+    def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object], acting: Sequence[object]) -> None:
+        """Report what they do that no checkpoint can make exact.
+
+        Args:
+            callbacks: All but `CheckpointCallback`.
+            metrics: Those of evaluations.
+            acting: The callbacks that may have an effect on training.
 
         Raises:
             ResumeError: If ``strict`` refuses it.
         """
-        self._examination.judge_callbacks(callbacks, metrics)
+        self._examination.judge_callbacks(callbacks, metrics, acting)
 
     def count_delivered(self, batches: int | None = None) -> None:
         """Set the number of batches delivered to training since epoch 0, or add one.

@@ -27,7 +27,7 @@ from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain, tensors_in
 from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.mindspore.state.generators import GeneratorHolder
-from ckptkit.mindspore.state.holders import ParameterHolder
+from ckptkit.mindspore.state.holders import ParameterHolder, told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 
@@ -165,11 +165,8 @@ class StateObserver:
 
 
 def _told(one: Any) -> dict[str, Any]:
-    """Return the state that an object tells, by its keys; what it draws for that is put back."""
-    before = capture_rng()
-    state = one.state_dict()
-    if digest_of_value(before) != digest_of_value(capture_rng()):
-        restore_rng(before)
+    """Return the state that an object tells, by its keys."""
+    state = told_by(one)
     return {str(key): value for key, value in state.items()} if isinstance(state, Mapping) else {"state": state}
 
 

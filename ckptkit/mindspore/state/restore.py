@@ -112,6 +112,7 @@ class Restore:
             tell(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
         sources.note_beginning()
+        sources.note_restored_states()
         watch_forward(sources.cell, sources.parameters)
 
     def again(self) -> None:

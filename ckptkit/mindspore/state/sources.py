@@ -22,10 +22,11 @@ from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
+from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import capture_rng
-from ckptkit.mindspore.state.holders import NamedAttributes, Stateful
+from ckptkit.mindspore.state.holders import NamedAttributes, Stateful, told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
@@ -55,7 +56,8 @@ class Sources:
         prepared: Whether a start has prepared data and switches.
         cycle_start: State at the start of the running cycle, if it is kept.
         began_with: Digests of the parameters as a loop of `resumable` found them.
-        arrays: Digests of the script's arrays as the run began.
+        restored_states: Digests of the states of objects given by name, as the same loop restored them.
+        arrays: Digests of the script's arrays as the run began; ``callbacks`` are the classes that it began with.
     """
 
     cell: nn.Cell
@@ -75,6 +77,7 @@ class Sources:
     prepared: bool = False
     cycle_start: CycleStart | None = None
     began_with: Mapping[str, str] = field(default_factory=dict)
+    restored_states: Mapping[str, str] = field(default_factory=dict)
     arrays: Mapping[str, str] = field(default_factory=dict)
 
     def every_cell(self) -> list[nn.Cell]:
@@ -162,10 +165,22 @@ class Sources:
         """Remember the parameters, for `changed_since`; only of a loop that takes the batches of `resumable`."""
         self.began_with = self.parameters.beginnings() if self.batches is not None else {}
 
+    def note_restored_states(self) -> None:
+        """Remember the states of objects given by name, for `changed_since`; of the same loops as `note_beginning`."""
+        self.restored_states = self._states() if self.batches is not None else {}
+
     def changed_since(self) -> list[str]:
-        """Return the names of the parameters that the script has changed since `note_beginning`."""
+        """Return the names of parameters and objects that the script has changed since these were remembered."""
         now = self.parameters.beginnings() if self.began_with else {}
-        return sorted(name for name, digest in self.began_with.items() if now.get(name) != digest)
+        states = self._states() if self.restored_states else {}
+        changed = [name for name, digest in self.began_with.items() if now.get(name) != digest]
+        return sorted(
+            [*changed, *(name for name, digest in self.restored_states.items() if states.get(name) != digest)]
+        )
+
+    def _states(self) -> dict[str, str]:
+        told = {name: told_by(one) for name, one in self.stateful.items() if not isinstance(one, OtherCallbacks)}
+        return {name: digest_of_value(state) for name, state in told.items() if is_plain(state)}
 
     def put_back(self) -> None:
         """Undo what the script has switched since the start; does nothing once the loop trains."""

@@ -10,6 +10,7 @@ import ast
 import collections
 import copy
 import dataclasses
+import dbm
 import functools
 import heapq
 import inspect
@@ -17,6 +18,7 @@ import itertools
 import os
 import pathlib
 import random
+import shelve
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +60,7 @@ _SAME_ITEMS = OneOf(list, tuple, sorted, reversed, iter, filter, copy.copy, set,
 _SOME_ITEMS = ("choices", "sample", "permutation", "permuted")
 _ONE_ITEM = OneOf(min, max, next, heapq.heappop, heapq.heapreplace, heapq.heappushpop)
 _GIVES_ITSELF = ("set_train", "set_grad", "to_float", "recompute", "add_flags")  # methods of cells
-_OPENS = OneOf(open)
+_OPENS = OneOf(open, shelve.open, dbm.open)
 _LOADS = OneOf(np.load, np.loadtxt, np.genfromtxt, load_checkpoint, os.path.exists, os.path.isfile, os.path.isdir)
 _SAVES = OneOf(np.save, np.savez, np.savez_compressed, np.savetxt)  # to the first argument
 _KEEPS = OneOf(save_checkpoint)  # to the second

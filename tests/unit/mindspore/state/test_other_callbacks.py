@@ -393,7 +393,7 @@ def test_what_a_callback_holds_is_not_taken_for_stored(caplog):
     state = ck.StateManager(cell, callbacks=others)
     ramp = Ramps(network)
     others.bind([ramp], [], none_stored)
-    state.judge_callbacks([ramp], ())
+    state.judge_callbacks([ramp], (), [ramp])
     assert "carries active" in caplog.text
 
 
