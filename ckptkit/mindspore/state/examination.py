@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import mindspore as ms
 from mindspore import nn
+from mindspore.train import LambdaCallback, LearningRateScheduler, ReduceLROnPlateau
 
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.text import listed
@@ -49,6 +50,7 @@ from ckptkit.mindspore.inspect import (
     used_in_loops,
     variable_of,
 )
+from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.inspect.loops.objects import Stored
@@ -61,6 +63,7 @@ from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import mode_in_force
 
 _log = logging.getLogger("ckptkit")
+_ACTING = (LambdaCallback, LearningRateScheduler, ReduceLROnPlateau)  # MindSpore's others look, or end the training
 _CALLBACKS = "callbacks"  # among the start values: the class names of those that may have an effect
 
 _Found = TypeVar("_Found")
@@ -212,6 +215,7 @@ class Examination:
 
     def _judge_which(self, acting: Sequence[object]) -> None:
         """Report callbacks with which the run did not begin, and those that are missing."""
+        acting = [one for one in acting if is_users(type(one).__module__) or isinstance(one, _ACTING)]
         now = Counter(type(one).__name__ for one in acting)
         if self._begins:
             self._sources.arrays = {**self._sources.arrays, _CALLBACKS: " ".join(sorted(now.elements()))}

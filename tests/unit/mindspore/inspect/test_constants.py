@@ -176,6 +176,16 @@ def test_what_no_graph_keeps_is_no_finding(kind):
     assert [*constants_in_callbacks([callback], [cell], in_graph=True)] == []
 
 
+class OfItsKind(Sets):
+    def on_train_step_end(self, run_context):
+        print([one.beta for one in [self.cell] if isinstance(one, Weighted)])
+
+
+def test_class_that_a_callback_names_sets_nothing_of_others():
+    cell = Weighted()
+    assert [*constants_in_callbacks([OfItsKind(cell)], [cell], in_graph=True)] == []
+
+
 class Decays(Callback):
     def on_train_step_begin(self, run_context):
         args = run_context.original_args()

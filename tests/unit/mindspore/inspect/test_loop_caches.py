@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import pathlib
+import shelve
 
 import mindspore as ms
 import numpy as np
@@ -133,6 +134,15 @@ def done_once_by_a_folder(cell, batches, rate, restore):
             os.mkdir("marker")
 
 
+def level_in_a_shelf(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        loss = float(cell(x, y))
+        with shelve.open("levels") as shelf:  # noqa: S301 - it is read and never run
+            shelf["level"] = 0.5 * shelf.get("level", loss) + loss
+            ops.assign(rate, rate / shelf["level"])
+
+
 def files_of_a_log_and_of_the_data(cell, batches, rate, restore):
     restore()
     for x, y in batches:
@@ -148,6 +158,7 @@ def files_of_a_log_and_of_the_data(cell, batches, rate, restore):
     [
         (history_in_a_file, ["file 'log.jsonl'"]),
         (best_in_a_file, ["file 'best.txt'"]),
+        (level_in_a_shelf, ["file 'levels'"]),
         (done_once_by_a_marker, ["file 'marker'"]),
         (done_once_by_a_folder, ["file 'marker'"]),
         (files_of_a_log_and_of_the_data, []),

@@ -35,15 +35,17 @@ def look(cell):
 def trained(root):
     """Trains after ``change``; returns the cell."""
 
-    def train(change, *, strict=False, batches=True):
+    def train(change, *, strict=False, batches=True, **given):
         cell = accumulation_cell(2, optimizer=lambda weights: nn.Momentum(weights, 0.1, 0.9)).set_train()
         data = ck.data.resumable(pipeline(), epochs=1)
-        state = ck.StateManager(cell, data, strict=strict)
+        state = ck.StateManager(cell, data, strict=strict, **given)
         with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
             manager.restore(state)
             change(cell)
             for batch in data:
                 cell(*batch)
+                for one in given.values():
+                    one.update()
                 manager.step(state)
                 if cell.counters.micro_steps == 4:
                     break
@@ -68,6 +70,35 @@ def test_strict_refuses_it(trained):
     begin_process()
     with pytest.raises(ResumeError, match="changed between restore"):
         trained(load_weights, strict=True)
+
+
+class Tracker:
+    def __init__(self):
+        self.level = 0.0
+
+    def update(self):
+        self.level += 1.0
+
+    def state_dict(self):
+        return {"level": self.level}
+
+    def load_state_dict(self, state):
+        self.level = state["level"]
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_object_that_is_reset_after_its_restore_is_named(trained, caplog, resets):
+    """The first start has nothing to lose."""
+
+    def on_fit_start(cell):
+        if resets:
+            tracker.level = 0.0
+
+    for said in (0, int(resets)):
+        begin_process()
+        tracker = Tracker()
+        trained(on_fit_start, tracker=tracker)
+        assert caplog.text.count(f"tracker: {SAID}") == said
 
 
 def test_looking_at_parameters_is_no_change(trained, caplog):

@@ -397,6 +397,52 @@ def test_what_a_callback_holds_is_not_taken_for_stored(caplog):
     assert "carries active" in caplog.text
 
 
+class WarmUp(Callback):
+    def on_train_step_begin(self, run_context):
+        args = run_context.original_args()
+        args.optimizer.learning_rate.set_data(ms.Tensor(0.01 * args.cur_step_num, ms.float32))
+
+
+class Prints(Callback):
+    def on_train_step_end(self, run_context):
+        print(run_context.original_args().cur_step_num)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ([WarmUp], [], "trains without WarmUp, other than the first start"),
+        ([], [WarmUp], "trains with WarmUp, other than the first start"),
+        ([WarmUp], [WarmUp], None),
+        ([Prints], [TimeMonitor], None),
+    ],
+)
+def test_callbacks_of_a_start_that_the_first_one_had_not_are_named(root, caplog, first, second, said):
+    """Those that only look do not count."""
+    for kinds in (first, second):
+        job = Job(data=short)
+        ckpt = checkpoints(root, 2 * SHORT + 1)
+        others = [kind() for kind in kinds]
+        ckpt.train(job.model, 2 if kinds is first else 3, job.data, callbacks=others)
+    told = [one.message for one in caplog.records if "other than the first start" in one.message]
+    assert [said in one for one in told] == ([True] if said else [])
+
+
+class Climbs(Callback):
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == 4:
+            self.__class__ = Cruises
+
+
+class Cruises(Climbs):
+    pass
+
+
+def test_callback_that_becomes_another_class_is_named(shown):
+    OtherCallbacks().bind([Climbs()], [], none_stored)
+    assert "the callback Climbs may keep state that is not in the checkpoints: __class__" in shown()
+
+
 def test_object_of_a_callback_that_is_given_by_itself_is_not_named(shown):
     noise, callback = np.random.default_rng(1), Keeps()
     callback.noise = noise
