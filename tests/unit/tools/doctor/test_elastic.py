@@ -72,7 +72,7 @@ def test_job_on_more_or_fewer_ranks_keeps_its_promises(here, capsys, ranks, onto
 @pytest.mark.parametrize(
     ("what", "diagnosis", "name"),
     [
-        ("forgets", "lost-on-change", "named/tally.seen"),
+        pytest.param("forgets", "lost-on-change", "named/tally.seen", marks=pytest.mark.extended),
         ("by-rank", "samples-repeated", "batch/x"),
         pytest.param("doubles", "sums-not-kept", "accumulators/accumulators", marks=pytest.mark.extended),
     ],
@@ -93,6 +93,7 @@ def test_planted_defect_is_seen_by_no_other_life(here, capsys, what):
     assert run_doctor(command(2, what), options, keep=None, as_json=True) == 0
 
 
+@pytest.mark.extended
 def test_refusal_is_told_in_the_words_of_the_library(here, capsys):
     code, said = examined(capsys, 2, 1, "rigid", as_json=False)
     assert code == 1
@@ -107,7 +108,7 @@ def test_refusal_is_told_in_the_words_of_the_library(here, capsys):
     ("then", "told"),
     [
         (None, "both commands start 2 ranks"),
-        (shlex.join(launcher(5, SCRIPT)), "1, 2, 3, 4, 6, 12 ranks"),
+        pytest.param(shlex.join(launcher(5, SCRIPT)), "1, 2, 3, 4, 6, 12 ranks", marks=pytest.mark.extended),
         ("'", "is not a command"),
         ("", "give --then a command"),
     ],

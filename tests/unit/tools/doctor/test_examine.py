@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.doctor_lives import life, stepped
 
+from ckptkit.manager.hooks import Unseen
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.examine import Examination
 from ckptkit.tools.doctor.report import FailedLifeError, Options, UnusableScriptError
@@ -272,3 +273,26 @@ def test_loss_of_unknown_state_is_looked_for_in_two_more_lives(monkeypatch):
     assert (whole.seed, resumed.seed, resumed.saves) == (1, None, ())
     assert whole.root not in {plan.root for plan in script.plans[:-2]}
     assert None not in (whole.record, resumed.record)
+
+
+@pytest.mark.parametrize(("when", "records"), [("made in the loop", 2), ("there at the restore", 0)])
+def test_variable_that_the_loop_makes_is_looked_for_in_the_calls(monkeypatch, when, records):
+    """It may only follow from what was lost; what was there at the restore needs no second look."""
+
+    def line(number, begun, step):
+        one = stepped(step, weights="new") if begun and step == 8 else stepped(step)
+        return one.model_copy(update={"unseen": {"script:scale": Unseen(digest=str(step - begun), text="a")}})
+
+    script = Script(monkeypatch, line=line)
+    made = examine.live
+
+    def with_begun(*args, **named):
+        one = made(*args, **named)
+        unseen = {"script:scale": Unseen(digest="0", text="b")} if when == "there at the restore" else {}
+        events = [one.events[0].model_copy(update={"unseen": unseen}), *one.events[1:]]
+        return replace(one, events=events)
+
+    monkeypatch.setattr(examine, "live", with_begun)
+    report = script.examined(kills=5)
+    assert (report.diagnosis.code, report.diagnosis.where) == ("forgotten-state", "script:scale")
+    assert sum(plan.record is not None for plan in script.plans) == records
