@@ -91,6 +91,22 @@ def carried_by(kind: type) -> frozenset[str]:
     return frozenset(found - {name for name in found if all(one.caches(name, found) for one in methods)})
 
 
+def assigned_in_steps(kind: type) -> frozenset[str]:
+    """Return the attributes that steps assign."""
+    methods = [one for one in _methods(kind) if one.name not in _NOT_STEPS]
+    nodes = ((method, node) for method in methods for each in method.body for node in ast.walk(each))
+    return frozenset(method.named(node) for method, node in nodes if _is_stored(node)) - {""}
+
+
+def counted_by(kind: type) -> frozenset[str]:
+    """Return the attributes that steps change by ``+=`` and the like, if they are neither set before nor only shown."""
+    methods = [one for one in _methods(kind) if one.name not in _NOT_STEPS]
+    nodes = ((method, node) for method in methods for each in method.body for node in ast.walk(each))
+    found = {method.named(node.target) for method, node in nodes if isinstance(node, ast.AugAssign)}
+    found = {name for name in found if name.isidentifier() and not _is_set_first(name, methods)}
+    return frozenset(found - only_shown(kind))
+
+
 def set_by(kind: type, name: str) -> frozenset[str]:
     """Return the attributes, of any object, that a method sets or changes, also by other methods of its object."""
     methods, waiting, found = [*_methods(kind)], {name}, set[str]()
@@ -177,6 +193,11 @@ class _Method:
                 case ast.Subscript(value=owner, ctx=ast.Store() | ast.Del()):
                     changed.add(self._name(_whole(owner)))
         return made, taken, changed
+
+    def named(self, one: ast.AST) -> str:
+        """Return the name of an attribute of the object; empty for anything else."""
+        name = self._name(one)
+        return name if name.isidentifier() else ""
 
     def reads(self, name: str) -> bool:
         """Return whether it reads an attribute of its object."""

@@ -18,7 +18,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset.transforms.py_transforms_util import Implementation
 
-from ckptkit.mindspore.inspect.attribute_uses import carried_by, named_by, only_shown
+from ckptkit.mindspore.inspect.attribute_uses import assigned_in_steps, counted_by, named_by
 from ckptkit.mindspore.inspect.attributes import attribute, below, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.finding import Finding
@@ -64,10 +64,12 @@ def find_kept_by_stateless(dataset: ds.Dataset) -> Iterator[Finding]:
 
 
 def _kept_by(owner: Any) -> list[str]:
-    """Return the attributes that methods carry from call to call, and the generators that they name."""
+    """Return the numbers that methods count with, and the generators that they draw from without making them."""
     kind: Any = type(owner)
-    drawing = {name for name, value in own_attributes(owner).items() if isinstance(value, _GENERATORS)}
-    return sorted((carried_by(kind) | (drawing & named_by(kind, in_steps=True))) - only_shown(kind))
+    own = own_attributes(owner)
+    counted = {name for name in counted_by(kind) if type(own.get(name)) in (int, float)}
+    drawing = {name for name, value in own.items() if isinstance(value, _GENERATORS)}
+    return sorted(counted | ((drawing & named_by(kind, in_steps=True)) - assigned_in_steps(kind)))
 
 
 def read_here(data: Any) -> list[Any]:

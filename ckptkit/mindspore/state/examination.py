@@ -140,7 +140,8 @@ class Examination:
         variables = () if self._sources.by_model() else loop_variables()
         # What their code leaves out is found with the code that uses them.
         read = {id(one) for _, one in given if stored_by(one) is not None}
-        lost = find_lost_state([*given, (type(loader).__name__, loader)], read)
+        stored = [one for _, one in given]
+        lost = find_lost_state([*given, (type(loader).__name__, loader)], read, stored)
         return (*lost, *find_parted_objects(given, [*given, *variables]))
 
     def _given(self) -> list[tuple[str, Any]]:
@@ -207,7 +208,7 @@ class Examination:
                     *find_in_steps_of_callbacks(
                         callbacks, known, read_here(data), cells, metrics=metrics, written=self._changes.written
                     ),
-                    *find_lost_state(own),
+                    *find_lost_state(own, given=[*(one for _, one in given), *callbacks]),
                     *find_parted_objects([*given, *own], others),
                 )
             )

@@ -7,7 +7,7 @@ between two micro-steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
-from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
+from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value, is_plain
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import capture_rng
@@ -32,6 +32,8 @@ from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
 from ckptkit.mindspore.train.counting import Counting
 from ckptkit.mindspore.train.named_cell import NamedCell
+
+_LARGE_BYTES = 1 << 24  # of a state
 
 
 @dataclass(kw_only=True)
@@ -166,21 +168,28 @@ class Sources:
         self.began_with = self.parameters.beginnings() if self.batches is not None else {}
 
     def note_restored_states(self) -> None:
-        """Remember the states of objects given by name, for `changed_since`; of the same loops as `note_beginning`."""
-        self.restored_states = self._states() if self.batches is not None else {}
+        """Remember the states of objects given by name, for `changed_since`; of the same loops as `note_beginning`.
+
+        Large ones are left out, and those that tell something else at each call, such as a time.
+        """
+        if self.batches is not None:
+            names = [name for name, one in self.stateful.items() if not isinstance(one, OtherCallbacks)]
+            first = self._states(names)
+            again = self._states(first)
+            self.restored_states = {name: digest for name, digest in first.items() if again.get(name) == digest}
 
     def changed_since(self) -> list[str]:
         """Return the names of parameters and objects that the script has changed since these were remembered."""
         now = self.parameters.beginnings() if self.began_with else {}
-        states = self._states() if self.restored_states else {}
-        changed = [name for name, digest in self.began_with.items() if now.get(name) != digest]
-        return sorted(
-            [*changed, *(name for name, digest in self.restored_states.items() if states.get(name) != digest)]
-        )
+        states = self._states(self.restored_states)
+        pairs = (self.began_with, now), (self.restored_states, states)
+        return sorted(name for before, after in pairs for name in before if after.get(name) != before[name])
 
-    def _states(self) -> dict[str, str]:
-        told = {name: told_by(one) for name, one in self.stateful.items() if not isinstance(one, OtherCallbacks)}
-        return {name: digest_of_value(state) for name, state in told.items() if is_plain(state)}
+    def _states(self, names: Iterable[str]) -> dict[str, str]:
+        told = {name: told_by(self.stateful[name]) for name in names}
+        plain = {name: state for name, state in told.items() if is_plain(state)}
+        sizes = {name: sum(array.nbytes for array in arrays_in(state)) for name, state in plain.items()}
+        return {name: digest_of_value(state) for name, state in plain.items() if sizes[name] <= _LARGE_BYTES}
 
     def put_back(self) -> None:
         """Undo what the script has switched since the start; does nothing once the loop trains."""

@@ -1,7 +1,8 @@
-"""Tries ``load_state_dict()`` on a copy of an object, if it changes nothing else.
+"""Tells the state of copies of an object and loads states into them, if all that its methods do is known.
 
-Guarantees: runs only code of which all calls are known: methods of what was copied, and functions that change nothing.
-The object itself, and what it holds, is not changed. Main thread only.
+Guarantees: `state_dict` and `load_state_dict` run for copies alone, and only if they, and the methods that they call,
+compute with nothing but what was copied: they name no global or class attribute that can be changed, and call
+only methods of plain values, of the object's own classes, and functions of a list. Any thread.
 """
 
 from __future__ import annotations
@@ -10,163 +11,280 @@ import ast
 import builtins
 import re
 import types
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users
-from ckptkit.mindspore.inspect.bytecode import functions_of
+import numpy as np
+
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.loops.source import body_of
-from ckptkit.mindspore.inspect.values.copies import CODE, can_be_copied, twin_of, whole_copy
+from ckptkit.mindspore.inspect.values.copies import (
+    DICTS,
+    SEQUENCES,
+    Copying,
+    NotCopiedError,
+    TooLargeError,
+    is_simple,
+    places_in,
+)
 from ckptkit.mindspore.inspect.values.digest import is_plain
 
 _BUILTINS = re.compile(
-    r"abs|all|any|bool|bytes|bytearray|complex|dict|enumerate|filter|float|frozenset|getattr|hasattr|int|isinstance|iter"
-    r"|len|list|map|max|min|next|object|range|repr|reversed|round|set|setattr|sorted|str|sum|super|tuple|type|vars|zip"
+    r"abs|all|any|bool|bytes|bytearray|callable|complex|dict|divmod|enumerate|filter|float|frozenset|getattr|hasattr|int"
+    r"|isinstance|iter|len|list|map|max|min|pow|range|repr|reversed|round|set|setattr|sorted|str|sum|super|tuple|type"
+    r"|vars|zip"
 )
-_MODULES = re.compile(
-    r"numpy|math|copy|collections|pickle|json|base64|decimal|fractions|datetime|itertools|functools|types"
+_OF_ITSELF = ("vars", "getattr", "setattr", "hasattr", "len", "super", "isinstance", "type", "asdict", "fields")
+_FUNCTIONS = re.compile(
+    r"(np|numpy)\.(array|asarray|ascontiguousarray|zeros|zeros_like|ones|ones_like|full|empty|arange|copy|concatenate|stack"
+    r"|frombuffer|bool_|float16|float32|float64|u?int(8|16|32|64)|abs|amax|amin|argmax|argmin|argsort|cumsum|diff|dot|exp|log|log2|max|mean|median|min|percentile|prod|quantile"
+    r"|std|sum|var|sort|unique|where|round|floor|sqrt|clip|nonzero"
+    r"|flatnonzero|packbits|unpackbits)"
+    r"|(np|numpy)\.random\.(default_rng|RandomState|Generator|SeedSequence|PCG64(DXSM)?|MT19937|Philox|SFC64)"
+    r"|random\.Random|math\.\w+|copy\.(copy|deepcopy)|collections\.(deque|OrderedDict|Counter|defaultdict)"
+    r"|pickle\.(dumps|loads)|json\.(dumps|loads)|base64\.\w+|dataclasses\.(asdict|astuple|fields)|itertools\.\w+"
+    r"|operator\.itemgetter|datetime\.\w+(\.fromisoformat)?|decimal\.Decimal|fractions\.Fraction"
 )
-_GENERATORS = re.compile(r"default_rng|RandomState|Generator|SeedSequence|Random|PCG64(DXSM)?|MT19937|Philox|SFC64")
-_NOT_HERE = (ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.With, ast.Await, ast.Yield, ast.YieldFrom)
-_NAME = "load_state_dict"
+_IMPORTED = re.compile(
+    r"deque|OrderedDict|Counter|defaultdict|asdict|astuple|fields|deepcopy|Decimal|Fraction|default_rng|RandomState|chain"
+)
+_METHODS = re.compile(
+    r"add|append(left)?|as_integer_ratio|astype|bit_length|clear|copy|count|decode|difference|discard|elements|encode"
+    r"|endswith|extend(left)?|fill|flatten|format|from_bytes|fromhex|fromisoformat|get|get_state|getstate|hex|index|insert"
+    r"|intersection|is_integer|isoformat|item|items|join|keys|lower|lstrip|max|mean|min|most_common|move_to_end|partition"
+    r"|pop(item|left)?|ravel|remove|removeprefix|replace|reshape|reverse|rotate|rpartition|rstrip|set_state|setdefault"
+    r"|setstate|sort|split|splitlines|startswith|strip|sum|symmetric_difference|title|to_bytes|tobytes|tolist|total|union"
+    r"|update|upper|values|view|zfill"
+)
+_NOT_HERE = (
+    *(ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.With, ast.AsyncWith, ast.AsyncFor, ast.While),
+    *(ast.Await, ast.Yield, ast.YieldFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Try),
+)
+_LARGE_BYTES = 1 << 22  # of what a state is made of
+_CLASSES = (dict, list, tuple, set, frozenset, int, float, str, bytes, bool, deque, *DICTS, Decimal, Fraction)
+_FACTORIES = ("int", "float", "list", "dict", "set", "deque", "Counter")
+_KEPT = ("__name__", "__qualname__", "__dict__", "__init__", "__slots__")
 
 
 class Loading:
-    """Loads states into copies of an object.
+    """Tells and loads states of copies of an object.
 
     Args:
         one: The object.
+
+    Attributes:
+        may_tell: Whether the code of ``state_dict`` is known to change nothing else.
+        may_load: The same of ``load_state_dict``.
+        size: How many containers, objects and items a copy has.
     """
 
     def __init__(self, one: Any) -> None:
         self._one = one
+        self.size = 0
         kinds = {type(one), *_kinds_in(one)}
-        bodies = dict(_bodies(kinds, _NAME))
-        self._named = {each.attr for body in bodies.values() for each in _walk(body) if isinstance(each, ast.Attribute)}
-        self.is_known = bool(bodies) and all(_is_harmless(*each) for each in bodies.items())
+        is_simple_whole = is_simple(type(one)) and all(is_simple(each, is_part=True) for each in kinds - {type(one)})
+        self.may_tell = is_simple_whole and self._is_harmless(kinds, "state_dict") and not self._is_large(kinds)
+        self.may_load = self.may_tell and self._is_harmless(kinds, "load_state_dict")
 
     def copy(self) -> Any:
-        """Return a copy that a state can be loaded into.
-
-        Raises:
-            NotCopiedError: If it would share something that loading may change.
-        """
-        memo: dict[int, Any] = {}
-        own = {name: value for name, value in attributes_of(self._one) if name in self._named}
-        return twin_of(self._one, {name: whole_copy(value, memo) for name, value in own.items()})
-
-    def loaded(self, state: Any) -> Any:
-        """Return a copy with a state; `UNKNOWN` if it cannot be loaded."""
+        """Return a whole copy; `UNKNOWN` if there is none."""
+        copying = Copying()
         try:
-            made = self.copy()
-            made.load_state_dict(state)
-        except Exception:  # noqa: BLE001 - code of the user's, with values that it may not take
+            made = copying.of(self._one)
+        except (NotCopiedError, TooLargeError):
             return UNKNOWN
+        self.size = copying.size
         return made
 
-    def rebinds(self, name: str, state: Any) -> bool:
-        """Return whether loading gives an attribute another object instead of changing the present one."""
+    def told(self, made: Any) -> Any:
+        """Return the plain state of a copy; `UNKNOWN` if it does not take the values."""
         try:
-            made = self.copy()
+            with np.errstate(all="ignore"):
+                state = made.state_dict()
+        except Exception:  # noqa: BLE001 - code of the user's, with values that it may not take
+            return UNKNOWN
+        return state if is_plain(state) else UNKNOWN
+
+    def loaded(self, state: Any, name: str = "") -> tuple[Any, bool]:
+        """Return a copy with a state, `UNKNOWN` if it cannot be loaded; and whether an attribute is another object."""
+        made = self.copy()
+        try:
+            given = Copying().of(state)
             before = dict(attributes_of(made)).get(name)
-            made.load_state_dict(state)
-        except Exception:  # noqa: BLE001 - as in `loaded`
-            return False
-        return dict(attributes_of(made)).get(name) is not before
+            with np.errstate(all="ignore"):
+                made.load_state_dict(given)
+        except Exception:  # noqa: BLE001 - as in `told`
+            return UNKNOWN, False
+        return made, dict(attributes_of(made)).get(name) is not before
+
+    def _is_large(self, kinds: set[type]) -> bool:
+        """Return whether ``state_dict`` uses so much memory that it takes long, or cannot be told to use less."""
+        nodes = [each for _, body in _bodies(kinds, ("state_dict",)) for each in _walk(body)]
+        named = {each.attr for each in nodes if isinstance(each, ast.Attribute)}
+        asks = {each.id for each in nodes if isinstance(each, ast.Name)} & {"vars", "getattr"}
+        uses_all = bool(asks) or "__dict__" in named
+        used = (place.value for place in places_in(self._one) if uses_all or place.name in named)
+        return sum(map(_size_of, used)) > _LARGE_BYTES
+
+    def _is_harmless(self, kinds: set[type], name: str) -> bool:
+        bodies = [*_bodies(kinds, (name, "__len__"))]
+        found = any(function.__name__ == name for function, _ in bodies)
+        return found and all(_Method(*each, kinds, self._one).is_harmless() for each in bodies)
 
 
-def _kinds_in(one: Any, depth: int = 4) -> set[type]:
+def _kinds_in(one: Any) -> set[type]:
     """Return the classes of the user's objects in an object."""
     found: set[type] = set()
-    for _, value in attributes_of(one) if depth else ():
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
-        for each in list(items)[:64]:
-            if can_be_copied(each):
-                found |= {type(each), *_kinds_in(each, depth - 1)}
-    return found
+    seen: set[int] = set()
+    waiting = deque([one])
+    while waiting and len(seen) < 1_000:
+        each = waiting.popleft()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if type(each) in DICTS:
+            waiting += [*each.values()][:1_000]
+        elif type(each) in SEQUENCES:
+            waiting += [*each][:1_000]
+        elif is_users(type(each).__module__) and not isinstance(each, (type, types.ModuleType, types.FunctionType)):
+            found.add(type(each))
+            waiting += [value for _, value in attributes_of(each)]
+    return {kind for kind in found if is_simple(kind, is_part=kind is not type(one))}
 
 
-def _bodies(kinds: set[type], name: str) -> Iterator[tuple[types.FunctionType, Sequence[ast.stmt]]]:
-    """Yield the methods of that name of the classes, and the methods that these name, with their statements."""
-    names, done = {name}, set[str]()
-    while names - done:
-        done.add(name := (names - done).pop())
+def _bodies(kinds: set[type], names: Sequence[str]) -> Iterator[tuple[types.FunctionType, Sequence[ast.stmt]]]:
+    """Yield the methods of these names of the classes, and the methods that they name, with their statements."""
+    wanted, done = {*names}, set[str]()
+    while wanted - done:
+        done.add(name := (wanted - done).pop())
         for kind in kinds:
-            for one in kind.__mro__:
-                method = vars(one).get(name, UNKNOWN) if is_users(one.__module__) else UNKNOWN
-                for function, _ in functions_of(method) if method is not UNKNOWN else ():
-                    body = body_of(function.__code__, function.__globals__)
-                    yield function, body
-                    names |= {each.attr for each in _walk(body) if isinstance(each, ast.Attribute)}
+            for base in kind.__mro__:
+                one = vars(base).get(name) if is_users(base.__module__) else None
+                one = one.fget if isinstance(one, property) else one
+                if isinstance(one, types.FunctionType):
+                    body = body_of(one.__code__, one.__globals__)
+                    yield one, body
+                    wanted |= {each.attr for each in _walk(body) if isinstance(each, ast.Attribute)}
+
+
+def _size_of(value: Any) -> int:
+    """Return how many bytes the arrays and texts in a plain value have."""
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
+    inner = value.values() if type(value) in DICTS else value if type(value) in SEQUENCES else ()
+    return len(value) if isinstance(value, (str, bytes)) else sum(_size_of(one) for one in inner)
 
 
 def _walk(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
     return (each for one in body for each in ast.walk(one))
 
 
-def _is_harmless(function: types.FunctionType, body: Sequence[ast.stmt]) -> bool:
-    """Return whether all that a method calls is known, and nothing changes but what it was given."""
-    nodes = [*_walk(body)]
-    given = {*function.__code__.co_varnames, *function.__code__.co_cellvars, "self"}
-    given |= {each.arg for each in nodes if isinstance(each, ast.arg)}
-    if not body or any(isinstance(each, _NOT_HERE) for each in nodes):
-        return False
-    if not all(_is_constant(each, given, function.__globals__) for each in nodes if isinstance(each, ast.Name)):
-        return False
-    stored = (each for each in nodes if isinstance(each, (ast.Attribute, ast.Subscript)) and not _is_read(each))
-    calls = (each.func for each in nodes if isinstance(each, ast.Call))
-    is_own = all(_root(each) in given for each in stored)
-    return is_own and all(_is_known(each, given, function.__globals__) for each in calls)
+class _Method:
+    """Reads one method.
 
+    Args:
+        function: The method.
+        body: Its statements.
+        kinds: The classes of the object and of those in it.
+        whole: The object.
+    """
 
-def _is_constant(one: ast.Name, given: set[str], module: Mapping[str, Any]) -> bool:
-    """Return whether a variable is the method's own, or leads to nothing that could be changed."""
-    if one.id in given or one.id not in module:
-        return True
-    target = module[one.id]
-    return isinstance(target, (type, types.ModuleType, str, int, float, types.NoneType, *CODE)) or (
-        isinstance(target, tuple) and is_plain(target)
-    )
+    def __init__(self, function: types.FunctionType, body: Sequence[ast.stmt], kinds: set[type], whole: Any) -> None:
+        self._module: Mapping[str, Any] = function.__globals__
+        self._free = {*function.__code__.co_freevars} - {"__class__"}
+        self._nodes = [*_walk(body)]
+        self._kinds = kinds
+        self._whole = whole
+        self._owner = function.__code__.co_varnames[:1]
+        stored = {each.id for each in self._nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        self._given = {*function.__code__.co_varnames, *function.__code__.co_cellvars, *stored}
+        self._parents = {id(child): one for one in self._nodes for child in ast.iter_child_nodes(one)}
 
-
-def _is_read(one: ast.Attribute | ast.Subscript) -> bool:
-    return isinstance(one.ctx, ast.Load)
-
-
-def _root(one: ast.expr) -> str:
-    """Return the variable that an expression begins with; of a call, that of its object or first argument."""
-    while isinstance(one, (ast.Attribute, ast.Subscript, ast.Call)):
-        if isinstance(one, ast.Call):
-            one = one.func if isinstance(one.func, ast.Attribute) or not one.args else one.args[0]
-        else:
-            one = one.value
-    return one.id if isinstance(one, ast.Name) else "" if isinstance(one, ast.Constant) else "?"
-
-
-def _is_known(called: ast.expr, given: set[str], module: Mapping[str, Any]) -> bool:
-    """Return whether a call changes nothing but what the method was given."""
-    root = _root(called)
-    if isinstance(called, ast.Name):
-        if called.id in given:
+    def is_harmless(self) -> bool:
+        """Return whether it only computes with what it was given."""
+        if not self._nodes or self._free or any(isinstance(each, _NOT_HERE) for each in self._nodes):
             return False
-        target = module.get(called.id, getattr(builtins, called.id, UNKNOWN))
-        is_builtin = target is getattr(builtins, called.id, None) and _BUILTINS.fullmatch(called.id) is not None
-        return is_builtin or _is_maker(target)
-    if root in given or root in ("", "super"):
-        return True
-    target = module.get(root, UNKNOWN)
-    if isinstance(target, types.ModuleType):
-        names = ast.unparse(called).split(".")
-        is_random = target.__name__ == "random" or "random" in names
-        return (is_random and _GENERATORS.fullmatch(names[-1]) is not None) or (
-            not is_random and _MODULES.fullmatch(target.__name__.partition(".")[0]) is not None
+        checks = {ast.Name: self._may_name, ast.Attribute: self._may_ask, ast.Call: self._may_call}
+        return all(checks[type(each)](each) for each in self._nodes if type(each) in checks)  # type: ignore[operator]
+
+    def _may_name(self, one: ast.Name) -> bool:
+        if one.id in self._owner:
+            return self._may_pass_itself(one)
+        if one.id in self._given:
+            return True
+        target = self._module.get(one.id, getattr(builtins, one.id, UNKNOWN))
+        if one.id == "type":
+            call = self._parents.get(id(one))
+            asked = self._parents.get(id(call)) if call is not None else None
+            is_name = isinstance(asked, ast.Attribute) and asked.attr in ("__name__", "__qualname__")
+            return isinstance(call, ast.Call) and is_name
+        if isinstance(target, types.ModuleType) or _is_constant(target):
+            return True
+        is_error = isinstance(target, type) and issubclass(target, Exception) and not is_users(target.__module__)
+        is_builtin = target is getattr(builtins, one.id, None) and _BUILTINS.fullmatch(one.id) is not None
+        is_imported = _IMPORTED.fullmatch(one.id) is not None and not is_users(
+            getattr(target, "__module__", "builtins")
         )
-    return isinstance(target, type) and _is_maker(target)
+        own_class = (
+            isinstance(target, type) and target in self._kinds and isinstance(self._parents.get(id(one)), ast.Call)
+        )
+        is_super = own_class and ast.unparse(self._parents[id(one)]).startswith("super(")
+        return is_error or is_builtin or is_imported or is_super or target in _CLASSES
+
+    def _may_pass_itself(self, one: ast.Name) -> bool:
+        """Return whether the object is only asked for attributes, or given to what does no more."""
+        parent = self._parents.get(id(one))
+        if isinstance(parent, ast.Attribute):
+            return True
+        return isinstance(parent, ast.Call) and ast.unparse(parent.func).rpartition(".")[2] in _OF_ITSELF
+
+    def _may_ask(self, one: ast.Attribute) -> bool:
+        if one.attr.startswith("__") and one.attr not in (*_KEPT, "__class__"):
+            return isinstance(self._parents.get(id(one)), ast.Call) and ast.unparse(one).startswith("super()")
+        if one.attr == "__class__":
+            asked = self._parents.get(id(one))
+            return isinstance(asked, ast.Attribute) and asked.attr in ("__name__", "__qualname__")
+        for kind in self._kinds:
+            found = in_class(kind, one.attr)
+            is_own = kind is type(self._whole) and one.attr in own_attributes(self._whole)
+            of_object = isinstance(found, (types.FunctionType, types.MemberDescriptorType))
+            of_object |= isinstance(found, property) and isinstance(one.ctx, ast.Load)  # its code is read, too
+            if found is not UNKNOWN and not is_own and not of_object:
+                return _is_constant(found) or not is_users(getattr(kind, "__module__", ""))
+        return True
+
+    def _may_call_name(self, name: str, given: Sequence[ast.expr]) -> bool:
+        if name in self._given or name in self._owner:
+            return False
+        if name in ("map", "filter"):
+            return bool(given) and self._is_class(given[0])
+        if name == "defaultdict":
+            return not given or (isinstance(given[0], ast.Name) and given[0].id in _FACTORIES)
+        return True  # `_may_name` decides
+
+    def _may_call(self, one: ast.Call) -> bool:
+        called = one.func
+        if any(each.arg == "out" for each in one.keywords):
+            return False
+        if isinstance(called, ast.Name):
+            return self._may_call_name(called.id, one.args)
+        if not isinstance(called, ast.Attribute):
+            return False
+        text = ast.unparse(called)
+        root = text.partition(".")[0]
+        if isinstance(self._module.get(root), types.ModuleType) and root not in self._given:
+            name = f"{self._module[root].__name__}{text[len(root) :]}"
+            return _FUNCTIONS.fullmatch(text) is not None or _FUNCTIONS.fullmatch(name) is not None
+        is_method = any(isinstance(in_class(kind, called.attr), types.FunctionType) for kind in self._kinds)
+        return is_method or _METHODS.fullmatch(called.attr) is not None
+
+    def _is_class(self, one: ast.expr) -> bool:
+        return isinstance(one, ast.Name) and one.id not in self._given and getattr(builtins, one.id, None) in _CLASSES
 
 
-def _is_maker(target: Any) -> bool:
-    """Return whether it is a class whose objects are values, or a function of a module of those."""
-    home = str(getattr(target, "__module__", "")).partition(".")[0]
-    known = _MODULES.fullmatch(home) is not None or (isinstance(target, type) and home == "random")
-    is_plain_class = isinstance(target, type) and is_users(home) and in_class(target, "__init__") is UNKNOWN
-    return (known and isinstance(target, (type, *CODE))) or is_plain_class
+def _is_constant(one: Any) -> bool:
+    atoms = (types.NoneType, bool, int, float, complex, str, bytes)
+    return type(one) in atoms or (type(one) in (tuple, frozenset) and all(map(_is_constant, one)))

@@ -2,10 +2,9 @@
 
 Each attribute is changed in a copy of the object, by a little and by much. If ``state_dict()`` of the copy is as it
 was, the change is left out, rounded, or overwritten. If another copy that loads this state has another value there, it
-is not brought back. Guarantees: the object itself, and what it holds, is not changed; of the user's code, only
-``state_dict()`` runs, of the object and of copies, and ``load_state_dict()`` of copies if `Loading` knows what it
-calls. Does not look at more than `_MAX_PLACES` attributes, or fewer of large states; what raises for a copy is not
-judged. Main thread only.
+is not brought back. Guarantees: the object itself, and what it holds, is not changed; of the user's code, only what
+`Loading` knows runs, and only for copies. Objects with more than `_MOST_WORK` allows are not tried, or in part. What
+raises for a copy is not judged. Main thread only.
 """
 
 from __future__ import annotations
@@ -25,34 +24,39 @@ from ckptkit.mindspore.inspect.values.copies import (
     CODE,
     GENERATORS,
     Place,
-    can_be_copied,
+    change,
     changed_a_little,
     changed_much,
     follow,
+    objects_in,
     places_in,
-    whole_copy,
     with_digits,
 )
-from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value, is_plain
+from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value
 from ckptkit.mindspore.inspect.values.loads import Loading
 
-_MAX_PLACES = 200
-_MAX_BYTES = 1 << 28  # of all states that are made
-_MAX_OBJECTS = 10_000  # to look for another way to an object
+_MOST_WORK = 20_000  # places, times what is in a copy
+_LARGE_BYTES = 1 << 16  # of the arrays of a state
+_MOST_OBJECTS = 10_000  # to look for another way to an object
 _SET_BY_LOAD = ("load_state_dict", "__setstate__")
 _CHANGEABLE = (list, dict, set, deque, np.ndarray, *GENERATORS)
 
 
-def find_lost_state(objects: Iterable[tuple[str, Any]], read: Collection[int] = ()) -> Iterator[Finding]:
+def find_lost_state(
+    objects: Iterable[tuple[str, Any]], read: Collection[int] = (), given: Iterable[Any] = ()
+) -> Iterator[Finding]:
     """Yield what a resume would not bring back of each object.
 
     Args:
         objects: Given with their names.
         read: Ids of objects of whose own attributes those are found elsewhere that ``state_dict()`` leaves out.
+        given: Objects that are stored by themselves: no other one has to store them, and what is in them.
     """
+    given = [*given]
     for name, one in objects:
         if _has_state_of_its_own(one):
-            found = _State(one, is_read=id(one) in read).lost()
+            stored = set[int]().union(*(objects_in(each) for each in given if each is not one)) - {id(one)}
+            found = _State(one, is_read=id(one) in read, stored=stored).lost()
             yield from (Finding("unseen", name, *each, certain=False) for each in found)
 
 
@@ -71,7 +75,7 @@ def find_parted_objects(objects: Iterable[tuple[str, Any]], others: Collection[t
 
 def _has_state_of_its_own(one: Any) -> bool:
     method = in_class(type(one), "state_dict")
-    return isinstance(method, types.FunctionType) and is_users(method.__module__) and can_be_copied(one)
+    return isinstance(method, types.FunctionType) and is_users(method.__module__)
 
 
 class _State:
@@ -80,27 +84,29 @@ class _State:
     Args:
         one: The object.
         is_read: Whether it is found elsewhere what ``state_dict()`` leaves out of its own attributes.
+        stored: Ids of objects in it that are stored by themselves.
     """
 
-    def __init__(self, one: Any, *, is_read: bool) -> None:
+    def __init__(self, one: Any, *, is_read: bool, stored: Collection[int] = ()) -> None:
         self._one = one
         self._is_read = is_read
+        self._stored = stored
         self._loading = Loading(one)
-        self._state = _told_by(one)
+        self._state = self._told() if self._loading.may_tell else UNKNOWN
         self._digest = _digest(self._state)
         self._again = self._loaded(self._state)  # a copy, resumed from the present state
-        self._shown: dict[tuple[int, str], set[str]] = {}
+        self._shown: dict[tuple[int, str], str] = {}
         self._places: dict[tuple[int, str], Place] = {}
         self._stuck: dict[str, str] = {}  # what loading sets for good, and by which attribute
 
     def lost(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong and what to do."""
-        if not self._digest or self._digest != _digest(_told_by(self._one)):  # unknown, or another one at each call
+        if not self._digest or self._digest != _digest(self._told()):  # unknown, or another one at each call
             return
-        size_bytes = sum(array.nbytes for array in arrays_in(self._state))
-        for place in itertools.islice(places_in(self._one), min(_MAX_PLACES, _MAX_BYTES // max(1, size_bytes))):
-            self._places.setdefault(place.key, place)
-            self._shown.setdefault(place.key, set()).add(self._shown_of(place))
+        size = max(1, self._loading.size) + sum(array.nbytes for array in arrays_in(self._state)) // 64
+        for place in itertools.islice(places_in(self._one, self._stored), _MOST_WORK // size):
+            self._places[id(place.holder), place.name] = place
+            self._shown[id(place.holder), place.name] = self._shown_of(place)
         rounded, left, forgotten = map(self._with, ("much", "nothing", "no longer"))
         left = [one for one in left if self._is_carried(one) and not self._is_told_elsewhere(one)]
         forgotten = [one for one in forgotten if self._is_carried(one, may_be_set=True)]
@@ -134,17 +140,24 @@ class _State:
             if not isinstance(value, _CHANGEABLE) or not self._may_change(type(self._one), name, value):
                 continue
             where = next((where for where, one in others if _leads_to(one, value, self._one)), "")
-            if where and self._loading.rebinds(name, whole_copy(self._state, {})):
+            if where and self._loading.loaded(self._state, name)[1]:
                 yield (
                     f"load_state_dict() gives {name} another object, but {where} keeps the one that it has now",
                     f"Change it in place, such as self.{name}[:] = ..., or let {where} ask for it each time",
                 )
 
     def _with(self, shown: str) -> list[Place]:
-        return [place for key, place in self._places.items() if self._shown[key] == {shown}]
+        return [place for key, place in self._places.items() if self._shown[key] == shown]
+
+    def _told(self, place: Place | None = None, value: Any = None) -> Any:
+        """Return the state of a copy, with another value at a place if one is given."""
+        made = self._loading.copy()
+        is_there = made is not UNKNOWN and (place is None or change(made, place, value))
+        return self._loading.told(made) if is_there else UNKNOWN
 
     def _loaded(self, state: Any) -> Any:
-        return self._loading.loaded(whole_copy(state, {})) if self._loading.is_known and is_plain(state) else UNKNOWN
+        is_known = self._loading.may_load and state is not UNKNOWN
+        return self._loading.loaded(state)[0] if is_known else UNKNOWN
 
     def _shown_of(self, place: Place) -> str:
         """Return how much of a change comes back.
@@ -152,21 +165,21 @@ class _State:
         This is ``"all"``, only ``"much"`` of it, ``"nothing"``, or ``"no longer"`` if the state shows it and loading
         loses it.
         """
-        if isinstance(place.value, CODE) and place.name not in carried_by(_kind(place.holder)):
+        kind: Any = type(place.holder)
+        if isinstance(place.value, CODE) and place.name not in carried_by(kind):
             return "all"
-        digits = with_digits(place.value)
-        before = self._digest if digits is place.value else _digest(_told_by(place.rebuilt(digits)))
-        for amount, begun, other in (
-            ("all", before, changed_a_little(digits)),
-            ("much", self._digest, changed_much(place.value)),
-        ):
+        with np.errstate(all="ignore"):
+            digits = with_digits(place.value)
+            changes = ("all", digits, changed_a_little(digits)), ("much", place.value, changed_much(place.value))
+        for amount, begun, other in changes:
             if other is UNKNOWN:
                 return "all"
-            state = _told_by(place.rebuilt(other))
+            before = self._digest if begun is place.value else _digest(self._told(place, begun))
+            state = self._told(place, other)
             found = _digest(state)
-            if not found or not begun:
+            if not found or not before:
                 return "all"  # the code does not take this value: nothing is known
-            if found != begun:
+            if found != before:
                 return amount if amount == "much" or self._comes_back(place, other, state) else "no longer"
         return "nothing"
 
@@ -224,20 +237,14 @@ def _names(places: Sequence[Place]) -> str:
     return ", ".join(place.where for place in places)
 
 
-def _told_by(one: Any) -> Any:
-    """Return what ``state_dict()`` gives; `UNKNOWN` if it does not take the values of a copy."""
-    try:
-        return one.state_dict()
-    except Exception:  # noqa: BLE001 - code of the user's, with values that it may not take; a save reports its errors
-        return UNKNOWN
-
-
 def _digest(state: Any) -> str:
-    return digest_of_value(state) if state is not UNKNOWN and is_plain(state) else ""
+    return "" if state is UNKNOWN else digest_of_value(state)
 
 
-def _comparable(value: Any) -> Any:
+def _comparable(value: Any) -> Any:  # noqa: PLR0911 - one return per kind reads as the table that it is
     """Return what is equal for values that a program takes for the same, such as a list and a tuple."""
+    if isinstance(value, np.ndarray) and value.nbytes > _LARGE_BYTES:
+        return digest_of_value(value)
     if isinstance(value, np.ndarray | np.generic):
         return _comparable(value.tolist())
     if isinstance(value, (list, tuple, deque)):
@@ -249,14 +256,16 @@ def _comparable(value: Any) -> Any:
         return sorted(map(repr, value))
     if isinstance(value, CODE):
         return getattr(value, "__qualname__", repr(value))
-    return digest_of_value(value) if isinstance(value, GENERATORS) else repr(value)
+    if isinstance(value, GENERATORS):
+        return digest_of_value(value)
+    return type(value).__name__ if is_users(type(value).__module__) else repr(value)
 
 
 def _leads_to(one: Any, wanted: Any, owner: Any) -> bool:
     """Return whether an object leads to another one without its owner."""
     seen: set[int] = {id(owner)}
     waiting = deque([one])
-    while waiting and len(seen) < _MAX_OBJECTS:
+    while waiting and len(seen) < _MOST_OBJECTS:
         each = waiting.popleft()
         if each is wanted:
             return True

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
+import mindspore as ms
 import numpy as np
 import pytest
 
@@ -533,3 +535,197 @@ def test_an_object_that_closes_something_is_not_copied():
     one = WithAFile()
     assert [*find_lost_state([("kept", one)])] == []
     assert WithAFile.closed == 0
+
+
+class Config:
+    rate = 0.1
+
+
+class Counts:
+    """What each of the classes below does beside its own values, a trial must not do."""
+
+    active: ClassVar[dict] = {}
+    total = 5
+
+    def __init__(self, target=None):
+        self.n, self.target = 1.5, target
+
+    def step(self):
+        self.n += 1
+
+    def state_dict(self):
+        return {"n": self.n}
+
+    def load_state_dict(self, state):
+        self.n = state["n"]
+
+
+class TellsTheTarget(Counts):
+    def load_state_dict(self, state):
+        self.n = state["n"]
+        self.target(self.n)
+
+
+class ChangesATensor(Counts):
+    def load_state_dict(self, state):
+        self.target[0] = state["n"]
+
+
+class Registers(Counts):
+    def load_state_dict(self, state):
+        self.active["last"] = self
+
+
+class CountsInItsClass(Counts):
+    def load_state_dict(self, state):
+        type(self).total = state["n"]
+
+
+class Configures(Counts):
+    def load_state_dict(self, state):
+        setattr(Config, "rate", state["n"])  # noqa: B010 - as users write it
+
+
+class WritesAFile(Counts):
+    def load_state_dict(self, state):
+        np.save(self.target, state["n"])
+
+
+class FillsByName(Counts):
+    def __init__(self, target=None):
+        super().__init__(target)
+        self.fast = np.array([1.0, 2.0])
+
+    def state_dict(self):
+        return {name: getattr(self, name).copy() for name in ("fast",)}
+
+    def load_state_dict(self, state):
+        for name, value in state.items():
+            getattr(self, name)[:] = value
+
+
+class Flushes(Counts):
+    def __init__(self, target=None):
+        super().__init__(target)
+        self.pending, self.values = [], [0.5]
+
+    def state_dict(self):
+        self.values.extend(self.pending)
+        self.pending.clear()
+        return {"values": list(self.values)}
+
+
+class Notifies(Counts):
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if self.__dict__.get("target"):
+            self.target(value)
+
+
+class Draws1(Counts):
+    def state_dict(self):
+        return {"n": self.n, "seed": int(np.random.randint(100))}
+
+
+class Waits(Counts):
+    def state_dict(self):
+        while self.n != 1.5:
+            pass
+        return {"n": self.n}
+
+
+def told_of(kind):
+    """What an object of the class has done to others by the trial, and whether its own values are as before."""
+    told = []
+    targets = {
+        ChangesATensor: ms.Tensor([1.0, 2.0]),
+        TellsTheTarget: told.append,
+        Notifies: told.append,
+        WritesAFile: "told.npy",
+    }
+    one = kind(targets.get(kind))
+    told.clear()
+    before, numbers = {name: repr(value) for name, value in vars(one).items()}, np.random.get_state()[2]
+    assert [*find_lost_state([("kept", one)])] == []
+    assert [*find_parted_objects([("kept", one)], [("other", Governor(one.__dict__.get("pending")))])] == []
+    assert {name: repr(value) for name, value in vars(one).items()} == before
+    assert np.random.get_state()[2] == numbers
+    return told
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(TellsTheTarget, ChangesATensor, Registers, CountsInItsClass, Configures, WritesAFile, FillsByName, Flushes),
+        *(Notifies, Draws1, Waits),
+    ],
+)
+def test_a_trial_changes_nothing_but_copies(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert told_of(kind) == []
+    assert (Counts.active, Counts.total, CountsInItsClass.total, Config.rate) == ({}, 5, 5, 0.1)
+    assert [*tmp_path.iterdir()] == []
+
+
+class Buffer(Counts):
+    told = 0
+
+    def __init__(self, size):
+        super().__init__()
+        self.rows, self.lost = np.ones(size), 0.0
+
+    def add(self):
+        self.rows[0] += 1
+        self.lost = self.lost * 0.5 + 1
+        return self.lost
+
+    def state_dict(self):
+        return {"rows": self.rows.copy()}
+
+    def load_state_dict(self, state):
+        self.rows = state["rows"]
+
+
+def test_a_large_state_is_not_tried():
+    assert len([*find_lost_state([("small", Buffer(8))])]) == 1
+    assert [*find_lost_state([("large", Buffer(1 << 20))])] == []
+
+
+class Holder:
+    def __init__(self, scale):
+        self.scale, self.best = scale, np.full(2, np.inf)
+        self.seen = {2, 3}
+
+    def step(self, x):
+        self.best = np.minimum(self.best, x)
+        self.seen.add(int(x))
+
+    def state_dict(self):
+        return {"best": self.best, "seen": sorted(self.seen)}
+
+    def load_state_dict(self, state):
+        self.best, self.seen = state["best"], set(state["seen"])
+
+
+class Window:
+    def __init__(self):
+        self.rows = np.zeros((2, 3))
+        self.first, self.source = self.rows[0], random.SystemRandom()
+
+    def step(self, x):
+        self.first[:] = x
+        self.rows[1] = self.rows[0] * self.source.random()
+
+    def state_dict(self):
+        return {"rows": self.rows.copy()}
+
+    def load_state_dict(self, state):
+        self.rows[:] = state["rows"]
+
+
+def test_what_another_object_stores_and_values_without_digits_are_not_named():
+    scale = Scale()
+    holder = Holder(scale)
+    assert [*find_lost_state([("holder", holder), ("scale", scale)], given=[holder, scale])] == []
+    assert "scale.scale: its code changes this" in str(next(find_lost_state([("holder", holder)], given=[holder])))
+    assert [*find_lost_state([("window", Window())])] == []
