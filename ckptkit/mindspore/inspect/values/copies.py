@@ -1,8 +1,9 @@
-"""Copies objects of the user's whole, and changes one value in a copy.
+"""Copies objects of the user's whole, and sets one value in a copy.
 
 Guarantees: nothing that exists is changed, and no code of the user's runs. A copy shares nothing that can be changed:
 numbers, texts, containers, arrays, generators and objects of plain classes are copied, of large arrays there is a
-read-only view, and an attribute that leads to anything else is left out. Any thread.
+read-only view, and an attribute that leads to anything else is left out. Only functions and members of plain enums are
+the same as in the object; `Copying` says where functions are. Any thread.
 """
 
 from __future__ import annotations
@@ -13,47 +14,38 @@ import datetime
 import decimal
 import enum
 import fractions
-import math
 import pathlib
-import random
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
 import numpy as np
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users
-from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
+from ckptkit.mindspore.inspect.values.digest import is_plain
 
-GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 DICTS = (dict, OrderedDict, Counter, defaultdict)
 SEQUENCES = (list, tuple, deque)
 _ATOMS = (types.NoneType, bool, int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction)
-_TIMES = (datetime.date, datetime.datetime, datetime.timedelta, pathlib.PurePath, enum.Enum, np.generic)
+_FIXED = (datetime.date, datetime.timedelta, pathlib.PurePath, np.generic)  # of libraries: users' may have more
 _BASES = (object, Callback, abc.ABC, Generic, Protocol)
-_LARGE_BYTES = 1 << 16  # of an array
+LARGE_BYTES = 1 << 16  # of an array
 _MOST = 1_000  # containers and objects in a copy, and items of a container
-_MAX_DEPTH = 4  # of objects in objects
 # Methods that Python runs where the code shows none.
 _HIDDEN = (
     *("__new__", "__del__", "__setattr__", "__getattribute__", "__getattr__", "__delattr__"),
     *("__deepcopy__", "__copy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"),
 )
 _IN_PARTS = (
-    "__iter__",
-    "__next__",
-    "__getitem__",
-    "__setitem__",
-    "__contains__",
-    "__len__",
-    "__eq__",
-    "__hash__",
-    "__bool__",
+    *("__iter__", "__next__", "__getitem__", "__setitem__", "__contains__"),
+    *("__len__", "__eq__", "__hash__", "__bool__"),
 )
+_DESCRIPTORS = (property, types.MemberDescriptorType, types.GetSetDescriptorType)  # these run no hidden code
 
 
 class NotCopiedError(Exception):
@@ -97,31 +89,40 @@ def is_simple(kind: Any, *, is_part: bool = False) -> bool:
     """
     if not is_users(kind.__module__) or type(kind) not in (type, abc.ABCMeta):
         return False
-    hidden = (*_HIDDEN, *(_IN_PARTS if is_part else ()))
-    for base in kind.__mro__:
-        if not is_users(base.__module__):
-            if base not in _BASES:
-                return False
-            continue
-        for name, one in vars(base).items():
-            is_own = not isinstance(one, types.FunctionType) or not one.__code__.co_filename.startswith("<")
-            if name in hidden and one is not None and is_own:
-                return False
-            if hasattr(type(one), "__set__") and type(one) not in (
-                property,
-                types.MemberDescriptorType,
-                types.GetSetDescriptorType,
-            ):
-                return False
-    return True
+    of_others = {base for base in kind.__mro__ if not is_users(base.__module__)}
+    return of_others <= {*_BASES} and not _hides_code(kind, (*_HIDDEN, *(_IN_PARTS if is_part else ())))
+
+
+def _hides_code(kind: type, names: Collection[str]) -> bool:
+    """Return whether a class of the user's has a method of these names, or a descriptor that runs code."""
+    parts = [part for base in kind.__mro__ if is_users(base.__module__) for part in vars(base).items()]
+    is_shown = any(name in names and one is not None and not _is_generated(one) for name, one in parts)
+    return is_shown or any(hasattr(type(one), "__set__") and type(one) not in _DESCRIPTORS for _, one in parts)
+
+
+def _is_generated(one: Any) -> bool:
+    """Return whether a method was made of text, such as those of dataclasses and named tuples."""
+    function = one.__func__ if isinstance(one, (staticmethod, classmethod)) else one
+    return isinstance(function, types.FunctionType) and function.__code__.co_filename.startswith("<")
 
 
 class Copying:
-    """Makes one whole copy; what is reached twice is copied once."""
+    """Makes one whole copy; what is reached twice is copied once.
+
+    Attributes:
+        size: How many containers, objects and items it has.
+        kinds: The classes of the user's objects in it.
+        functions: The names of attributes that lead to functions, which are not copied.
+        shares: Whether it has a function or a member of an enum, of which there is only one.
+    """
 
     def __init__(self) -> None:
-        self.size = 0  # containers, objects and items
+        self.size = 0
+        self.kinds: set[type] = set()
+        self.functions: set[str] = set()
+        self.shares = False
         self._memo: dict[int, Any] = {}
+        self._lead_to_functions: set[int] = set()  # ids of containers
         self._is_part = False
 
     def of(self, value: Any) -> Any:  # noqa: PLR0911 - one return per kind reads as the table that it is
@@ -132,20 +133,22 @@ class Copying:
             TooLargeError: If there is too much in it.
         """
         kind = type(value)
-        if kind in _ATOMS or isinstance(value, (*_TIMES, *CODE, type, types.ModuleType)):
+        if kind in _ATOMS or _is_fixed(value):
+            return value
+        if isinstance(value, CODE) or _is_member(value):
+            self.shares = True
             return value
         if id(value) in self._memo:
             return self._memo[id(value)]
         self._count(1)
         if kind is np.ndarray and not value.dtype.hasobject:
-            return self._keep(value, _read_only(value) if value.nbytes > _LARGE_BYTES else value.copy())
+            return self._keep(value, _read_only(value) if value.nbytes > LARGE_BYTES else value.copy())
         if kind in GENERATORS:
             return self._keep(value, copy.deepcopy(value))
         if kind in (list, deque, *DICTS):
             return self._container(value)
-        if isinstance(value, tuple) and _is_tuple(kind):
-            self._count(len(value))
-            return self._keep(value, tuple.__new__(kind, [self.of(one) for one in value]))
+        if kind is tuple or _is_record(kind):
+            return self._tuple(value)
         if kind in (set, frozenset) and all(map(_is_key, value)):
             self._count(len(value))
             return self._keep(value, kind(value))
@@ -162,6 +165,17 @@ class Copying:
         if self.size > _MOST:
             raise TooLargeError
 
+    def _note_functions(self, value: Any, inner: Iterable[Any]) -> None:
+        if any(isinstance(one, CODE) or id(one) in self._lead_to_functions for one in inner):
+            self._lead_to_functions.add(id(value))
+
+    def _tuple(self, value: Any) -> Any:
+        self._count(len(value))
+        self.kinds |= {type(value)} - {tuple}
+        made = self._keep(value, tuple.__new__(type(value), [self.of(one) for one in value]))
+        self._note_functions(value, value)
+        return made
+
     def _container(self, value: Any) -> Any:
         self._count(len(value))
         kind = type(value)
@@ -171,21 +185,26 @@ class Copying:
         if kind not in DICTS:
             for at, one in enumerate(value):
                 made[at] = self.of(one)
+            self._note_functions(value, value)
             return made
         if not all(map(_is_key, value)):
             raise NotCopiedError(kind.__name__)
         for key, one in value.items():
             made[key] = self.of(one)
+        self._note_functions(value, value.values())
         return made
 
     def _object(self, value: Any) -> Any:
         made = self._keep(value, object.__new__(type(value)))
         self._is_part = True
+        self.kinds.add(type(value))
         for name, one in attributes_of(value):
             try:
                 put(made, name, self.of(one))
             except NotCopiedError:
                 continue
+            if isinstance(one, CODE) or id(one) in self._lead_to_functions:
+                self.functions.add(name)
         return made
 
 
@@ -204,12 +223,27 @@ def _read_only(array: Any) -> Any:
     return view
 
 
-def _is_tuple(kind: type) -> bool:
-    return kind is tuple or (kind.__mro__[1] is tuple and hasattr(kind, "_fields"))
+def _is_record(kind: type) -> bool:
+    """Return whether it is a class of named tuples."""
+    is_tuple = kind.__mro__[1:] == (tuple, object) and hasattr(kind, "_fields")
+    return is_tuple and not _hides_code(kind, (*_HIDDEN, *_IN_PARTS))
+
+
+def _is_fixed(value: Any) -> bool:
+    return isinstance(value, _FIXED) and not is_users(type(value).__module__)
+
+
+def _is_member(value: Any) -> bool:
+    """Return whether it is a member of an enum that has neither methods nor attributes of its own."""
+    if not isinstance(value, enum.Enum):
+        return False
+    functions = [one for one in vars(type(value)).values() if isinstance(one, types.FunctionType)]
+    return all(map(_is_generated, functions)) and all(name.startswith("_") for name in own_attributes(value))
 
 
 def _is_key(one: Any) -> bool:
-    return type(one) in _ATOMS or isinstance(one, _TIMES) or (type(one) is tuple and all(map(_is_key, one)))
+    is_one = type(one) in _ATOMS or _is_fixed(one) or _is_member(one)
+    return is_one or (type(one) is tuple and all(map(_is_key, one)))
 
 
 def places_in(one: Any, without: Collection[int] = ()) -> Iterator[Place]:
@@ -221,7 +255,7 @@ def places_in(one: Any, without: Collection[int] = ()) -> Iterator[Place]:
     """
     seen = {*without}
     waiting: deque[tuple[Any, str, tuple[Any, ...]]] = deque([(one, "", ())])
-    while waiting:
+    while waiting and len(seen) < _MOST:
         holder, path, steps = waiting.popleft()
         if id(holder) in seen:
             continue
@@ -229,9 +263,8 @@ def places_in(one: Any, without: Collection[int] = ()) -> Iterator[Place]:
         for name, value in attributes_of(holder):
             place = Place(f"{path}.{name}".lstrip("."), (*steps, _Attribute(name)), holder, name, value)
             inner = [*_objects_in(place)]
-            if inner and len(steps) < _MAX_DEPTH:
-                waiting += inner
-            elif not inner and not _is_view(value) and (isinstance(value, (*GENERATORS, *CODE)) or is_plain(value)):
+            waiting += inner
+            if not inner and not _is_view(value) and (isinstance(value, (*GENERATORS, *CODE)) or is_plain(value)):
                 yield place
 
 
@@ -284,115 +317,3 @@ def change(whole: Any, place: Place, value: Any) -> bool:
     else:
         put(holder, place.name, value)
     return True
-
-
-def with_digits(value: Any) -> Any:
-    """Return a value of which a change in the last bit shows whether all digits are kept; of a zero, a third."""
-    if type(value) is float:
-        return value if math.isfinite(value) and abs(value) > 1e-9 else 1 / 3
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f":
-        return _array_with(value, lambda one: one if np.isfinite(one) and abs(one) > 1e-4 else one.dtype.type(1 / 3))
-    return _with_last(value, with_digits, value)
-
-
-def changed_a_little(value: Any) -> Any:
-    """Return a value that differs in the last bit, or by one; `UNKNOWN` if none is known."""
-    kind = type(value)
-    found: Any = UNKNOWN
-    if kind is float:
-        found = math.nextafter(value, math.inf)
-    elif isinstance(value, np.ndarray | np.generic):
-        found = _array_with(value, lambda one: np.nextafter(one, one.dtype.type(math.inf)))
-    elif kind is int:
-        found = value + 1
-    else:
-        found = _with_last(value, changed_a_little)
-        found = _another(value) if found is UNKNOWN else found
-    return _if_other(found, value)
-
-
-def changed_much(value: Any) -> Any:
-    """Return a value that differs in its first digits; `UNKNOWN` if none is known."""
-    kind = type(value)
-    found: Any = UNKNOWN
-    if kind in (float, int):
-        found = value * 3 + 12345 if math.isfinite(value) else kind(0)
-    elif isinstance(value, np.ndarray | np.generic):
-        found = _array_with(value, _much_of_array)
-    else:
-        found = _with_last(value, changed_much)
-        found = _another(value) if found is UNKNOWN else found
-    return _if_other(found, value)
-
-
-def _much_of_array(one: Any) -> Any:
-    return one * one.dtype.type(3) + one.dtype.type(12345) if np.isfinite(one) else one.dtype.type(0)
-
-
-def _if_other(found: Any, value: Any) -> Any:
-    if found is UNKNOWN or isinstance(value, CODE):
-        return found
-    return found if digest_of_value(found) != digest_of_value(value) else UNKNOWN
-
-
-def _array_with(value: Any, changed: Callable[[Any], Any]) -> Any:
-    """Return a copy of an array, or a number of NumPy's, whose first and last item are changed."""
-    if value.dtype.kind not in "fiub" or value.size == 0 or value.nbytes > _LARGE_BYTES:
-        return UNKNOWN
-    flat = np.array(value).reshape(-1)
-    for at in {0, flat.size - 1}:
-        one = flat[at]
-        flat[at] = changed(one) if flat.dtype.kind == "f" else (not one if flat.dtype.kind == "b" else one ^ 1)
-    return flat[0] if isinstance(value, np.generic) else flat.reshape(value.shape)
-
-
-def _with_last(value: Any, changed: Callable[[Any], Any], otherwise: Any = UNKNOWN) -> Any:
-    """Return a container whose last item is ``changed``; ``otherwise`` for any other value."""
-    kind = type(value)
-    if kind not in (*SEQUENCES, *DICTS) or not value:
-        return otherwise
-    last = list(value)[-1] if kind in DICTS else len(value) - 1
-    item = changed(value[last])
-    if item is UNKNOWN or item is value[last]:
-        return otherwise
-    if kind is tuple:
-        return (*value[:-1], item)
-    other = copy.copy(value)
-    other[last] = item
-    return other
-
-
-def _another(value: Any) -> Any:
-    """Return another value of what has no digits; `UNKNOWN` if none is known."""
-    kind: Any = type(value)
-    if kind in GENERATORS:
-        return _after_draws(value)
-    if kind in (set, frozenset):
-        return kind([*value, next(number for number in range(2, 2 + _MOST * 2) if number not in value)])
-    if kind in (str, bool):
-        return f"{value}." if kind is str else not value
-    if kind in (list, deque, *DICTS) and not value:
-        other = copy.copy(value)
-        # Not in the order of the keys: some states sort them.
-        other.update({"b": 2, "a": 3}) if kind in DICTS else other.extend([2])
-        return other
-    return len if isinstance(value, CODE) else {tuple: (2,), types.NoneType: 2}.get(kind, UNKNOWN)
-
-
-def _after_draws(generator: Any) -> Any:
-    """Return a copy that has drawn, and that keeps a half of what it drew last for the next call."""
-    other = copy.deepcopy(generator)
-    other.random()
-    for _ in range(2):  # if it kept one before, the first call uses that up
-        if isinstance(other, np.random.Generator):
-            other.integers(0, 1 << 31, dtype=np.uint32)
-            keeps = other.bit_generator.state.get("has_uint32", 1)
-        elif isinstance(other, np.random.RandomState):
-            other.standard_normal()
-            keeps = other.get_state(legacy=False)["has_gauss"]
-        else:
-            other.gauss(0, 1)
-            keeps = other.gauss_next is not None
-        if keeps:
-            break
-    return other

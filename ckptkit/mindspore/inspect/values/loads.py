@@ -27,25 +27,24 @@ from ckptkit.mindspore.inspect.values.copies import (
     Copying,
     NotCopiedError,
     TooLargeError,
-    is_simple,
     places_in,
 )
 from ckptkit.mindspore.inspect.values.digest import is_plain
 
 _BUILTINS = re.compile(
     r"abs|all|any|bool|bytes|bytearray|callable|complex|dict|divmod|enumerate|filter|float|frozenset|getattr|hasattr|int"
-    r"|isinstance|iter|len|list|map|max|min|pow|range|repr|reversed|round|set|setattr|sorted|str|sum|super|tuple|type"
+    r"|isinstance|len|list|map|max|min|pow|range|repr|reversed|round|set|setattr|sorted|str|sum|super|tuple|type"
     r"|vars|zip"
 )
 _OF_ITSELF = ("vars", "getattr", "setattr", "hasattr", "len", "super", "isinstance", "type", "asdict", "fields")
 _FUNCTIONS = re.compile(
     r"(np|numpy)\.(array|asarray|ascontiguousarray|zeros|zeros_like|ones|ones_like|full|empty|arange|copy|concatenate|stack"
-    r"|frombuffer|bool_|float16|float32|float64|u?int(8|16|32|64)|abs|amax|amin|argmax|argmin|argsort|cumsum|diff|dot|exp|log|log2|max|mean|median|min|percentile|prod|quantile"
-    r"|std|sum|var|sort|unique|where|round|floor|sqrt|clip|nonzero"
-    r"|flatnonzero|packbits|unpackbits)"
+    r"|frombuffer|bool_|float16|float32|float64|u?int(8|16|32|64)|abs|amax|amin|argmax|argmin|argsort|cumsum|diff|dot"
+    r"|exp|log|log2|max|mean|median|min|percentile|prod|quantile|std|sum|var|sort|unique|where|round|floor|sqrt|clip"
+    r"|nonzero|flatnonzero|packbits|unpackbits)"
     r"|(np|numpy)\.random\.(default_rng|RandomState|Generator|SeedSequence|PCG64(DXSM)?|MT19937|Philox|SFC64)"
     r"|random\.Random|math\.\w+|copy\.(copy|deepcopy)|collections\.(deque|OrderedDict|Counter|defaultdict)"
-    r"|pickle\.(dumps|loads)|json\.(dumps|loads)|base64\.\w+|dataclasses\.(asdict|astuple|fields)|itertools\.\w+"
+    r"|pickle\.(dumps|loads)|json\.(dumps|loads)|base64\.\w*(16|32|64|85)(en|de)code|dataclasses\.(asdict|astuple|fields)|itertools\.(chain|islice|pairwise|zip_longest)"
     r"|operator\.itemgetter|datetime\.\w+(\.fromisoformat)?|decimal\.Decimal|fractions\.Fraction"
 )
 _IMPORTED = re.compile(
@@ -65,6 +64,7 @@ _NOT_HERE = (
 )
 _LARGE_BYTES = 1 << 22  # of what a state is made of
 _CLASSES = (dict, list, tuple, set, frozenset, int, float, str, bytes, bool, deque, *DICTS, Decimal, Fraction)
+_CHANGEABLE = (list, dict, set, deque, np.ndarray, bytearray)
 _FACTORIES = ("int", "float", "list", "dict", "set", "deque", "Counter")
 _KEPT = ("__name__", "__qualname__", "__dict__", "__init__", "__slots__")
 
@@ -83,21 +83,21 @@ class Loading:
 
     def __init__(self, one: Any) -> None:
         self._one = one
-        self.size = 0
-        kinds = {type(one), *_kinds_in(one)}
-        is_simple_whole = is_simple(type(one)) and all(is_simple(each, is_part=True) for each in kinds - {type(one)})
-        self.may_tell = is_simple_whole and self._is_harmless(kinds, "state_dict") and not self._is_large(kinds)
-        self.may_load = self.may_tell and self._is_harmless(kinds, "load_state_dict")
+        self._copying = Copying()
+        has_copy = self._copied(self._copying) is not UNKNOWN
+        self.size = self._copying.size
+        self.may_tell = has_copy and self._is_harmless("state_dict") and not self._is_large()
+        self.may_load = self.may_tell and self._is_harmless("load_state_dict")
 
     def copy(self) -> Any:
         """Return a whole copy; `UNKNOWN` if there is none."""
-        copying = Copying()
+        return self._copied(Copying())
+
+    def _copied(self, copying: Copying) -> Any:
         try:
-            made = copying.of(self._one)
+            return copying.of(self._one)
         except (NotCopiedError, TooLargeError):
             return UNKNOWN
-        self.size = copying.size
-        return made
 
     def told(self, made: Any) -> Any:
         """Return the plain state of a copy; `UNKNOWN` if it does not take the values."""
@@ -120,39 +120,18 @@ class Loading:
             return UNKNOWN, False
         return made, dict(attributes_of(made)).get(name) is not before
 
-    def _is_large(self, kinds: set[type]) -> bool:
-        """Return whether ``state_dict`` uses so much memory that it takes long, or cannot be told to use less."""
-        nodes = [each for _, body in _bodies(kinds, ("state_dict",)) for each in _walk(body)]
+    def _is_large(self) -> bool:
+        """Return whether ``state_dict`` uses so much memory that it takes long."""
+        nodes = [each for _, body in _bodies(self._copying.kinds, ("state_dict",)) for each in _walk(body)]
         named = {each.attr for each in nodes if isinstance(each, ast.Attribute)}
-        asks = {each.id for each in nodes if isinstance(each, ast.Name)} & {"vars", "getattr"}
-        uses_all = bool(asks) or "__dict__" in named
+        uses_all = _asks_by_name(nodes)
         used = (place.value for place in places_in(self._one) if uses_all or place.name in named)
         return sum(map(_size_of, used)) > _LARGE_BYTES
 
-    def _is_harmless(self, kinds: set[type], name: str) -> bool:
-        bodies = [*_bodies(kinds, (name, "__len__"))]
+    def _is_harmless(self, name: str) -> bool:
+        bodies = [*_bodies(self._copying.kinds, (name, "__len__"))]
         found = any(function.__name__ == name for function, _ in bodies)
-        return found and all(_Method(*each, kinds, self._one).is_harmless() for each in bodies)
-
-
-def _kinds_in(one: Any) -> set[type]:
-    """Return the classes of the user's objects in an object."""
-    found: set[type] = set()
-    seen: set[int] = set()
-    waiting = deque([one])
-    while waiting and len(seen) < 1_000:
-        each = waiting.popleft()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        if type(each) in DICTS:
-            waiting += [*each.values()][:1_000]
-        elif type(each) in SEQUENCES:
-            waiting += [*each][:1_000]
-        elif is_users(type(each).__module__) and not isinstance(each, (type, types.ModuleType, types.FunctionType)):
-            found.add(type(each))
-            waiting += [value for _, value in attributes_of(each)]
-    return {kind for kind in found if is_simple(kind, is_part=kind is not type(one))}
+        return found and all(_Method(*each, self._copying, self._one).is_harmless() for each in bodies)
 
 
 def _bodies(kinds: set[type], names: Sequence[str]) -> Iterator[tuple[types.FunctionType, Sequence[ast.stmt]]]:
@@ -168,6 +147,19 @@ def _bodies(kinds: set[type], names: Sequence[str]) -> Iterator[tuple[types.Func
                     body = body_of(one.__code__, one.__globals__)
                     yield one, body
                     wanted |= {each.attr for each in _walk(body) if isinstance(each, ast.Attribute)}
+
+
+def _asks_by_name(nodes: Sequence[ast.AST]) -> bool:
+    """Return whether code may reach any attribute, by a name that it computes."""
+    names = {each.id for each in nodes if isinstance(each, ast.Name)}
+    asked = {each.attr for each in nodes if isinstance(each, ast.Attribute)}
+    return not names.isdisjoint({"vars", "getattr", "setattr"}) or "__dict__" in asked
+
+
+def _keeps_in_class(kind: type) -> bool:
+    """Return whether a class of the user's has an attribute that can be changed."""
+    parts = [part for base in kind.__mro__ if is_users(base.__module__) for part in vars(base).items()]
+    return any(not name.startswith("__") and isinstance(one, _CHANGEABLE) for name, one in parts)
 
 
 def _size_of(value: Any) -> int:
@@ -188,15 +180,16 @@ class _Method:
     Args:
         function: The method.
         body: Its statements.
-        kinds: The classes of the object and of those in it.
+        copying: What is in the copies.
         whole: The object.
     """
 
-    def __init__(self, function: types.FunctionType, body: Sequence[ast.stmt], kinds: set[type], whole: Any) -> None:
+    def __init__(self, function: types.FunctionType, body: Sequence[ast.stmt], copying: Copying, whole: Any) -> None:
         self._module: Mapping[str, Any] = function.__globals__
         self._free = {*function.__code__.co_freevars} - {"__class__"}
         self._nodes = [*_walk(body)]
-        self._kinds = kinds
+        self._copying = copying
+        self._kinds = copying.kinds
         self._whole = whole
         self._owner = function.__code__.co_varnames[:1]
         stored = {each.id for each in self._nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
@@ -206,6 +199,8 @@ class _Method:
     def is_harmless(self) -> bool:
         """Return whether it only computes with what it was given."""
         if not self._nodes or self._free or any(isinstance(each, _NOT_HERE) for each in self._nodes):
+            return False
+        if _asks_by_name(self._nodes) and any(map(_keeps_in_class, self._kinds)):
             return False
         checks = {ast.Name: self._may_name, ast.Attribute: self._may_ask, ast.Call: self._may_call}
         return all(checks[type(each)](each) for each in self._nodes if type(each) in checks)  # type: ignore[operator]
@@ -247,6 +242,11 @@ class _Method:
         if one.attr == "__class__":
             asked = self._parents.get(id(one))
             return isinstance(asked, ast.Attribute) and asked.attr in ("__name__", "__qualname__")
+        if isinstance(one.ctx, ast.Load) and one.attr in self._copying.functions:
+            return False  # it may be called anywhere
+        is_own = isinstance(one.value, ast.Name) and one.value.id in self._owner
+        if not isinstance(one.ctx, ast.Load) and not is_own and self._copying.shares:
+            return False  # it may be set at what is not copied
         for kind in self._kinds:
             found = in_class(kind, one.attr)
             is_own = kind is type(self._whole) and one.attr in own_attributes(self._whole)
@@ -267,7 +267,8 @@ class _Method:
 
     def _may_call(self, one: ast.Call) -> bool:
         called = one.func
-        if any(each.arg == "out" for each in one.keywords):
+        named = {each.arg: each.value for each in one.keywords}
+        if "out" in named or ("key" in named and not self._is_class(named["key"])):
             return False
         if isinstance(called, ast.Name):
             return self._may_call_name(called.id, one.args)

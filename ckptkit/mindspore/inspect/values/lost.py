@@ -9,6 +9,7 @@ raises for a copy is not judged. Main thread only.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import types
 from collections import OrderedDict, deque
@@ -19,24 +20,22 @@ import numpy as np
 
 from ckptkit.mindspore.inspect.attribute_uses import carried_by, named_by, only_shown, set_by
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, below, in_class, is_users
+from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.values.copies import (
     CODE,
-    GENERATORS,
+    LARGE_BYTES,
     Place,
     change,
-    changed_a_little,
-    changed_much,
     follow,
     objects_in,
     places_in,
-    with_digits,
 )
 from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value
 from ckptkit.mindspore.inspect.values.loads import Loading
+from ckptkit.mindspore.inspect.values.variations import changed_a_little, changed_much, with_digits
 
 _MOST_WORK = 20_000  # places, times what is in a copy
-_LARGE_BYTES = 1 << 16  # of the arrays of a state
 _MOST_OBJECTS = 10_000  # to look for another way to an object
 _SET_BY_LOAD = ("load_state_dict", "__setstate__")
 _CHANGEABLE = (list, dict, set, deque, np.ndarray, *GENERATORS)
@@ -52,10 +51,10 @@ def find_lost_state(
         read: Ids of objects of whose own attributes those are found elsewhere that ``state_dict()`` leaves out.
         given: Objects that are stored by themselves: no other one has to store them, and what is in them.
     """
-    given = [*given]
+    inside = {id(one): objects_in(one) for one in given}
     for name, one in objects:
         if _has_state_of_its_own(one):
-            stored = set[int]().union(*(objects_in(each) for each in given if each is not one)) - {id(one)}
+            stored = set[int]().union(*(ids for at, ids in inside.items() if at != id(one))) - {id(one)}
             found = _State(one, is_read=id(one) in read, stored=stored).lost()
             yield from (Finding("unseen", name, *each, certain=False) for each in found)
 
@@ -92,11 +91,6 @@ class _State:
         self._is_read = is_read
         self._stored = stored
         self._loading = Loading(one)
-        self._state = self._told() if self._loading.may_tell else UNKNOWN
-        self._digest = _digest(self._state)
-        self._again = self._loaded(self._state)  # a copy, resumed from the present state
-        self._shown: dict[tuple[int, str], str] = {}
-        self._places: dict[tuple[int, str], Place] = {}
         self._stuck: dict[str, str] = {}  # what loading sets for good, and by which attribute
 
     def lost(self) -> Iterator[tuple[str, str]]:
@@ -104,10 +98,11 @@ class _State:
         if not self._digest or self._digest != _digest(self._told()):  # unknown, or another one at each call
             return
         size = max(1, self._loading.size) + sum(array.nbytes for array in arrays_in(self._state)) // 64
-        for place in itertools.islice(places_in(self._one, self._stored), _MOST_WORK // size):
-            self._places[id(place.holder), place.name] = place
-            self._shown[id(place.holder), place.name] = self._shown_of(place)
-        rounded, left, forgotten = map(self._with, ("much", "nothing", "no longer"))
+        places = itertools.islice(places_in(self._one, self._stored), _MOST_WORK // size)
+        shown = [(place, self._shown_of(place)) for place in places]
+        rounded, left, forgotten = (
+            [place for place, much in shown if much == wanted] for wanted in ("much", "nothing", "no longer")
+        )
         left = [one for one in left if self._is_carried(one) and not self._is_told_elsewhere(one)]
         forgotten = [one for one in forgotten if self._is_carried(one, may_be_set=True)]
         if rounded:
@@ -134,7 +129,7 @@ class _State:
 
     def parted(self, others: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
         """Yield attributes of which others hold the object, and to which loading gives another one."""
-        if self._again is UNKNOWN:
+        if not self._loading.may_load:
             return
         for name, value in attributes_of(self._one):
             if not isinstance(value, _CHANGEABLE) or not self._may_change(type(self._one), name, value):
@@ -146,8 +141,19 @@ class _State:
                     f"Change it in place, such as self.{name}[:] = ..., or let {where} ask for it each time",
                 )
 
-    def _with(self, shown: str) -> list[Place]:
-        return [place for key, place in self._places.items() if self._shown[key] == shown]
+    @functools.cached_property
+    def _state(self) -> Any:
+        """What a copy tells as it is."""
+        return self._told() if self._loading.may_tell else UNKNOWN
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        return _digest(self._state)
+
+    @functools.cached_property
+    def _again(self) -> Any:
+        """A copy that is resumed from the present state."""
+        return self._loaded(self._state)
 
     def _told(self, place: Place | None = None, value: Any = None) -> Any:
         """Return the state of a copy, with another value at a place if one is given."""
@@ -194,19 +200,16 @@ class _State:
         return found == _comparable(value) or not is_partly
 
     def _note_stuck(self, place: Place, loaded: Any) -> None:
+        """Note the numbers that a load has set, besides the one at the place, and that steps read but never set."""
+        if place.holder is not self._one:
+            return
         kind: Any = type(self._one)
+        names = self._set_by_load(kind) & named_by(kind, in_steps=True) - carried_by(kind) - only_shown(kind)
         again = dict(attributes_of(self._again))
         for name, value in attributes_of(loaded):
-            is_set = name in self._set_by_load(kind) and name not in carried_by(kind) | only_shown(kind)
             # A state that is kept for later is no number.
             is_other = type(value) in (int, float) and value != again.get(name, UNKNOWN)
-            if (
-                is_set
-                and is_other
-                and name != place.name
-                and place.holder is self._one
-                and name in named_by(kind, in_steps=True)
-            ):
+            if is_other and name in names - {place.name}:
                 self._stuck.setdefault(name, place.name)
 
     def _set_by_load(self, kind: Any) -> frozenset[str]:
@@ -229,10 +232,6 @@ class _State:
         return draws or name in carried_by(kind)
 
 
-def _kind(one: Any) -> Any:
-    return type(one)
-
-
 def _names(places: Sequence[Place]) -> str:
     return ", ".join(place.where for place in places)
 
@@ -243,7 +242,7 @@ def _digest(state: Any) -> str:
 
 def _comparable(value: Any) -> Any:  # noqa: PLR0911 - one return per kind reads as the table that it is
     """Return what is equal for values that a program takes for the same, such as a list and a tuple."""
-    if isinstance(value, np.ndarray) and value.nbytes > _LARGE_BYTES:
+    if isinstance(value, np.ndarray) and value.nbytes > LARGE_BYTES:
         return digest_of_value(value)
     if isinstance(value, np.ndarray | np.generic):
         return _comparable(value.tolist())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
+import itertools
 import random
 from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import mindspore as ms
 import numpy as np
@@ -634,6 +636,76 @@ class Waits(Counts):
         return {"n": self.n}
 
 
+class HoldsAClass(Counts):
+    def load_state_dict(self, state):
+        self.target.rate = state["n"]
+
+
+class HoldsAFunction(Counts):
+    """Named as a method of a dict is."""
+
+    def load_state_dict(self, state):
+        self.update = None
+        self.n = state["n"]
+
+    def state_dict(self):
+        return {"n": self.n, "more": self.update(self.n)}
+
+
+class SortsByAFunction(Counts):
+    def state_dict(self):
+        return {"n": self.n, "order": sorted([2, 1], key=self.target)}
+
+
+class ListsFunctions(Counts):
+    def state_dict(self):
+        return {"n": self.n, "order": sorted([2, 1], key=self.target[0])}
+
+
+class MarksAFunction(Counts):
+    def load_state_dict(self, state):
+        self.n = state["n"]
+        self.target.__self__.clear()
+
+
+class Pair(NamedTuple):
+    told: list
+
+    def update(self, value):
+        TOLD.append(value)
+
+
+class HoldsARecord(Counts):
+    def load_state_dict(self, state):
+        self.n = state["n"]
+        self.target.update(self.n)
+
+
+class Mood(enum.Enum):
+    CALM = 1
+
+    def update(self, value):
+        TOLD.append(value)
+
+
+class HoldsAMember(HoldsARecord):
+    pass
+
+
+class RegistersByName(Counts):
+    def load_state_dict(self, state):
+        for name in ("active",):
+            getattr(self, name)["last"] = state["n"]
+
+
+class Endless(Counts):
+    def state_dict(self):
+        return {"n": next(number for number in itertools.count() if number > self.n and self.n == 1.5)}
+
+
+TOLD: list = []
+
+
 def told_of(kind):
     """What an object of the class has done to others by the trial, and whether its own values are as before."""
     told = []
@@ -643,19 +715,31 @@ def told_of(kind):
         Notifies: told.append,
         WritesAFile: "told.npy",
     }
+    targets |= {
+        HoldsAClass: Config,
+        SortsByAFunction: told.append,
+        ListsFunctions: [told.append],
+        MarksAFunction: told.append,
+        HoldsARecord: Pair([]),
+        HoldsAMember: Mood.CALM,
+    }
     one = kind(targets.get(kind))
+    if kind is HoldsAFunction:
+        one.update = told.append
     told.clear()
     before, numbers = {name: repr(value) for name, value in vars(one).items()}, np.random.get_state()[2]
     assert [*find_lost_state([("kept", one)])] == []
     assert [*find_parted_objects([("kept", one)], [("other", Governor(one.__dict__.get("pending")))])] == []
     assert {name: repr(value) for name, value in vars(one).items()} == before
     assert np.random.get_state()[2] == numbers
-    return told
+    return told + TOLD
 
 
 @pytest.mark.parametrize(
     "kind",
     [
+        *(HoldsAClass, HoldsAFunction, SortsByAFunction, ListsFunctions, MarksAFunction, HoldsARecord, HoldsAMember),
+        *(RegistersByName, Endless),
         *(TellsTheTarget, ChangesATensor, Registers, CountsInItsClass, Configures, WritesAFile, FillsByName, Flushes),
         *(Notifies, Draws1, Waits),
     ],
