@@ -175,12 +175,7 @@ class CheckpointManager:
         hooks = self._setup.hooks
         if hooks is not None:
             checkpoint, rewind = "latest", False  # the script's checkpoint names do not exist in a scratch folder
-        try:
-            self._run, point = open_run(self._setup, state, checkpoint, rewind=rewind)
-        except CkptKitError as error:
-            if hooks is not None:
-                hooks.unrestored(state, str(error))
-            raise
+        self._run, point = open_run(self._setup, state, checkpoint, rewind=rewind)
         if hooks is not None:
             hooks.begin(state, point)
         say_where(self.url, point)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.save_policy import SavePolicy, automatic, may_split_cycles
-from ckptkit.errors import ResumeError, StorageError
+from ckptkit.errors import CkptKitError, ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.auto_interval import AutoInterval
@@ -83,6 +83,8 @@ def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) 
     except BaseException as error:
         setup.denormals.end()
         HEARTBEAT.fail(error)
+        if setup.hooks is not None and isinstance(error, CkptKitError):
+            setup.hooks.unrestored(state, str(error))
         raise
 
 

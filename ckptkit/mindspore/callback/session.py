@@ -78,10 +78,10 @@ class TrainingSession:
         # Ranks may have different callbacks, such as a log in rank 0 only. If none in any rank can stop, later steps
         # need no agreement.
         self._may_stop = self.manager.agree(any(may_stop(one) for one in callbacks))
-        acting = [one for one in callbacks if not is_idle(one)]
-        idle = {id(one) for one in callbacks} - {id(one) for one in acting}
+        idle = {id(one) for one in callbacks if is_idle(one)}
         given = self._state.stateful_objects()
         self._other_callbacks.bind(callbacks, given, self._state.has_all_of, lambda one: id(one) in idle)
+        acting = [one for one in callbacks if id(one) not in idle]
         self._state.judge_callbacks(callbacks, self._evaluated_by, acting)
         self._refuse_late_callbacks(list(params.list_callback), me)
         if params.optimizer is None:

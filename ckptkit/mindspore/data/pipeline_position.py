@@ -85,8 +85,7 @@ class DatasetPosition:
     ) -> None:
         if ds.config.get_debug_mode():
             raise ResumeError("dataset debug mode ignores positions; call ds.config.set_debug_mode(False)")
-        told = told_by_training(dataset)
-        if told:
+        if told := told_by_training(dataset):
             raise ResumeError(
                 f'sync_wait("{told[0]}", callback=...): no checkpoint holds what training tells the pipeline there, so '
                 "its batches could not be reproduced. Let them depend on (seed, epoch, index of the sample) only, as "

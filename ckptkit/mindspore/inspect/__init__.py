@@ -1,8 +1,8 @@
 """Finds what no checkpoint can make exact in a training, before it begins.
 
-Guarantees: only inspects; changes and compiles nothing, and runs nothing but ``state_dict()`` of objects and of their
-copies. Everything reported exists. What unreadable code does (compiled extensions, callables from containers) is not
-found. Main thread only.
+Guarantees: only inspects; changes and compiles nothing, and of the user's code runs only ``state_dict()`` and
+``load_state_dict()`` of copies (`values.loads` says when). Everything reported exists. What unreadable code does
+(compiled extensions, callables from containers) is not found. Main thread only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tells how the methods of a class use its attributes: which they change, and which they only print, log or change.
+"""Tells how the methods of a class use its attributes: which they carry from call to call, and which they only show.
 
 Guarantees: of the latter, an attribute is left out as soon as one use is of another kind, also by way of a local
 variable; reads source and runs no code. Does not know what code outside of the class does with them. Any thread.
@@ -10,7 +10,7 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.bytecode import functions_of
@@ -32,14 +32,8 @@ _CHANGES = re.compile(
 _MAKERS = re.compile(r"Counter|defaultdict|deque|dict|list|set|float|int|bool|str|time|monotonic|now|zeros")
 # Methods that run only around a training, or tell its state.
 _NOT_STEPS = (
-    "__init__",
-    "__new__",
-    "__repr__",
-    "__str__",
-    "state_dict",
-    "load_state_dict",
-    "__getstate__",
-    "__setstate__",
+    *("__init__", "__new__", "__repr__", "__str__"),
+    *("state_dict", "load_state_dict", "__getstate__", "__setstate__"),
 )
 _IDLE = (ast.Pass, ast.Continue, ast.Break)
 
@@ -51,7 +45,7 @@ def only_shown(kind: type) -> frozenset[str]:
         return frozenset()
     origins = [one.origins() for one in methods]
     made, taken, changed = (frozenset[str]().union(*(one[at] for one in origins)) for at in range(3))
-    methods = [one for one in methods if not one.is_init]
+    methods = [one for one in methods if one.name != "__init__"]
     shown = frozenset[str]().union(*(one.names(each) for one in methods for each in one.body))
     shown -= changed - (made - taken)  # another name may lead to what is changed
     while True:
@@ -68,9 +62,8 @@ def named_by(kind: type, *, in_steps: bool = False) -> frozenset[str]:
         kind: A class.
         in_steps: Leave out the methods that run only around a training, such as ``__init__``.
     """
-    methods = (one for one in _methods(kind) if not in_steps or one.name not in _NOT_STEPS)
-    attributes = (one for method in methods for each in method.body for one in ast.walk(each))
-    return frozenset(one.attr for one in attributes if isinstance(one, ast.Attribute))
+    methods = _steps(kind) if in_steps else [*_methods(kind)]
+    return frozenset(one.attr for _, one in _nodes(methods) if isinstance(one, ast.Attribute))
 
 
 def changed_in_place(kind: type) -> frozenset[str]:
@@ -84,7 +77,7 @@ def carried_by(kind: type) -> frozenset[str]:
 
     Left out are those that are only shown, set before each use, or kept for what is computed from other attributes.
     """
-    methods = [one for one in _methods(kind) if one.name not in _NOT_STEPS]
+    methods = _steps(kind)
     made, taken, changed = (frozenset[str]().union(*(one.origins()[at] for one in methods)) for at in range(3))
     found = {name for name in made | taken | changed if name.isidentifier()} - only_shown(kind)
     found -= {name for name in found - changed if _is_set_first(name, methods)}
@@ -93,45 +86,44 @@ def carried_by(kind: type) -> frozenset[str]:
 
 def assigned_in_steps(kind: type) -> frozenset[str]:
     """Return the attributes that steps assign."""
-    methods = [one for one in _methods(kind) if one.name not in _NOT_STEPS]
-    nodes = ((method, node) for method in methods for each in method.body for node in ast.walk(each))
-    return frozenset(method.named(node) for method, node in nodes if _is_stored(node)) - {""}
+    return frozenset(method.named(node) for method, node in _nodes(_steps(kind)) if _is_stored(node)) - {""}
 
 
 def counted_by(kind: type) -> frozenset[str]:
     """Return the attributes that steps change by ``+=`` and the like, if they are neither set before nor only shown."""
-    methods = [one for one in _methods(kind) if one.name not in _NOT_STEPS]
-    nodes = ((method, node) for method in methods for each in method.body for node in ast.walk(each))
-    found = {method.named(node.target) for method, node in nodes if isinstance(node, ast.AugAssign)}
-    found = {name for name in found if name.isidentifier() and not _is_set_first(name, methods)}
-    return frozenset(found - only_shown(kind))
+    methods = _steps(kind)
+    found = {method.named(node.target) for method, node in _nodes(methods) if isinstance(node, ast.AugAssign)}
+    return frozenset(name for name in found - {""} if not _is_set_first(name, methods)) - only_shown(kind)
 
 
 def set_by(kind: type, name: str) -> frozenset[str]:
     """Return the attributes, of any object, that a method sets or changes, also by other methods of its object."""
-    methods, waiting, found = [*_methods(kind)], {name}, set[str]()
-    done = set[str]()
-    while waiting:
-        done.add(name := waiting.pop())
-        for one in (each for each in methods if each.name == name):
-            nodes = [node for each in one.body for node in ast.walk(each)]
-            found.update(node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_stored(node))
-            found |= {each for each in one.origins()[2] if each.isidentifier()}
-            named = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-            waiting |= {each.name for each in methods if each.name in named} - done
+    methods, waiting, done, found = [*_methods(kind)], {name}, set[str](), set[str]()
+    while waiting - done:
+        done.add(name := (waiting - done).pop())
+        called = [one for one in methods if one.name == name]
+        attributes = [node for _, node in _nodes(called) if isinstance(node, ast.Attribute)]
+        found |= {node.attr for node in attributes if _is_stored(node)}
+        found |= {each for one in called for each in one.origins()[2] if each.isidentifier()}
+        waiting |= {node.attr for node in attributes}
     return frozenset(found)
 
 
 def _is_set_first(name: str, methods: Sequence[_Method]) -> bool:
     """Return whether each method that reads an attribute has set it before, or is private to one that has."""
     reading = [one for one in methods if one.reads(name)]
-    have_set = any(one.sets_first(name) for one in methods)
-    is_private = (one.name.startswith("_") and not one.name.startswith("__") for one in reading)
-    return (
-        bool(reading)
-        and have_set
-        and all(is_own or one.sets_first(name) for one, is_own in zip(reading, is_private, strict=True))
-    )
+    setting = [one for one in methods if one.sets_first(name)]
+    others = [one for one in reading if not re.match("_[^_]", one.name)]
+    return bool(reading and setting) and all(one in setting for one in others)
+
+
+def _steps(kind: type) -> list[_Method]:
+    """Return the methods that may run in each step."""
+    return [one for one in _methods(kind) if one.name not in _NOT_STEPS]
+
+
+def _nodes(methods: Iterable[_Method]) -> Iterator[tuple[_Method, ast.AST]]:
+    return ((method, node) for method in methods for each in method.body for node in ast.walk(each))
 
 
 def _methods(kind: type) -> Iterator[_Method]:
@@ -160,7 +152,6 @@ class _Method:
         self, name: str, owner: Collection[str], given: Collection[str], body: Sequence[ast.stmt], number: int
     ) -> None:
         self.name = name
-        self.is_init = name == "__init__"
         self.body = body
         self._owner = owner
         self._given = given

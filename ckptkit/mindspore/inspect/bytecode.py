@@ -80,7 +80,7 @@ def uses(
 def assignments(code: Any, enters: Callable[[str], bool]) -> Iterator[Use]:
     """Yield every assignment to an attribute in ``code`` and all that it calls.
 
-    The target is `UNKNOWN` where the object is not known.
+    The target is `UNKNOWN` where the object is not known. What is set in an object that is made there is left out.
 
     Args:
         code: As for `uses`.
@@ -120,6 +120,11 @@ class _Frame:
     instance: Any = UNKNOWN
     known: dict[str, Any] = field(default_factory=dict)
     loops: Sequence[range] | None = None  # read these parts only
+
+    @property
+    def makes_new(self) -> bool:
+        """Whether it sets the attributes of an object that is made there, of a class that code names."""
+        return self.code.co_name == "__init__" and self.instance is UNKNOWN
 
     def value(self, opcode: str, name: str) -> Any:
         if opcode in ("LOAD_GLOBAL", "LOAD_NAME") and name not in self.known:
@@ -190,7 +195,7 @@ def is_compiled(one: Any) -> bool:
     return vars(one).get("__wrapped__") is not None
 
 
-def is_bound(cell: Any) -> bool:
+def has_compiled_method(cell: Any) -> bool:
     """Return whether some method of its class, or of a base class, is compiled in any mode, as optimizers have."""
     return any(is_compiled(one) for kind in type(cell).__mro__ for one in vars(kind).values())
 
@@ -204,7 +209,7 @@ def _named(frame: _Frame, methods: Mapping[str, Any]) -> Iterator[Use]:
     owners: dict[str, Any] = {}  # owners of the attributes read last, for `owner.count += 1`
     for index, one in enumerate(instructions):
         line = one.starts_line or line
-        if one.opname == "STORE_ATTR":
+        if one.opname == "STORE_ATTR" and not frame.makes_new:
             owner = target if instructions[index - 1].opname.startswith(_CHAIN) else owners.get(one.argval, UNKNOWN)
             yield Use(owner, one.argval, f"{frame.name}() in {file}:{line}", frame.compiled, False, sets=one.argval)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):

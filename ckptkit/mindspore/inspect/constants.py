@@ -16,7 +16,7 @@ from mindspore import nn
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users, names_in, own_attributes
-from ckptkit.mindspore.inspect.bytecode import Use, assignments, assignments_in_loops, is_bound
+from ckptkit.mindspore.inspect.bytecode import Use, assignments, assignments_in_loops, has_compiled_method
 from ckptkit.mindspore.inspect.carried_attributes import BARE
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames
@@ -50,13 +50,12 @@ def constants_in_loops(cells: Iterable[nn.Cell], *, in_graph: bool) -> Iterator[
 
 
 def _constants(sets: Iterable[tuple[str, Use]], cells: Iterable[nn.Cell], *, in_graph: bool) -> Iterator[Finding]:
-    # What makes another object of a class that code names, sets attributes of that one.
-    assigned = [(who, use) for who, use in sets if not use.where.startswith("__init__() in ")]
+    assigned = list(sets)
     names = {use.sets for _, use in assigned} - BARE
     having: defaultdict[str, list[tuple[str, nn.Cell]]] = defaultdict(list)
     every: dict[int, tuple[str, nn.Cell]] = {}
     for path, cell in (found for root in cells for found in root.cells_and_names()):
-        if in_graph or is_bound(cell):
+        if in_graph or has_compiled_method(cell):
             every.setdefault(id(cell), (path, cell))
     for path, cell in every.values() if names else ():
         for name in names & own_attributes(cell).keys():

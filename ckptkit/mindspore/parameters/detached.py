@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from mindspore import nn
 
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.inspect.bytecode import is_bound
+from ckptkit.mindspore.inspect.bytecode import has_compiled_method
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.roles import all_of, optimizers_of
 from ckptkit.mindspore.state.compatibility import some
@@ -35,7 +35,7 @@ class Detached:
 
     def __init__(self, cells: Sequence[nn.Cell], moved: Callable[[], set[str]], name: str = "") -> None:
         self._ask = moved
-        bound = [one for one in optimizers_of(cells) if is_bound(one)]
+        bound = [one for one in optimizers_of(cells) if has_compiled_method(one)]
         self._names = {held.name for one in bound for held in all_of(one)}
         self._prefix = f"{name}/" if name else ""
         self._begun_at = 0

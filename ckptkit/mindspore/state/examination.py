@@ -1,10 +1,10 @@
 """Examines a training for what its checkpoints cannot make exact, by `Examination`.
 
-Guarantees: reads the user's code and objects; changes nothing, and runs nothing but ``state_dict()`` of objects and of
-copies of them. What is found is refused if ``strict`` is set, and otherwise logged as a warning: before a restore has
-changed anything, and, for what a loop of one's own makes after the restore, before its first batch. Code that cannot be
-read stops no training unless ``strict`` is set. Does not find everything that is inexact. Main thread only, between two
-micro-steps.
+Guarantees: reads the user's code and objects, and changes nothing. Of that code it runs ``state_dict()`` and
+``load_state_dict()`` of copies, and ``state_dict()`` of restored objects. What is found is refused if ``strict`` is
+set, and otherwise logged as a warning: before a restore has changed anything, and, for what a loop of one's own makes
+after the restore, before its first batch. Code that cannot be read stops no training unless ``strict`` is set. Does not
+find everything that is inexact. Main thread only, between two micro-steps.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Examination:
             metrics: Those of evaluations.
             acting: The callbacks that may have an effect on training.
         """
-        self._judge_which(acting)
+        self._compare_callbacks(acting)
         cells = self._sources.every_cell()
         known, data = [*self._sources.known(), *self._reported_callbacks()], self._read_again()
         self._callbacks = [*callbacks, *metrics]
@@ -214,7 +214,7 @@ class Examination:
             )
         )
 
-    def _judge_which(self, acting: Sequence[object]) -> None:
+    def _compare_callbacks(self, acting: Sequence[object]) -> None:
         """Report callbacks with which the run did not begin, and those that are missing."""
         acting = [one for one in acting if is_users(type(one).__module__) or isinstance(one, _ACTING)]
         now = Counter(type(one).__name__ for one in acting)

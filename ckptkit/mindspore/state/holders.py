@@ -369,3 +369,21 @@ def told_by(one: Stateful) -> Any:
     if digest_of_value(before) != digest_of_value(capture_rng()):
         restore_rng(before)
     return state
+
+
+def digests_by_place(state: Any) -> dict[str, str]:
+    """Return digests by place, computed at once, since a state may be the object's own lists."""
+    return {place: digest_of_value(one) for place, one in _places_in(state, "")}
+
+
+def _places_in(state: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(state, Mapping):
+        items = [*state.items()]
+    elif isinstance(state, (list, tuple)):
+        items = [*enumerate(state)]
+    else:
+        items = []
+    if not items:
+        yield place or "its value", state
+    for key, one in items:
+        yield from _places_in(one, f"{place}/{key}" if place else str(key))

@@ -10,7 +10,7 @@ checkpoint, and reads no file except through `Contents`. Main thread only, betwe
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from mindspore.train import Callback
@@ -18,7 +18,6 @@ from mindspore.train import Callback
 from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.inspect.values.digest import digest_of_value
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.half_restored import clear_half_restored, mark_half_restored
 from ckptkit.mindspore.rng import restore_rng
@@ -26,7 +25,7 @@ from ckptkit.mindspore.state.compatibility import check_data, check_leaves, chec
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.forward_check import watch_forward
 from ckptkit.mindspore.state.generators import GeneratorHolder
-from ckptkit.mindspore.state.holders import ParameterHolder, Stateful
+from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, digests_by_place
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
 from ckptkit.mindspore.state.sections import decoded
@@ -93,11 +92,7 @@ class Restore:
         if sources.position is not None:
             sources.position.prepare(progress.batches_delivered, state["data"])
         sources.prepared = True
-        for name, one in sources.stateful.items():
-            if isinstance(one, (ParameterHolder, OtherCallbacks)):  # compared already, or restored later
-                one.load_state_dict(state["user"][name])
-            else:
-                self._examination.judge_doubt(_give(name, one, state["user"][name]))
+        steady = self._restore_objects(state["user"])
         sources.first_world = worlds.first
         # Last: a foreign cell may count in one of those objects.
         sources.counting.load(progress, state["train"], left)
@@ -112,7 +107,7 @@ class Restore:
             tell(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
         sources.note_beginning()
-        sources.note_restored_states()
+        sources.note_restored_states(steady)
         watch_forward(sources.cell, sources.parameters)
 
     def again(self) -> None:
@@ -128,6 +123,22 @@ class Restore:
             clear_half_restored(sources.every_cell())
             sources.put_back()
             self.random_state()
+
+    def _restore_objects(self, states: Mapping[str, Any]) -> dict[str, Collection[str]]:
+        """Restore the objects given by name; return the places in their states that are the same at each call.
+
+        Objects with parameters are left out, but for `attributes`: their states are those of whole networks.
+        """
+        steady: dict[str, Collection[str]] = {}
+        for name, one in self._sources.stateful.items():
+            if isinstance(one, (ParameterHolder, OtherCallbacks)):  # compared already, or restored later
+                one.load_state_dict(states[name])
+                if isinstance(self._sources.given[name], NamedAttributes):
+                    steady[name] = digests_by_place(one.state_dict()).keys()
+            else:
+                doubt, steady[name] = _give(name, one, states[name])
+                self._examination.judge_doubt(doubt)
+        return steady
 
     def random_state(self) -> None:
         """Restore the random state of `apply`, except what the data has positioned; does nothing without an `apply`."""
@@ -165,8 +176,10 @@ class Restore:
         return here
 
 
-def _give(name: str, one: Stateful, state: Any) -> str | None:
-    """Call ``load_state_dict`` and return a description of what was not taken from ``state``, or None.
+def _give(name: str, one: Stateful, state: Any) -> tuple[str | None, set[str]]:
+    """Call ``load_state_dict``; return a description of what was not taken from ``state``, or None.
+
+    Also returns the places in the state of the object that are the same at each call.
 
     Args:
         name: Name under which the object was given.
@@ -177,38 +190,21 @@ def _give(name: str, one: Stateful, state: Any) -> str | None:
         ResumeError: If nothing was taken.
     """
     takes_later = isinstance(one, (Iterable, Callback))
-    given, before = _digests(state), {} if takes_later else _digests(one.state_dict())
+    given, before = digests_by_place(state), {} if takes_later else digests_by_place(one.state_dict())
     one.load_state_dict(state)
-    after, again = _digests(one.state_dict()), _digests(one.state_dict())
+    after, again = digests_by_place(one.state_dict()), digests_by_place(one.state_dict())
     steady = {place for place in given.keys() | after.keys() if after.get(place) == again.get(place)}
     lost = sorted(place for place in steady if after.get(place) != given.get(place))
     if not lost:
-        return None
+        return None, steady
     if not takes_later and all(after.get(place) == before.get(place) for place in steady | before.keys()):
         raise ResumeError(
             f"load_state_dict() of {name} ({type(one).__name__}) changed nothing: its state_dict() is still the one "
             f"before, not the stored one ({some(lost)}). Make it load its state, then start again: the checkpoint "
             "has the state"
         )
-    return (
+    doubt = (
         f"After load_state_dict(), state_dict() of {name} ({type(one).__name__}) is not what was stored: "
         f"{some(lost)}. This is correct if the object loads it later, or should keep the values of this process"
     )
-
-
-def _digests(state: Any) -> dict[str, str]:
-    """Return digests by place, computed at once, since a state may be the object's own lists."""
-    return {place: digest_of_value(one) for place, one in _places(state, "")}
-
-
-def _places(state: Any, place: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(state, Mapping):
-        items = [*state.items()]
-    elif isinstance(state, (list, tuple)):
-        items = [*enumerate(state)]
-    else:
-        items = []
-    if not items:
-        yield place or "its value", state
-    for key, one in items:
-        yield from _places(one, f"{place}/{key}" if place else str(key))
+    return doubt, steady

@@ -7,7 +7,7 @@ between two micro-steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,18 +22,15 @@ from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
-from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value, is_plain
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import capture_rng
-from ckptkit.mindspore.state.holders import NamedAttributes, Stateful, told_by
+from ckptkit.mindspore.state.holders import NamedAttributes, Stateful, digests_by_place, told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
 from ckptkit.mindspore.train.counting import Counting
 from ckptkit.mindspore.train.named_cell import NamedCell
-
-_LARGE_BYTES = 1 << 24  # of a state
 
 
 @dataclass(kw_only=True)
@@ -58,7 +55,7 @@ class Sources:
         prepared: Whether a start has prepared data and switches.
         cycle_start: State at the start of the running cycle, if it is kept.
         began_with: Digests of the parameters as a loop of `resumable` found them.
-        restored_states: Digests of the states of objects given by name, as the same loop restored them.
+        restored_states: Digests of the states of objects given by name, by place, as the same loop restored them.
         arrays: Digests of the script's arrays as the run began; ``callbacks`` are the classes that it began with.
     """
 
@@ -79,7 +76,7 @@ class Sources:
     prepared: bool = False
     cycle_start: CycleStart | None = None
     began_with: Mapping[str, str] = field(default_factory=dict)
-    restored_states: Mapping[str, str] = field(default_factory=dict)
+    restored_states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     arrays: Mapping[str, str] = field(default_factory=dict)
 
     def every_cell(self) -> list[nn.Cell]:
@@ -167,29 +164,28 @@ class Sources:
         """Remember the parameters, for `changed_since`; only of a loop that takes the batches of `resumable`."""
         self.began_with = self.parameters.beginnings() if self.batches is not None else {}
 
-    def note_restored_states(self) -> None:
+    def note_restored_states(self, steady: Mapping[str, Collection[str]]) -> None:
         """Remember the states of objects given by name, for `changed_since`; of the same loops as `note_beginning`.
 
-        Large ones are left out, and those that tell something else at each call, such as a time.
+        Args:
+            steady: The places in each state that are the same at each call, other than a time.
         """
         if self.batches is not None:
-            names = [name for name, one in self.stateful.items() if not isinstance(one, OtherCallbacks)]
-            first = self._states(names)
-            again = self._states(first)
-            self.restored_states = {name: digest for name, digest in first.items() if again.get(name) == digest}
+            told = {name: digests_by_place(told_by(self.stateful[name])) for name in steady}
+            self.restored_states = {
+                name: {place: one for place, one in digests.items() if place in steady[name]}
+                for name, digests in told.items()
+            }
 
     def changed_since(self) -> list[str]:
         """Return the names of parameters and objects that the script has changed since these were remembered."""
         now = self.parameters.beginnings() if self.began_with else {}
-        states = self._states(self.restored_states)
-        pairs = (self.began_with, now), (self.restored_states, states)
-        return sorted(name for before, after in pairs for name in before if after.get(name) != before[name])
+        parameters = [name for name, digest in self.began_with.items() if now.get(name) != digest]
+        return sorted([*parameters, *filter(self._has_changed, self.restored_states)])
 
-    def _states(self, names: Iterable[str]) -> dict[str, str]:
-        told = {name: told_by(self.stateful[name]) for name in names}
-        plain = {name: state for name, state in told.items() if is_plain(state)}
-        sizes = {name: sum(array.nbytes for array in arrays_in(state)) for name, state in plain.items()}
-        return {name: digest_of_value(state) for name, state in plain.items() if sizes[name] <= _LARGE_BYTES}
+    def _has_changed(self, name: str) -> bool:
+        digests = digests_by_place(told_by(self.stateful[name]))
+        return any(digests.get(place) != one for place, one in self.restored_states[name].items())
 
     def put_back(self) -> None:
         """Undo what the script has switched since the start; does nothing once the loop trains."""

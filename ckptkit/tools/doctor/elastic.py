@@ -35,7 +35,7 @@ from ckptkit.tools.doctor.promises import (
     unkept_by_end,
     unkept_by_restore,
 )
-from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, failure_of, ranks_in_words
+from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, failure_of, rank_in_words, ranks_in_words
 from ckptkit.tools.doctor.trial import Life
 
 _SAVER = "root-6"
@@ -182,13 +182,14 @@ class Elastic:
         unkept = unkept_by_restore(life, saver, after, starts)
         if unkept is None:
             dealt = dealt_after(life, self._first, after)
+            anew = begun_anew(life, self._fresh, saver, after)
             found = replace(
                 found,
                 updates=found.updates + dealt.updates,
                 micro_batches=found.micro_batches + dealt.micro_batches,
                 converted=tuple(dict.fromkeys((*found.converted, *converted(life, saver, after, starts)))),
                 cut=tuple(cut_leaves(life)),
-                notes=tuple(dict.fromkeys((*found.notes, *begun_anew(life, self._fresh, saver, after)))),
+                notes=tuple(dict.fromkeys((*found.notes, *(f"{rank_in_words(rank)}{path}" for rank, path in anew)))),
             )
             unkept = dealt.unkept
         if unkept is None:

@@ -179,8 +179,8 @@ def unkept_by_end(life: Life, before: Life, end: int) -> Unkept | None:
     )
 
 
-def begun_anew(life: Life, fresh: Life, before: Life, after: int) -> list[str]:
-    """Return values in no checkpoint that the old job had changed, and that are as at a fresh start of the new one."""
+def begun_anew(life: Life, fresh: Life, before: Life, after: int) -> list[tuple[int | None, str]]:
+    """Return rank and path of what is in no checkpoint, was changed by the old job, and is as at a fresh start."""
     found = []
     for new, first in zip(life.each_rank, fresh.each_rank, strict=True):
         old = _taken_over(new, before)
@@ -188,9 +188,8 @@ def begun_anew(life: Life, fresh: Life, before: Life, after: int) -> list[str]:
             continue
         now, at_first, built = new.begun.unseen or {}, first.begun.unseen or {}, old.begun.unseen or {}
         held = old.steps[after].unseen
-        where = "" if new.rank is None else f"rank {new.rank}: "
         found += [
-            f"{where}{path}"
+            (new.rank, path)
             for path in sorted(now.keys() & held.keys() & built.keys() & at_first.keys())
             if now[path] == at_first[path] and held[path] not in (built[path], now[path])
         ]
@@ -232,7 +231,7 @@ def _changed_names(new: Life, old: Life, after: int) -> set[str]:
     """Return the values of objects given by name, in both jobs, that the restore has changed."""
     held, given = old.steps[after].digests, _given(new)
     both = held.keys() & given.keys()
-    return {name for name in both if name.startswith("named/") and held[name] != given[name]}
+    return {name for name in both if name.startswith(("named/", "told/")) and held[name] != given[name]}
 
 
 def _lost_names(new: Life, old: Life, after: int, starts: Starts) -> set[str]:

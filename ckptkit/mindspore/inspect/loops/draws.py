@@ -6,12 +6,10 @@ Guarantees: calls nothing. Main thread only.
 from __future__ import annotations
 
 import ast
-import dbm
 import functools
 import io
 import itertools
 import random
-import shelve
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +31,6 @@ TAKEN = "the number of batches taken"  # by islice()
 BEFORE = "the batches before"
 # These keep what they were given: a batch, all of them, or whether one of them was the last to be dropped.
 _KEEPS = OneOf(itertools.pairwise, itertools.tee, itertools.cycle, itertools.dropwhile, itertools.compress)
-_DATABASES = OneOf(shelve.open, dbm.open)  # opened to read and to write
 _TAKES = ("send", "__next__", "spawn")  # methods that advance their object
 _READS = ("read", "readline", "readlines", "readinto")  # these advance a file that stays open
 _GLOBALS = OneOf(random._inst, np.random.mtrand._rand)  # checkpoints hold their states
@@ -58,9 +55,8 @@ class Draws:
     def of(self, call: Call) -> None:
         """Record the generators and iterators that a call advances."""
         node, target = call.node, call.called.target
-        by_method = isinstance(node.func, ast.Attribute)
-        takes = target is next or (by_method and call.name in _TAKES)
-        takes |= by_method and call.name in _READS and isinstance(call.owner.target, io.IOBase)
+        names = (*_TAKES, *(_READS if isinstance(call.owner.target, io.IOBase) else ()))
+        takes = target is next or (isinstance(node.func, ast.Attribute) and call.name in names)
         if isinstance(node.func, ast.Attribute):
             self.draw(node.func.value, call.owner, call.scope, takes=takes)
         else:  # a method in a variable, such as draw = rng.random
@@ -103,14 +99,13 @@ class Draws:
 
     def _of_file(self, call: Call) -> Sources:
         """Record that a call reads or writes a file; return what it reads."""
-        path, is_written = file_of(call)
+        path, is_read, is_written = file_of(call)
         if not path:
             return frozenset()
         place = Place(path, FILE)
         self._objects.note(f"{call.scope.path}{path}", None, place)
-        is_both = call.called.target in _DATABASES
-        found = self._flow.read(place, call.scope) if is_both or not is_written else frozenset()
-        if is_both or is_written:
+        found = self._flow.read(place, call.scope) if is_read else frozenset()
+        if is_written:  # that there is a file may say what training did, whatever is in it
             self._flow.write(place, call.sources | frozenset((DATA,)), call.scope, whole=False)
         return found
 

@@ -174,6 +174,17 @@ def test_object_that_begins_anew_is_lost_and_converted_one_is_told():
     assert converted(change.life, change.before, change.after, change.starts) == ["named/tally.seen"]
 
 
+def test_mark_of_a_process_in_a_state_is_no_loss():
+    """Such as its id, which each start tells otherwise."""
+    change = Change(2, 1, 12)
+    line = change.before.ranks[0].steps[6]
+    line.digests["told/tally.pid"] = "of two"
+    restored = change.restored[0]
+    digests = {**restored.digests, "told/tally.pid": "of one"}
+    change.restored[0] = restored.model_copy(update={"digests": digests})
+    assert change.unkept() is None
+
+
 def test_attribute_that_the_number_of_ranks_decides_is_no_loss():
     """The same one may be lost state, if the old job had changed it."""
     change = Change(2, 1, 12)
@@ -352,4 +363,4 @@ def test_values_in_no_checkpoint_that_begin_anew_are_told():
     before = unseen(before, 6, n="6", k="6", step="6")
     fresh = unseen(change.starts.new, None, n="0", k="12", step="0")
     life = unseen(change.life, None, n="0", k="12", step="12")
-    assert begun_anew(life, fresh, before, 6) == ["n"]
+    assert begun_anew(life, fresh, before, 6) == [(None, "n")]
