@@ -199,8 +199,7 @@ class Examination:
         cells = self._sources.every_cell()
         known, data = [*self._sources.known(), *self._reported_callbacks()], self._read_again()
         self._callbacks = [*callbacks, *metrics]
-        given, others = self._given(), [(type(one).__name__, one) for one in callbacks]
-        own = [one for one in others if all(one[1] is not each for _, each in given)]
+        others = [(type(one).__name__, one) for one in callbacks]
         self._report(
             self._examined(
                 lambda: (
@@ -208,8 +207,7 @@ class Examination:
                     *find_in_steps_of_callbacks(
                         callbacks, known, read_here(data), cells, metrics=metrics, written=self._changes.written
                     ),
-                    *find_lost_state(own, given=[*(one for _, one in given), *callbacks]),
-                    *find_parted_objects([*given, *own], others),
+                    *find_parted_objects(self._given(), others),
                 )
             )
         )

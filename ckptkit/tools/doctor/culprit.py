@@ -6,6 +6,7 @@ micro-step whose state differs, and at what was before it only if that shows not
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from ckptkit.manager.hooks import Recorded
 
 _MAX_EXTRA = 50_000  # calls, to read batches again
-_IN_EXPRESSIONS = ("<genexpr>", "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>")  # these read variables around them
+_IN_EXPRESSIONS = re.compile(r"<(genexpr|lambda|listcomp|setcomp|dictcomp)>\(\)")  # these read variables around them
 _CELLS = ("cell", "random cell", "graph")
 _OF_MINDSPORE = (*_CELLS, "operator", "random operator", "function", "gradients")
 
@@ -148,7 +149,7 @@ def _first(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None
             return _code_at(mine, running, (mine, its))
         if mine.values != its.values:
             if mine.event == "return":
-                if mine.kind == "code" and mine.where.startswith(_IN_EXPRESSIONS):
+                if mine.kind == "code" and _IN_EXPRESSIONS.search(mine.where):
                     return _last_number(one[:at], other[:at], running) or _named(mine, tuple(running), mine.called)
                 found = _named(mine, tuple(running), (*mine.called, *its.called))
                 return replace(found, through=_drawn_inside(one[:at], other[:at], mine))

@@ -773,6 +773,9 @@ class Buffer(Counts):
 def test_a_large_state_is_not_tried():
     assert len([*find_lost_state([("small", Buffer(8))])]) == 1
     assert [*find_lost_state([("large", Buffer(1 << 20))])] == []
+    one = Buffer(8)
+    one.names = [f"row {number}" for number in range(2_000)]
+    assert [*find_lost_state([("many items", one)])] == []
 
 
 class Holder:

@@ -93,6 +93,22 @@ def test_number_made_of_another_is_of_the_last_function_that_gave_one():
     assert (found.kind, found.where) == ("code", "loss()")
 
 
+@pytest.mark.parametrize("where", ["<genexpr>() in train.py:9", "Trainer.step.<lambda>() in train.py:9"])
+def test_expression_with_its_own_scope_is_of_the_function_whose_number_it_reads(where):
+    def one(number):
+        return record(
+            call("rate()", kind="code"),
+            back("rate()", kind="code", drawn=number),
+            call(where, kind="code", x="1"),
+            back(where, kind="code", output=number),
+        )
+
+    found = culprit_in_calls(one("3"), one("4"), 2)
+    assert found.where == "rate()"
+    same = [record(call(where, kind="code"), back(where, kind="code", output=number)) for number in "34"]
+    assert culprit_in_calls(*same, 2).where == where
+
+
 def test_another_way_through_the_code_is_of_the_line():
     found = culprit_in_calls(record(call("net.a (A)", x="1")), record(call("net.b (B)", x="1")), 2)
     assert (found.kind, found.where) == ("code", "train.py:9")
