@@ -215,7 +215,7 @@ def test_roots_with_mirror_keep_every_start(root, tmp_path):
     assert numbers(root) == numbers(tmp_path / "mirror") == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("action", ["kill", "error"])
+@pytest.mark.parametrize("action", ["kill", pytest.param("error", marks=pytest.mark.extended)])
 def test_forgetting_may_end_at_any_call(new_root, action):
     """With voids to remove, and more than one start to forget, since the sweeps before failed."""
 

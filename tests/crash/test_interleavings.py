@@ -242,7 +242,7 @@ def test_takeover_before_second_fence_check_prevents_commit(root):
     assert newer.saved_at(8) == name_at(2, 8)
 
 
-@pytest.mark.parametrize("on_save_error", ["warn", "raise"])
+@pytest.mark.parametrize("on_save_error", ["warn", pytest.param("raise", marks=pytest.mark.extended)])
 def test_takeover_during_retention_spares_newer_attempt(kind, new_root, on_save_error):
     """The takeover comes at each call of the older attempt's save in turn."""
     probe = started(new_root(), saved_at=(2, 4, 6))

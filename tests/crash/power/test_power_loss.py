@@ -48,6 +48,11 @@ each = pytest.mark.parametrize(
     "share", ["some", pytest.param("all", marks=[pytest.mark.extended, pytest.mark.timeout(5400)])]
 )
 NAMES = ["training", "mirroring", "copying", "pruning", "exporting", "replacing", "reporting"]
+each_story = pytest.mark.parametrize(
+    "story",  # mirroring has the most calls
+    [pytest.param("mirroring", marks=pytest.mark.extended), *(name for name in NAMES if name != "mirroring")],
+    indirect=True,
+)
 
 # Of each story, how many mistakes in its log are to be found.
 FOUND = {
@@ -167,6 +172,7 @@ def test_story_killed_anywhere_is_completed_durably(story, share, tmp_path):
 
 
 @each
+@each_story
 def test_failed_fsync_reports_nothing_that_is_lost(story, share, tmp_path):
     """Not even where a second fsync of the same file or folder succeeds, which tells nothing of the first."""
     calls = quiet(story, tmp_path / "quiet").calls
@@ -179,6 +185,7 @@ def test_failed_fsync_reports_nothing_that_is_lost(story, share, tmp_path):
 
 
 @each
+@each_story
 def test_second_cut_loses_nothing_either(story, share, tmp_path):
     first = quiet(story, tmp_path / "first")
     chosen = some_cuts(first.log, Random(3), 3 if share == "some" else 40)

@@ -149,7 +149,11 @@ def test_second_signal_at_once_is_the_same_one(tmp_path: Path, pause: float) -> 
     ids=["SIGQUIT", "SIGUSR1"],
 )
 def test_signal_that_nobody_below_knows_ends_the_job(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    job = started(tmp_path, ["sh", "-c", "echo ready; exec sleep 600"])
+    before = signal.signal(number, signal.SIG_DFL)  # a shell's background jobs ignore SIGQUIT, and so would the job
+    try:
+        job = started(tmp_path, ["sh", "-c", "echo ready; exec sleep 600"])
+    finally:
+        signal.signal(number, before)
     job.process.send_signal(number)
     assert job.end() == code, job.stderr
     assert f"interrupted: {number.name} ended it" in job.stderr
