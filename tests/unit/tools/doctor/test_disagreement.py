@@ -52,10 +52,10 @@ class Job:
                 record.write(Recorded(event="return", kind=kind, where=where, values={"output": output}))
             record.write(Recorded(event="step", where=str(step)))
 
-    def diagnosed(self):
+    def diagnosed(self, guess=GUESS):
         lives = [life([stepped(1), stepped(2, weights=name)], suspects=self._suspects) for name in "ab"]
         difference = first_difference(lives[1], lives[0], 2)
-        return Disagreement(difference, GUESS, self._folder, LAST, self.start, first_difference).diagnosis()
+        return Disagreement(difference, guess, self._folder, LAST, self.start, first_difference).diagnosis()
 
 
 def test_setting_with_which_lives_agree_is_recommended(tmp_path):
@@ -88,6 +88,15 @@ def test_graph_that_agrees_in_pynative_mode_is_named_itself(tmp_path):
     found = Job(tmp_path, kind="graph", equal_with=("pynative",)).diagnosed()
     assert found.where == "net (Net)"
     assert "In PYNATIVE mode, two runs agree" in found.cause
+
+
+@pytest.mark.parametrize("kind", ["graph", "update"])
+def test_finding_explains_what_cannot_be_looked_into(tmp_path, kind):
+    """As nn.Dropout in a graph of MindFormers, of which a run by chance agreed with a setting."""
+    guess = Diagnosis("random-operator", "net.drop (nn.Dropout)", "it draws", "use another one")
+    job = Job(tmp_path, kind=kind, equal_with=("pynative", "deterministic"))
+    assert job.diagnosed(guess) == guess
+    assert not any("deterministic" in one.settings for _, one in job.started)
 
 
 def test_rare_difference_is_waited_for(tmp_path):
