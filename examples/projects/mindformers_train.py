@@ -6,6 +6,8 @@ from mindformers.models import ChatGLM2Config, ChatGLM2ForConditionalGeneration
 from mindformers.tools.register import MindFormerConfig
 from mindspore.dataset import GeneratorDataset
 
+import ckptkit as ck
+
 
 class Tokens:
     def __init__(self):
@@ -39,4 +41,5 @@ model = ChatGLM2ForConditionalGeneration(
     )
 )
 dataset = GeneratorDataset(Tokens(), ["input_ids", "labels"], shuffle=True).batch(2)
+ck.CheckpointCallback("runs/chatglm2").attach()
 Trainer(args=config, task="text_generation", model=model, train_dataset=dataset).train()

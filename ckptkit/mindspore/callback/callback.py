@@ -28,6 +28,7 @@ from ckptkit.manager.console import show_log
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, refuse_other_types
+from ckptkit.mindspore.callback.attachment import Attachment
 from ckptkit.mindspore.callback.session import TrainingSession
 from ckptkit.mindspore.callback.step_metrics import metrics_of
 from ckptkit.mindspore.state.manager import StateManager
@@ -102,9 +103,11 @@ class CheckpointCallback(Callback):
         super().__init__()
         show_log()
         refuse_other_types(training=(training, Training))
+        storage = open_storage(root, storage_options)  # opened now: a relative path depends on the current directory
+        self._root = storage.url
         self._new_manager = functools.partial(
             CheckpointManager,
-            open_storage(root, storage_options),  # opened now: a relative path depends on the current directory
+            storage,
             save=save,
             keep=keep,
             saving=saving,
@@ -211,12 +214,9 @@ class CheckpointCallback(Callback):
             Preempted: After a signal; see `Preemption`.
         """
         _refuse_wrong_arguments("train(model, epochs, dataset)", model, dataset, epochs)
-        callbacks = self._callbacks(kwargs)
-        point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
-        if not point.complete:
-            with self._dropped_on_failure():
-                model.train(epochs, dataset, callbacks=callbacks, initial_epoch=point.epoch, **kwargs)
-        return point
+        callbacks = _given_callbacks(kwargs)
+        start = functools.partial(model.train, epochs, dataset, **kwargs)
+        return self._run(start, model, epochs, dataset, callbacks, checkpoint=checkpoint, rewind=rewind)
 
     def fit(
         self,
@@ -231,12 +231,36 @@ class CheckpointCallback(Callback):
     ) -> ResumePoint:
         """Call `resume`, then ``Model.fit`` from there with this callback last; as `train`."""
         _refuse_wrong_arguments("fit(model, epochs, dataset, valid_dataset)", model, dataset, epochs)
-        callbacks = self._callbacks(kwargs)
-        point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
-        if not point.complete:
-            with self._dropped_on_failure():
-                model.fit(epochs, dataset, valid_dataset, callbacks=callbacks, initial_epoch=point.epoch, **kwargs)
-        return point
+        callbacks = _given_callbacks(kwargs)
+        start = functools.partial(model.fit, epochs, dataset, valid_dataset, **kwargs)
+        return self._run(start, model, epochs, dataset, callbacks, checkpoint=checkpoint, rewind=rewind)
+
+    def attach(self, *, checkpoint: str = "latest", rewind: bool = False) -> Attachment:
+        """Resume and save the next ``Model.train`` or ``Model.fit`` of this process, whoever calls it.
+
+        For a framework that calls ``Model`` itself. It is in force at once, so one line before the training is enough;
+        as a context manager, it ends with the block::
+
+            with ckpt.attach():
+                trainer.train()
+
+        A training that is complete is not started again. ``initial_epoch`` and this callback's place in the list are
+        set as by `train`.
+
+        Args:
+            checkpoint: As for `resume`.
+            rewind: As for `resume`.
+
+        Returns:
+            What is attached, with ``detach()``.
+
+        Raises:
+            ResumeError: If another callback is attached. The training raises it at its start if it has an
+                ``initial_epoch`` of its own or is the second one, and ``with`` raises it if no training came. Without
+                ``with``, the log says so when the process ends.
+        """
+        run = functools.partial(self._run, checkpoint=checkpoint, rewind=rewind)
+        return Attachment(self._root, run, lambda: self._session is not None)
 
     def __enter__(self) -> Self:
         # Model.fit enters and leaves every callback again for each evaluation.
@@ -320,12 +344,31 @@ class CheckpointCallback(Callback):
             self._preempted = session.manager.preempted
             session.leave(None if error is None else type(error), error, None)
 
-    def _callbacks(self, kwargs: dict[str, Any]) -> list[Callback]:
-        if "initial_epoch" in kwargs:
-            raise ValueError("initial_epoch is decided by the checkpoint; leave it out")
-        given = kwargs.pop("callbacks", None) or []
-        others = [given] if isinstance(given, Callback) else list(given)
-        return [*(one for one in others if one is not self), self]
+    def _run(
+        self,
+        start: Callable[..., None],
+        model: Model,
+        epochs: int,
+        dataset: ds.Dataset,
+        callbacks: Callback | Iterable[Callback] | None,
+        *,
+        checkpoint: str,
+        rewind: bool,
+    ) -> ResumePoint:
+        """Resume, then call ``start`` with the callbacks and the epoch to begin at, if there is something to train."""
+        others = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])
+        point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
+        if not point.complete:
+            with self._dropped_on_failure():
+                start(callbacks=[*(one for one in others if one is not self), self], initial_epoch=point.epoch)
+        return point
+
+
+def _given_callbacks(kwargs: dict[str, Any]) -> Callback | Iterable[Callback] | None:
+    if "initial_epoch" in kwargs:
+        raise ValueError("initial_epoch is decided by the checkpoint; leave it out")
+    callbacks: Callback | Iterable[Callback] | None = kwargs.pop("callbacks", None)
+    return callbacks
 
 
 def _refuse_wrong_arguments(call: str, model: Model, dataset: ds.Dataset, epochs: int) -> None:

@@ -28,7 +28,7 @@ Moment = Literal[
 Tampering = Literal["moment", "accumulator", "numpy", "python", "batch", "counter"]
 
 
-_ORDINARY = ("carry", "micro_batches", "no", "exact", "auto")
+_ORDINARY = ("carry", "micro_batches", "no", "exact", "auto", "callback")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Case:
         scaled: By which dynamic loss scaler, if any; it begins so high that it overflows, and then adapts.
         mid_cycle: As for `CheckpointCallback`.
         window: As for `CheckpointCallback`.
+        started_by: Who calls ``Model``: the callback, or the script while the callback is attached.
     """
 
     mode: Literal["graph", "pynative"]
@@ -67,9 +68,10 @@ class Case:
     scaled: Literal["no", "scaler", "cell"] = "no"
     mid_cycle: Literal["exact", "align", "rewind"] = "exact"
     window: Literal["auto", "slice"] = "auto"
+    started_by: Literal["callback", "script"] = "callback"
 
     def __str__(self) -> str:
-        chosen = (self.remainder, self.normalize, self.scaled, self.mid_cycle, self.window)
+        chosen = (self.remainder, self.normalize, self.scaled, self.mid_cycle, self.window, self.started_by)
         special = [one for one in chosen if one not in _ORDINARY]
         return "-".join([self.mode, f"K{self.accumulation_steps}", self.optimizer, self.network, self.api, *special])
 

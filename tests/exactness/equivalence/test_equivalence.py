@@ -37,12 +37,13 @@ SPECIAL = [
     Case(
         "pynative", 4, "Momentum", "conv", "train", traced="after_save", remainder="drop", scaled="cell", window="slice"
     ),
-    Case("pynative", 5, "Adam", "dense", "fit", mid_cycle="align"),
+    Case("pynative", 5, "Adam", "dense", "fit", mid_cycle="align", started_by="script"),
+    Case("graph", 3, "Momentum", "dense", "train", started_by="script"),
     Case("graph", 4, "Momentum", "dense", "train", mid_cycle="rewind", window="slice"),
     Case("pynative", 3, "RMSProp", "dense", "fit", mid_cycle="rewind"),
 ]
 # What the default suite runs: every value of every parameter.
-BY_DEFAULT = [CASES[2], CASES[13], *SPECIAL[:3], SPECIAL[4]]
+BY_DEFAULT = [CASES[2], CASES[13], *SPECIAL[:3], SPECIAL[5]]
 COVERED = ("mode", "accumulation_steps", "optimizer", "network", "api", "traced", "window")
 
 
@@ -136,7 +137,7 @@ def test_cases_cover_every_pair_of_values():
     assert {case.save for case in CASES} == {"micro_steps", "optimizer_steps"}
     for name in COVERED:
         assert {getattr(case, name) for case in BY_DEFAULT} == values[name], name
-    special = {"remainder", "normalize", "scaled", "mid_cycle"}
+    special = {"remainder", "normalize", "scaled", "mid_cycle", "started_by"}
     assert set(COVERED) | {"save", "seed"} | special == {field.name for field in fields(Case)}
     for name in special:
         kind = get_args(get_type_hints(Case)[name])

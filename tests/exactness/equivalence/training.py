@@ -371,7 +371,14 @@ def main(job: Job) -> None:
             model.fit(EPOCHS, dataset, valid, callbacks=callbacks)
         return
     ckpt = Mortal(job, trace, cell)
-    if case.api == "train":
+    if case.started_by == "script":
+        attached = ckpt.attach()
+        if case.api == "train":
+            model.train(EPOCHS, dataset, [loop])
+        else:
+            model.fit(EPOCHS, dataset, valid, callbacks=loop)
+        point = attached.point
+    elif case.api == "train":
         point = ckpt.train(model, EPOCHS, dataset, callbacks=loop)
     else:
         point = ckpt.fit(model, EPOCHS, dataset, valid, callbacks=loop)

@@ -1,0 +1,181 @@
+"""A training that somebody else starts, with a callback that was attached before."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from mindspore.train import Model
+from support.training import CrashError, Interrupt, Job, both_modes, checkpoints, disturb, reference
+
+import ckptkit as ck
+from ckptkit.manager.at_exit import AT_EXIT
+from ckptkit.mindspore.callback import attachment
+
+OWN = {name: inspect.getattr_static(Model, name) for name in ("train", "fit")}
+
+
+@pytest.fixture(autouse=True)
+def _model_as_before():
+    reference("pynative")  # trained now, since what a test attaches would get it
+    reference("graph")
+    yield
+    for one in list(attachment._attached):  # of a test that failed
+        one.detach()
+    assert {name: inspect.getattr_static(Model, name) for name in OWN} == OWN
+
+
+class Framework:
+    """Calls ``Model`` as frameworks do, deep inside and with arguments of its own."""
+
+    def __init__(self, job, **options):
+        self.job = job
+        self.options = options
+
+    def run(self, epochs=3, *callbacks):
+        model, options = self.job.model, {"dataset_sink_mode": False, "sink_size": -1, "initial_epoch": 0}
+        self.train(model, [self.job.trace, *callbacks], epochs=epochs, **{**options, **self.options})
+        return self.job.trace.steps
+
+    def train(self, model, callbacks, epochs, **options):
+        model.train(epochs, self.job.data, callbacks=callbacks, **options)
+
+
+def after(steps, at):
+    return {step: one for step, one in steps.items() if step > at}
+
+
+# Exact
+
+
+@pytest.mark.covering(1)
+@both_modes
+@pytest.mark.parametrize("at", [2, 11, 17])
+def test_training_of_a_framework_resumes_exactly(tmp_path, mode, at):
+    with pytest.raises(CrashError), checkpoints(tmp_path, at).attach():
+        Framework(Job(mode=mode)).run(3, Interrupt(at + 1))
+    job = Job(mode=mode)
+    disturb()
+    with checkpoints(tmp_path, at).attach() as attached:
+        assert Framework(job).run() == after(reference(mode), at)
+    assert attached.point.batches_delivered == at
+
+
+def test_training_with_evaluations_resumes_exactly(tmp_path):
+    def run(job, *callbacks):
+        job.model.fit(3, job.data, job.valid, 2, [job.trace, *callbacks])
+        return job.trace.steps
+
+    expected = run(Job(fit=True))
+    with pytest.raises(CrashError), checkpoints(tmp_path, 15).attach():
+        run(Job(fit=True), Interrupt(16))
+    with checkpoints(tmp_path, 15).attach():
+        assert run(Job(fit=True)) == after(expected, 15)
+
+
+def test_one_line_before_the_training_is_enough(tmp_path):
+    attached = checkpoints(tmp_path).attach()
+    assert Framework(Job()).run() == reference("pynative")
+    attached.detach()
+    again = checkpoints(tmp_path).attach()
+    assert Framework(Job()).run() == {}  # it is complete
+    assert again.point.complete
+    again.detach()
+    again.detach()
+
+
+def test_failed_training_goes_on_in_the_same_process(tmp_path):
+    job = Job()
+    with checkpoints(tmp_path, 5).attach():
+        with pytest.raises(CrashError):
+            Framework(job).run(3, Interrupt(6))
+        resumed = Job()
+        assert Framework(resumed).run() == after(reference("pynative"), 5)
+
+
+def test_callback_that_the_framework_made_is_used_once(tmp_path):
+    """As from a configuration, where it stands anywhere among the others."""
+
+    class Configured(ck.CheckpointCallback):
+        def __init__(self, root):
+            super().__init__(root, save=ck.SaveEvery(micro_steps=4), saving=ck.Saving(when_busy="wait"))
+            self.attached = self.attach()
+
+    class Last(Interrupt):
+        def on_train_begin(self, run_context):
+            self.found = list(run_context.original_args().list_callback)
+
+    ckpt, last = Configured(tmp_path), Last(999)
+    job = Job()
+    job.model.train(3, job.data, [ckpt, job.trace, last])
+    ckpt.attached.detach()
+    assert job.trace.steps == reference("pynative")
+    assert [one for one in last.found if isinstance(one, ck.CheckpointCallback)] == [ckpt]
+    assert last.found[-1] is ckpt
+
+
+@pytest.mark.parametrize("prepared", ["train", "resume"])
+def test_training_that_the_callback_prepared_starts_as_it_is_called(tmp_path, prepared):
+    ckpt, job = checkpoints(tmp_path), Job()
+    with ckpt.attach():
+        if prepared == "train":
+            ckpt.train(job.model, 3, job.data, callbacks=[job.trace])
+        else:
+            point = ckpt.resume(job.model, job.data, 3)
+            job.model.train(3, job.data, callbacks=[job.trace, ckpt], initial_epoch=point.epoch)
+    assert job.trace.steps == reference("pynative")
+    assert len(ck.CheckpointManager(tmp_path).checkpoints()) == 1
+
+
+# Refused
+
+
+def test_second_training_is_refused(tmp_path):
+    """Else a training in pieces of an epoch would end after the first one, as complete."""
+    job = Job()
+    with checkpoints(tmp_path).attach():
+        Framework(job).run(1)
+        with pytest.raises(ck.ResumeError, match=rf"called a second time, but {tmp_path} holds the training"):
+            Framework(Job()).run(1)
+
+
+def test_framework_that_resumes_by_itself_is_refused(tmp_path):
+    with checkpoints(tmp_path).attach(), pytest.raises(ck.ResumeError, match="begins at epoch 2 by itself"):
+        Framework(Job(), initial_epoch=2).run()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_second_callback_is_refused(tmp_path):
+    with checkpoints(tmp_path / "one").attach():
+        with pytest.raises(ck.ResumeError, match=r"a callback for .*one is attached already"):
+            checkpoints(tmp_path / "two").attach()
+        with pytest.raises(ck.ResumeError, match="two CheckpointCallbacks"):
+            checkpoints(tmp_path / "two").train(Job().model, 1, Job().data)
+        Framework(Job()).run(1)
+
+
+def test_with_that_no_training_reached_says_so(tmp_path):
+    with (
+        pytest.raises(ck.ResumeError, match=r"nothing called Model.train or Model.fit while"),
+        checkpoints(tmp_path).attach(),
+    ):
+        pass
+    with pytest.raises(KeyError), checkpoints(tmp_path).attach():  # the script's own error comes first
+        raise KeyError
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_process_that_no_training_reached_says_so_at_its_end(tmp_path, caplog, trains):
+    attached = checkpoints(tmp_path).attach()
+    if trains:
+        Framework(Job()).run(1)
+    attached._last_call()
+    assert ("nothing called Model.train or Model.fit while" in caplog.text) == (not trains)
+    assert attached._last_call in AT_EXIT._callbacks
+    attached.detach()
+    assert attached._last_call not in AT_EXIT._callbacks
+
+
+def test_wrong_arguments_fail_as_without(tmp_path):
+    with checkpoints(tmp_path).attach(), pytest.raises(TypeError, match="epoch"):
+        Job().model.train(epochz=3)
