@@ -1,10 +1,11 @@
 """Positions a Python iterable inside training, by its own state or by counting.
 
-Guarantees: a batch counts once it was delivered. Its digest, and the state of an iterable that has one, are taken right
-then, before other code can change the batch in place. An iterable without a state is iterated again from its beginning,
-with the global generators as they were then, and must give the same batches. One with a state is put before the last
-trained batch and read: a state that is behind is refused; any other doubt is logged, since a loader may learn from the
-loop. One that draws from the global generators cannot be checked so; the log says so. Main thread only.
+Guarantees: a batch counts once it was delivered. Its digest is taken right then, before other code can change the batch
+in place. The state of an iterable that has one is taken before each batch and at each save, so that it has what the
+loop told the iterable; what is told after a save is named. An iterable without a state is iterated again from its
+beginning, with the global generators as they were then, and must give the same batches. One with a state is put before
+the last trained batch and read: a state that is behind is refused; any other doubt is logged, since a loader may learn
+from the loop. One that draws from the global generators cannot be checked so; the log says so. Main thread only.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class IterablePosition:
         self._before: Any = None
         self._probe: str | None = None
         self._base: Mapping[str, Any] | None = None
-        self._told_ahead = False
+        self._told_ahead = self._told_late = False
+        self._reads = False  # whether the iterable is where `_state` is
+        self._saved: Any = None  # the state at a save since the last batch
 
     @property
     def delivered(self) -> int:
@@ -120,6 +123,8 @@ class IterablePosition:
 
     def state(self, delivered: int) -> dict[str, Any]:
         """Return place, size, the iterable's own state now and before the last batch, and the last batch's digest."""
+        if self._reads:
+            self._state = self._saved = self._own_state()
         return {
             "iterable": self._kind,
             "size": self._size,
@@ -176,7 +181,7 @@ class IterablePosition:
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
         """Let `batches` begin after ``delivered``."""
-        self._prepared = True
+        self._prepared, self._reads, self._saved = True, False, None
         self._delivered = delivered
         epoch, batch = recorded["place"] if recorded is not None else (0, 0)
         self._place = (epoch, batch)
@@ -203,27 +208,31 @@ class IterablePosition:
         if self._delivered:
             iterator = self._continued() if self._has_state else self._replayed()
         elif self._has_state:
-            self._state = copy.deepcopy(self._iterable.state_dict())
+            self._state = self._own_state()
         return self._left(iterator, epochs)
 
     def _left(self, iterator: Iterator[Any] | None, epochs: int) -> Iterator[tuple[int, Any]]:
         epoch, batch_in_epoch = self._place
         generators: Mapping[str, Any] | None = None
         while epoch < epochs:
+            before = self._own_state()
             if iterator is None:
                 # Only now, with the random state of training in place: the iterable may draw here, as in any run.
                 generators = capture_host_rng()
                 if self._base is None and not self._has_state:
                     self._base = generators
                 iterator = iter(self._iterable)
-            for batch in iterator:
+            while (batch := next(iterator, _END)) is not _END:
                 batch_in_epoch += 1
                 self._delivered += 1
                 self._place = (epoch, batch_in_epoch)
-                self._observe(batch)
+                self._before, self._probe = before, self._digests.of(batch)
+                self._reads = self._has_state
                 if batch_in_epoch == 1 and self._has_state and generators is not None:
                     self._refuse_same_state(generators)
                 yield epoch, batch
+                before = self._own_state()
+                self._tell_of_late_change(before)
                 if epoch + 1 < epochs and isinstance(self._iterable, (list, tuple)):
                     self._refuse_changed(batch)
             if batch_in_epoch == 0:
@@ -232,31 +241,27 @@ class IterablePosition:
                     "once"
                 )
             if generators is not None:
-                self._tell_of_same_state(generators)
+                self._tell_of_same_state(before, generators)
             iterator = None
             epoch, batch_in_epoch = epoch + 1, 0
             self._place = (epoch, 0)
-            if self._has_state:
-                self._state = copy.deepcopy(self._iterable.state_dict())
 
-    def _observe(self, batch: Any) -> None:
-        """Record the batch's digest and the state after it, before the loop gets the batch and may change it."""
-        if self._has_state:
-            self._before, self._state = self._state, copy.deepcopy(self._iterable.state_dict())
-        self._probe = self._digests.of(batch)
+    def _own_state(self) -> Any:
+        """Return a copy of the iterable's own state; None if it has none."""
+        return copy.deepcopy(self._iterable.state_dict()) if self._has_state else None
 
     def _refuse_same_state(self, generators: Mapping[str, Any]) -> None:
         """Raise ResumeError if neither the state nor the ``generators`` changed with a batch."""
-        if self._is_same_state(generators):
+        if self._is_same_state(self._own_state(), generators):
             raise ResumeError(
                 f"state_dict() of the {self._kind} is the same before and after the first batch of epoch "
                 f"{self._place[0]}, so a resume would train that batch twice. Count a batch in it before the batch is "
                 "given (before the `yield`), not when the next one is asked for"
             )
 
-    def _tell_of_same_state(self, generators: Mapping[str, Any]) -> None:
+    def _tell_of_same_state(self, after: Any, generators: Mapping[str, Any]) -> None:
         """Warn once if the last batch of an epoch did not change the state, which then may count batches read ahead."""
-        if not self._told_ahead and self._has_state and self._is_same_state(generators):
+        if not self._told_ahead and self._has_state and self._is_same_state(after, generators):
             self._told_ahead = True
             _log.warning(
                 "The resumed run may not be bit-exact. state_dict() of the %s was the same before and after the last "
@@ -265,10 +270,22 @@ class IterablePosition:
                 *(self._kind, self._place[0]),
             )
 
-    def _is_same_state(self, generators: Mapping[str, Any]) -> bool:
+    def _tell_of_late_change(self, now: Any) -> None:
+        """Warn once if the loop changed the iterable after a save, and before it asked for the next batch."""
+        saved, self._saved = self._saved, None
+        if saved is not None and not self._told_late and digest_of([saved]) != digest_of([now]):
+            self._told_late = True
+            _log.warning(
+                "The resumed run may not be bit-exact: state_dict() of the %s changed between the save after batch %d "
+                "and the next batch, and the checkpoint has it as before. Let the loop tell its loader what it learned "
+                "before it calls manager.step or manager.save",
+                *(self._kind, self._delivered - 1),
+            )
+
+    def _is_same_state(self, after: Any, generators: Mapping[str, Any]) -> bool:
         """Return whether the last batch left the state, and the ``generators`` since they were taken, unchanged."""
         same = digest_of([self._before])
-        return same is not None and same == digest_of([self._state]) and not host_rng_drawn(generators)
+        return same is not None and same == digest_of([after]) and not host_rng_drawn(generators)
 
     def ends_epoch(self, delivered: int) -> bool:
         """Return whether an epoch is known to end there; False if the iterable has no length."""
@@ -285,24 +302,42 @@ class IterablePosition:
 
     def _continued(self) -> Iterator[Any] | None:
         """Return an iterator past all trained batches, by the iterable's state; None at the beginning of an epoch."""
-        if self._probe is not None:
-            generators = capture_host_rng()
-            iterator, last = self._read_again()
-            if host_rng_drawn(generators):
-                restore_host_rng(generators)
-                _log.warning(
-                    "the %s draws from the global generators of `random` or `numpy.random`, so ckptkit cannot check "
-                    "that its state_dict() holds its position",
-                    self._kind,
-                )
-            elif self._is_probe(last):
-                return iterator if self._place[1] else None
-            else:
-                self._refuse_behind(iterator)
-                restore_host_rng(generators)
-                self._doubt()
-        self._iterable.load_state_dict(copy.deepcopy(self._state))
-        return iter(self._iterable) if self._place[1] else None
+        checked: Iterator[Any] | None = None if self._probe is None else self._read_to_probe()
+        if checked is None or digest_of([self._iterable.state_dict()]) != digest_of([self._state]):
+            self._iterable.load_state_dict(copy.deepcopy(self._state))
+            if self._place[1] and (checked is None or self._place[1] < (self._size or 0)):
+                return self._rest_of_epoch()
+        return checked if self._place[1] else None
+
+    def _read_to_probe(self) -> Iterator[Any] | None:
+        """Return an iterator that gave the last trained batch again; None if it did not, or if that cannot be told."""
+        generators = capture_host_rng()
+        iterator, last = self._read_again()
+        if host_rng_drawn(generators):
+            restore_host_rng(generators)
+            _log.warning(
+                "the %s draws from the global generators of `random` or `numpy.random`, so ckptkit cannot check "
+                "that its state_dict() holds its position",
+                self._kind,
+            )
+            return None
+        if self._is_probe(last):
+            return iterator
+        self._refuse_behind(iterator)
+        restore_host_rng(generators)
+        self._doubt()
+        return None
+
+    def _rest_of_epoch(self) -> Iterator[Any]:
+        """Return an iterator over what the loaded state leaves of the epoch."""
+        rest: Iterator[Any] = iter(self._iterable)
+        if self._place[1] != self._size:
+            return rest
+        generators = capture_host_rng()
+        if next(rest, _END) is not _END:  # it begins the next epoch at once, which comes later
+            restore_host_rng(generators)
+            self._iterable.load_state_dict(copy.deepcopy(self._state))
+        return iter(())
 
     def _read_again(self) -> tuple[Iterator[Any], Any]:
         """Return an iterator that began before the last trained batch, and that batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 
@@ -197,14 +198,21 @@ def test_half_a_state_is_no_state():
     assert len(list(again.batches(2))) == 9
 
 
-def test_iterable_state_is_taken_at_delivery():
-    """What happens to the iterable after the delivery does not change the recorded state."""
+def test_iterable_state_is_taken_at_each_save():
+    """What the loop did to the iterable since the delivery is in it, and in the state before the next batch."""
     source = WithState()
     position = IterablePosition(source)
     position.prepare(0, None)
-    next(position.batches(2))
-    source.state["batch"] = 3  # as by a peek at the next batches
-    assert position.state(1)["state"] == {"epoch": 0, "batch": 1}
+    batches = position.batches(2)
+    assert position.state(0)["state"] == {"epoch": 0, "batch": 0}
+    next(batches)
+    recorded = position.state(1)
+    assert (recorded["before"], recorded["state"]) == ({"epoch": 0, "batch": 0}, {"epoch": 0, "batch": 1})
+    source.state["batch"] = 2
+    assert position.state(1)["state"] == {"epoch": 0, "batch": 2}
+    next(batches)
+    assert position.state(2)["before"] == {"epoch": 0, "batch": 2}
+    assert recorded["state"] == {"epoch": 0, "batch": 1}, "it is a copy"
 
 
 class Nested(WithState):
@@ -239,7 +247,7 @@ def test_state_at_the_end_of_epochs_is_copied():
     assert before == {"epoch": 1, "batch": 0, "drawn": [[]]}
     source.drawn[0].append(99)
     assert before["drawn"] == [[]]
-    assert position.state(5)["state"]["drawn"] == [[1]], "as it was when the batch was given"
+    assert position.state(5)["state"]["drawn"] == [[1, 99]], "as it is at the save"
 
 
 class Behind(WithState):
@@ -396,6 +404,107 @@ def test_loader_that_learns_goes_on_exactly(tmp_path, shown):
     learned(tmp_path / "run", until=3)
     assert learned(tmp_path / "run") == {number: one for number, one in expected.items() if number > 3}
     assert "the Learning gives a different batch 2 than the one that was trained" in shown()
+
+
+class Weighing:
+    """Draws the order of an epoch by weights that the loop tells it, and stores all of that.
+
+    Args:
+        restarts: Whether the next epoch begins in ``__iter__``; otherwise where the one before ends.
+        at_once: Whether the weights decide the next batch, too.
+    """
+
+    def __init__(self, restarts, at_once):
+        self.restarts, self.at_once = restarts, at_once
+        self.epoch = self.place = 0
+        self.weights = np.ones(12)
+        self.order = self.drawn()
+
+    def drawn(self):
+        rng = np.random.default_rng([7, self.epoch])
+        return rng.choice(12, 12, p=self.weights / self.weights.sum())
+
+    def begin(self):
+        self.epoch, self.place = self.epoch + 1, 0
+        self.order = self.drawn()
+
+    def __iter__(self):
+        if self.restarts and self.place == 12:
+            self.begin()
+        while self.place < 12:
+            self.place += 3
+            x, y = batch_of(self.order[self.place - 3 : self.place])
+            yield (x * np.float32(self.weights[0]) if self.at_once else x), y
+        if not self.restarts:
+            self.begin()
+
+    def tell(self, losses):
+        self.weights[self.order[self.place - 3 : self.place]] += 100 * losses
+
+    def state_dict(self):
+        return {name: getattr(self, name) for name in ("epoch", "place", "weights", "order")}
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+class Sized(Weighing):
+    def __len__(self):
+        return 4
+
+
+def weighed(root, make, until=None, *, late=False):
+    """Batches and weights by number of a loop that tells its loader the loss of each batch."""
+    begin_process()
+    source, cells = make(), list(network_and_optimizer())
+    batches = data.resumable(source, 3)
+    seen = {}
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait")) as manager:
+        state = ck.StateManager(cells, batches)
+        point = manager.restore(state)
+        for number, batch in enumerate(batches, point.batches_delivered + 1):
+            if late:
+                manager.step(state)
+            source.tell(float(np.abs(batch[0]).mean()))
+            if not late:
+                manager.step(state)
+            seen[number] = digest_of([batch, source.weights])
+            if number == until:
+                break
+    return seen
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("at", [3, 4, 5, 8, 11])
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(kind, restarts=restarts, at_once=at_once)
+        for kind, restarts, at_once in [
+            (Sized, True, False),
+            (Sized, False, False),
+            (Weighing, False, False),
+            (Sized, True, True),
+            (Sized, False, True),
+            (Weighing, False, True),
+        ]
+    ],
+    ids=["restarts", "ends", "without length", "restarts at once", "ends at once", "without length at once"],
+)
+def test_what_the_loop_told_its_loader_is_stored(tmp_path, shown, make, at):
+    """Also what it told it after the batch that was saved, and after the last one of an epoch."""
+    expected = weighed(tmp_path / "whole", make)
+    assert len(expected) == 12
+    weighed(tmp_path / "run", make, until=at)
+    assert weighed(tmp_path / "run", make) == {number: one for number, one in expected.items() if number > at}
+    assert "may not be bit-exact" not in shown()
+
+
+def test_what_the_loop_tells_its_loader_after_a_save_is_named(tmp_path, shown):
+    weighed(tmp_path, functools.partial(Sized, True, False), late=True)
+    told = "state_dict() of the Sized changed between the save after batch 0 and the next batch"
+    assert shown().count(told) == 1
+    assert shown().count("changed between the save") == 1
 
 
 @pytest.mark.parametrize("at", [1, 5, pytest.param(4, marks=pytest.mark.extended)])
