@@ -93,11 +93,15 @@ def other_losses(life: Life, reference: Life, last: int) -> list[int]:
 
 
 def marks_of_process(first: Life, second: Life) -> frozenset[str]:
-    """Return what states tell that differs between two lives anyway, such as a time or a process id."""
+    """Return what states hold or tell that differs between two uninterrupted lives anyway, such as a time or `id()`.
+
+    What they hold counts only if the lives are equal in all else; what has another effect is a difference.
+    """
     pairs = list(zip(first.each_rank, second.each_rank, strict=False))
     both = [(one.steps[at], other.steps[at]) for one, other in pairs for at in one.steps.keys() & other.steps.keys()]
     names = {name for one, other in both for name in differing(one.digests, other.digests)}
-    return frozenset(name for name in names if kind_of([name]) == "told")
+    trained = any(kind_of([name]) not in ("told", "named", "loss") for name in names)
+    return frozenset(name for name in names if kind_of([name]) in (("told",) if trained else ("told", "named")))
 
 
 def _differences(life: Life, reference: Life, last: int, without: frozenset[str] = frozenset()) -> list[Difference]:

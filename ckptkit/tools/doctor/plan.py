@@ -1,4 +1,6 @@
-"""Chooses saves and kills so that few lives cover much: mid-cycle, in a later epoch, at an epoch's end, twice in one.
+"""Chooses saves and kills so that few lives cover much.
+
+That is: in mid-cycle, in a later epoch that another one follows, at the end of an epoch, and twice in one epoch.
 
 Guarantees: saves ascend strictly, each life has at most one, and a life is killed at its save or soon after. In a job
 of many ranks, of three lives two lose one rank each and one loses all. Pure functions, any thread.
@@ -152,8 +154,12 @@ def _places(steps: Sequence[Progress], kills: int) -> set[int]:
             chosen.add(nearest)
 
     take(last / 4, _mid_cycle)
-    # Some state begins to matter in a later epoch only, such as what a callback changes when an epoch begins.
-    take(last * 3 / 4, lambda at: at.epoch > epoch and _mid_cycle(at))
+    first, final = epoch, max((at.epoch for at in steps[:-1] if at.batch), default=0)
+    # Some state begins to matter in a later epoch only, such as what a callback changes when an epoch begins. Some is
+    # used at its end, such as the generator of the next order, so another epoch follows if possible.
+    take(last * 3 / 4, lambda at: first < at.epoch < final and _mid_cycle(at))
+    if len(chosen) < 2:
+        take(last * 3 / 4, lambda at: at.epoch > first and _mid_cycle(at))
     inside = epoch
     take(last / 2, _ends_epoch)
     take(last / 2, lambda at: at.epoch == inside and _mid_cycle(at))

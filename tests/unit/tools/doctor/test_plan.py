@@ -49,6 +49,14 @@ def test_two_deaths_are_in_different_epochs(steps, k, size):
     assert second.batch
 
 
+@given(st.integers(4, 9), st.integers(2, 6), st.integers(3, 5))
+def test_second_death_is_in_a_later_epoch_that_another_one_follows(size, k, epochs):
+    """An order that a lost generator makes differs there, and in no life that begins in the first or last epoch."""
+    steps = size * epochs
+    second = progress(plan_deaths(at(steps, k, size), 2)[1].save, k, size)
+    assert 0 < second.epoch < epochs - 1
+
+
 def test_fourth_death_is_in_the_epoch_of_the_second():
     found = [progress(one.save, 3, 12) for one in plan_deaths(at(40, 3, 12), 4)]
     epochs = [one.epoch for one in found if one.batch]
