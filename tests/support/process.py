@@ -2,14 +2,17 @@
 
 A process is forked from a server that has imported MindSpore and done nothing else, since an import of MindSpore takes
 1.3 s; that of `forked` from one that has imported what commands and trainings without MindSpore do, 0.3 s. It has its
-own memory, files, signals and exit code, so a SIGKILL is a real one. Under ``-m full`` every process is a new
-interpreter. `python` starts a new one always: for what a program imports, and for options of the interpreter.
+own memory, files, signals and exit code, so a SIGKILL is a real one. Addresses and hashes of texts are those of its
+server, so a resumed life gets a server of its own (``elsewhere``), as a restart has other ones. Under ``-m full`` every
+process is a new interpreter. `python` starts a new one always: for what a program imports, and for options of the
+interpreter.
 
 A server ends with the process that started it. Any thread may call `run_python`; a server takes one program at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -76,7 +79,9 @@ class Ended:
         return self
 
 
-def run_python(*arguments: str, folder: Path, environment: Mapping[str, str], timeout: float = 300) -> Ended:
+def run_python(
+    *arguments: str, folder: Path, environment: Mapping[str, str], timeout: float = 300, elsewhere: bool = False
+) -> Ended:
     """Run ``python ARGUMENTS`` in ``folder`` until it ends, and keep what it writes beside ``folder``.
 
     Args:
@@ -84,6 +89,7 @@ def run_python(*arguments: str, folder: Path, environment: Mapping[str, str], ti
         folder: The working directory.
         environment: What differs from this process's environment.
         timeout: Seconds after which the process is killed.
+        elsewhere: Give it other addresses of objects and hashes of texts than the processes before it.
 
     Raises:
         subprocess.TimeoutExpired: If the process had to be killed.
@@ -100,7 +106,13 @@ def run_python(*arguments: str, folder: Path, environment: Mapping[str, str], ti
         "err": str(err),
         "timeout": timeout,
     }
-    returncode = _in_new_interpreter(request) if ALWAYS_FRESH.is_set() else _server().run(request)
+    if ALWAYS_FRESH.is_set():
+        returncode = _in_new_interpreter(request)
+    elif elsewhere:
+        with contextlib.closing(WarmServer(IMPORTED)) as server:
+            returncode = server.run(request)
+    else:
+        returncode = _server().run(request)
     changed = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
     repeat = f"cd {shlex.quote(str(folder))} && {changed} {sys.executable} {shlex.join(arguments)}"
     return Ended(returncode, out.read_text(errors="replace"), err.read_text(errors="replace"), repeat, logs)
@@ -228,6 +240,10 @@ class WarmServer:
         if returncode is None:
             raise subprocess.TimeoutExpired(request["arguments"], request["timeout"])
         return int(returncode)
+
+    def close(self) -> None:
+        """End the server."""
+        self._process.communicate()
 
 
 @functools.cache

@@ -56,6 +56,7 @@ from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.sequential import cells_of
+from ckptkit.mindspore.inspect.values.addresses import address_in
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -90,6 +91,7 @@ class Examination:
         self._begins = False  # the run, and does not go on
         self._has_steps = False
         self._has_saved = False
+        self._looks_for_addresses = 2  # saves; the state of the first may be empty
 
     def findings(self, since: Lines | None = None) -> tuple[Finding, ...]:
         """Return what is found in the present mode.
@@ -230,14 +232,21 @@ class Examination:
                 "that decides what is trained, give it the same callbacks at each start"
             )
 
-    def judge_buffers(self, leaves: Sequence[Leaf]) -> None:
-        """Report once that training changes buffers of which a graph has copies; ResumeError if ``strict`` refuses it.
+    def judge_save(self, leaves: Sequence[Leaf], sections: Mapping[str, Any]) -> None:
+        """Report what a save cannot hold; ResumeError if ``strict`` refuses it.
 
-        ``leaves`` were taken just now. For a loop that only saves, do the same as `end_step`.
+        ``leaves`` and ``sections`` were taken just now. For a loop that only saves, do the same as `end_step`.
         """
         if not self._has_steps:
             self._look()
         self._has_saved = True
+        self._judge_buffers(leaves)
+        if self._sources.ended is None:
+            self.judge_doubt(self._sources.counting.doubt())
+        self._judge_addresses(sections)
+
+    def _judge_buffers(self, leaves: Sequence[Leaf]) -> None:
+        """Report once that training changes buffers of which a graph has copies."""
         if self._told_of_buffers or ms.get_context("mode") != ms.GRAPH_MODE:
             return
         changed = self._sources.parameters.changed_buffers(leaves)
@@ -252,6 +261,24 @@ class Examination:
             raise ResumeError(f"strict=True refuses what cannot be resumed exactly: {why}, or allow it: strict=False")
         _log.warning("A resumed run may not be bit-exact: %s", why)
         self._told_of_buffers = True
+
+    def _judge_addresses(self, sections: Mapping[str, Any]) -> None:
+        """Report once that the state of an object given by name, or of the loader, holds `id()` of an object."""
+        if self._looks_for_addresses == 0:
+            return
+        self._looks_for_addresses -= 1
+        loader = {type(self._sources.loader).__name__: sections["data"]} if self._sources.loader is not None else {}
+        for name, state in {**sections["user"], **loader}.items():
+            found = address_in(state, self._sources.reached())
+            if found is not None:
+                self._looks_for_addresses = 0
+                what = getattr(found, "name", "") or type(found).__name__
+                self.judge_doubt(
+                    f"{name}: its state holds id() of {what}, and the next process has another one there. Use a name "
+                    "or a number in place of id()",
+                    may_refuse=False,
+                )
+                return
 
     def end_step(self) -> None:
         """Report what training has changed although no code that was read changes it; call after each micro-step.

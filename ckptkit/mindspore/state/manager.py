@@ -257,12 +257,12 @@ class StateManager:
         """
         progress = self.progress()
         leaves = self._sources.parameters.leaves(at_boundary=progress.at_boundary)
-        self._examination.judge_buffers(leaves)
+        sections = self._sources.sections(progress, self.world.size)
+        self._examination.judge_save(leaves, sections)
         if self._sources.ended is None:
-            self._examination.judge_doubt(self._sources.counting.doubt())
             self._sources.counting.prove(progress, self._sources.parameters)
             self._sources.detached.refuse(progress.updates)
-        return captured(progress, leaves, self._sources.sections(progress, self.world.size))
+        return captured(progress, leaves, sections)
 
     def leaves(self, *, at_boundary: bool) -> list[Leaf]:
         """Return references to all parameters and buffers; at a boundary without the accumulators."""

@@ -7,7 +7,7 @@ between two micro-steps.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,6 +97,14 @@ class Sources:
         Other callbacks are none: of what they hold, next to nothing is stored.
         """
         return [_known(one) for one in self.given.values() if not isinstance(one, OtherCallbacks)]
+
+    def reached(self) -> Iterator[Any]:
+        """Yield the parameters, the cells, and what is stored by name with what it holds."""
+        for cell in self.every_cell():
+            yield from cell.get_parameters()
+            yield from (inner for _, inner in cell.cells_and_names())
+        for one in (*self.objects(), self.loader):
+            yield from (one, *getattr(one, "__dict__", {}).values())
 
     @property
     def loader(self) -> Any:

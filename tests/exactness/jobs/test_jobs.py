@@ -55,7 +55,13 @@ def live(name: str, folder: Path, number: int, kill: int | None = None) -> Life:
     paths = [str(Path(__file__).parents[2]), str(Path(ckptkit.__file__).parents[1])]
     environment = {"GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)}
     arguments = [name, str(folder), str(trace), *([str(kill)] if kill is not None else [])]
-    ended = run_python("-m", "exactness.jobs.life", *arguments, folder=work, environment=environment, timeout=120)
+    ended = run_python(
+        *("-m", "exactness.jobs.life", *arguments),
+        folder=work,
+        environment=environment,
+        timeout=120,
+        elsewhere=number > 1,
+    )
     lines = trace.read_text().splitlines() if trace.exists() else []
     return Life(ended, [json.loads(line) for line in lines])
 

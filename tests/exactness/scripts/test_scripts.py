@@ -24,7 +24,13 @@ def live(script, folder, number, kill=0):
     paths = [str(Path(__file__).parents[2]), str(Path(ckptkit.__file__).parents[1])]
     environment = {"GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths), "ROOT": str(folder / "run")}
     arguments = [str(script), str(trace), str(kill)]
-    ended = run_python("-m", "exactness.scripts.life", *arguments, folder=work, environment=environment, timeout=120)
+    ended = run_python(
+        *("-m", "exactness.scripts.life", *arguments),
+        folder=work,
+        environment=environment,
+        timeout=120,
+        elsewhere=number > 1,
+    )
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
     steps = {line["step"]: line["parameters"] for line in lines if "step" in line}
     said = [line["warning"] for line in lines if "warning" in line]

@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 import pytest
-from support.process import forked, python
+from support.process import ALWAYS_FRESH, forked, python, run_python
 
 TELLS = """
 import os, sys
@@ -35,6 +35,20 @@ def test_script_and_module_are_run(tmp_path):
 def test_each_process_is_its_own():
     changes = "import sys; print(sys.modules.setdefault('changed', 0)); sys.modules['changed'] = 1"
     assert [forked("-c", changes).stdout for _ in range(2)] == ["0\n", "0\n"]
+
+
+def test_process_elsewhere_has_other_hashes_and_addresses(tmp_path):
+    """As a restart has them; what a job keeps by them is lost."""
+    tells = "print(hash('text'), id(object))"
+    ended = [
+        run_python("-c", tells, folder=tmp_path, environment={"PYTHONHASHSEED": "random"}, elsewhere=elsewhere).stdout
+        for elsewhere in (False, False, True)
+    ]
+    same, again, elsewhere = [one.split() for one in ended]
+    assert len(same) == 2
+    assert same == again or ALWAYS_FRESH.is_set()
+    assert same[0] != elsewhere[0]
+    assert same[1] != elsewhere[1]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-# exact
+# differs, named
 # A clipper keeps a running norm per weight, keyed by id(weight), and is given by name; in the next process the weights have other ids.
 import os
 
