@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.util
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,7 +86,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if "mindspore" in sys.modules and session.config.option.markexpr != "full":
         with_one_thread()
         # The main thread spins while it waits for those of PyNative, which took a third of the time of its tests.
-        importlib.import_module("mindspore.graph.api")._pynative_executor.disable_frontend_and_bprop_pipeline()
+        disable = getattr(_api()._pynative_executor, "disable_frontend_and_bprop_pipeline", None)
+        if disable is not None:  # MindSpore 2.7 has none
+            disable()
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -92,7 +96,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     yield
     if "mindspore" not in sys.modules:
         return
-    api = importlib.import_module("mindspore.graph.api")
+    api = _api()
     # After an exception within a PyNative micro-step, gradients are still recorded: all that the process does later
     # takes 1.3 times as long and keeps twice the memory.
     if api._pynative_executor.grad_flag():
@@ -102,6 +106,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         api.ms_memory_recycle()  # compiled graphs stay otherwise: 3.5 GB in a process that runs all of unit/mindspore
         _give_back_memory()
         _freeze_heap()
+
+
+def _api() -> Any:
+    """MindSpore's own module of `jit` and the executor of PyNative; before 2.9 it was in another package."""
+    is_new = importlib.util.find_spec("mindspore.graph.api") is not None
+    return importlib.import_module("mindspore.graph.api" if is_new else "mindspore.common.api")
 
 
 def _freeze_heap() -> None:

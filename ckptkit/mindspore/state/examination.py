@@ -62,6 +62,7 @@ from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import mode_in_force
+from ckptkit.mindspore.versions import warn_if_untried
 
 _log = logging.getLogger("ckptkit")
 _ACTING = (LambdaCallback, LearningRateScheduler, ReduceLROnPlateau)  # MindSpore's others look, or end the training
@@ -79,6 +80,7 @@ class Examination:
     """
 
     def __init__(self, sources: Sources, *, strict: bool) -> None:
+        warn_if_untried()
         self._sources = sources
         self._strict = strict
         self._reported: list[Finding] | None = None

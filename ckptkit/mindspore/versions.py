@@ -1,0 +1,44 @@
+"""Warns of a version of MindSpore that is newer than those with which ckptkit was tried.
+
+Guarantees: one warning in a process, and none for a version that was tried. An older one cannot be installed beside
+ckptkit. Any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+
+import mindspore as ms
+
+_log = logging.getLogger("ckptkit")
+
+NEWEST_TRIED = (2, 10)
+# Each touches what MindSpore does not document, in one place, with a comment that says what tells if it moved.
+PRIVATE = (
+    "callback/step_metrics.py",
+    "callback/stopping.py",
+    "inspect/bytecode.py",
+    "inspect/pipelines.py",
+    "inspect/recording/calls.py",
+    "kernel_threads.py",
+    "parameters/apply.py",
+    "rng.py",
+    "state/switches.py",
+    "train/adapter.py",
+    "train/nesting.py",
+)
+
+
+@functools.cache
+def warn_if_untried(version: str = ms.__version__) -> None:
+    """Warn if ``version`` of MindSpore is newer than the newest that was tried."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None or tuple(map(int, numbers.groups())) > NEWEST_TRIED:
+        _log.warning(
+            "MindSpore %s is newer than any version that ckptkit was tried with (up to %d.%d). A resume may not be "
+            "exact, or fail. Examine your script first: ckptkit doctor -- python train.py. What depends on MindSpore's "
+            "private attributes, in ckptkit/mindspore: %s",
+            *(version, *NEWEST_TRIED, ", ".join(PRIVATE)),
+        )

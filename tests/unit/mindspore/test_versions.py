@@ -1,0 +1,52 @@
+"""A MindSpore that nobody tried is named, with what may break in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import mindspore as ms
+import pytest
+from support.training import Mlp, adam, begin_process
+
+import ckptkit as ck
+from ckptkit.mindspore import versions
+
+FOLDER = Path(versions.__file__).parent
+PRIVATE_TO_PYTHON = {"callback/code_reader.py", "inspect/attribute_uses.py"}  # of the user's classes, not of MindSpore
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_new_process():
+    versions.warn_if_untried.cache_clear()
+    yield
+    versions.warn_if_untried.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("version", "warns"),
+    [("2.7.1", False), ("2.10.0", False), ("2.10.1rc1", False), ("2.11.0", True), ("3.0", True), ("r3", True)],
+)
+def test_newer_version_is_named_once(caplog, version, warns):
+    for _ in range(2):
+        versions.warn_if_untried(version)
+    assert caplog.text.count(f"MindSpore {version} is newer than") == warns
+    assert ("train/nesting.py" in caplog.text) == warns
+
+
+def test_training_asks_for_the_version(caplog, monkeypatch):
+    monkeypatch.setattr(versions, "NEWEST_TRIED", (2, 6))
+    begin_process()
+    network = Mlp()
+    ck.StateManager([network, adam(network.trainable_params())])
+    assert f"MindSpore {ms.__version__} is newer than" in caplog.text
+
+
+def test_every_use_of_private_attributes_is_listed():
+    says = {
+        str(path.relative_to(FOLDER))
+        for path in FOLDER.rglob("*.py")
+        if path.name != "versions.py" and re.search(r"\b[Pp]rivate\b", path.read_text())
+    }
+    assert says - PRIVATE_TO_PYTHON <= {*versions.PRIVATE}
+    assert all((FOLDER / name).exists() for name in versions.PRIVATE)
