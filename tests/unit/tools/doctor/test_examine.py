@@ -115,6 +115,21 @@ def test_state_that_every_life_stores_otherwise_is_no_difference(monkeypatch):
     assert report.difference.life is report.lives[4]
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_what_every_life_holds_otherwise_counts_if_training_differs(monkeypatch, trained):
+    """A clock that an object holds is no difference; its generator that was not seeded is one."""
+
+    def line(number, begun, step):
+        one = stepped(step, weights=f"{number} {step}") if trained else stepped(step)
+        return one.model_copy(update={"digests": {**one.digests, "named/kept.value": str(number)}})
+
+    report = Script(monkeypatch, line=line).examined()
+    assert (report.difference is not None) == trained
+    if trained:
+        assert report.difference.names == ("weights/w", "named/kept.value")
+        assert report.difference.life is report.lives[1]
+
+
 @pytest.mark.parametrize(("life", "at"), [(2, 3), (5, 9)], ids=["the second", "a resumed one"])
 def test_other_loss_of_any_life_is_told(monkeypatch, life, at):
     def line(number, begun, step):
