@@ -22,6 +22,7 @@ from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.batch_digest import Probe, digest_of
 from ckptkit.mindspore.data.global_order import GlobalIndices
+from ckptkit.mindspore.data.loop_draws import LoopDraws
 from ckptkit.mindspore.data.replay import Replay
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng
 
@@ -62,15 +63,14 @@ class IterablePosition:
         self._size = len(iterable) if isinstance(iterable, Sized) else None
         self._monotonic = monotonic
         self._digests = Probe()
-        self._prepared = False
-        self._place = (0, 0)
-        self._delivered = 0
+        self._draws = LoopDraws(self.read_again)
+        self._prepared = self._reads = False  # the second: whether the iterable is where `_state` is
+        self._delivered, self._place = 0, (0, 0)
         self._state: Any = None
         self._before: Any = None
         self._probe: str | None = None
         self._base: Mapping[str, Any] | None = None
         self._told_ahead = self._told_late = False
-        self._reads = False  # whether the iterable is where `_state` is
         self._saved: Any = None  # the state at a save since the last batch
 
     @property
@@ -230,15 +230,16 @@ class IterablePosition:
                 self._reads = self._has_state
                 if batch_in_epoch == 1 and self._has_state and generators is not None:
                     self._refuse_same_state(generators)
+                self._draws.note()
                 yield epoch, batch
+                self._draws.look()
                 before = self._own_state()
                 self._tell_of_late_change(before)
                 if epoch + 1 < epochs and isinstance(self._iterable, (list, tuple)):
                     self._refuse_changed(batch)
             if batch_in_epoch == 0:
                 raise ResumeError(
-                    f"the {self._kind} delivered no batch in epoch {epoch}; check that it can be iterated more than "
-                    "once"
+                    f"the {self._kind} gave no batch in epoch {epoch}; it must be iterable more than once"
                 )
             if generators is not None:
                 self._tell_of_same_state(before, generators)
@@ -364,8 +365,7 @@ class IterablePosition:
             "different batch %d than the one that was trained. This is correct if its batches depend on what "
             "training has told it since. If state_dict() counts batches that were read ahead, or the data changed, "
             "the resume skips batches",
-            self._kind,
-            self._delivered - 1,
+            *(self._kind, self._delivered - 1),
         )
 
     def _replayed(self) -> Iterator[Any] | None:

@@ -1,4 +1,4 @@
-# differs, not seen
+# differs, named
 # The loader delivers lazy batches whose views are only drawn when the loop asks for them, from the loader's generator; replay counts batches and draws nothing.
 import os
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import queue
+import random
 import threading
 
 import mindspore as ms
@@ -500,6 +501,46 @@ def test_what_the_loop_told_its_loader_is_stored(tmp_path, shown, make, at):
     assert "may not be bit-exact" not in shown()
 
 
+class Views:
+    """Rows whose noise is drawn from the loader's own generator, by the loader or when the loop asks for it."""
+
+    def __init__(self, drawn_by, make):
+        self.drawn_by = drawn_by
+        self.rng = make()
+
+    def noise(self):
+        draw = getattr(self.rng, "normal", None) or self.rng.gauss
+        return np.float32(draw(0, 1))
+
+    def __iter__(self):
+        for order in np.arange(12).reshape(4, 3):
+            x, y = batch_of(order)
+            yield (x + self.noise(), y) if self.drawn_by == "loader" else (x, y)
+
+
+@pytest.mark.parametrize("drawn_by", ["loader", "loop", "thread"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: np.random.default_rng(1), lambda: np.random.RandomState(1), lambda: random.Random(1)],
+    ids=["Generator", "RandomState", "Random"],
+)
+def test_loop_that_draws_from_its_loader_is_named(tmp_path, shown, make, drawn_by):
+    """A loader without a state is read again at a resume, and what the loop drew in between is not drawn again."""
+    begin_process()
+    source = Views(drawn_by, make)
+    if drawn_by == "thread":
+        source.reader = threading.Thread()
+    batches = data.resumable(source, 2)
+    state = ck.StateManager(list(network_and_optimizer()), batches)
+    with ck.CheckpointManager(tmp_path) as manager:
+        manager.restore(state)
+        for _ in batches:
+            if drawn_by != "loader":
+                source.noise()
+            manager.step(state)
+    assert shown().count("the loop drew from rng of the Views") == (drawn_by == "loop")
+
+
 def test_what_the_loop_tells_its_loader_after_a_save_is_named(tmp_path, shown):
     weighed(tmp_path, functools.partial(Sized, True, False), late=True)
     told = "state_dict() of the Sized changed between the save after batch 0 and the next batch"
@@ -991,7 +1032,7 @@ class Once:
 
 
 def test_an_epoch_without_a_batch_is_refused(tmp_path):
-    with pytest.raises(ck.ResumeError, match=r"the Once delivered no batch in epoch 1"):
+    with pytest.raises(ck.ResumeError, match=r"the Once gave no batch in epoch 1"):
         Life(tmp_path, Once).run()
 
 
