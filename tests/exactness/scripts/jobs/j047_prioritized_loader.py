@@ -1,4 +1,4 @@
-# differs, named
+# exact
 # A loader draws rows by priorities that the loop reports back; priorities, place and generator are all in its state_dict.
 import os
 
