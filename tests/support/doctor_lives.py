@@ -37,7 +37,7 @@ def stepped(step: int, unseen: dict[str, str] | None = None, **digests: str) -> 
 
 
 def life(
-    lines: list[Stepped], *, begun: int = 0, saved: list[Saved] | None = None, url: str = URL, **options: object
+    lines: list[Event], *, begun: int = 0, saved: list[Saved] | None = None, url: str = URL, **options: object
 ) -> Life:
     suspects: tuple[Suspect, ...] = options.pop("suspects", ())  # type: ignore[assignment]
     start = Begun(url=url, step=begun, checkpoint=f"at {begun}" if begun else None, suspects=suspects)
@@ -81,6 +81,10 @@ if "own-draws" in what:
     every = Policy(micro_steps=2)
 else:
     every = ck.SaveEvery(micro_steps=4) if "own" in what else None
+if "wipes" in what:
+    shutil.rmtree("runs", ignore_errors=True)
+if "wipes-other" in what:
+    shutil.rmtree("cache", ignore_errors=True)
 manager = ck.CheckpointManager(root, save=every)
 if "keeps-oldest" in what:
     for name in sorted(path.name for path in Path(manager.url, "checkpoints").glob("*"))[1:]:

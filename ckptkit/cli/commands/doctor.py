@@ -166,7 +166,7 @@ def _print(report: Report, command: str, keep: str | None) -> None:
     if report.continuation is not None:
         console.print(_then_in_words(report, report.continuation))
     if report.difference is None and report.diagnosis is not None:
-        console.print("REFUSED", style="bold red")
+        console.print("NOT exact" if report.continuation is None else "REFUSED", style="bold red")
         for line in _words_of_diagnosis(report.diagnosis):
             console.print(line)
     elif report.difference is None:
@@ -226,7 +226,8 @@ def _print_difference(console: Console, report: Report, difference: Difference) 
 
 def _words_of(report: Report, difference: Difference) -> list[str]:
     at = difference.expected.progress
-    what = ", ".join(difference.names[:4]) or "it did not get that far"
+    without = "it did not get that far" if difference.found is None else "it had ended before"
+    what = ", ".join(difference.names[:4]) or without
     more = f" and {len(difference.names) - 4} more" if len(difference.names) > 4 else ""
     began = f"resumed after micro-step {difference.resumed_at}" if difference.resumed_at else "begun afresh"
     elsewhere = any(life.elsewhere and life.name == difference.life.name for life in report.lives)

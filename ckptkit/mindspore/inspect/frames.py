@@ -79,4 +79,5 @@ def variables_ahead(frame: types.FrameType) -> Iterator[tuple[str, object]]:
     inner = [one.argval for one in ahead if isinstance(one.argval, types.CodeType)]
     names = {one.argval for one in ahead if one.opname.startswith(_LOADS)}.union(*map(variables_in, inner))
     parts = {one.argval for one in ahead if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}.union(*map(names_in, inner))
-    yield from named_in(names, *scopes, parts=parts)
+    # Sorted: an object is found by its first name, which must be the same in every process.
+    yield from named_in(sorted(names), *scopes, parts=sorted(parts))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import mindspore as ms
 from mindspore import nn
 
 from ckptkit.manager.hooks import Recorded, Setting, Suspect, Unseen
@@ -59,7 +60,7 @@ class StateObserver:
         """
         if self._sources.ended is None:
             self._sources.detached.refuse(self._state.progress().updates)
-        digests = {name: digest_of_value(value) for name, value in self._seen()}
+        digests = {name: _number(value) or digest_of_value(value) for name, value in self._seen()}
         shapes = set()
         for leaf in self._sources.parameters.leaves(at_boundary=False):
             digests[f"{leaf.role}/{leaf.name}"] = digest_of_value(leaf.array)
@@ -120,6 +121,11 @@ class StateObserver:
         if batch is not None:
             columns = _columns(batch, self._dataset())
             yield from ((f"batch/{name}", value) for name, value in columns.items() if is_plain(value))
+            # What a loop makes of the batch, such as the rows of its numbers.
+            inputs = {} if self._calls is None or batch is self._calls.inputs else self._calls.inputs or {}
+            given = {id(value) for value in columns.values()}
+            made = {name: value for name, value in inputs.items() if id(value) not in given and is_plain(value)}
+            yield from ((f"batch/input {name}", value) for name, value in made.items())
         if outputs is not None and is_plain(outputs):
             yield "loss", outputs
 
@@ -189,6 +195,13 @@ class _Calls:
 
         names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
         cell.__class__ = type(kind.__name__, (kind,), names)
+
+
+def _number(value: Any) -> str:
+    """Return a float of one element, such as a loss, as a text that tells each bit; empty for anything else."""
+    if isinstance(value, ms.Tensor) and value.size == 1 and value.dtype in (ms.float16, ms.float32, ms.float64):
+        return repr(float(value.asnumpy().reshape(())))
+    return repr(value) if isinstance(value, float) else ""
 
 
 def _columns(batch: Any, dataset: Any) -> dict[str, Any]:

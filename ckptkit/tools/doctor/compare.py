@@ -8,6 +8,7 @@ ever does is reported separately, and is not a difference. Pure functions, any t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from ckptkit.tools.doctor.trace import Stepped
 from ckptkit.tools.doctor.trial import Life
 
 # In a micro-step the batch precedes the loss, and the loss precedes the results of the update.
+_ROUNDING = 0.02  # of a loss; bfloat16 has 8 bits
 _ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng", "named", "told")
 
 
@@ -26,7 +28,8 @@ class Difference:
         step: The earliest micro-step that differs.
         names: All that differs in it, the likely first cause first; empty if a life did not reach it.
         expected: The trace of the reference there.
-        found: The trace of the life there; None if it did not reach it.
+        found: The trace of the life there; None if it did not reach it. With it and without names, the reference had
+            ended before, and is shown at its end.
         life: The one that differs.
         reference: The one that it was compared with.
     """
@@ -92,6 +95,16 @@ def other_losses(life: Life, reference: Life, last: int) -> list[int]:
     return sorted(found)
 
 
+def beyond_the_end(life: Life, reference: Life, last: int) -> Difference | None:
+    """Return a difference without names if ``life`` did a micro-step after ``last``, where ``reference`` has ended."""
+    if not reference.ended_by_itself or life.planned_kill is not None:
+        return None
+    pairs = zip(life.each_rank, reference.each_rank, strict=False)
+    late = [(mine, its) for mine, its in pairs if last == its.last_step < mine.last_step and last in mine.steps]
+    found = [Difference(last + 1, (), its.steps[last], mine.steps[last + 1], mine, its) for mine, its in late]
+    return next(iter(found), None)
+
+
 def marks_of_process(first: Life, second: Life) -> frozenset[str]:
     """Return what states hold or tell that differs between two uninterrupted lives anyway, such as a time or `id()`.
 
@@ -118,7 +131,14 @@ def _differences(life: Life, reference: Life, last: int, without: frozenset[str]
 
 
 def _is_of_loss_alone(difference: Difference) -> bool:
-    return difference.names == ("loss",)
+    """Return whether a reported loss differs as by rounding; one whose number is not known counts as such."""
+    if difference.names != ("loss",) or difference.found is None:
+        return False
+    try:
+        numbers = [float(one.digests["loss"]) for one in (difference.expected, difference.found)]
+    except (KeyError, ValueError):  # it is absent in one, or a digest
+        return True
+    return math.isclose(*numbers, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:

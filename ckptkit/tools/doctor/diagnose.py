@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ckptkit.manager.hooks import Suspect, Unseen
 from ckptkit.tools.doctor.compare import Difference, kind_of
@@ -69,20 +69,6 @@ def diagnose_disagreement(difference: Difference) -> Diagnosis:
         difference.names[0] if difference.names else "",
         f"two uninterrupted runs of the same script differ, first in {_first(difference)}: a checkpoint cannot help",
         "look for random numbers that do not follow from the seed: time, threads, hash order, random kernels",
-    )
-
-
-def diagnose_unequal_replica(difference: Difference) -> Diagnosis:
-    """Diagnose a value that must be the same in every rank, and differs from rank 0's."""
-    first = difference.names[0]
-    return Diagnosis(
-        "ranks-differ",
-        first,
-        f"{first} must be the same in every rank, and rank {difference.rank} has another one than rank 0, without an "
-        "interruption: a checkpoint would hold a part of each",
-        "initialise every rank alike (ms.set_seed before the network is built), let only the update change what ranks "
-        "share, or declare it a rank's own with Ranks(placement=...)",
-        difference.names[1:4],
     )
 
 
@@ -149,6 +135,20 @@ def _rule_went_back(difference: Difference, _: frozenset[str]) -> Diagnosis | No
         f"after micro-step {held}",
         "let restore() choose, which takes the newest: the script must not remove, move or change a checkpoint "
         "before it. To go back on purpose, name one with checkpoint=, which later starts do not do again",
+    )
+
+
+def _rule_ended_late(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
+    if difference.found is None or difference.names:
+        return None
+    last = difference.step - 1
+    named = forgotten(replace(difference, step=last, found=difference.life.steps[last]), unstable)
+    return Diagnosis(
+        "ended-late",
+        "".join(named[:1]),
+        f"the resumed script trains on after micro-step {last}, where the other one ended: no checkpoint has its end",
+        "keep what ends it (patience, best values) in an object with state_dict() and load_state_dict(), given by name",
+        tuple(named[1:4]),
     )
 
 
@@ -276,6 +276,7 @@ def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnos
 _RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
     _rule_never_resumed,
     _rule_went_back,
+    _rule_ended_late,
     _rule_ended_early,
     _rule_saving,
     _rule_own_saving,
@@ -376,8 +377,7 @@ def variable_of(path: str) -> str:
 
 def _like_accumulators(path: str, value: Unseen) -> bool:
     name = path.rpartition(":")[2].rpartition(".")[2].lower()  # without a class such as GradualPruning
-    named = "array" in value.text and any(word in name for word in _LIKE_ACCUMULATORS)
-    return value.like_weights or named
+    return value.like_weights or ("array" in value.text and any(word in name for word in _LIKE_ACCUMULATORS))
 
 
 def _same_batch(steps: dict[int, Stepped], found: Stepped) -> int | None:

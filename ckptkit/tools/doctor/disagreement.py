@@ -151,6 +151,30 @@ class Disagreement:
         )
 
 
+def diagnose_emptied_root(url: str) -> Diagnosis:
+    """Diagnose a script that removes its run root before it restores: each start begins afresh."""
+    return Diagnosis(
+        "never-resumed",
+        url,
+        f"the script removes {url} before it restores, so each start begins afresh",
+        "do not remove the run root; for a new run, give it another root",
+    )
+
+
+def diagnose_unequal_replica(difference: Difference) -> Diagnosis:
+    """Diagnose a value that must be the same in every rank, and differs from rank 0's."""
+    first = difference.names[0]
+    return Diagnosis(
+        "ranks-differ",
+        first,
+        f"{first} must be the same in every rank, and rank {difference.rank} has another one than rank 0, without an "
+        "interruption: a checkpoint would hold a part of each",
+        "initialise every rank alike (ms.set_seed before the network is built), let only the update change what ranks "
+        "share, or declare it a rank's own with Ranks(placement=...)",
+        difference.names[1:4],
+    )
+
+
 _CODES = {
     "sample": "nondeterministic-pipeline",
     "code": "nondeterministic-code",

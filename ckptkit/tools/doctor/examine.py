@@ -17,6 +17,7 @@ from ckptkit.tools.doctor.ahead import modules_ahead
 from ckptkit.tools.doctor.budget import FEWEST_STEPS, Budget, Cost, Fitting, cost_of
 from ckptkit.tools.doctor.compare import (
     Difference,
+    beyond_the_end,
     first_difference,
     first_unequal_replica,
     marks_of_process,
@@ -27,10 +28,14 @@ from ckptkit.tools.doctor.diagnose import (
     Diagnosis,
     diagnose_disagreement,
     diagnose_resume,
-    diagnose_unequal_replica,
     forgotten,
 )
-from ckptkit.tools.doctor.disagreement import Disagreement, Recording
+from ckptkit.tools.doctor.disagreement import (
+    Disagreement,
+    Recording,
+    diagnose_emptied_root,
+    diagnose_unequal_replica,
+)
 from ckptkit.tools.doctor.elastic import Elastic
 from ckptkit.tools.doctor.plan import Death, Part, plan_deaths, victims
 from ckptkit.tools.doctor.promises import Continuation
@@ -103,7 +108,11 @@ class Examination:
         unequal = first_unequal_replica(first)
         if unequal is not None:  # first: a save that the script makes itself has ended such a life with an error
             return self._report(first, first.last_step, unequal, diagnose_unequal_replica(unequal))
-        fitting = self._fitting(first, _checked(first))
+        done = _checked(first)
+        emptied = next((one.begun.url for one in first.each_rank if one.begun is not None and one.begun.empties), None)
+        if emptied is not None:
+            return self._report(first, done, diagnosis=diagnose_emptied_root(emptied))
+        fitting = self._fitting(first, done)
         last = fitting.steps
         second = self._live(Part("uninterrupted, once more", "root-2", last, then=None if changes else 0))
         self._ignored = marks_of_process(first, second)
@@ -188,7 +197,8 @@ class Examination:
             yield self._live(Part(words, "root-3", fitting.steps, death, begun, then=death.save, who=who)), begun
             begun = death.save
         then = 0 if self._options.own_saves else None
-        yield self._live(Part(f"from {begun} on, to the end", "root-3", fitting.steps, None, begun, then)), begun
+        beyond = fitting.steps + (fitting.steps == first.last_step and first.ended_by_itself)
+        yield self._live(Part(f"from {begun} on, to the end", "root-3", beyond, None, begun, then)), begun
         if self._options.own_saves:
             yield from self._saving_itself(fitting.steps)
 
@@ -305,7 +315,7 @@ class Examination:
         return None if begun else self._options.seed
 
     def _difference(self, life: Life, first: Life, until: int) -> Difference | None:
-        difference = first_difference(life, first, until, self._ignored)
+        difference = first_difference(life, first, until, self._ignored) or beyond_the_end(life, first, until)
         if not life.ended_as_planned and (difference is None or difference.found is None):
             raise FailedLifeError(failure_of(life), life)
         return difference
@@ -319,7 +329,7 @@ class Examination:
         notes: tuple[str, ...] = (),
     ) -> Report:
         lives = [life for life in self._lives[1:] if not life.elsewhere]
-        losses = {step for life in lives for step in other_losses(life, first, life.last_step)}
+        losses = {step for life in lives for step in other_losses(life, first, min(life.last_step, last))}
         return Report(
             steps=last,
             lives=tuple(self._lives),

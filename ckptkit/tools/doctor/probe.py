@@ -137,6 +137,7 @@ class TrialProbe:
                 ranks=ranks,
                 replicated=tuple(observer.replicated()) if ranks > 1 else (),
                 restored=self._restored(state, digests) if self._plan.changes_ranks else None,
+                empties=_is_removed(self._url),
             )
         )
         if self._plan.settings:
@@ -310,6 +311,13 @@ def hooks(plan: str, url: str) -> TrialProbe:
 def scratch_run(root: Path, url: str) -> Path:
     """Return the folder below ``root`` that replaces the run root ``url``."""
     return root / f"run-{digest_of(url.encode())}"
+
+
+def _is_removed(url: str) -> bool:
+    """Return whether the script has removed the run root ``url``, which it still names, or a folder around it."""
+    removed = getattr(sys.modules.get("sitecustomize"), "removed", [])
+    root = os.path.realpath(url)
+    return any(root == one or root.startswith(f"{one}{os.sep}") for one in removed)
 
 
 def variables(plan: Path) -> dict[str, str]:

@@ -89,8 +89,8 @@ class Begun(_Document):
     """Records that a manager has restored.
 
     ``checkpoint`` is None on a fresh start; ``url`` is the script's root; ``unseen`` are the values in no checkpoint.
-    In a job of many ``ranks``, ``replicated`` are names of digests that must be the same in every rank. ``restored`` is
-    there if the plan says so.
+    ``empties`` says that the script has removed that root before. In a job of many ``ranks``, ``replicated`` are names
+    of digests that must be the same in every rank. ``restored`` is there if the plan says so.
     """
 
     event: Literal["begun"] = "begun"
@@ -102,6 +102,7 @@ class Begun(_Document):
     ranks: int = 1
     replicated: tuple[str, ...] = ()
     restored: Restored | None = None
+    empties: bool = False
 
 
 class Stepped(_Document):

@@ -3,10 +3,10 @@
 A process may be started ahead of its turn: it imports libraries and waits at a gate before any other line of the script
 runs (`ckptkit.tools.doctor.ahead` says whether a script has such a place).
 
-Guarantees: when `live` returns or raises, no process of that session runs any more. A process that waits at the gate
+Guarantees: when `live` returns or raises, no process of that life runs any more, unless it has another environment and
+another session. A process that waits at the gate
 exits if the doctor dies. A life has ended once a rank has killed itself as planned or was not restored, or every rank
-has stopped: what is left of the session is ended soon after that, whatever a launcher waits for. Does not cover a
-script that moves its children to sessions of their own. Main thread only.
+has stopped: what is left of the session is ended soon after that, whatever a launcher waits for. Main thread only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import select
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -40,6 +40,7 @@ from ckptkit.tools.doctor.trace import (
 
 _GRACE = timedelta(seconds=2)  # for a launcher, once its ranks have ended
 _LOOK_EVERY = timedelta(seconds=0.2)
+_KILLS = 25  # rounds, for what a life has in other sessions
 _SEEDING = Path(__file__).parent / "seeding"
 
 
@@ -112,6 +113,13 @@ class Life:
     def last_step(self) -> int:
         """Its last micro-step; 0 if it did none."""
         return max(self.steps, default=0)
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether it trained to the end of the script, and was neither stopped nor killed."""
+        return self.exit_code == 0 and not any(
+            isinstance(event, Stopped | Killed) for one in self.each_rank for event in one.events
+        )
 
     @property
     def ended_as_planned(self) -> bool:
@@ -190,12 +198,43 @@ class Started:
         # Before the process is reaped: until then its group number cannot be reused.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        _kill_elsewhere(self.document)
         self._close()
         return self.process.wait()
 
     def _close(self) -> None:
         if self.gate is not None:
             self.gate.close()
+
+
+def _kill_elsewhere(document: Path) -> None:
+    """Kill what a life has in other sessions, as msrun's workers are: their environment tells that they are of it."""
+    for _ in range(_KILLS):  # one that was killed may have started another one before
+        killed = list(_killed(str(document).encode()))
+        if not killed:
+            return
+        select.select(killed, [], [], _LOOK_EVERY.total_seconds())
+        for one in killed:
+            os.close(one)
+
+
+def _killed(mark: bytes) -> Iterator[int]:
+    """Kill each process whose environment has ``mark``; yield descriptors that are readable once they have ended."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            descriptor = os.pidfd_open(int(entry.name))
+            try:
+                is_of_it = mark in (entry / "environ").read_bytes()  # empty, once it has ended
+                if is_of_it:
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            except OSError:
+                is_of_it = False
+            if is_of_it:
+                yield descriptor
+            else:
+                os.close(descriptor)
 
 
 def start_ahead(command: Sequence[str], name: str, folder: Path, seed: int | None, ahead: Sequence[str]) -> Started:

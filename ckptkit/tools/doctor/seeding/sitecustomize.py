@@ -21,6 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+_REMOVALS = ("shutil.rmtree", "os.rename", "os.rmdir")  # audit events, whose first argument is a path
+_MOST_REMOVED = 1000
+
 
 class _ActAfterImport(MetaPathFinder):
     """Calls a function with a module right after its import."""
@@ -99,10 +102,19 @@ def _run_shadowed() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
+removed: list[str] = []  # what the process removed, for the probe: the script's run root may be among it
+
+
+def _note_removals(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _REMOVALS and len(removed) < _MOST_REMOVED and isinstance(arguments[0], (str, os.PathLike)):
+        removed.append(os.path.realpath(arguments[0]))
+
+
 _run_shadowed()
 _, _, _plan = os.environ.get("CKPTKIT_HOOKS", "").partition(":")
 _gate, _, _ahead = os.environ.pop("CKPTKIT_GATE", "").partition(":")  # popped: not for the script's own processes
 if _plan:
+    sys.addaudithook(_note_removals)
     _seed = json.loads(Path(_plan).read_text())["seed"]
     _actions = {} if _seed is None else _seeds(_seed)
     if _gate:

@@ -37,9 +37,7 @@ r = np.random.RandomState(2)
 labels = r.randint(0, 3, 72).astype(np.int32)
 images = (r.randn(72, 1, 6, 6) + labels[:, None, None, None]).astype(np.float32)
 train = ds.NumpySlicesDataset((images, labels), ["image", "label"], shuffle=True).batch(8)
-net = nn.SequentialCell(
-    nn.Conv2d(1, 4, 3, pad_mode="valid"), nn.ReLU(), nn.Flatten(), nn.Dense(64, 3)
-)
+net = nn.SequentialCell(nn.Conv2d(1, 4, 3, pad_mode="valid"), nn.ReLU(), nn.Flatten(), nn.Dense(64, 3))
 loss = nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
 step = AccumulatingStep(loss, nn.Adam(net.trainable_params(), 0.01), 4)
 

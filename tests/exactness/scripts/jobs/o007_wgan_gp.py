@@ -47,9 +47,7 @@ def main(root):
         return ms.Tensor(rng.standard_normal((BATCH, LATENT)).astype(np.float32))
 
     batches = ck.data.resumable(rows, epochs=4)
-    with ck.CheckpointManager(
-        root, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-    ) as manager:
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")) as manager:
         state = ck.StateManager([gan, c_opt], batches, g_opt=g_opt, rng=rng)
         point = manager.restore(state)
         for number, real in enumerate(batches, point.batches_delivered):

@@ -41,9 +41,7 @@ labels = r.randint(0, 3, 60)
 images = (r.randn(60, 1, SIDE, SIDE) * 0.5 + (labels - 1)[:, None, None, None]).astype(np.float32)
 onehot = np.eye(3, dtype=np.float32)[labels]
 train = ds.NumpySlicesDataset((images, onehot), ["image", "target"], shuffle=True).batch(6)
-net = nn.SequentialCell(
-    nn.Conv2d(1, 3, 3, pad_mode="same"), nn.ReLU(), nn.Flatten(), nn.Dense(3 * SIDE * SIDE, 3)
-)
+net = nn.SequentialCell(nn.Conv2d(1, 3, 3, pad_mode="same"), nn.ReLU(), nn.Flatten(), nn.Dense(3 * SIDE * SIDE, 3))
 step = CutMixStep(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.02, 0.9), seed=11)
 
 ckpt = ck.CheckpointCallback(os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))

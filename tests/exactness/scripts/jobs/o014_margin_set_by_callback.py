@@ -41,9 +41,7 @@ r = np.random.RandomState(14)
 centres = r.randn(4, 6)
 of = r.randint(0, 4, 54)
 other = (of + r.randint(1, 4, 54)) % 4
-anchor, positive, negative = (
-    (centres[c] + 0.7 * r.randn(54, 6)).astype(np.float32) for c in (of, of, other)
-)
+anchor, positive, negative = ((centres[c] + 0.7 * r.randn(54, 6)).astype(np.float32) for c in (of, of, other))
 train = ds.NumpySlicesDataset((anchor, positive, negative), ["a", "p", "n"], shuffle=True).batch(6)
 loss = TripletLoss(nn.SequentialCell(nn.Dense(6, 8), nn.Tanh(), nn.Dense(8, 3)))
 step = nn.TrainOneStepCell(loss, nn.Adam(loss.trainable_params(), 0.02))

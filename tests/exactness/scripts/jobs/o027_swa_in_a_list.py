@@ -21,9 +21,7 @@ step = nn.TrainOneStepCell(loss, nn.SGD(net.trainable_params(), 0.08)).set_train
 snapshots = []
 
 batches = ck.data.resumable(rows, epochs=4)
-manager = ck.CheckpointManager(
-    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-)
+manager = ck.CheckpointManager(os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
 state = ck.StateManager(step, batches)
 point = manager.restore(state)
 for number, (a, b) in enumerate(batches, point.batches_delivered + 1):

@@ -26,9 +26,7 @@ def train(root, epochs=4, patience=3):
 
     smooth, best, bad = None, float("inf"), 0
     batches = ck.data.resumable(rows, epochs=epochs)
-    with ck.CheckpointManager(
-        root, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-    ) as manager:
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")) as manager:
         state = ck.StateManager([net, optimizer], batches)
         point = manager.restore(state)
         for number, (x, y) in enumerate(batches, point.batches_delivered + 1):

@@ -48,7 +48,9 @@ r = np.random.RandomState(42)
 tokens = r.randint(1, 12, (60, 5)).astype(np.int32)
 label = (tokens > 6).sum(1).astype(np.int32)
 train = ds.NumpySlicesDataset((tokens, label), ["tokens", "label"], shuffle=True).batch(6)
-net = nn.SequentialCell(nn.Embedding(12, 4), nn.Flatten(), nn.Dense(20, 12), nn.ReLU(), ck.nn.Dropout(0.2), nn.Dense(12, 6))
+net = nn.SequentialCell(
+    nn.Embedding(12, 4), nn.Flatten(), nn.Dense(20, 12), nn.ReLU(), ck.nn.Dropout(0.2), nn.Dense(12, 6)
+)
 loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
 cell = ck.AccumulationTrainCell(nn.WithLossCell(net, loss), nn.Adam(net.trainable_params(), 0.02), accumulation_steps=2)
 

@@ -27,9 +27,7 @@ class AveragedEvaluation(Callback):
 
     def on_train_step_end(self, run_context):
         keep = np.float32(self.decay)
-        self.average = [
-            keep * a + (1 - keep) * p.asnumpy() for a, p in zip(self.average, self.net.trainable_params())
-        ]
+        self.average = [keep * a + (1 - keep) * p.asnumpy() for a, p in zip(self.average, self.net.trainable_params())]
 
     def on_train_epoch_end(self, run_context):
         trained = [p.asnumpy().copy() for p in self.net.trainable_params()]

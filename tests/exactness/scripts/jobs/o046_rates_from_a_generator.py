@@ -39,9 +39,7 @@ series = np.cumsum(r.randn(66, 12), 1)
 x = (series[:, None, :-2] / 3).astype(np.float32)
 y = ((series[:, -1:] - series[:, -3:-2]) / 3).astype(np.float32)
 train = ds.NumpySlicesDataset((x, y), ["x", "y"], shuffle=True).batch(6)
-net = nn.SequentialCell(
-    nn.Conv1d(1, 4, 3, pad_mode="valid"), nn.Tanh(), nn.Flatten(), nn.Dense(4 * 8, 1)
-)
+net = nn.SequentialCell(nn.Conv1d(1, 4, 3, pad_mode="valid"), nn.Tanh(), nn.Flatten(), nn.Dense(4 * 8, 1))
 model = ms.Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), 0.01, 0.9))
 
 ckpt = ck.CheckpointCallback(os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))

@@ -25,7 +25,10 @@ class BucketLoader:
 
     def batches(self):
         rng = np.random.default_rng([self.seed, self.epoch])
-        jitter = [self.by_length[n] for n in np.argsort(np.arange(len(self.by_length)) + rng.uniform(0, 4, len(self.by_length)))]
+        jitter = [
+            self.by_length[n]
+            for n in np.argsort(np.arange(len(self.by_length)) + rng.uniform(0, 4, len(self.by_length)))
+        ]
         groups = [jitter[i * self.size : (i + 1) * self.size] for i in range(len(self))]
         return [groups[i] for i in rng.permutation(len(self))]
 

@@ -43,9 +43,7 @@ def main(root):
     step = nn.TrainOneStepCell(loss, nn.Adam(net.trainable_params(), 0.02)).set_train()
 
     batches = ck.data.resumable(orders, epochs=4)
-    with ck.CheckpointManager(
-        root, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
-    ) as manager:
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")) as manager:
         state = ck.StateManager(step, batches, rng=rng)
         manager.restore(state)
         for numbers in batches:

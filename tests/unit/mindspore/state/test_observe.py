@@ -18,6 +18,7 @@ import pytest
 from mindspore import nn
 from mindspore.common.initializer import initializer
 from mindspore.train import Callback
+from support.process import python
 from support.training import Mlp, begin_process, each_mode
 
 import ckptkit
@@ -58,6 +59,34 @@ def test_looking_changes_nothing_and_training_goes_on_alike(mode):
         return {**found, "loss": digest_of_value(loss), "batch/0": "", "batch/1": ""}
 
     assert trained(look=True) == trained(look=False)
+
+
+def test_what_a_loop_makes_of_a_batch_is_seen():
+    """A loader that gives numbers of samples tells little: the rows decide. What is passed on as it is comes once."""
+    cell = train_cell()
+    state = StateManager(cell)
+    observer = state.observer()
+    rows, label = ms.Tensor(X), ms.Tensor(Y)
+    state.observe_step((3, label), None)
+    cell(rows, label)
+    found, _ = observer.observe()
+    batch = {name: one for name, one in found.items() if name.startswith("batch/")}
+    assert set(batch) == {"batch/0", "batch/1", "batch/input 0"}
+    assert batch["batch/input 0"] == digest_of_value(rows)
+
+
+def test_objects_have_the_same_names_in_every_process():
+    """A variable of the script is found by the first name that leads to it, whatever the hashes of texts are."""
+    code = (
+        "from ckptkit.mindspore.inspect.frames import variables_ahead; import sys\n"
+        "def f(g, a, zeta, middle, beta):\n"
+        "    for _ in range(2):\n"
+        "        print([name for name, _ in variables_ahead(sys._getframe())]) if _ else g(a, zeta, middle, beta)\n"
+        "f(lambda *_: 0, 1, 2, 3, 4)\n"
+    )
+    said = [python("-c", code, environment={"PYTHONHASHSEED": str(seed), "GLOG_v": "3"}).stdout for seed in (1, 2, 3)]
+    assert "zeta" in said[0]
+    assert len({*said}) == 1
 
 
 def test_every_kind_of_state_has_own_names():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.doctor_lives import NAMES, life, stepped
@@ -60,6 +61,18 @@ def test_difference_before_an_early_end_comes_first():
     found = first_difference(life(lines), life(healthy()), LAST)
     assert found is not None
     assert (found.step, found.names) == (6, ("rng/numpy",))
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "rounds"),
+    [("1.25", "1.2500001", True), ("4.296", "2.082", False), ("nan", "1.0", False), ("1f2e", "3d4c", True)],
+    ids=["rounded", "half", "nan", "digests"],
+)
+def test_loss_alone_counts_unless_it_is_rounded(expected, found, rounds):
+    """Gradients are equal, so a forgotten counter scales a part of the loss that has none."""
+    one, other = (life([stepped(1, loss=value)]) for value in (found, expected))
+    assert (first_difference(one, other, 1) is None) == rounds
+    assert other_losses(one, other, 1) == [1] * rounds
 
 
 def test_life_that_leaves_out_its_first_step_differs():

@@ -16,7 +16,7 @@ from ckptkit.manager.hooks import Unseen
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.examine import Examination
 from ckptkit.tools.doctor.report import FailedLifeError, Options, UnusableScriptError
-from ckptkit.tools.doctor.trace import LifePlan, Stepped
+from ckptkit.tools.doctor.trace import LifePlan, Stepped, Stopped
 from ckptkit.tools.doctor.trial import Life
 
 Line = Callable[[int, int, int], Stepped]  # of the number of the life, where it began, and the micro-step
@@ -57,7 +57,12 @@ class Script:
         at = [self.now + start + each * number for number in range(len(lines))]
         lines = [one.model_copy(update={"at": moment}) for one, moment in zip(lines, at, strict=True)]
         self.now = at[-1] if at else self.now
-        made = replace(life(lines, begun=begun), name=name, exit_code=code, planned_kill=plan.kill, log=self.log)
+        # The probe stops a process at its last micro-step, unless the script or a kill ends it there.
+        stops = self.exit_code == 0 and not plan.kill and (last == plan.stop or last < self._length)
+        stopped = [Stopped(step=last)] if stops else []
+        made = replace(
+            life([*lines, *stopped], begun=begun), name=name, exit_code=code, planned_kill=plan.kill, log=self.log
+        )
         until = began_at + time_limit.total_seconds()
         if self.now > until:
             self.now = until
@@ -87,8 +92,25 @@ def test_script_that_ends_early_is_examined_so_far(monkeypatch):
     script = Script(monkeypatch, length=6)
     report = script.examined(steps=24)
     assert (report.steps, report.difference) == (6, None)
-    assert [plan.stop for plan in script.plans] == [24, 6, 6, 6, 6]
+    assert [plan.stop for plan in script.plans] == [24, 6, 6, 6, 7], "the last life shows whether it ends there, too"
     assert all(save < 6 for plan in script.plans for save in plan.saves)
+
+
+def test_script_that_a_resume_does_not_end_is_inexact(monkeypatch):
+    """As one whose patience is lost: it trains on after the micro-step where it ended without an interruption."""
+    script = Script(
+        monkeypatch, length=6, line=lambda number, begun, step: stepped(step, {"net.left": str(step - begun)})
+    )
+
+    def live(command, name, plan, **options):
+        script._length = 99 if plan.seed is None else 6
+        return script._live(command, name, plan, **options)
+
+    monkeypatch.setattr(examine, "live", live)
+    report = script.examined(steps=24)
+    assert (report.difference.step, report.difference.names) == (7, ())
+    assert (report.diagnosis.code, report.diagnosis.where) == ("ended-late", "net.left")
+    assert "trains on after micro-step 6" in report.diagnosis.cause
 
 
 def test_unseen_values_that_a_resume_changes_are_noted(monkeypatch):

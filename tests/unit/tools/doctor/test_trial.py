@@ -263,12 +263,14 @@ def test_the_sitecustomize_that_is_shadowed_runs_as_well(here, monkeypatch):
     assert life.steps[1].digests["rng/python"] == repr(random.Random(0).getstate())
 
 
+@pytest.mark.parametrize("own_session", [False, True])
 @pytest.mark.parametrize(("last", "limit", "code"), [("time.sleep(600)", 1, None), ("raise SystemExit(3)", 60, 3)])
-def test_life_leaves_no_process(here, last, limit, code):
-    """Whether its time was up or it ended by itself."""
+def test_life_leaves_no_process(here, last, limit, code, own_session):
+    """Whether its time was up or it ended by itself; also what it moved to a session of its own, as msrun does."""
     (here / "train.py").write_text(
         "import subprocess, sys, time\n"
-        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)\n"
+        "child = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        f"print(subprocess.Popen(child, start_new_session={own_session}).pid, flush=True)\n"
         f"{last}\n"
     )
     life = lived(here, limit=limit)
@@ -373,6 +375,7 @@ def test_two_trainings_of_one_root_are_one_run(here, capsys):
         ("other-root", "never-resumed", "another run root"),
         ("short", "ended-early", ""),
         ("keeps-oldest", "went-back", "although there is one"),
+        ("wipes", "never-resumed", "before it restores, so each start begins afresh"),
     ],
 )
 def test_inexact_script_gets_diagnosis(here, capsys, what, code, word):
@@ -381,6 +384,10 @@ def test_inexact_script_gets_diagnosis(here, capsys, what, code, word):
     assert exit_code == 1
     assert report["diagnosis"]["code"] == code
     assert word in report["diagnosis"]["cause"]
+
+
+def test_folders_that_a_script_removes_elsewhere_are_its_own(here, capsys):
+    assert examined(capsys, "wipes-other")[0] == 0
 
 
 @pytest.mark.parametrize(
