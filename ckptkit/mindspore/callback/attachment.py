@@ -1,9 +1,10 @@
 """Gives the training that other code starts to a checkpoint callback: replaces ``Model.train`` and ``Model.fit``.
 
 Guarantees: the next ``Model.train`` or ``Model.fit`` of this process is resumed, positioned and saved as by
-`CheckpointCallback.train`, or raises before its first batch. No training goes unsaved in silence: a second one is
-refused, and it is said if none came. A training that `CheckpointCallback.resume` has prepared starts as it is called.
-Other ways of training (a loop, a cell that is called) are not seen. Main thread only.
+`CheckpointCallback.train`, or raises before its first batch. No training by `Model` goes unsaved in silence: a second
+one, also one within the first, is refused, and it is said if none came. A call that has the callback among its
+callbacks, after `CheckpointCallback.resume`, goes through as it is. Other ways of training (a loop, a cell that is
+called) are not seen. Main thread only.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import multiprocessing
 import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from mindspore.train import Model
+from mindspore.train import Callback, Model
 from typing_extensions import Self
 
 from ckptkit.core.progress import ResumePoint
@@ -26,6 +28,7 @@ from ckptkit.manager.at_exit import AT_EXIT, LastCall
 _log = logging.getLogger("ckptkit")
 
 _STARTS = ("train", "fit")  # methods of Model
+_ARGUMENTS = ("epoch", "train_dataset", "callbacks", "initial_epoch")  # of both
 _attached: list[Attachment] = []  # one at most: there is one Model class in the process
 
 
@@ -37,18 +40,27 @@ class Attachment:
 
     Args:
         root: The callback's run root, for messages.
+        callback: The callback.
         run: Gets a function that starts the training, its model, epochs, dataset and callbacks. Resumes, then calls
             the function with ``callbacks=`` and ``initial_epoch=``.
-        is_prepared: Whether the callback has a training already, which it prepared itself.
+        prepared: Returns where a training begins that the callback prepared itself, or that runs; None without one.
 
     Raises:
-        ResumeError: If another callback is attached.
+        ResumeError: If another callback is attached, or ``Model.train`` was replaced by a function of other arguments.
     """
 
-    def __init__(self, root: str, run: Callable[..., ResumePoint], is_prepared: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        root: str,
+        callback: Callback,
+        run: Callable[..., ResumePoint],
+        prepared: Callable[[], ResumePoint | None],
+    ) -> None:
         self._root = root
+        self._callback = callback
         self._run = run
-        self._is_prepared = is_prepared
+        self._prepared = prepared
+        self._runs = False
         if _attached:
             raise ResumeError(
                 f"a callback for {_attached[0]._root} is attached already, and a training has one run root. Call "
@@ -58,8 +70,9 @@ class Attachment:
         self._called = False
         self._before = {name: getattr(Model, name) for name in _STARTS}
         self._last_call = LastCall(self._say_if_unused)
-        for name, start in self._before.items():
-            setattr(Model, name, self._given_to_the_callback(name, start))
+        replacements = {name: self._given_to_the_callback(name, start) for name, start in self._before.items()}
+        for name, start in replacements.items():
+            setattr(Model, name, start)
         AT_EXIT.add(self._last_call)
         _attached.append(self)
 
@@ -83,42 +96,60 @@ class Attachment:
 
     def _given_to_the_callback(self, name: str, start: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(start)
+        if not signature.parameters.keys() >= {*_ARGUMENTS}:
+            raise ResumeError(
+                f"Model.{name} was replaced by a function that does not name the arguments {', '.join(_ARGUMENTS)}, so "
+                "what is trained is not known. Attach the callback before that"
+            )
 
         @functools.wraps(start)
-        def attached(*args: Any, **kwargs: Any) -> Any:
+        def attached(*args: Any, **kwargs: Any) -> None:
             self._called = True
-            if self._is_prepared():
-                return start(*args, **kwargs)
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
-            return self._start(name, start, given.arguments)
+            model, *_ = args
+            self._refuse_second(name)
+            self._runs = True
+            try:
+                self._start(functools.partial(start, model), model, dict([*given.arguments.items()][1:]))
+            finally:
+                self._runs = False
 
         return attached
 
-    def _start(self, name: str, start: Callable[..., Any], given: dict[str, Any]) -> None:
-        if self.point is not None:
+    def _refuse_second(self, name: str) -> None:
+        if self.point is not None or self._runs:
+            which = "within the first call" if self._runs else "a second time"
             raise ResumeError(
-                f"Model.{name} is called a second time, but {self._root} holds the training of the first call. Call "
-                "detach() after it and attach a callback with another root, or make one call with all epochs"
+                f"Model.{name} is called {which}, but {self._root} holds the training of the first call. Call detach() "
+                "before it, or attach a callback with another root after the first; or make one call with all epochs"
             )
+
+    def _start(self, start: Callable[..., Any], model: Model, given: dict[str, Any]) -> None:
+        others = given["callbacks"]
+        others = [others] if isinstance(others, Callback) else list(others or [])
+        point = self._prepared()
+        if point is not None and self._callback in others:
+            start(**given)
+            self.point = point
+            return
         if given["initial_epoch"]:
             raise ResumeError(
                 f"this training begins at epoch {given['initial_epoch']} by itself, but the checkpoint decides that: "
                 "turn off the resume of the code that calls Model, and leave initial_epoch out"
             )
-        self.point = self._run(
-            functools.partial(_called_with, start, given),
-            *(given["self"], given["epoch"], given["train_dataset"], given["callbacks"]),
-        )
+        epochs, dataset = given["epoch"], given["train_dataset"]
+        self.point = self._run(functools.partial(_called_with, start, given), model, epochs, dataset, others)
 
     def _unused(self) -> str:
         return (
-            f"nothing called Model.train or Model.fit while {self._root} was attached, so nothing was saved. If the "
-            "training is a loop of its own, use CheckpointManager as docs/exactness.md shows for loops"
+            f"nothing in this process called Model.train or Model.fit while {self._root} was attached, so nothing was "
+            "saved. If the training is a loop of its own, use CheckpointManager as docs/exactness.md shows for loops"
         )
 
     def _say_if_unused(self) -> None:
-        if not self._called and getattr(sys, "last_value", None) is None:  # else an error has ended the script
+        is_worker = multiprocessing.parent_process() is not None  # which may run the lines of the script again
+        if not self._called and not is_worker and getattr(sys, "last_value", None) is None:  # no error ended the script
             _log.error(self._unused())
 
 

@@ -256,11 +256,11 @@ class CheckpointCallback(Callback):
 
         Raises:
             ResumeError: If another callback is attached. The training raises it at its start if it has an
-                ``initial_epoch`` of its own or is the second one, and ``with`` raises it if no training came. Without
-                ``with``, the log says so when the process ends.
+                ``initial_epoch`` of its own or is the second one, also within the first; and ``with`` raises it if no
+                training came. Without ``with``, the log says so when the process ends.
         """
         run = functools.partial(self._run, checkpoint=checkpoint, rewind=rewind)
-        return Attachment(self._root, run, lambda: self._session is not None)
+        return Attachment(self._root, self, run, lambda: None if self._session is None else self._session.point)
 
     def __enter__(self) -> Self:
         # Model.fit enters and leaves every callback again for each evaluation.

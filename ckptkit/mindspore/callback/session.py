@@ -51,7 +51,7 @@ class TrainingSession:
         self._other_callbacks = other_callbacks
         self._dataset = dataset
         self._epochs = epochs
-        self._point = point
+        self.point = point
         self._position = state.position
         self._size = state.position.size
         self._read_only = read_only
@@ -91,8 +91,8 @@ class TrainingSession:
         writers = may_write_in_window(callbacks, self._read_only, followed=followed, optimizer=params.optimizer)
         if writers:
             self._give_up_window(writers)
-        params.cur_step_num = self._point.batches_delivered
-        self._state.count_delivered(self._point.batches_delivered)
+        params.cur_step_num = self.point.batches_delivered
+        self._state.count_delivered(self.point.batches_delivered)
         HEARTBEAT.reads(source_names(self._dataset), self._size)
         self._position.iterator_made()
         # This callback is the last one: this undoes what the others' on_train_begin changed or drew.
@@ -104,10 +104,10 @@ class TrainingSession:
         """At the first epoch, check its number and restore the state of the other callbacks."""
         if self._begun:
             return
-        if params.cur_epoch_num != self._point.epoch + 1:
-            raise ResumeError(_wrong_epoch(self._point.epoch, params.cur_epoch_num - 1))
+        if params.cur_epoch_num != self.point.epoch + 1:
+            raise ResumeError(_wrong_epoch(self.point.epoch, params.cur_epoch_num - 1))
         self._other_callbacks.restore()
-        if self._point.batch:
+        if self.point.batch:
             # The others' on_train_epoch_begin ran a second time in this epoch: this undoes what it did.
             self._state.restore_again()
         self._state.trained()
@@ -231,8 +231,8 @@ class TrainingSession:
                 "pass dataset_sink_mode=False"
             )
         begins = self._epochs - params.epoch_num
-        if begins != self._point.epoch:
-            raise ResumeError(_wrong_epoch(self._point.epoch, begins))
+        if begins != self.point.epoch:
+            raise ResumeError(_wrong_epoch(self.point.epoch, begins))
 
     def _refuse_late_callbacks(self, callbacks: list[Callback], me: Callback) -> None:
         after = callbacks[[one is me for one in callbacks].index(True) + 1 :]

@@ -11,7 +11,6 @@ from the loop. One that draws from the global generators cannot be checked so; t
 from __future__ import annotations
 
 import copy
-import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -21,14 +20,13 @@ from typing import Any
 from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.batch_digest import Probe, digest_of
+from ckptkit.mindspore.data.continuation import Continuation
 from ckptkit.mindspore.data.global_order import GlobalIndices
 from ckptkit.mindspore.data.loop_draws import LoopDraws
 from ckptkit.mindspore.data.replay import Replay
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng
 
 _log = logging.getLogger("ckptkit")
-
-_MOST_BEHIND = 4  # batches
 
 _END = object()
 
@@ -274,7 +272,10 @@ class IterablePosition:
     def _tell_of_late_change(self, now: Any) -> None:
         """Warn once if the loop changed the iterable after a save, and before it asked for the next batch."""
         saved, self._saved = self._saved, None
-        if saved is not None and not self._told_late and digest_of([saved]) != digest_of([now]):
+        if saved is None or self._told_late or digest_of([saved]) == digest_of([now]):
+            return
+        again = self._own_state()
+        if _steady(saved, now, again) != _steady(now, now, again):
             self._told_late = True
             _log.warning(
                 "The resumed run may not be bit-exact: state_dict() of the %s changed between the save after batch %d "
@@ -303,70 +304,12 @@ class IterablePosition:
 
     def _continued(self) -> Iterator[Any] | None:
         """Return an iterator past all trained batches, by the iterable's state; None at the beginning of an epoch."""
-        checked: Iterator[Any] | None = None if self._probe is None else self._read_to_probe()
-        if checked is None or digest_of([self._iterable.state_dict()]) != digest_of([self._state]):
-            self._iterable.load_state_dict(copy.deepcopy(self._state))
-            if self._place[1] and (checked is None or self._place[1] < (self._size or 0)):
-                return self._rest_of_epoch()
-        return checked if self._place[1] else None
-
-    def _read_to_probe(self) -> Iterator[Any] | None:
-        """Return an iterator that gave the last trained batch again; None if it did not, or if that cannot be told."""
-        generators = capture_host_rng()
-        iterator, last = self._read_again()
-        if host_rng_drawn(generators):
-            restore_host_rng(generators)
-            _log.warning(
-                "the %s draws from the global generators of `random` or `numpy.random`, so ckptkit cannot check "
-                "that its state_dict() holds its position",
-                self._kind,
-            )
-            return None
-        if self._is_probe(last):
-            return iterator
-        self._refuse_behind(iterator)
-        restore_host_rng(generators)
-        self._doubt()
-        return None
-
-    def _rest_of_epoch(self) -> Iterator[Any]:
-        """Return an iterator over what the loaded state leaves of the epoch."""
-        rest: Iterator[Any] = iter(self._iterable)
-        if self._place[1] != self._size:
-            return rest
-        generators = capture_host_rng()
-        if next(rest, _END) is not _END:  # it begins the next epoch at once, which comes later
-            restore_host_rng(generators)
-            self._iterable.load_state_dict(copy.deepcopy(self._state))
-        return iter(())
-
-    def _read_again(self) -> tuple[Iterator[Any], Any]:
-        """Return an iterator that began before the last trained batch, and that batch."""
-        self._iterable.load_state_dict(copy.deepcopy(self._before))
-        iterator = iter(self._iterable)
-        last = next(iterator, _END)
-        return iterator, _END if self._place[1] == 0 and next(iterator, _END) is not _END else last
-
-    def _is_probe(self, batch: Any) -> bool:
-        return batch is not _END and digest_of(batch) == self._probe
-
-    def _refuse_behind(self, following: Iterator[Any]) -> None:
-        """Raise ResumeError if the last trained batch is yet to come; finding it is proof, not finding it is not."""
-        if any(map(self._is_probe, itertools.islice(following, _MOST_BEHIND))):
-            raise ResumeError(
-                f"state_dict() of the {self._kind} was behind: from its state before batch {self._delivered - 1}, "
-                "that batch comes later, so batches would be trained twice. It may count a batch only when the next "
-                "one is requested: count it before the `yield`, and start under another root"
-            )
-
-    def _doubt(self) -> None:
-        _log.warning(
-            "The resumed run may not be bit-exact: from its state before the last trained batch, the %s gives a "
-            "different batch %d than the one that was trained. This is correct if its batches depend on what "
-            "training has told it since. If state_dict() counts batches that were read ahead, or the data changed, "
-            "the resume skips batches",
-            *(self._kind, self._delivered - 1),
-        )
+        return Continuation(
+            *(self._iterable, self._before, self._state, self._probe),
+            batch=self._place[1],
+            size=self._size,
+            delivered=self._delivered,
+        ).iterator()
 
     def _replayed(self) -> Iterator[Any] | None:
         """Return an iterator past all trained batches, by a replay; None at the beginning of an epoch."""
@@ -398,3 +341,12 @@ class IterablePosition:
                 "or be in state_dict() and load_state_dict()"
             )
         return iterator if self._place[1] else None
+
+
+def _steady(state: Any, now: Any, again: Any) -> str | None:
+    """Return the digest of what ``state`` has that two calls of ``state_dict()``, one after the other, tell alike."""
+    if not all(isinstance(one, Mapping) for one in (state, now, again)):
+        return digest_of([state]) if digest_of([now]) == digest_of([again]) else None
+    return digest_of(
+        [[name, state.get(name)] for name in now if digest_of([now[name]]) == digest_of([again.get(name)])]
+    )

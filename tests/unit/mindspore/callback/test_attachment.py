@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import multiprocessing
 
 import pytest
 from mindspore.train import Model
@@ -127,6 +129,41 @@ def test_training_that_the_callback_prepared_starts_as_it_is_called(tmp_path, pr
     assert len(ck.CheckpointManager(tmp_path).checkpoints()) == 1
 
 
+def test_training_is_resumed_if_somebody_looked_before_where_it_stands(tmp_path):
+    """A framework's own call has no checkpoint callback, and would go unsaved."""
+    ckpt, job = checkpoints(tmp_path), Job()
+    with ckpt.attach():
+        ckpt.resume(job.model, job.data, 3)
+        assert Framework(job).run() == reference("pynative")
+    assert len(ck.CheckpointManager(tmp_path).checkpoints()) == 1
+
+
+def test_wrapped_model_is_attached_if_its_arguments_are_known(tmp_path, monkeypatch):
+    own = Model.train
+
+    @functools.wraps(own)
+    def logged(*args, **kwargs):
+        calls.append(args[0])
+        return own(*args, **kwargs)
+
+    calls = []
+    monkeypatch.setattr(Model, "train", logged)
+    job = Job()
+    with checkpoints(tmp_path).attach():
+        assert Framework(job).run() == reference("pynative")
+    assert calls == [job.model]
+
+    def hidden(self, *args, **kwargs):
+        return own(self, *args, **kwargs)
+
+    monkeypatch.setattr(Model, "train", hidden)
+    with pytest.raises(
+        ck.ResumeError, match=r"Model.train was replaced by a function that does not name the arguments"
+    ):
+        checkpoints(tmp_path).attach()
+    monkeypatch.undo()
+
+
 # Refused
 
 
@@ -137,6 +174,31 @@ def test_second_training_is_refused(tmp_path):
         Framework(job).run(1)
         with pytest.raises(ck.ResumeError, match=rf"called a second time, but {tmp_path} holds the training"):
             Framework(Job()).run(1)
+
+
+@pytest.mark.parametrize("first", ["framework", "callback"])
+def test_second_training_is_refused_whoever_started_the_first(tmp_path, first):
+    """The other model would get the weights of the first."""
+    ckpt, job = checkpoints(tmp_path), Job()
+    with ckpt.attach():
+        if first == "framework":
+            Framework(job).run(1)
+        else:
+            ckpt.train(job.model, 1, job.data)
+        with pytest.raises(ck.ResumeError, match="is called a second time"):
+            Framework(Job()).run(1)
+
+
+def test_training_within_the_training_is_refused(tmp_path):
+    """A callback that trains a model of its own would not be resumed there."""
+
+    class Nested(Interrupt):
+        def on_train_epoch_end(self, run_context):
+            other.model.train(1, other.data)
+
+    other = Job()
+    with checkpoints(tmp_path).attach(), pytest.raises(ck.ResumeError, match="is called within the first call"):
+        Framework(Job()).run(2, Nested(999))
 
 
 def test_framework_that_resumes_by_itself_is_refused(tmp_path):
@@ -156,12 +218,21 @@ def test_second_callback_is_refused(tmp_path):
 
 def test_with_that_no_training_reached_says_so(tmp_path):
     with (
-        pytest.raises(ck.ResumeError, match=r"nothing called Model.train or Model.fit while"),
+        pytest.raises(ck.ResumeError, match=r"nothing in this process called Model.train or Model.fit while"),
         checkpoints(tmp_path).attach(),
     ):
         pass
     with pytest.raises(KeyError), checkpoints(tmp_path).attach():  # the script's own error comes first
         raise KeyError
+
+
+def test_process_of_multiprocessing_says_nothing_at_its_end(tmp_path, caplog, monkeypatch):
+    """It may run the lines of the script that attach, and none that train."""
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: "the training")
+    attached = checkpoints(tmp_path).attach()
+    attached._last_call()
+    attached.detach()
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -170,7 +241,7 @@ def test_process_that_no_training_reached_says_so_at_its_end(tmp_path, caplog, t
     if trains:
         Framework(Job()).run(1)
     attached._last_call()
-    assert ("nothing called Model.train or Model.fit while" in caplog.text) == (not trains)
+    assert ("nothing in this process called Model.train or Model.fit while" in caplog.text) == (not trains)
     assert attached._last_call in AT_EXIT._callbacks
     attached.detach()
     assert attached._last_call not in AT_EXIT._callbacks
