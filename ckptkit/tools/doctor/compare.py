@@ -9,6 +9,7 @@ ever does is reported separately, and is not a difference. Pure functions, any t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from ckptkit.tools.doctor.trace import Stepped
 from ckptkit.tools.doctor.trial import Life
 
 # In a micro-step the batch precedes the loss, and the loss precedes the results of the update.
+_NAME_END = re.compile(r"[.(\[]")
 _ROUNDING = 0.02  # of a loss; bfloat16 has 8 bits
 _ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng", "named", "told")
 
@@ -170,3 +172,9 @@ def _earliest(difference: Difference) -> tuple[int, tuple[int, str], int]:
 def _blame(name: str) -> tuple[int, str]:
     kind = name.partition("/")[0]
     return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER), name)
+
+
+def variable_of(path: str) -> str:
+    """Return the variable of the script that a path begins with; empty if it begins with a cell or another object."""
+    place, _, rest = path.partition(":")
+    return f"{place}:{_NAME_END.split(rest)[0]}" if rest else ""

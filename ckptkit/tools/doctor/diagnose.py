@@ -6,12 +6,11 @@ Guarantees: every difference gets a diagnosis; a guess says "likely". Pure funct
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ckptkit.manager.hooks import Suspect, Unseen
-from ckptkit.tools.doctor.compare import Difference, kind_of
+from ckptkit.tools.doctor.compare import Difference, kind_of, variable_of
 from ckptkit.tools.doctor.culprit import Culprit
 from ckptkit.tools.doctor.trace import Stepped
 
@@ -21,7 +20,7 @@ from ckptkit.tools.doctor.trace import Stepped
 _LOST, _LOST_FIRST, _UNKNOWN, _EFFECT = range(4)
 _DRAWING = ("random operator", "random cell", "cell", "graph", "function")  # what a finding of an operator is about
 UNKNOWN = "unknown"
-_NAME_END = re.compile(r"[.(\[]")
+_EMPTY = Unseen(digest="", text="nothing")
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 
 
@@ -326,7 +325,10 @@ def _lost(difference: Difference) -> dict[str, tuple[Unseen, Unseen]]:
     begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
     if begun is None or begun.unseen is None or held is None:
         return {}
-    both = {path: (held.unseen[path], begun.unseen[path]) for path in begun.unseen.keys() & held.unseen.keys()}
+    owners = {path.rpartition(".")[0] for path in begun.unseen} - {""}
+    emptied = {path for path in held.unseen if path.rpartition(".")[0] in owners and _is_container(held.unseen[path])}
+    now = {**dict.fromkeys(emptied, _EMPTY), **begun.unseen}  # what is empty is in no trace
+    both = {path: (held.unseen[path], now[path]) for path in now.keys() & held.unseen.keys()}
     return {path: pair for path, pair in both.items() if pair[0].digest != pair[1].digest}
 
 
@@ -369,10 +371,8 @@ def _updates_each_time(difference: Difference) -> bool:
     return all(before != after for before, after in itertools.pairwise(weights))
 
 
-def variable_of(path: str) -> str:
-    """Return the variable of the script that a path begins with; empty if it begins with a cell or another object."""
-    place, _, rest = path.partition(":")
-    return f"{place}:{_NAME_END.split(rest)[0]}" if rest else ""
+def _is_container(value: Unseen) -> bool:
+    return value.text.partition(" of ")[2][:1].isdigit()  # "list of 5"
 
 
 def _like_accumulators(path: str, value: Unseen) -> bool:
