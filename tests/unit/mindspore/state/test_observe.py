@@ -84,7 +84,7 @@ def test_objects_have_the_same_names_in_every_process():
         "        print([name for name, _ in variables_ahead(sys._getframe())]) if _ else g(a, zeta, middle, beta)\n"
         "f(lambda *_: 0, 1, 2, 3, 4)\n"
     )
-    said = [python("-c", code, environment={"PYTHONHASHSEED": str(seed), "GLOG_v": "3"}).stdout for seed in (1, 2, 3)]
+    said = [python("-c", code, environment={"PYTHONHASHSEED": str(seed), "GLOG_v": "3"}).stdout for seed in (1, 2)]
     assert "zeta" in said[0]
     assert len({*said}) == 1
 
