@@ -2,7 +2,8 @@
 
 Guarantees: `capture_rng` advances no generator, and `restore_rng` restores everything that `capture_rng` took. It
 does not cover state inside kernels (`nn.Dropout` on CPU; `ckptkit.mindspore.inspect` names these) or the user's own
-generator objects, which are given by name as stateful objects. Main thread only.
+generator objects, which are given by name as stateful objects and whose state `generator_state` returns. Main thread
+only.
 """
 
 from __future__ import annotations
@@ -96,3 +97,24 @@ def _seed_module() -> Any:
     # attribute of the same name is a function, hence sys.modules. If they move, the first capture raises
     # AttributeError and tests/unit/mindspore/test_rng.py fails.
     return sys.modules["mindspore.common.seed"]
+
+
+def generator_state(value: Any) -> Any:
+    """Return the state of a Python or NumPy random generator, or of a seed sequence; None for anything else.
+
+    How many seeds were spawned is not a part of a generator's own state, but decides which ones come next.
+    """
+    if isinstance(value, np.random.SeedSequence):
+        return {"spawned": value.n_children_spawned}
+    if isinstance(value, np.random.Generator):
+        state, spawned = value.bit_generator.state, spawned_of(value)
+        return {**state, "spawned": spawned} if spawned else state
+    if isinstance(value, np.random.RandomState):
+        return value.get_state(legacy=False)
+    has_state = isinstance(value, random.Random) and not isinstance(value, random.SystemRandom)
+    return value.getstate() if has_state else None
+
+
+def spawned_of(value: np.random.Generator) -> int:
+    """Return how many generators were spawned from this one."""
+    return int(getattr(getattr(value.bit_generator, "seed_seq", None), "n_children_spawned", 0))

@@ -3,9 +3,9 @@
 A process is forked from a server that has imported MindSpore and done nothing else, since an import of MindSpore takes
 1.3 s; that of `forked` from one that has imported what commands and trainings without MindSpore do, 0.3 s. It has its
 own memory, files, signals and exit code, so a SIGKILL is a real one. Addresses and hashes of texts are those of its
-server, so a resumed life gets a server of its own (``elsewhere``), as a restart has other ones. Under ``-m full`` every
-process is a new interpreter. `python` starts a new one always: for what a program imports, and for options of the
-interpreter.
+server, so a resumed life of a job or script gets a server of its own (``elsewhere``), as a restart has other ones.
+Under ``-m full`` every process is a new interpreter. `python` starts a new one always: for what a program imports, and
+for options of the interpreter.
 
 A server ends with the process that started it. Any thread may call `run_python`; a server takes one program at a time.
 """

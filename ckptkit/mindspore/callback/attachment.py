@@ -14,7 +14,7 @@ import inspect
 import logging
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -40,7 +40,7 @@ class Attachment:
 
     Args:
         root: The callback's run root, for messages.
-        callback: The callback.
+        callback: Goes through if a call that it prepared has it among its callbacks.
         run: Gets a function that starts the training, its model, epochs, dataset and callbacks. Resumes, then calls
             the function with ``callbacks=`` and ``initial_epoch=``.
         prepared: Returns where a training begins that the callback prepared itself, or that runs; None without one.
@@ -57,15 +57,15 @@ class Attachment:
         prepared: Callable[[], ResumePoint | None],
     ) -> None:
         self._root = root
-        self._callback = callback
-        self._run = run
-        self._prepared = prepared
-        self._runs = False
         if _attached:
             raise ResumeError(
                 f"a callback for {_attached[0]._root} is attached already, and a training has one run root. Call "
                 "detach() on what its attach() returned, or use `with ckpt.attach():`"
             )
+        self._callback = callback
+        self._run = run
+        self._prepared = prepared
+        self._runs = False
         self.point: ResumePoint | None = None
         self._called = False
         self._before = {name: getattr(Model, name) for name in _STARTS}
@@ -126,8 +126,7 @@ class Attachment:
             )
 
     def _start(self, start: Callable[..., Any], model: Model, given: dict[str, Any]) -> None:
-        others = given["callbacks"]
-        others = [others] if isinstance(others, Callback) else list(others or [])
+        others = as_list(given["callbacks"])
         point = self._prepared()
         if point is not None and self._callback in others:
             start(**given)
@@ -138,8 +137,11 @@ class Attachment:
                 f"this training begins at epoch {given['initial_epoch']} by itself, but the checkpoint decides that: "
                 "turn off the resume of the code that calls Model, and leave initial_epoch out"
             )
-        epochs, dataset = given["epoch"], given["train_dataset"]
-        self.point = self._run(functools.partial(_called_with, start, given), model, epochs, dataset, others)
+
+        def started(**changed: Any) -> None:
+            start(**{**given, **changed})
+
+        self.point = self._run(started, model, given["epoch"], given["train_dataset"], others)
 
     def _unused(self) -> str:
         return (
@@ -153,5 +155,6 @@ class Attachment:
             _log.error(self._unused())
 
 
-def _called_with(start: Callable[..., Any], given: dict[str, Any], **changed: Any) -> None:
-    start(**{**given, **changed})
+def as_list(callbacks: Callback | Iterable[Callback] | None) -> list[Callback]:
+    """Return what ``Model`` takes as callbacks as a list."""
+    return [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])

@@ -28,7 +28,7 @@ from ckptkit.manager.console import show_log
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, refuse_other_types
-from ckptkit.mindspore.callback.attachment import Attachment
+from ckptkit.mindspore.callback.attachment import Attachment, as_list
 from ckptkit.mindspore.callback.session import TrainingSession
 from ckptkit.mindspore.callback.step_metrics import metrics_of
 from ckptkit.mindspore.state.manager import StateManager
@@ -214,7 +214,7 @@ class CheckpointCallback(Callback):
             Preempted: After a signal; see `Preemption`.
         """
         _refuse_wrong_arguments("train(model, epochs, dataset)", model, dataset, epochs)
-        callbacks = _given_callbacks(kwargs)
+        callbacks = _take_callbacks(kwargs)
         start = functools.partial(model.train, epochs, dataset, **kwargs)
         return self._run(start, model, epochs, dataset, callbacks, checkpoint=checkpoint, rewind=rewind)
 
@@ -231,7 +231,7 @@ class CheckpointCallback(Callback):
     ) -> ResumePoint:
         """Call `resume`, then ``Model.fit`` from there with this callback last; as `train`."""
         _refuse_wrong_arguments("fit(model, epochs, dataset, valid_dataset)", model, dataset, epochs)
-        callbacks = _given_callbacks(kwargs)
+        callbacks = _take_callbacks(kwargs)
         start = functools.partial(model.fit, epochs, dataset, valid_dataset, **kwargs)
         return self._run(start, model, epochs, dataset, callbacks, checkpoint=checkpoint, rewind=rewind)
 
@@ -350,25 +350,24 @@ class CheckpointCallback(Callback):
         model: Model,
         epochs: int,
         dataset: ds.Dataset,
-        callbacks: Callback | Iterable[Callback] | None,
+        callbacks: list[Callback],
         *,
         checkpoint: str,
         rewind: bool,
     ) -> ResumePoint:
         """Resume, then call ``start`` with the callbacks and the epoch to begin at, if there is something to train."""
-        others = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])
         point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
         if not point.complete:
             with self._dropped_on_failure():
-                start(callbacks=[*(one for one in others if one is not self), self], initial_epoch=point.epoch)
+                start(callbacks=[*(one for one in callbacks if one is not self), self], initial_epoch=point.epoch)
         return point
 
 
-def _given_callbacks(kwargs: dict[str, Any]) -> Callback | Iterable[Callback] | None:
+def _take_callbacks(kwargs: dict[str, Any]) -> list[Callback]:
+    """Take the callbacks out of the arguments for ``Model``; ValueError for one that the checkpoint decides."""
     if "initial_epoch" in kwargs:
         raise ValueError("initial_epoch is decided by the checkpoint; leave it out")
-    callbacks: Callback | Iterable[Callback] | None = kwargs.pop("callbacks", None)
-    return callbacks
+    return as_list(kwargs.pop("callbacks", None))
 
 
 def _refuse_wrong_arguments(call: str, model: Model, dataset: ds.Dataset, epochs: int) -> None:

@@ -62,8 +62,10 @@ class IterablePosition:
         self._monotonic = monotonic
         self._digests = Probe()
         self._draws = LoopDraws(self.read_again)
-        self._prepared = self._reads = False  # the second: whether the iterable is where `_state` is
-        self._delivered, self._place = 0, (0, 0)
+        self._prepared = False
+        self._reads = False  # whether the iterable gave a batch since, so that it knows its state itself
+        self._place = (0, 0)
+        self._delivered = 0
         self._state: Any = None
         self._before: Any = None
         self._probe: str | None = None
@@ -179,7 +181,9 @@ class IterablePosition:
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
         """Let `batches` begin after ``delivered``."""
-        self._prepared, self._reads, self._saved = True, False, None
+        self._prepared = True
+        self._reads = False
+        self._saved = None
         self._delivered = delivered
         epoch, batch = recorded["place"] if recorded is not None else (0, 0)
         self._place = (epoch, batch)

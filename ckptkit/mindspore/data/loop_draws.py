@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
+from ckptkit.mindspore.data.batch_digest import digest_of
+from ckptkit.mindspore.rng import generator_state
 
 _log = logging.getLogger("ckptkit")
 
@@ -30,18 +29,18 @@ class LoopDraws:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._looks = _LOOKS
-        self._before: dict[str, str] = {}
+        self._before: dict[str, str | None] = {}
 
     def note(self) -> None:
         """Note the generators: the loop gets a batch."""
-        self._before = dict(self._states()) if self._looks else {}
+        self._before = self._states() if self._looks else {}
+        self._looks = max(0, self._looks - 1)
 
     def look(self) -> None:
         """Warn if one moved since: the loop asks for the next batch."""
         if not self._before:
             return
-        self._looks -= 1
-        now = dict(self._states())
+        now = self._states()
         moved = [name for name, state in self._before.items() if now.get(name, state) != state]
         if moved:
             self._looks = 0
@@ -51,17 +50,9 @@ class LoopDraws:
                 *(moved[0], type(self._loader).__qualname__),
             )
 
-    def _states(self) -> Iterator[tuple[str, str]]:
+    def _states(self) -> dict[str, str | None]:
         held = getattr(self._loader, "__dict__", {})
         if any(isinstance(one, _CONCURRENT) for one in held.values()):
-            return
-        for name, one in held.items():
-            if isinstance(one, np.random.Generator):
-                yield name, repr(one.bit_generator.state)
-            elif isinstance(one, np.random.RandomState):
-                yield (
-                    name,
-                    repr([part if isinstance(part, (str, int, float)) else part.tobytes() for part in one.get_state()]),
-                )
-            elif isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
-                yield name, repr(one.getstate())
+            return {}
+        states = {name: generator_state(one) for name, one in held.items()}
+        return {name: digest_of([state]) for name, state in states.items() if state is not None}

@@ -269,12 +269,14 @@ class Examination:
         if self._looks_for_addresses == 0:
             return
         self._looks_for_addresses -= 1
-        loader = {type(self._sources.loader).__name__: sections["data"]} if self._sources.loader is not None else {}
-        for name, state in {**sections["user"], **loader}.items():
+        states = dict(sections["user"])
+        if self._sources.loader is not None:
+            states[type(self._sources.loader).__name__] = sections["data"]["state"]
+        for name, state in states.items():
             found = address_in(state, self._sources.reached())
             if found is not None:
                 self._looks_for_addresses = 0
-                what = getattr(found, "name", "") or type(found).__name__
+                what = found.name if isinstance(found, ms.Parameter) else type(found).__name__
                 self.judge_doubt(
                     f"{name}: its state holds id() of {what}, and the next process has another one there. Use a name "
                     "or a number in place of id()",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.inspect.values.digest import generator_state, spawned_of
+from ckptkit.mindspore.rng import generator_state, spawned_of
 
 
 class GeneratorHolder:

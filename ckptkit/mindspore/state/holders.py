@@ -28,10 +28,10 @@ from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.inspect.attributes import attributes_of, is_users
 from ckptkit.mindspore.inspect.carried_attributes import BARE
-from ckptkit.mindspore.inspect.values.digest import digest_of_value, generator_state, in_words, is_plain
+from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.buffers import Buffers
-from ckptkit.mindspore.rng import capture_rng, restore_rng
+from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.generators import GeneratorHolder
 

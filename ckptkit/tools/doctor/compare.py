@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from ckptkit.tools.doctor.trace import Stepped
 from ckptkit.tools.doctor.trial import Life
 
-# In a micro-step the batch precedes the loss, and the loss precedes the results of the update.
 _NAME_END = re.compile(r"[.(\[]")
 _ROUNDING = 0.02  # of a loss; bfloat16 has 8 bits
+# In a micro-step the batch precedes the loss, and the loss precedes the results of the update.
 _ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng", "named", "told")
 
 

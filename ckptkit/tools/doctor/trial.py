@@ -4,9 +4,9 @@ A process may be started ahead of its turn: it imports libraries and waits at a 
 runs (`ckptkit.tools.doctor.ahead` says whether a script has such a place).
 
 Guarantees: when `live` returns or raises, no process of that life runs any more, unless it has another environment and
-another session. A process that waits at the gate
-exits if the doctor dies. A life has ended once a rank has killed itself as planned or was not restored, or every rank
-has stopped: what is left of the session is ended soon after that, whatever a launcher waits for. Main thread only.
+another session. A process that waits at the gate exits if the doctor dies. A life has ended once a rank has killed
+itself as planned or was not restored, or every rank has stopped: what is left of it is ended soon after that, whatever
+a launcher waits for. Main thread only.
 """
 
 from __future__ import annotations
@@ -221,20 +221,15 @@ def _kill_elsewhere(document: Path) -> None:
 def _killed(mark: bytes) -> Iterator[int]:
     """Kill each process whose environment has ``mark``; yield descriptors that are readable once they have ended."""
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+        if not entry.name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
+        with contextlib.suppress(OSError), contextlib.ExitStack() as closed:  # it has ended, or is another user's
             descriptor = os.pidfd_open(int(entry.name))
-            try:
-                is_of_it = mark in (entry / "environ").read_bytes()  # empty, once it has ended
-                if is_of_it:
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            except OSError:
-                is_of_it = False
-            if is_of_it:
+            closed.callback(os.close, descriptor)
+            if mark in (entry / "environ").read_bytes():  # empty, once it has ended
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                closed.pop_all()
                 yield descriptor
-            else:
-                os.close(descriptor)
 
 
 def start_ahead(command: Sequence[str], name: str, folder: Path, seed: int | None, ahead: Sequence[str]) -> Started:

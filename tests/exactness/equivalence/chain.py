@@ -67,12 +67,7 @@ def run(job: Job) -> list[Line]:
     folder.mkdir(parents=True)
     paths = [str(Path(__file__).parents[2]), str(Path(ckptkit.__file__).parents[1])]
     environment = {"GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)}
-    done = run_python(
-        *("-m", "exactness.equivalence.training", job.dumps()),
-        folder=folder,
-        environment=environment,
-        elsewhere=job.root is not None and job.kill is None,
-    )
+    done = run_python("-m", "exactness.equivalence.training", job.dumps(), folder=folder, environment=environment)
     done.expect(-signal.SIGKILL if job.kill is not None else 0)
     return read_trace(Path(job.trace))
 

@@ -51,8 +51,8 @@ from ckptkit.mindspore.inspect.frames import locals_of
 from ckptkit.mindspore.inspect.loops.libraries import is_installed, is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
 from ckptkit.mindspore.inspect.loops.scope import Place
-from ckptkit.mindspore.inspect.values.digest import generator_state
 from ckptkit.mindspore.inspect.values.roots import Root
+from ckptkit.mindspore.rng import generator_state
 
 _MOST, _MOST_OF_ONE = 10_000, 1_000  # objects, in all and by one root
 _DEEPEST = 12

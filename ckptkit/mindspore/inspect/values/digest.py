@@ -6,7 +6,6 @@ a value that is not plain or too large to digest after every micro-step. Any thr
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import xxhash
 
 from ckptkit.core.tensors import Array
+from ckptkit.mindspore.rng import generator_state
 
 _MAX_ITEMS = 10_000
 _MAX_BYTES = 1 << 28
@@ -103,27 +103,6 @@ def _parts(value: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
     elif isinstance(value, _SETS):
         for one in sorted(value, key=repr):
             yield from _parts(one, depth + 1)
-
-
-def generator_state(value: Any) -> Any:
-    """Return the state of a Python or NumPy random generator, or of a seed sequence; None for anything else.
-
-    How many seeds were spawned is not a part of a generator's own state, but decides which ones come next.
-    """
-    if isinstance(value, np.random.SeedSequence):
-        return {"spawned": value.n_children_spawned}
-    if isinstance(value, np.random.Generator):
-        state, spawned = value.bit_generator.state, spawned_of(value)
-        return {**state, "spawned": spawned} if spawned else state
-    if isinstance(value, np.random.RandomState):
-        return value.get_state(legacy=False)
-    has_state = isinstance(value, random.Random) and not isinstance(value, random.SystemRandom)
-    return value.getstate() if has_state else None
-
-
-def spawned_of(value: np.random.Generator) -> int:
-    """Return how many generators were spawned from this one."""
-    return int(getattr(getattr(value.bit_generator, "seed_seq", None), "n_children_spawned", 0))
 
 
 def _is_container(value: Any) -> bool:
