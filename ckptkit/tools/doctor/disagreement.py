@@ -15,7 +15,7 @@ from ckptkit.manager.hooks import Setting
 from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit, culprit_in_calls, culprit_in_data
 from ckptkit.tools.doctor.diagnose import Diagnosis, suspect_at
-from ckptkit.tools.doctor.record import read_record
+from ckptkit.tools.doctor.trace import read_record
 from ckptkit.tools.doctor.trial import Life
 
 _MAX_PAIRS = 3  # of recorded lives that agree: a difference may be rare

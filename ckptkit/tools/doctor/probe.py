@@ -43,11 +43,11 @@ from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
-from ckptkit.tools.doctor.record import Record
 from ckptkit.tools.doctor.trace import (
     Begun,
     Killed,
     LifePlan,
+    Record,
     Refused,
     Restored,
     Saved,

@@ -22,7 +22,7 @@ from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.saver import Saver
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.probe import variables
-from ckptkit.tools.doctor.record import read_record
+from ckptkit.tools.doctor.trace import read_record
 from ckptkit.tools.doctor.trace import Begun, LifePlan, Refused, Saved, Stepped, Stopped, Unrestored, read_trace
 
 
