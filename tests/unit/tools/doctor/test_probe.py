@@ -22,8 +22,17 @@ from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.saver import Saver
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.probe import variables
-from ckptkit.tools.doctor.trace import read_record
-from ckptkit.tools.doctor.trace import Begun, LifePlan, Refused, Saved, Stepped, Stopped, Unrestored, read_trace
+from ckptkit.tools.doctor.trace import (
+    Begun,
+    LifePlan,
+    Refused,
+    Saved,
+    Stepped,
+    Stopped,
+    Unrestored,
+    read_record,
+    read_trace,
+)
 
 
 class Seen(NumpyRun):
