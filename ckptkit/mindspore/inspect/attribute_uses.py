@@ -90,9 +90,9 @@ def assigned_in_steps(kind: type) -> frozenset[str]:
 
 
 def counted_by(kind: type) -> frozenset[str]:
-    """Return the attributes that steps change by ``+=`` and the like, if they are neither set before nor only shown."""
+    """Return the attributes that steps change by ``+=`` and the like, or an item of them; see `carried_by`."""
     methods = _steps(kind)
-    found = {method.named(node.target) for method, node in _nodes(methods) if isinstance(node, ast.AugAssign)}
+    found = {method.named(_whole(node.target)) for method, node in _nodes(methods) if isinstance(node, ast.AugAssign)}
     return frozenset(name for name in found - {""} if not _is_set_first(name, methods)) - only_shown(kind)
 
 

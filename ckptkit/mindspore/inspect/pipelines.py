@@ -18,7 +18,13 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset.transforms.py_transforms_util import Implementation
 
-from ckptkit.mindspore.inspect.attribute_uses import assigned_in_steps, counted_by, named_by
+from ckptkit.mindspore.inspect.attribute_uses import (
+    assigned_in_steps,
+    carried_by,
+    changed_in_place,
+    counted_by,
+    named_by,
+)
 from ckptkit.mindspore.inspect.attributes import attribute, below, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.finding import Finding
@@ -28,6 +34,8 @@ _PYTHON = random.random.__self__  # type: ignore[attr-defined]
 _NUMPY = np.random.rand.__self__  # type: ignore[attr-defined]
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 _CONTAINERS = (list, tuple, dict, set, deque, np.ndarray)
+_GATHERING = (list, set, deque)
+_COUNTS = (int, float, dict, np.ndarray, *_GATHERING)
 _READS = ("getstate", "get_state")  # these draw nothing and change nothing
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _FRESH = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
@@ -64,12 +72,16 @@ def find_kept_by_stateless(dataset: ds.Dataset) -> Iterator[Finding]:
 
 
 def _kept_by(owner: Any) -> list[str]:
-    """Return the numbers that methods count with, and the generators that they draw from without making them."""
+    """Return what methods count with or gather, and the generators that they draw from without making them.
+
+    A mapping that only gets new items is more likely a cache of what is made of the sample.
+    """
     kind: Any = type(owner)
     own = own_attributes(owner)
-    counted = {name for name in counted_by(kind) if type(own.get(name)) in (int, float)}
+    counted = {name for name in counted_by(kind) if isinstance(own.get(name), _COUNTS) and type(own[name]) is not bool}
+    gathered = {name for name in carried_by(kind) & changed_in_place(kind) if isinstance(own.get(name), _GATHERING)}
     drawing = {name for name, value in own.items() if isinstance(value, _GENERATORS)}
-    return sorted(counted | ((drawing & named_by(kind, in_steps=True)) - assigned_in_steps(kind)))
+    return sorted(counted | gathered | ((drawing & named_by(kind, in_steps=True)) - assigned_in_steps(kind)))
 
 
 def read_here(data: Any) -> list[Any]:
