@@ -1,6 +1,7 @@
 """Runs the user's script in scratch roots for a command: ``ckptkit doctor`` and ``ckptkit replay`` share it.
 
-Guarantees: SIGTERM ends the running life like any other error, and a temporary folder is removed. Main thread only.
+Guarantees: SIGTERM or SIGHUP ends the running life like any other error, and a temporary folder is removed. Main thread
+only.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
 
 
 @contextlib.contextmanager
-def exits_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM exit by an exception, as any other error does: unwinding ends the running life."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+def exits_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP exit by an exception, as any other error does: unwinding ends the running life.
+
+    A signal that is ignored, as under nohup, stays so.
+    """
+    asking = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {one: signal.signal(one, lambda number, _: sys.exit(128 + number)) for one in asking}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage
 
 VARIABLE = "CKPTKIT_HOOKS"
+LOADER = "loader "  # how the path of an unseen value begins that a loader with a state of its own holds
 
 
 class Suspect(BaseModel):

@@ -65,6 +65,8 @@ class Run(NumpyRun):
         return []
     def suspects(self):
         return []
+    def record(self, write):
+        pass
 
 if "sleeps" in what:
     time.sleep(600)  # hangs: its limit of time ends it
@@ -105,6 +107,9 @@ while state.batches < (99 if "slow" in what else total):
         manager.step(state)
     if "own" in what:
         manager.wait()
+    if "marks" in what and state.batches == 4 and not os.path.exists("marker"):
+        state.embedding += 1
+        os.close(os.open("marker", os.O_CREAT))
 if "twice" in what:
     manager.save_final(state)
     manager.close()

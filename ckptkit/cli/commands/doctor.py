@@ -24,7 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ckptkit.cli.examination import Lives, exits_on_sigterm, failure, folder_for
+from ckptkit.cli.examination import Lives, exits_on_signals, failure, folder_for
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
@@ -69,7 +69,7 @@ def run_doctor(
     if junit is not None:
         prepare_junit(junit)
     try:
-        with exits_on_sigterm():
+        with exits_on_signals():
             report = _examined(command, options if then is None else replace(options, then=_split(then, options)), keep)
     except (UnusableScriptError, FailedLifeError, OSError) as error:
         code, message = failure(error, command)

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.examination import Lives, exits_on_sigterm, failure, folder_for
+from ckptkit.cli.examination import Lives, exits_on_signals, failure, folder_for
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
@@ -58,7 +58,7 @@ def run_replay(
     storage = open_root(root, options)
     stretch = stretch_of(storage, begin, end)
     try:
-        with exits_on_sigterm(), folder_for(keep, "ckptkit-replay-") as folder, Lives() as shown:
+        with exits_on_signals(), folder_for(keep, "ckptkit-replay-") as folder, Lives() as shown:
             verdict = Replay(
                 storage,
                 stretch,

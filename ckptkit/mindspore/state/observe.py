@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.manager.hooks import Recorded, Setting, Suspect, Unseen
+from ckptkit.manager.hooks import LOADER, Recorded, Setting, Suspect, Unseen
 from ckptkit.mindspore.inspect.attributes import attribute
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames, variables_ahead
@@ -152,6 +152,9 @@ class StateObserver:
     def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
         named = [held for one in self._sources.named_cells.values() for held in one.parameters()]
         reach = Reachability([*self._sources.parameters.tensors().values(), *named], weight_shapes)
+        loader = getattr(self._state.position, "stateful", None)
+        if loader is not None:
+            reach.walk(f"{LOADER}{type(loader).__name__}", loader)
         # Nearest frames first, so that an object reachable in several ways gets the shortest path.
         for where, frame in running_frames():
             for name, value in {**dict(variables_ahead(frame)), **locals_of(frame)}.items():

@@ -10,17 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ckptkit.manager.hooks import Suspect, Unseen
-from ckptkit.tools.doctor.compare import Difference, kind_of, variable_of
+from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit
+from ckptkit.tools.doctor.lost import compared, forgotten, lost_of_loader, lost_of_named, lost_values
 from ckptkit.tools.doctor.trace import Stepped
 
-# A value that was different as soon as the life had restored is lost. One that was equal then has followed what
-# differs. One that was set right again before the micro-step may have been read before. A variable that did not exist
-# then was most likely assigned in the loop, unless it is what the uninterrupted life had so long after its own start.
-_LOST, _LOST_FIRST, _UNKNOWN, _EFFECT = range(4)
 _DRAWING = ("random operator", "random cell", "cell", "graph", "function")  # what a finding of an operator is about
 UNKNOWN = "unknown"
-_EMPTY = Unseen(digest="", text="nothing")
+_RESTORE_IT = "return it from state_dict() and restore it in load_state_dict()"
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 
 
@@ -83,23 +80,6 @@ def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnos
         f"{_first(difference)} depends on something that no checkpoint holds and the doctor cannot see",
         "give whatever the training step reads besides its inputs and parameters state_dict() and load_state_dict(), "
         "and pass it by name: stateful={'name': it}",
-    )
-
-
-def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
-    """Return the paths of unseen values that differ from the reference at that micro-step, likeliest cause first."""
-    if difference.found is None:
-        return []
-    paths = (_differing_unseen(difference.expected, difference.found) | _lost(difference).keys()) - unstable
-    causes = [path for path in paths if _standing(difference, path) != _EFFECT]
-    return sorted(
-        causes,
-        key=lambda path: (
-            _standing(difference, path),
-            not _began_afresh(difference, path),
-            _is_variable(path),
-            path,
-        ),
     )
 
 
@@ -194,6 +174,33 @@ def _rule_own_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | N
     )
 
 
+def _rule_lost_of_named(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    lost = lost_of_named(difference)
+    if not lost:
+        return None
+    return Diagnosis(
+        "incomplete-state",
+        lost[0],
+        f"right after the restore, {lost[0]} is not what it was at the save: its owner does not restore it",
+        _RESTORE_IT,
+        tuple(lost[1:4]),
+    )
+
+
+def _rule_lost_of_loader(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
+    lost = lost_of_loader(difference, unstable) if kind_of(difference.names) == "batch" else []
+    if not lost:
+        return None
+    return Diagnosis(
+        "incomplete-state",
+        lost[0],
+        f"{_first(difference)} likely depends on something that the loader does not restore: "
+        f"{compared(difference, lost[0])}",
+        _RESTORE_IT,
+        tuple(lost[1:4]),
+    )
+
+
 def _rule_data_elsewhere(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     if kind_of(difference.names) != "batch" or difference.found is None or not difference.resumed_at:
         return None
@@ -227,7 +234,7 @@ def _rule_known_pipeline(difference: Difference, _: frozenset[str]) -> Diagnosis
 def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
     if difference.found is None or _updates_each_time(difference):
         return None
-    lost = {path: pair[0] for path, pair in _lost(difference).items()}
+    lost = {path: pair[0] for path, pair in lost_values(difference).items()}
     values = {**lost, **difference.expected.unseen, **difference.found.unseen}
     named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one])]
     if not named or kind_of(difference.names) in ("batch", "loss"):
@@ -235,7 +242,7 @@ def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diag
     return Diagnosis(
         "accumulators-left-out",
         named[0],
-        f"batch and loss are equal, but the update is not: {_compared(difference, named[0])}. It likely holds "
+        f"batch and loss are equal, but the update is not: {compared(difference, named[0])}. It likely holds "
         "gradients of the cycle under way, and is in no checkpoint",
         "train with ckptkit.AccumulationTrainCell, keep the sums in Parameters of the train cell, or pass their owner "
         "by name: stateful={'name': it}",
@@ -258,14 +265,14 @@ def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnos
             "incomplete-state",
             named[0],
             f"{_first(difference)} likely depends on something that its owner does not restore: "
-            f"{_compared(difference, named[0])}",
-            "return it from state_dict() and restore it in load_state_dict()",
+            f"{compared(difference, named[0])}",
+            _RESTORE_IT,
             tuple(named[1:4]),
         )
     return Diagnosis(
         "forgotten-state",
         named[0],
-        f"{_first(difference)} likely depends on something that is in no checkpoint: {_compared(difference, named[0])}",
+        f"{_first(difference)} likely depends on something that is in no checkpoint: {compared(difference, named[0])}",
         "give its owner state_dict() and load_state_dict() and pass it by name: stateful={'name': it}, or "
         "ckptkit.StateManager(cell, dataset, name=it)",
         tuple(named[1:4]),
@@ -279,6 +286,8 @@ _RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
     _rule_ended_early,
     _rule_saving,
     _rule_own_saving,
+    _rule_lost_of_named,
+    _rule_lost_of_loader,
     _rule_data_elsewhere,
     _rule_known_pipeline,
     _rule_accumulators,
@@ -315,53 +324,6 @@ def _suspected(difference: Difference, kind: str, what: str) -> Diagnosis | None
     return Diagnosis(f"random-{kind}", first.where, f"{what}. Likely {first.where}: {first.why}", first.fix, also)
 
 
-def _differing_unseen(expected: Stepped, found: Stepped) -> set[str]:
-    one, other = expected.unseen, found.unseen
-    return {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
-
-
-def _lost(difference: Difference) -> dict[str, tuple[Unseen, Unseen]]:
-    """Return the values that were different right after the restore: as the reference had them, and as they were."""
-    begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
-    if begun is None or begun.unseen is None or held is None:
-        return {}
-    owners = {path.rpartition(".")[0] for path in begun.unseen} - {""}
-    emptied = {path for path in held.unseen if path.rpartition(".")[0] in owners and _is_container(held.unseen[path])}
-    now = {**dict.fromkeys(emptied, _EMPTY), **begun.unseen}  # what is empty is in no trace
-    both = {path: (held.unseen[path], now[path]) for path in now.keys() & held.unseen.keys()}
-    return {path: pair for path, pair in both.items() if pair[0].digest != pair[1].digest}
-
-
-def _standing(difference: Difference, path: str) -> int:
-    """Return how likely a value that differs is a cause and not an effect; the lower, the likelier."""
-    begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
-    if begun is None or begun.unseen is None or held is None:
-        return _UNKNOWN
-    if path in _lost(difference):
-        assert difference.found is not None  # noqa: S101 - as in `forgotten`
-        repaired = difference.expected.unseen.get(path) == difference.found.unseen.get(path)
-        return _LOST_FIRST if repaired else _LOST
-    if path in begun.unseen and path in held.unseen:
-        return _EFFECT
-    variable = variable_of(path)
-    is_made_later = variable and not any(variable_of(one) == variable for one in begun.unseen)
-    return _EFFECT if is_made_later and not _began_afresh(difference, path) else _UNKNOWN
-
-
-def _began_afresh(difference: Difference, path: str) -> bool:
-    """Return whether the value is what the reference had as many micro-steps after its own start."""
-    since = difference.step - difference.resumed_at
-    early = difference.reference.steps.get(since)
-    if difference.found is None or early is None or path not in early.unseen or path not in difference.found.unseen:
-        return False
-    return difference.found.unseen[path].digest == early.unseen[path].digest
-
-
-def _is_variable(path: str) -> bool:
-    """Return whether it is a bare variable of the script, such as a loop's counter, not an attribute of an object."""
-    return "." not in path.rpartition(":")[2]
-
-
 def _updates_each_time(difference: Difference) -> bool:
     """Return whether each micro-step of the reference changed the weights, so that there are no cycles."""
     if difference.expected.progress.accumulation_steps != 1:
@@ -369,10 +331,6 @@ def _updates_each_time(difference: Difference) -> bool:
     steps = [one for at, one in sorted(difference.reference.steps.items()) if at <= difference.step]
     weights = [{name: one.digests[name] for name in one.digests if name.startswith("weights/")} for one in steps]
     return all(before != after for before, after in itertools.pairwise(weights))
-
-
-def _is_container(value: Unseen) -> bool:
-    return value.text.partition(" of ")[2][:1].isdigit()  # "list of 5"
 
 
 def _like_accumulators(path: str, value: Unseen) -> bool:
@@ -388,13 +346,3 @@ def _same_batch(steps: dict[int, Stepped], found: Stepped) -> int | None:
 
 def _batch(line: Stepped) -> dict[str, str]:
     return {name: digest for name, digest in line.digests.items() if name.startswith("batch/")}
-
-
-def _compared(difference: Difference, path: str) -> str:
-    assert difference.found is not None  # noqa: S101 - a path comes from a line
-    expected, found = difference.expected.unseen.get(path), difference.found.unseen.get(path)
-    if expected == found:
-        expected, found = _lost(difference)[path]
-    words = [one.text if one is not None else "absent" for one in (expected, found)]
-    between = "another value of the same kind" if words[0] == words[1] else f"{words[0]} uninterrupted, {words[1]} here"
-    return f"{path} ({between})"

@@ -8,7 +8,7 @@ stands. Main thread only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ckptkit.manager.hooks import Setting
@@ -78,6 +78,7 @@ class Disagreement:
     last: int
     start: Callable[[str, int, Recording], Life]
     compare: Callable[[Life, Life, int], Difference | None]
+    _agreed: list[tuple[Setting, ...]] = field(default_factory=list, init=False)  # with these, recorded lives agreed
 
     def diagnosis(self) -> Diagnosis:
         """Run the lives; return the diagnosis."""
@@ -85,7 +86,7 @@ class Disagreement:
             return self.guess
         culprit = self._culprit("", ())
         if culprit is None:
-            return self.guess
+            return self._left_behind() or self.guess
         mode = ""
         if culprit.kind in ("graph", "update"):
             inner = self._culprit(" in PYNATIVE mode", ("pynative",))
@@ -113,7 +114,23 @@ class Disagreement:
             if difference is not None:
                 return self._parting(self.folder / f"{name}-1.record", record, difference)
             record.unlink(missing_ok=True)
+        self._agreed.append(settings)
         return None
+
+    def _left_behind(self) -> Diagnosis | None:
+        """Name the files that the first life made, if all later ones agree: they found what it had left there."""
+        steps = self.difference.reference.steps
+        made = [file for step in sorted(steps) if step <= self.difference.step for file in steps[step].made]
+        if () not in self._agreed or not made:
+            return None
+        return Diagnosis(
+            "forgotten-state",
+            made[0],
+            f"only the first run trained otherwise, from micro-step {self.difference.step} on. It made {made[0]}, "
+            "which all later runs find: what that says is in no checkpoint",
+            "keep it in an object with state_dict() and load_state_dict(), given by name, and not in a file",
+            tuple(made[1:4]),
+        )
 
     def _parting(self, first: Path, second: Path, difference: Difference) -> Culprit | None:
         one, other = list(read_record(first)), list(read_record(second))

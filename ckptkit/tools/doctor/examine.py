@@ -28,7 +28,6 @@ from ckptkit.tools.doctor.diagnose import (
     Diagnosis,
     diagnose_disagreement,
     diagnose_resume,
-    forgotten,
 )
 from ckptkit.tools.doctor.disagreement import (
     Disagreement,
@@ -37,6 +36,7 @@ from ckptkit.tools.doctor.disagreement import (
     diagnose_unequal_replica,
 )
 from ckptkit.tools.doctor.elastic import Elastic
+from ckptkit.tools.doctor.lost import forgotten
 from ckptkit.tools.doctor.plan import Death, Part, plan_deaths, victims
 from ckptkit.tools.doctor.promises import Continuation
 from ckptkit.tools.doctor.report import (

@@ -77,6 +77,7 @@ class TrialProbe:
         self._observer: Observer | None = None
         self._record: Record | None = None
         self._last = -1
+        self._known = 0  # of what the process made
         self._saves = 0  # of a replay, at the last micro-step
         self._is_saving = False
         self._own: tuple[int, SaveHandle] | None = None  # the first own save, and after which micro-step it began
@@ -133,10 +134,11 @@ class TrialProbe:
                 step=point.batches_delivered,
                 checkpoint=point.checkpoint,
                 suspects=tuple(observer.suspects()),
+                digests=digests,
                 unseen=unseen,
                 ranks=ranks,
                 replicated=tuple(observer.replicated()) if ranks > 1 else (),
-                restored=self._restored(state, digests) if self._plan.changes_ranks else None,
+                restored=self._restored(state) if self._plan.changes_ranks else None,
                 empties=_is_removed(self._url),
             )
         )
@@ -173,7 +175,7 @@ class TrialProbe:
         self._last = step
         digests, unseen = self._observer.observe()
         now = self._monotonic()
-        self._write(Stepped(step=step, at=now, progress=progress, digests=digests, unseen=unseen))
+        self._write(Stepped(step=step, at=now, progress=progress, digests=digests, unseen=unseen, made=self._made()))
         self._record_from(step, digests)
         if step in self._plan.saves:
             self._save(state, step, digests, save)
@@ -183,6 +185,14 @@ class TrialProbe:
             self._die_once_saved(step)
         if step >= self._plan.stop or self._is_enough(step, now):
             self._stop(step)
+
+    def _made(self) -> tuple[str, ...]:
+        """Return what the script has made since the last call."""
+        made: list[str] = getattr(sys.modules.get("sitecustomize"), "made", [])
+        new, self._known = made[self._known :], len(made)
+        own = str(Path(self._plan.trace).parent.resolve())
+        theirs = (one for one in new if not _is_below(one, own) and "__pycache__" not in one)
+        return tuple(one for one in theirs if os.path.lexists(one))
 
     def _record_from(self, step: int, digests: dict[str, str] | None = None) -> None:
         """Note the end of a micro-step, if calls are recorded; begin with it where the plan says so."""
@@ -254,10 +264,10 @@ class TrialProbe:
         by = tuple(self._observer.drawing_in_state_dict()) if moved else ()
         self._write(Saved(step=step, moved=moved, by=by, totals=totals))
 
-    def _restored(self, state: Capturable, digests: dict[str, str]) -> Restored:
+    def _restored(self, state: Capturable) -> Restored:
         leaves = state.leaves(at_boundary=False)
         cut = tuple(f"{leaf.role}/{leaf.name}" for leaf in leaves if isinstance(leaf.spec.placement, Box))
-        return Restored(progress=state.progress(), digests=digests, totals=_totals(state), cut=cut)
+        return Restored(progress=state.progress(), totals=_totals(state), cut=cut)
 
     def _settle(self, handle: SaveHandle) -> None:
         """Wait until the save is committed, which only rank 0 knows: a rank that dies before would prevent it."""
@@ -317,7 +327,11 @@ def _is_removed(url: str) -> bool:
     """Return whether the script has removed the run root ``url``, which it still names, or a folder around it."""
     removed = getattr(sys.modules.get("sitecustomize"), "removed", [])
     root = os.path.realpath(url)
-    return any(root == one or root.startswith(f"{one}{os.sep}") for one in removed)
+    return any(_is_below(root, one) for one in removed)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}{os.sep}")
 
 
 def variables(plan: Path) -> dict[str, str]:

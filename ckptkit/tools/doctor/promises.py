@@ -218,12 +218,12 @@ def _unlike(new: Life, old: Life, after: int, progress: Progress, starts: Starts
     restored = begun.restored if begun is not None else None
     assert begun is not None and restored is not None  # noqa: S101, PT018 - the plan says so
     kinds = ("batch/", "counters/") if progress.at_boundary else ("batch/", "counters/", "accumulators/")
-    expected, found = (_without(one, kinds, restored.cut) for one in (line.digests, restored.digests))
+    expected, found = (_without(one, kinds, restored.cut) for one in (line.digests, begun.digests))
     excused = _changed_names(new, old, after) - _lost_names(new, old, after, starts)
     names = _moved(restored.progress, progress) or [name for name in differing(found, expected) if name not in excused]
     if not names:
         return None
-    held = Stepped(step=begun.step, progress=restored.progress, digests=restored.digests)
+    held = Stepped(step=begun.step, progress=restored.progress, digests=begun.digests)
     return Difference(begun.step, tuple(names), line.model_copy(update={"progress": progress}), held, new, old)
 
 
@@ -249,7 +249,7 @@ def _built(new: Life, old: Life, starts: Starts) -> tuple[dict[str, str], dict[s
 
 def _given(life: Life) -> dict[str, str]:
     """Return the digests right after the restore."""
-    return life.begun.restored.digests if life.begun is not None and life.begun.restored is not None else {}
+    return life.begun.digests if life.begun is not None else {}
 
 
 def _taken_over(new: Life, before: Life) -> Life:

@@ -81,10 +81,9 @@ class Total(_Document):
 
 
 class Restored(_Document):
-    """Holds what a restore gave: digests by name, and totals of the accumulators; ``cut`` are names of cut leaves."""
+    """Holds where a restore began, and totals of the accumulators; ``cut`` are names of cut leaves."""
 
     progress: Progress
-    digests: dict[str, str]
     totals: dict[str, Total] = {}
     cut: tuple[str, ...] = ()
 
@@ -92,9 +91,9 @@ class Restored(_Document):
 class Begun(_Document):
     """Records that a manager has restored.
 
-    ``checkpoint`` is None on a fresh start; ``url`` is the script's root; ``unseen`` are the values in no checkpoint.
-    ``empties`` says that the script has removed that root before. In a job of many ``ranks``, ``replicated`` are names
-    of digests that must be the same in every rank. ``restored`` is there if the plan says so.
+    ``checkpoint`` is None on a fresh start; ``url`` is the script's root. ``digests`` and ``unseen`` are as in
+    `Stepped`. ``empties`` says that the script has removed that root before. In a job of many ``ranks``, ``replicated``
+    are names of digests that must be the same in every rank. ``restored`` is there if the plan says so.
     """
 
     event: Literal["begun"] = "begun"
@@ -102,6 +101,7 @@ class Begun(_Document):
     step: int
     checkpoint: str | None
     suspects: tuple[Suspect, ...] = ()
+    digests: dict[str, str] = {}
     unseen: dict[str, Unseen] | None = None
     ranks: int = 1
     replicated: tuple[str, ...] = ()
@@ -112,7 +112,8 @@ class Begun(_Document):
 class Stepped(_Document):
     """Records the state after a micro-step: digests by name of what must be equal, and values in no checkpoint.
 
-    ``at`` is when it ended, in seconds of `time.monotonic`.
+    ``at`` is when it ended, in seconds of `time.monotonic`. ``made`` are the files and folders that the process has
+    made since the line before and that are still there, outside of the doctor's own.
     """
 
     event: Literal["stepped"] = "stepped"
@@ -121,6 +122,7 @@ class Stepped(_Document):
     progress: Progress
     digests: dict[str, str]
     unseen: dict[str, Unseen] = {}
+    made: tuple[str, ...] = ()
 
 
 class Saved(_Document):

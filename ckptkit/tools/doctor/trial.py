@@ -141,8 +141,11 @@ class Life:
         return killed and all(one.last_step >= self.planned_kill for one in self.ranks)
 
     def last_words(self, lines: int = 15) -> str:
-        """Return the end of its output."""
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        """Return the end of its output, and of the error of a process whose launcher put it elsewhere."""
+        printed = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+        errors = self.log.with_suffix(".errors")
+        error = errors.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:] if errors.exists() else []
+        return "\n".join(printed + (error if error and error[-1] not in printed else []))
 
 
 class Started:

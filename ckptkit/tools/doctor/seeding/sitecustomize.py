@@ -14,6 +14,7 @@ import json
 import os
 import random
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -22,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 _REMOVALS = ("shutil.rmtree", "os.rename", "os.rmdir")  # audit events, whose first argument is a path
-_MOST_REMOVED = 1000
+_MOST_NOTED = 1000
 
 
 class _ActAfterImport(MetaPathFinder):
@@ -102,19 +103,48 @@ def _run_shadowed() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-removed: list[str] = []  # what the process removed, for the probe: the script's run root may be among it
+# What the process removed and made, for the probe: the script's run root may be among the first.
+removed: list[str] = []
+made: list[str] = []
 
 
-def _note_removals(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in _REMOVALS and len(removed) < _MOST_REMOVED and isinstance(arguments[0], (str, os.PathLike)):
-        removed.append(os.path.realpath(arguments[0]))
+def _note_files(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _REMOVALS:
+        _note(removed, arguments[0])
+    if event == "os.rename":
+        _note_made(arguments[1])
+    elif event == "os.mkdir" or (event == "open" and arguments[2] & os.O_CREAT):
+        _note_made(arguments[0])
+
+
+def _note_made(path: Any) -> None:
+    if isinstance(path, (str, os.PathLike)) and not os.path.lexists(path):
+        _note(made, path)
+
+
+def _note(paths: list[str], path: Any) -> None:
+    if len(paths) < _MOST_NOTED and isinstance(path, (str, os.PathLike)):
+        paths.append(os.path.realpath(path))
+
+
+def _write_errors(file: Path) -> None:
+    """Write also to ``file`` the error that ends this process: a launcher may hide what its ranks print."""
+    show = sys.excepthook
+
+    def write(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        with contextlib.suppress(OSError), file.open("a", encoding="utf-8") as out:
+            out.write("".join(traceback.format_exception(kind, error, trace)))
+        show(kind, error, trace)
+
+    sys.excepthook = write
 
 
 _run_shadowed()
 _, _, _plan = os.environ.get("CKPTKIT_HOOKS", "").partition(":")
 _gate, _, _ahead = os.environ.pop("CKPTKIT_GATE", "").partition(":")  # popped: not for the script's own processes
 if _plan:
-    sys.addaudithook(_note_removals)
+    sys.addaudithook(_note_files)
+    _write_errors(Path(_plan).with_suffix(".errors"))
     _seed = json.loads(Path(_plan).read_text())["seed"]
     _actions = {} if _seed is None else _seeds(_seed)
     if _gate:

@@ -83,6 +83,47 @@ def test_unrestored_value_of_stateful_is_incomplete_state():
     assert (found.code, found.where) == ("incomplete-state", "stateful['a'].n")
 
 
+def restored_as(again, digests):
+    """A life whose restore gave these digests."""
+    return replace(again, events=[again.begun.model_copy(update={"digests": digests}), *again.events[1:]])
+
+
+def test_what_an_object_does_not_restore_is_known_right_after_the_restore():
+    """Not only by what follows from it, such as the batch; what was restored and differs since is an effect."""
+    name = "named/statistics.spread"
+
+    def line(step, value):
+        one = stepped(step, batch="other" if value == "0" else "batch/x")
+        return one.model_copy(update={"digests": {**one.digests, name: value}})
+
+    full = life([line(step, str(step)) for step in range(1, LAST + 1)])
+    again = resumed(line(6, "0"))
+    found = diagnosed(restored_as(again, {name: "0"}), full)
+    assert (found.code, found.where) == ("incomplete-state", "stateful['statistics'].spread")
+    assert diagnosed(restored_as(again, {name: "5"}), full).code != "incomplete-state"
+
+
+@pytest.mark.parametrize("step", [6, 8])
+def test_generator_that_a_loader_does_not_restore_comes_before_other_batches(step):
+    """A loader is compared after its first micro-step, since it loads its state when it is read."""
+
+    def line(at, state, *, other=False):
+        unseen = {
+            "loader Shuffled.at": Unseen(digest=str(at), text=str(at)),
+            "loader Shuffled.order": Unseen(digest="new" if other else "old", text="array"),
+            "loader Shuffled.rng": Unseen(digest=state, text="state of a Generator"),
+        }
+        one = stepped(at, batch="batch/x 1" if other else f"batch/x {at}")
+        return one.model_copy(update={"unseen": unseen})
+
+    full = life([line(at, "drawn") for at in range(1, LAST + 1)])
+    again = resumed(*(line(at, "fresh", other=at == step) for at in range(6, step + 1)))
+    begun = again.begun.model_copy(update={"unseen": {"loader Shuffled.at": Unseen(digest="0", text="0")}})
+    found = diagnosed(replace(again, events=[begun, *again.events[1:]]), full)
+    assert (found.code, found.where) == ("incomplete-state", "loader Shuffled.rng")
+    assert found.also == (("loader Shuffled.order",) if step == 6 else ())
+
+
 def lost(line, begun, held, **options):
     """A life that resumed with these values, in place of those that the reference held then."""
     full = reference(lambda step: held if step == 5 else {})

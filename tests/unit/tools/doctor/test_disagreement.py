@@ -25,12 +25,13 @@ class Job:
         equal_with: Settings that make its lives equal.
         kind: Kind of what it calls.
         equal_lives: So many lives are equal before one differs.
+        made: Files that the very first life made in its second micro-step.
     """
 
-    def __init__(self, folder: Path, *, equal_with=(), kind="operator", equal_lives=1, suspects=()):
+    def __init__(self, folder: Path, *, equal_with=(), kind="operator", equal_lives=1, suspects=(), made=()):
         self.started: list[tuple[int, Recording]] = []
         self._folder, self._equal_with, self._kind, self._equal = folder, equal_with, kind, equal_lives
-        self._suspects = suspects
+        self._suspects, self._made = suspects, made
 
     def start(self, words: str, stop: int, recording: Recording):
         self.started.append((stop, recording))
@@ -54,6 +55,7 @@ class Job:
 
     def diagnosed(self, guess=GUESS):
         lives = [life([stepped(1), stepped(2, weights=name)], suspects=self._suspects) for name in "ab"]
+        lives[0].steps[2] = lives[0].steps[2].model_copy(update={"made": self._made})
         difference = first_difference(lives[1], lives[0], 2)
         return Disagreement(difference, guess, self._folder, LAST, self.start, first_difference).diagnosis()
 
@@ -109,6 +111,15 @@ def test_guess_stands_if_recorded_lives_agree(tmp_path):
     job = Job(tmp_path, equal_lives=99)
     assert job.diagnosed() == GUESS
     assert len(job.started) == 4
+
+
+def test_file_of_the_first_life_is_named_if_all_later_lives_agree(tmp_path):
+    """They find what it has made; if they differ from each other, it is something else."""
+    made = ("/runs/mine.cleared", "/runs/log")
+    found = Job(tmp_path, equal_lives=99, made=made).diagnosed()
+    assert (found.code, found.where, found.also) == ("forgotten-state", made[0], made[1:])
+    assert "from micro-step 2 on" in found.cause
+    assert Job(tmp_path, made=made).diagnosed().where == "operator Sum"
 
 
 @pytest.mark.parametrize("kind", ["operator", "random operator"])

@@ -93,7 +93,8 @@ def test_only_planned_saves_happen_in_scratch_folder(tmp_path, root, trace):
     assert not root.exists()
     assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 4]
     begun, *events = trace()
-    assert begun == Begun(url=str(root), step=0, checkpoint=None, unseen={})
+    assert begun.digests.keys() == events[0].digests.keys()
+    assert begun == Begun(url=str(root), step=0, checkpoint=None, digests=begun.digests, unseen={})
     assert [(type(one), one.step) for one in events] == [
         *[(Stepped, 1), (Stepped, 2), (Saved, 2), (Stepped, 3), (Stepped, 4), (Saved, 4), (Stepped, 5)]
     ]

@@ -49,6 +49,15 @@ def held(rank: int, at: float) -> dict[str, str]:
     return {"weights/w": f"{at}", "rng/numpy": f"{at} of {rank}", "named/tally.seen": f"{at} of {rank}"}
 
 
+def begun_with(at, digests: dict[str, str], totals=None) -> Begun:
+    restored = Restored(progress=at, totals=totals or {})
+    return Begun(url=URL, step=0, checkpoint=None, digests=digests, restored=restored, unseen={})
+
+
+def with_restored(begun: Begun, **changes: object) -> Begun:
+    return begun.model_copy(update={"restored": begun.restored.model_copy(update=changes)})
+
+
 class Job:
     """Makes lives of one number of ranks, which take a micro-batch each from one order.
 
@@ -61,20 +70,14 @@ class Job:
         self.ranks = ranks
         self._batch = batch
 
-    def life(self, first: int, last: int, restored: list[Restored], *, saved: int = 0, url: str = URL) -> Life:
+    def life(self, first: int, last: int, begun: list[Begun], *, saved: int = 0, url: str = URL) -> Life:
         parts = []
         for rank in range(self.ranks):
-            begun = Begun(
-                url=url,
-                step=first,
-                checkpoint=f"at {first}" if first else None,
-                ranks=self.ranks,
-                restored=restored[rank],
-                unseen={},
-            )
+            where = {"url": url, "step": first, "checkpoint": f"at {first}" if first else None, "ranks": self.ranks}
+            start = begun[rank].model_copy(update=where)
             lines = [self.line(step, rank) for step in range(first + 1, last + 1)]
             saves = [Saved(step=saved, totals={"a": total_of(SUMS * (rank + 1))})] if saved else []
-            parts.append(Life("life", 0, [begun, *lines, *saves], Path("log"), rank=rank))
+            parts.append(Life("life", 0, [start, *lines, *saves], Path("log"), rank=rank))
         return replace(parts[0], rank=None, ranks=tuple(parts) if self.ranks > 1 else ())
 
     def line(self, step: int, rank: int) -> Stepped:
@@ -85,7 +88,7 @@ class Job:
 
     def fresh(self, last: int, saved: int = 0, **built: str) -> Life:
         digests = {"weights/w": "built", "rng/numpy": "built", "named/tally.seen": "built", **built}
-        start = Restored(progress=progress(0, self.ranks), digests=digests)
+        start = begun_with(progress(0, self.ranks), digests)
         return self.life(0, last, [start] * self.ranks, saved=saved)
 
 
@@ -101,9 +104,9 @@ class Change:
         at = fold_progress(progress(self.after, ranks), ranks, onto)
         total = sum(SUMS * (rank + 1) for rank in range(ranks))
         self.restored = [
-            Restored(
-                progress=at,
-                digests={**held(rank % ranks, micro_batches), "accumulators/a": f"{rank % ranks}"},
+            begun_with(
+                at,
+                {**held(rank % ranks, micro_batches), "accumulators/a": f"{rank % ranks}"},
                 totals={"a": total_of(total / onto)},
             )
             for rank in range(onto)
@@ -201,10 +204,8 @@ def test_attribute_that_the_number_of_ranks_decides_is_no_loss():
 
 def test_counters_must_be_those_that_were_folded():
     change = Change(2, 1, 12)
-    progress_of = change.restored[0].progress
-    change.restored[0] = change.restored[0].model_copy(
-        update={"progress": progress_of.model_copy(update={"updates": 0, "cycles": 2})}
-    )
+    other = change.restored[0].restored.progress.model_copy(update={"updates": 0, "cycles": 2})
+    change.restored[0] = with_restored(change.restored[0], progress=other)
     assert change.unkept().difference.names == ("counters/cycles", "counters/updates")
 
 
@@ -212,7 +213,7 @@ def test_counters_must_be_those_that_were_folded():
 def test_sums_of_accumulators_are_kept_but_for_rounding(factor, kept):
     change = Change(2, 4, 4)
     totals = {"a": total_of(SUMS * np.float64(3 / 4 * factor))}
-    change.restored = [one.model_copy(update={"totals": totals}) for one in change.restored]
+    change.restored = [with_restored(one, totals=totals) for one in change.restored]
     found = change.unkept()
     assert (found is None) == kept
     if found is not None:
@@ -221,7 +222,7 @@ def test_sums_of_accumulators_are_kept_but_for_rounding(factor, kept):
 
 def test_sum_that_one_rank_lacks_is_not_kept():
     change = Change(2, 4, 4)
-    change.restored[2] = change.restored[2].model_copy(update={"totals": {}})
+    change.restored[2] = with_restored(change.restored[2], totals={})
     assert change.unkept().diagnosis.code == "sums-not-kept"
 
 
@@ -321,7 +322,7 @@ def test_traces_without_batches_say_so():
 
 def test_life_that_did_not_continue_is_named():
     change = Change(2, 1, 12)
-    afresh = change.new.life(0, 9, [change.starts.new.begun.restored], url="/runs/of-1")
+    afresh = change.new.life(0, 9, [change.starts.new.begun], url="/runs/of-1")
     found = unkept_by_restore(afresh, change.before, change.after, change.starts)
     assert (found.diagnosis.code, found.difference.found) == ("never-resumed", None)
     assert "another run root: /runs/mine, then /runs/of-1" in found.diagnosis.cause
@@ -340,7 +341,7 @@ def test_end_before_that_of_the_old_job_is_named():
 def test_cut_leaves_are_not_compared():
     change = Change(2, 1, 12)
     change.alter(0, weights_w="a half")
-    change.restored[0] = change.restored[0].model_copy(update={"cut": ("weights/w",)})
+    change.restored[0] = with_restored(change.restored[0], cut=("weights/w",))
     assert change.unkept() is None
     assert cut_leaves(change.life) == ["weights/w"]
 

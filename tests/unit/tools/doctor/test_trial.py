@@ -283,16 +283,34 @@ def test_life_leaves_no_process(here, last, limit, code, own_session):
         assert ended
 
 
-def test_terminated_doctor_ends_current_life(here):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_doctor_that_is_asked_to_end_ends_current_life(here, number, monkeypatch):
+    (here / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(here / "scratch"))
     os.mkfifo(here / "ready")
     (here / "train.py").write_text("import os, time\nopen('ready', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
     process = subprocess.Popen([sys.executable, "-m", "ckptkit", "doctor", "--", *command()])
     child = os.pidfd_open(int((here / "ready").read_text()))
-    process.terminate()
-    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    process.send_signal(number)
+    assert process.wait(timeout=60) == 128 + number
     ended, _, _ = select.select([child], [], [], 20)
     os.close(child)
     assert ended
+    assert not list((here / "scratch").iterdir())
+
+
+def test_error_that_a_launcher_puts_elsewhere_is_told(here):
+    (here / "train.py").write_text(
+        "import subprocess, sys\n"
+        "if 'rank' in sys.argv: raise LookupError('the tokens are gone')\n"
+        "with open('rank.log', 'w') as log:\n"
+        "    sys.exit(subprocess.call([sys.executable, __file__, 'rank'], stdout=log, stderr=log))\n"
+    )
+    life = lived(here)
+    assert life.exit_code == 1
+    assert life.last_words().splitlines()[-1] == "LookupError: the tokens are gone"
+    (here / "train.py").write_text("raise LookupError('the tokens are gone')\n")
+    assert lived(here).last_words().count("LookupError: the tokens are gone") == 1
 
 
 def test_the_command_line_takes_the_scripts_own_options(here):
@@ -376,6 +394,7 @@ def test_two_trainings_of_one_root_are_one_run(here, capsys):
         ("short", "ended-early", ""),
         ("keeps-oldest", "went-back", "although there is one"),
         ("wipes", "never-resumed", "before it restores, so each start begins afresh"),
+        ("marks", "forgotten-state", "It made"),
     ],
 )
 def test_inexact_script_gets_diagnosis(here, capsys, what, code, word):

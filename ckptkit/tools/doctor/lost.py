@@ -1,0 +1,141 @@
+"""Finds the values that a resumed life lost, and orders them by how likely they are the cause of a difference.
+
+Guarantees: a value that was restored, and differs only since, is taken for an effect. What a loader with a state of its
+own holds is compared after its first micro-step: its state is loaded when it is read. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from ckptkit.manager.hooks import LOADER, Unseen
+from ckptkit.tools.doctor.compare import Difference, variable_of
+from ckptkit.tools.doctor.trace import Stepped
+
+# A value that was different as soon as the life had restored is lost. One that was equal then has followed what
+# differs. One that was set right again before the micro-step may have been read before. A variable that did not exist
+# then was most likely assigned in the loop, unless it is what the uninterrupted life had so long after its own start.
+_LOST, _LOST_FIRST, _UNKNOWN, _EFFECT = range(4)
+_EMPTY = Unseen(digest="", text="nothing")
+
+
+def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
+    """Return the paths of unseen values that differ from the reference at that micro-step, likeliest cause first."""
+    if difference.found is None:
+        return []
+    paths = (_differing_unseen(difference.expected, difference.found) | lost_values(difference).keys()) - unstable
+    causes = [path for path in paths if _standing(difference, path) != _EFFECT]
+    return sorted(
+        causes,
+        key=lambda path: (
+            _standing(difference, path),
+            not _began_afresh(difference, path),
+            _is_variable(path),
+            path,
+        ),
+    )
+
+
+def lost_of_named(difference: Difference) -> list[str]:
+    """Return what objects given by name did not restore, as paths such as ``stateful['statistics'].mean``."""
+    begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
+    if begun is None or held is None:
+        return []
+    lost = []
+    for name in difference.names:
+        kind, _, rest = name.partition("/")
+        both = begun.digests.get(name), held.digests.get(name)
+        if kind in ("named", "told") and None not in both and both[0] != both[1]:
+            owner, dot, part = rest.partition(".")
+            lost.append(f"stateful[{owner!r}]{dot}{part}")
+    return lost
+
+
+def lost_of_loader(difference: Difference, unstable: frozenset[str]) -> list[str]:
+    """Return what a loader with a state of its own did not restore, generators first."""
+    if not difference.resumed_at:
+        return []
+    named = [path for path in forgotten(difference, unstable) if _is_loaders(path)]
+    return sorted(named, key=lambda path: not _is_generator(difference, path))
+
+
+def _differing_unseen(expected: Stepped, found: Stepped) -> set[str]:
+    one, other = expected.unseen, found.unseen
+    return {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
+
+
+def lost_values(difference: Difference) -> dict[str, tuple[Unseen, Unseen]]:
+    """Return the values that were different right after the restore: as the reference had them, and as they were."""
+    begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
+    if begun is None or begun.unseen is None or held is None:
+        return {}
+    owners = {path.rpartition(".")[0] for path in begun.unseen} - {""}
+    emptied = {path for path in held.unseen if path.rpartition(".")[0] in owners and _is_container(held.unseen[path])}
+    now = {**dict.fromkeys(emptied, _EMPTY), **begun.unseen}  # what is empty is in no trace
+    both = {path: (held.unseen[path], now[path]) for path in now.keys() & held.unseen.keys() if not _is_loaders(path)}
+    both |= _after_first_step(difference)
+    return {path: pair for path, pair in both.items() if pair[0].digest != pair[1].digest}
+
+
+def _after_first_step(difference: Difference) -> dict[str, tuple[Unseen, Unseen]]:
+    """Return what the loader had after the first micro-step; nothing if that differs already, as effects do, too."""
+    first = difference.resumed_at + 1
+    expected, found = difference.reference.steps.get(first), difference.life.steps.get(first)
+    if expected is None or found is None or first >= difference.step:
+        return {}
+    paths = {path for path in expected.unseen.keys() & found.unseen.keys() if _is_loaders(path)}
+    return {path: (expected.unseen[path], found.unseen[path]) for path in paths}
+
+
+def _standing(difference: Difference, path: str) -> int:
+    """Return how likely a value that differs is a cause and not an effect; the lower, the likelier."""
+    begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
+    if begun is None or begun.unseen is None or held is None:
+        return _UNKNOWN
+    if path in lost_values(difference):
+        assert difference.found is not None  # noqa: S101 - as in `forgotten`
+        repaired = difference.expected.unseen.get(path) == difference.found.unseen.get(path)
+        return _LOST_FIRST if repaired else _LOST
+    if _is_loaders(path):
+        return _EFFECT if path in _after_first_step(difference) else _UNKNOWN
+    if path in begun.unseen and path in held.unseen:
+        return _EFFECT
+    variable = variable_of(path)
+    is_made_later = variable and not any(variable_of(one) == variable for one in begun.unseen)
+    return _EFFECT if is_made_later and not _began_afresh(difference, path) else _UNKNOWN
+
+
+def _began_afresh(difference: Difference, path: str) -> bool:
+    """Return whether the value is what the reference had as many micro-steps after its own start."""
+    since = difference.step - difference.resumed_at
+    early = difference.reference.steps.get(since)
+    if difference.found is None or early is None or path not in early.unseen or path not in difference.found.unseen:
+        return False
+    return difference.found.unseen[path].digest == early.unseen[path].digest
+
+
+def _is_variable(path: str) -> bool:
+    """Return whether it is a bare variable of the script, such as a loop's counter, not an attribute of an object."""
+    return "." not in path.rpartition(":")[2]
+
+
+def _is_loaders(path: str) -> bool:
+    return path.startswith(LOADER)
+
+
+def _is_generator(difference: Difference, path: str) -> bool:
+    value = difference.expected.unseen.get(path)
+    return value is not None and value.text.startswith("state of a ")
+
+
+def _is_container(value: Unseen) -> bool:
+    return value.text.partition(" of ")[2][:1].isdigit()  # "list of 5"
+
+
+def compared(difference: Difference, path: str) -> str:
+    """Return a path of `forgotten` with its two values in words."""
+    assert difference.found is not None  # noqa: S101 - a path comes from a line
+    expected, found = difference.expected.unseen.get(path), difference.found.unseen.get(path)
+    if expected == found:
+        expected, found = lost_values(difference)[path]
+    words = [one.text if one is not None else "absent" for one in (expected, found)]
+    between = "another value of the same kind" if words[0] == words[1] else f"{words[0]} uninterrupted, {words[1]} here"
+    return f"{path} ({between})"
