@@ -10,20 +10,21 @@ not exist yet. Main thread only.
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
+from ckptkit.mindspore.inspect.loops.draws import FILE
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.per_step import read_by_cells, read_data
 from ckptkit.mindspore.inspect.loops.report import passes, reported
-from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope
-from ckptkit.mindspore.inspect.loops.source import ahead, body_of
+from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope, Sources
+from ckptkit.mindspore.inspect.loops.source import ahead, behind, body_of
 from ckptkit.mindspore.inspect.loops.statements import Statements
 
 
@@ -51,6 +52,11 @@ def find_in_loops(
     """
     flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
     statements = _read(flow, objects, since, hooks)
+    files = {place for place in flow.changed if place.name == FILE}
+    before = _made_of_files(files, since, known) if files else {}
+    if before:
+        flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
+        statements = _read(flow, objects, since, hooks, before)
     fed = read_data(data, flow, statements)
     if written is not None:
         written |= objects.written(flow.writes, statements.taken)
@@ -70,8 +76,25 @@ def used_in_loops(names: Collection[str], known: Iterable[Any], hooks: Sequence[
     return flow.used
 
 
-def _read(flow: Flow, objects: Objects, since: Lines | None, hooks: Sequence[Any]) -> Statements:
-    """Read the loops ahead; see `find_in_loops`."""
+def _made_of_files(files: Collection[Place], since: Lines | None, known: Iterable[Any]) -> dict[Place, Sources]:
+    """Return what the code before the loops has made of files that these write."""
+    flow = Flow((FILE,))
+    statements = Statements(flow, Objects(known), Libraries(frame.f_globals for _, frame in running_frames()), {})
+    for path, frame, line in _begun(since):
+        scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", Running(locals_of(frame), frame.f_lineno))
+        statements.read(behind(body_of(frame.f_code, frame.f_globals), line), scope)
+    made = {place: sources & frozenset(files) for place, sources in flow.made_of(FILE).items()}
+    return {place: sources for place, sources in made.items() if sources}
+
+
+def _read(
+    flow: Flow,
+    objects: Objects,
+    since: Lines | None,
+    hooks: Sequence[Any],
+    given: Mapping[Place, Sources] = types.MappingProxyType({}),
+) -> Statements:
+    """Read the loops ahead; see `find_in_loops`. ``given`` says what places were made of before."""
     begun = {frame.f_code for _, frame, _ in _begun(since)}
     running = {
         frame.f_code: None if frame.f_code in begun else Running(locals_of(frame), frame.f_lineno)
@@ -81,6 +104,8 @@ def _read(flow: Flow, objects: Objects, since: Lines | None, hooks: Sequence[Any
     statements.run_with_cells(hooks)
     for _ in passes(flow):
         flow.used.clear()  # it is known only after the first pass which loops save
+        for place, sources in given.items():
+            flow.give(place, sources)
         for path, frame, line in _begun(since):
             now = Running(locals_of(frame), frame.f_lineno)
             scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", now)

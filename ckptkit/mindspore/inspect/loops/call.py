@@ -269,7 +269,7 @@ def file_of(call: Call) -> tuple[str, bool, bool]:
     for functions, at, is_written in calls:
         if len(call.given) > at and call.called.target in functions:
             path = call.given[at].target
-            name = f"file {repr(path) if isinstance(path, str) else text_of(call.nodes[at])}"
+            name = f"file '{path}'" if isinstance(path, (str, pathlib.PurePath)) else f"file {text_of(call.nodes[at])}"
             return name, functions is _DATABASES or not is_written, is_written
     is_path = isinstance(call.owner.target, pathlib.PurePath) and isinstance(call.node.func, ast.Attribute)
     if is_path and call.name in (*_READS, *_WRITES):

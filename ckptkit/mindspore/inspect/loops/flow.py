@@ -173,6 +173,13 @@ class Flow:
         if not self._iterations:
             self.taken.add(place)
 
+    def made_of(self, kind: str) -> dict[Place, Sources]:
+        """Return what was made of places with the name ``kind``, by place."""
+        made = {
+            place: frozenset(one for one in sources if one.name == kind) for place, sources in self._made_of.items()
+        }
+        return {place: sources for place, sources in made.items() if sources and place.name != kind}
+
     def give(self, place: Place, sources: Sources) -> None:
         """Record what an argument of a call is made of."""
         self._made_of[place] = sources

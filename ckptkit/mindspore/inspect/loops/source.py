@@ -50,6 +50,18 @@ def ahead(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
     return found
 
 
+def behind(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
+    """Return the statements that were run, at most once, before ``line``; of an enclosing loop none."""
+    found: list[ast.stmt] = []
+    for one in body:
+        if (one.end_lineno or one.lineno) < line:
+            found.append(one)
+        elif one.lineno <= line and isinstance(one, (ast.With, ast.AsyncWith, ast.If, ast.Match, *TRIES)):
+            inside = [part for part in blocks_of(one) if part and part[0].lineno <= line <= (part[-1].end_lineno or 0)]
+            found += behind(inside[0], line) if inside else []
+    return found
+
+
 def blocks_of(one: ast.stmt) -> list[list[ast.stmt]]:
     """Return the blocks of a statement in the order in which they are written."""
     parts = [one, *getattr(one, "handlers", []), *getattr(one, "cases", [])]

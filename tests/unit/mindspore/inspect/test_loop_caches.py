@@ -153,9 +153,49 @@ def files_of_a_log_and_of_the_data(cell, batches, rate, restore):
         print(open("log.txt").read())
 
 
+def left_out_by_a_later_start(cell, batches, rate, restore):
+    left_out = pathlib.Path("left-out.txt")
+    names = left_out.read_text().split() if left_out.exists() else []
+    restore()
+    for x, y in batches:
+        loss = float(cell(x, y * (str(y.shape) in names)))
+        if loss > 9:
+            with open(left_out, "a") as file:
+                print(y.shape, file=file)
+
+
+def read_by_a_function(cell, batches, rate, restore):
+    def rates_so_far():
+        with open("rates.txt") as file:
+            return [float(line) for line in file]
+
+    rates = rates_so_far()
+    restore()
+    for x, y in batches:
+        ops.assign(rate, ms.Tensor(0.1 if len(rates) > 3 else 0.2))
+        cell(x, y)
+        with open("rates.txt", "a") as file:
+            print(0.1, file=file)
+
+
+def log_that_is_shown_and_settings(cell, batches, rate, restore):
+    factor = float(pathlib.Path("factor.txt").read_text())
+    log = pathlib.Path("log.txt").read_text()
+    restore()
+    for x, y in batches:
+        loss = cell(x, y * factor)
+        print(log)
+        with open("log.txt", "a") as file:
+            print(float(loss), file=file)
+    print(open("best.txt").read())
+
+
 @pytest.mark.parametrize(
     ("loop", "where"),
     [
+        (left_out_by_a_later_start, ["file 'left-out.txt'"]),
+        (read_by_a_function, ["file 'rates.txt'"]),
+        (log_that_is_shown_and_settings, []),
         (history_in_a_file, ["file 'log.jsonl'"]),
         (best_in_a_file, ["file 'best.txt'"]),
         (level_in_a_shelf, ["file 'levels'"]),
@@ -165,7 +205,11 @@ def files_of_a_log_and_of_the_data(cell, batches, rate, restore):
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
-def test_file_that_a_loop_writes_and_reads_is_named(loop, where):
+def test_file_that_a_loop_writes_and_reads_is_named(loop, where, tmp_path, monkeypatch):
+    """Also if it was read before the restore, by this start."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("rates.txt", "factor.txt", "log.txt"):
+        (tmp_path / name).write_text("1.0\n")
     found = [one.where.removeprefix(f"{loop.__name__}(): ") for one in Training().found(loop)]
     assert found == where
 
