@@ -50,7 +50,6 @@ def grad_fn(x, y, s):
     return scaled_grad(x, y, s)
 
 
-
 batches = ck.data.resumable(train, epochs=4)
 save, saving = ck.SaveEvery(micro_steps=5), ck.Saving(when_busy="wait")
 with ck.CheckpointManager(os.environ["ROOT"], save=save, saving=saving) as manager:

@@ -17,7 +17,9 @@ VERBS = "sees takes makes finds holds leaves".split()
 maker = random.Random(23)
 sentences = []
 for _ in range(96):
-    words = [maker.choice(NOUNS), maker.choice(VERBS), maker.choice(NOUNS)] + maker.choices(NOUNS, k=maker.randint(0, 3))
+    words = [maker.choice(NOUNS), maker.choice(VERBS), maker.choice(NOUNS)] + maker.choices(
+        NOUNS, k=maker.randint(0, 3)
+    )
     sentences.append(words)
 score = [sum(len(w) for w in s) / len(s) - 4 for s in sentences]
 
