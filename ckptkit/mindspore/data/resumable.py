@@ -175,7 +175,8 @@ def resumable(
     Args:
         dataset: A MindSpore pipeline; or an iterable with ``state_dict()`` and ``load_state_dict()``, of which each
             ``iter()`` delivers the rest of the epoch that its state is in; or one that can be iterated repeatedly
-            and gives the same batches each time (a list, a loader), which is replayed by counting.
+            and gives the same batches each time (a list, a loader), which is read again from epoch 0 on. A state counts
+            a batch before it is given, and is that of the next epoch after the last one.
         epochs: The total since epoch 0; may be raised later, and the run continues from where it ended.
         seed: The dataset seed, for a MindSpore pipeline only; None for the one that the process has set.
         augmentation: As for `StateManager`, for a MindSpore pipeline only.
