@@ -10,22 +10,18 @@ import ast
 import collections
 import copy
 import dataclasses
-import dbm
 import functools
 import heapq
 import inspect
 import itertools
-import os
-import pathlib
 import random
-import shelve
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from mindspore import Tensor, load_checkpoint, nn, save_checkpoint
+from mindspore import Tensor, nn
 
 from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, below, met
 from ckptkit.mindspore.inspect.bytecode import functions_of
@@ -60,14 +56,6 @@ _SAME_ITEMS = OneOf(list, tuple, sorted, reversed, iter, filter, copy.copy, set,
 _SOME_ITEMS = ("choices", "sample", "permutation", "permuted")
 _ONE_ITEM = OneOf(min, max, next, heapq.heappop, heapq.heapreplace, heapq.heappushpop)
 _GIVES_ITSELF = ("set_train", "set_grad", "to_float", "recompute", "add_flags")  # methods of cells
-_OPENS = OneOf(open)
-_DATABASES = OneOf(shelve.open, dbm.open)  # to read and to write
-_LOADS = OneOf(np.load, np.loadtxt, np.genfromtxt, load_checkpoint, os.path.exists, os.path.isfile, os.path.isdir)
-_ON_DISK = (os.remove, os.unlink, os.mkdir, os.makedirs, os.rmdir)
-_SAVES = OneOf(np.save, np.savez, np.savez_compressed, np.savetxt, *_ON_DISK)  # to the first argument
-_KEEPS = OneOf(save_checkpoint)  # to the second
-_READS = ("read_text", "read_bytes", "exists", "is_file", "is_dir")
-_WRITES = ("write_text", "write_bytes", "touch", "unlink", "mkdir")
 _OWN_ITEM = ("get", "setdefault", "get_nowait", "pop", "popleft")  # methods that give an item of their container
 
 
@@ -259,22 +247,6 @@ def item_or_view(call: Call, sources: Sources) -> Value:
         return Value(UNKNOWN, sources, is_new=True)
     is_view = call.name in VIEW_METHODS and isinstance(owner.target, (np.ndarray, Tensor))
     return Value(owner.target, sources, place=owner.place) if is_view else Value(UNKNOWN, sources)
-
-
-def file_of(call: Call) -> tuple[str, bool, bool]:
-    """Return the expression for the file of a call, and whether it reads and writes it; "" for no file."""
-    modes = [one.target for one in (*call.given[1:2], call.named.get("mode")) if one is not None]
-    is_changed = any(isinstance(one, str) and not one.startswith("r") for one in modes)
-    calls = (_OPENS, 0, is_changed), (_LOADS, 0, False), (_SAVES, 0, True), (_KEEPS, 1, True), (_DATABASES, 0, True)
-    for functions, at, is_written in calls:
-        if len(call.given) > at and call.called.target in functions:
-            path = call.given[at].target
-            name = f"file '{path}'" if isinstance(path, (str, pathlib.PurePath)) else f"file {text_of(call.nodes[at])}"
-            return name, functions is _DATABASES or not is_written, is_written
-    is_path = isinstance(call.owner.target, pathlib.PurePath) and isinstance(call.node.func, ast.Attribute)
-    if is_path and call.name in (*_READS, *_WRITES):
-        return f"file '{call.owner.target}'", call.name in _READS, call.name in _WRITES
-    return "", False, False
 
 
 def kept(flow: Flow, objects: Objects, cache: Any, place: Place, found: Value, *, scope: Scope) -> Sources:

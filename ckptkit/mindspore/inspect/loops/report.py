@@ -18,7 +18,7 @@ from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN, PASSED_ON
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
-from ckptkit.mindspore.inspect.loops.draws import BEFORE, CACHE, FILE, TAKEN
+from ckptkit.mindspore.inspect.loops.draws import BEFORE, CACHE, OUTSIDE, TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
 from ckptkit.mindspore.inspect.loops.libraries import is_library_class
@@ -41,7 +41,7 @@ _WAYS_OUT = {
     CACHE: "Compute it before the training begins, or keep it in a Parameter, or in an object that is given by name",
     PASSED_ON: "Begin it with what restore() returns, or keep it in an object that is given by name",
     BEFORE: "Let a loader for ckptkit.data.resumable give such batches, or give the one before by name in an object",
-    FILE: "Keep what it needs in an object that is given by name: a file may be ahead of the checkpoint",
+    OUTSIDE: "Keep what it needs in an object that is given by name: what is there may be ahead of the checkpoint",
 }
 
 

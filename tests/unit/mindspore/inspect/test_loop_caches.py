@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import shelve
+import sqlite3
 
 import mindspore as ms
 import numpy as np
@@ -178,6 +179,80 @@ def read_by_a_function(cell, batches, rate, restore):
             print(0.1, file=file)
 
 
+def rows_of_a_database(cell, batches, rate, restore):
+    rows = sqlite3.connect("rows.db")
+    rows.execute("create table if not exists rows(loss real)")
+    restore()
+    for x, y in batches:
+        number = rows.execute("select count(*) from rows").fetchone()[0]
+        rows.execute("insert into rows values (?)", (float(cell(x, y * number)),))
+
+
+def rows_of_a_table(cell, batches, rate, restore):
+    seen = np.fromfile("seen.bin", np.float32)
+    restore()
+    for x, y in batches:
+        loss = float(cell(x, y * seen.mean()))
+        np.full(3, loss, np.float32).tofile("seen.bin")
+
+
+def variable_of_the_environment(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        ops.assign(rate, ms.Tensor(float(os.environ.get("RATE", "0.1"))))
+        os.environ["RATE"] = str(float(cell(x, y)))
+
+
+def item_of_the_environment(cell, batches, rate, restore):
+    os.environ["RATE"] = "0.1"
+    restore()
+    for x, y in batches:
+        ops.assign(rate, ms.Tensor(float(os.environ["RATE"])))
+        os.environ["RATE"] = str(float(cell(x, y)))
+
+
+def files_in_a_folder(cell, batches, rate, restore):
+    hard = pathlib.Path("hard")
+    restore()
+    for x, y in batches:
+        number = len([*hard.glob("*.txt")])
+        loss = float(cell(x, y * (1 + number)))
+        (hard / f"{loss}.txt").write_text("1")
+
+
+def files_in_a_folder_before(cell, batches, rate, restore):
+    number = len(os.listdir("."))
+    restore()
+    for x, y in batches:
+        loss = float(cell(x, y * (1 + number)))
+        np.save(f"{loss}.npy", x.asnumpy())
+
+
+def file_that_stays_open(cell, batches, rate, restore):
+    done = len(pathlib.Path("log.txt").read_text().split())
+    with open("log.txt", "a") as log:
+        restore()
+        for x, y in batches:
+            log.write(str(cell(x, y * done)))
+
+
+def size_of_a_file(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        loss = float(cell(x, y * os.path.getsize("log.txt")))
+        with open("log.txt", "a") as log:
+            print(loss, file=log)
+
+
+def outside_that_is_only_written_or_only_read(cell, batches, rate, restore):
+    names, scale = os.listdir("."), float(os.environ.get("SCALE", "1"))
+    restore()
+    for number, (x, y) in enumerate(batches):
+        loss = float(cell(x, y * len(names) * scale))
+        os.environ["LAST"] = str(loss)
+        pathlib.Path("kept", f"{number}.txt").write_text(str(loss))
+
+
 def log_that_is_shown_and_settings(cell, batches, rate, restore):
     factor = float(pathlib.Path("factor.txt").read_text())
     log = pathlib.Path("log.txt").read_text()
@@ -195,7 +270,16 @@ def log_that_is_shown_and_settings(cell, batches, rate, restore):
     [
         (left_out_by_a_later_start, ["file 'left-out.txt'"]),
         (read_by_a_function, ["file 'rates.txt'"]),
+        (rows_of_a_database, ["the database"]),
+        (rows_of_a_table, ["file 'seen.bin'"]),
+        (variable_of_the_environment, ["os.environ['RATE']"]),
+        (item_of_the_environment, ["os.environ['RATE']"]),
+        (files_in_a_folder, ["folder hard"]),
+        (files_in_a_folder_before, ["folder '.'"]),
+        (file_that_stays_open, ["file 'log.txt'"]),
+        (size_of_a_file, ["file 'log.txt'"]),
         (log_that_is_shown_and_settings, []),
+        (outside_that_is_only_written_or_only_read, []),
         (history_in_a_file, ["file 'log.jsonl'"]),
         (best_in_a_file, ["file 'best.txt'"]),
         (level_in_a_shelf, ["file 'levels'"]),
@@ -208,7 +292,7 @@ def log_that_is_shown_and_settings(cell, batches, rate, restore):
 def test_file_that_a_loop_writes_and_reads_is_named(loop, where, tmp_path, monkeypatch):
     """Also if it was read before the restore, by this start."""
     monkeypatch.chdir(tmp_path)
-    for name in ("rates.txt", "factor.txt", "log.txt"):
+    for name in ("rates.txt", "factor.txt", "log.txt", "seen.bin"):
         (tmp_path / name).write_text("1.0\n")
     found = [one.where.removeprefix(f"{loop.__name__}(): ") for one in Training().found(loop)]
     assert found == where
