@@ -52,8 +52,8 @@ def find_in_loops(
     """
     flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
     statements = _read(flow, objects, since, hooks)
-    written = {place for place in flow.changed if place.name == OUTSIDE}
-    before = _made_before(written, since, known) if written else {}
+    outside = {place for place in flow.changed if place.name == OUTSIDE}
+    before = _made_before(outside, since, known) if outside else {}
     if before:
         flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
         statements = _read(flow, objects, since, hooks, before)
@@ -76,14 +76,14 @@ def used_in_loops(names: Collection[str], known: Iterable[Any], hooks: Sequence[
     return flow.used
 
 
-def _made_before(written: Collection[Place], since: Lines | None, known: Iterable[Any]) -> dict[Place, Sources]:
+def _made_before(outside: Collection[Place], since: Lines | None, known: Iterable[Any]) -> dict[Place, Sources]:
     """Return what the code before the loops has made of files, and the like, that these write."""
     flow = Flow((OUTSIDE,))
     statements = Statements(flow, Objects(known), Libraries(frame.f_globals for _, frame in running_frames()), {})
     for path, frame, line in _begun(since):
         scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", Running(locals_of(frame), frame.f_lineno))
         statements.read(behind(body_of(frame.f_code, frame.f_globals), line), scope)
-    made = {place: sources & frozenset(written) for place, sources in flow.made_of(OUTSIDE).items()}
+    made = {place: sources & frozenset(outside) for place, sources in flow.made_of(OUTSIDE).items()}
     return {place: sources for place, sources in made.items() if sources}
 
 

@@ -16,7 +16,10 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore.experimental import optim
-from test_loops import Training
+from test_loops import RestoredError, Training
+
+from ckptkit.mindspore.inspect.loops import find_in_loops
+from ckptkit.mindspore.inspect.loops.scope import Place
 
 network, teacher = nn.Dense(2, 1), nn.Dense(2, 1)
 for one in teacher.get_parameters():
@@ -296,6 +299,29 @@ def test_file_that_a_loop_writes_and_reads_is_named(loop, where, tmp_path, monke
         (tmp_path / name).write_text("1.0\n")
     found = [one.where.removeprefix(f"{loop.__name__}(): ") for one in Training().found(loop)]
     assert found == where
+
+
+class Meter:
+    def __init__(self):
+        self.steps = 0
+
+
+def test_what_a_loop_with_a_file_writes_is_known(tmp_path, monkeypatch):
+    """A value that training changes is named later only if no code that was read changes it."""
+    monkeypatch.chdir(tmp_path)
+    meter, written = Meter(), set()
+
+    def loop(cell, batches, rate, restore):
+        assert [*find_in_loops([], written=written)] == []
+        restore()
+        for x, y in batches:
+            cell(x, y)
+            meter.steps += 1
+            with open("log.txt", "a") as log:
+                print(meter.steps, file=log)
+
+    Training().found(loop)
+    assert Place(id(meter), "steps") in written
 
 
 class Factor:
