@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore.experimental import optim
-from test_loops import RestoredError, Training
+from test_loops import Training
 
 from ckptkit.mindspore.inspect.loops import find_in_loops
 from ckptkit.mindspore.inspect.loops.scope import Place
