@@ -131,6 +131,23 @@ def _rule_ended_late(difference: Difference, unstable: frozenset[str]) -> Diagno
     )
 
 
+def _rule_failed(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
+    life, held = difference.life, difference.step - 1
+    if difference.found is not None or not life.failed_in_training or held not in life.steps:
+        return None
+    expected = difference.reference.steps[held]
+    named = forgotten(replace(difference, step=held, expected=expected, found=life.steps[held]), unstable)
+    return Diagnosis(
+        "forgotten-state" if named else "failed-after-restore",
+        "".join(named[:1]),
+        f"the resumed script failed after micro-step {held}, which the uninterrupted one passed: {life.last_words(1)}"
+        + (f". Likely because {named[0]} is in no checkpoint" if named else ""),
+        "give what the failing code needs state_dict() and load_state_dict(), and pass it by name: "
+        "stateful={'name': it}",
+        tuple(named[1:4]),
+    )
+
+
 def _rule_ended_early(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     if difference.found is not None:
         return None
@@ -283,6 +300,7 @@ _RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
     _rule_never_resumed,
     _rule_went_back,
     _rule_ended_late,
+    _rule_failed,
     _rule_ended_early,
     _rule_saving,
     _rule_own_saving,

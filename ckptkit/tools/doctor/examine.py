@@ -316,7 +316,8 @@ class Examination:
 
     def _difference(self, life: Life, first: Life, until: int) -> Difference | None:
         difference = first_difference(life, first, until, self._ignored) or beyond_the_end(life, first, until)
-        if not life.ended_as_planned and (difference is None or difference.found is None):
+        is_found = difference is not None and (difference.found is not None or life.failed_in_training)
+        if not life.ended_as_planned and not is_found:
             raise FailedLifeError(failure_of(life), life)
         return difference
 

@@ -134,6 +134,12 @@ class Life:
         return self.exit_code == 0
 
     @property
+    def failed_in_training(self) -> bool:
+        """Whether it continued from a checkpoint, trained, and then ended with an error of its own."""
+        begun = self.begun.step if self.begun is not None and not self.ranks else 0
+        return 0 < begun < self.last_step and (self.exit_code or 0) > 0
+
+    @property
     def _ranks_ended_as_planned(self) -> bool:
         if self.planned_kill is None:
             return self.exit_code == 0 or all(isinstance(one.events[-1], Stopped) for one in self.ranks if one.events)
