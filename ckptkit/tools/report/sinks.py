@@ -185,14 +185,14 @@ class Prometheus:
     def put(self, story: RunStory, rows: Sequence[Row]) -> None:
         """Write the newest values."""
         newest = {name: value for row in rows for name, value in row.values.items()}
+        share = story.account.share if newest.pop(GOODPUT, None) is not None else None  # the account's is of now
         known = {
             "optimizer_step": ("Optimizer steps.", float(story.step)),
             "save_stall_seconds": ("Time that the newest save kept training waiting.", newest.pop(STALL, None)),
             "save_took_seconds": ("Time from the call of the newest save to its commit.", newest.pop(TOOK, None)),
             "save_size_bytes": ("Bytes written for the newest save.", newest.pop(SIZE, None)),
-            "goodput_ratio": ("Share of the time that was training that counted.", story.account.share),
+            "goodput_ratio": ("Share of the time that was training that counted.", share),
         }
-        newest.pop(GOODPUT, None)  # as of the newest save
         registry = self._client.CollectorRegistry()
         for name, (text, value) in known.items():
             if value is not None:
