@@ -20,6 +20,7 @@ PAGES = (
     "LICENSE",
     "ckptkit/mindspore/digits/*.md",
     "docs/*.md",
+    "docs/*.svg",
     "docs/zh/*.md",
     "docs/adr/*.md",
     "examples/**/*",

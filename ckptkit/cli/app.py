@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from ckptkit.cli.accounting import add_goodput
 from ckptkit.cli.errors import CommandGroup
 from ckptkit.cli.interchange import add_interchange
 from ckptkit.cli.options import AsJson, Checkpoint, Junit, Options, Root, complete_checkpoint, examples
+from ckptkit.cli.reporting import add_reports
 from ckptkit.cli.supervising import add_run
 
 app = typer.Typer(
@@ -122,30 +122,7 @@ def show(
     raise typer.Exit(run_show(root, checkpoint, options or [], wanted=wanted, now=now, as_json=as_json))
 
 
-@app.command(
-    no_args_is_help=True,
-    epilog=examples("ckptkit report runs/vit-17", "ckptkit report s3://bucket/vit-17 -o vit.html"),
-)
-def report(
-    root: Root,
-    *,
-    output: Annotated[str, typer.Option("--output", "-o", help="Where to write the page.")] = "report.html",
-    options: Options = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, and write no page.")] = False,
-) -> None:
-    """Draw a run as one page that works offline: attempts, loss across restarts, what saves cost, what was removed.
-
-    Exits with 1 if a file of the run is corrupt; the page shows the rest.
-    """
-    from datetime import datetime, timezone
-
-    from ckptkit.cli.commands.report import run_report
-
-    now = datetime.now(timezone.utc)
-    raise typer.Exit(run_report(root, options or [], output=output, now=now, as_json=as_json))
-
-
-add_goodput(app)
+add_reports(app)
 add_interchange(app)
 
 

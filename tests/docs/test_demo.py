@@ -1,8 +1,12 @@
 """``ckptkit demo``, as a user runs it."""
 
 import json
+import re
+import runpy
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 from support.process import python
@@ -11,9 +15,19 @@ from ckptkit.cli.commands import demo
 from ckptkit.mindspore.demo import ACCUMULATION_STEPS, BATCH_SIZE, EPOCHS
 from ckptkit.mindspore.digits import load_digits
 
+PROJECT = Path(__file__).parents[2]
+DRAWN = SimpleNamespace(**runpy.run_path(str(PROJECT / "docs/draw_demo.py")))
+PICTURE = DRAWN.PICTURE.read_text()
+
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return python("-m", "ckptkit", "demo", *arguments, expect=None, timeout=500)
+    columns = {"COLUMNS": str(DRAWN.COLUMNS)}
+    return python("-m", "ckptkit", "demo", *arguments, expect=None, timeout=500, environment=columns)
+
+
+def words(picture: str) -> str:
+    """What a picture says, but for numbers and the width of the columns."""
+    return re.sub(r"[0-9]+", "0", " ".join(" ".join(DRAWN.lines_of(picture)).split()))
 
 
 # .ci/run runs the other mode at its end, and test_docs.py in a bucket, as README says.
@@ -24,7 +38,22 @@ def test_killed_three_times_and_not_one_bit_differs(mode: str, tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Killed three times, and not one bit differs." in done.stdout
     assert done.stdout.count("resumed from") == 3
-    assert "while a save was being written" in " ".join(done.stdout.split()) or "SIGKILL while a save" in done.stdout
+    assert "SIGKILL while a save was being written" in done.stdout
+    assert words(DRAWN.picture_of(done.stdout.splitlines())) == words(PICTURE)  # else: python docs/draw_demo.py
+
+
+def test_readme_shows_what_demo_says() -> None:
+    """The test above compares every word."""
+    for name in ("README.md", "README.zh-CN.md"):
+        first_screen = (PROJECT / name).read_text().partition("\n## ")[0]
+        assert re.search(r"!\[[^]]{50,}\]\(docs/demo\.svg\)", first_screen), name
+    said = words(PICTURE)
+    deaths = [death for death, _ in demo.DEATHS]
+    assert [one for one in (*deaths, *demo.KINDS.values(), "Killed three times") if one not in said] == []
+    assert len(PICTURE.encode()) < 30_000
+    assert ElementTree.fromstring(PICTURE).tag.endswith("svg")  # noqa: S314 - our own
+    assert re.findall('https?:[^"]*', PICTURE) == ["http://www.w3.org/2000/svg"]
+    assert "prefers-color-scheme: dark" in PICTURE
 
 
 def test_one_altered_digest_makes_the_demo_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

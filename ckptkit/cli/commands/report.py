@@ -1,25 +1,78 @@
-"""Implements ``ckptkit report``: reports a run as one HTML page that works offline, or as JSON.
+"""Implements ``ckptkit report``: reports a run as one HTML page that works offline, as JSON, or to a monitor.
 
 ``docs/report.md`` describes the JSON: the fields of `ckptkit.tools.report.history.RunStory` and its parts, times in ISO
-8601, and the verdict of `ckptkit.tools.report.health`. Reads the run and never writes to it. With ``--json`` it draws
-no page and does not need plotly.
+8601, and the verdict of `ckptkit.tools.report.health`. Reads the run and never writes to it. With ``--json``, or for a
+monitor, it draws no page and does not need plotly.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 from rich.console import Console
 
+from ckptkit.cli.durations import positive_duration
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
-from ckptkit.errors import StorageError
+from ckptkit.errors import CheckpointNotFoundError, StorageError
+
+if TYPE_CHECKING:
+    from ckptkit.storage import Storage
+    from ckptkit.tools.report.history import RunStory
+    from ckptkit.tools.report.sinks import Sink
+
+
+@dataclass(frozen=True)
+class Monitors:
+    """Says where the values of a run go.
+
+    Attributes:
+        tensorboard: Folder for TensorBoard.
+        mlflow: Experiment of MLflow.
+        prometheus: File for Prometheus.
+    """
+
+    tensorboard: str | None = None
+    mlflow: str | None = None
+    prometheus: str | None = None
+
+    def are_wanted(self, *, every: str | None, as_json: bool) -> bool:
+        """Return whether any was named.
+
+        Raises:
+            WrongUsageError: If another option says something else.
+        """
+        are_named = any((self.tensorboard, self.mlflow, self.prometheus))
+        if are_named and as_json:
+            raise WrongUsageError("--json prints a document; call it without --tensorboard, --mlflow and --prometheus")
+        if every is not None and not are_named:
+            raise WrongUsageError("--every goes with --tensorboard, --mlflow or --prometheus")
+        return are_named
+
+    def sinks(self) -> list[Sink]:
+        """Return what writes there.
+
+        Raises:
+            WrongUsageError: If a client is not installed.
+        """
+        from ckptkit.tools.report import sinks
+
+        wanted = (sinks.TensorBoard, self.tensorboard), (sinks.MLflow, self.mlflow), (sinks.Prometheus, self.prometheus)
+        try:
+            return [sink(where) for sink, where in wanted if where]
+        except sinks.MissingClientError as error:
+            raise WrongUsageError(str(error)) from error
 
 
 def run_report(root: str, options: Iterable[str] = (), *, output: str, now: datetime, as_json: bool = False) -> int:
@@ -61,6 +114,77 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
         for line in (*lines_of(story), f"The page is {output}"):
             console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
     return 1 if story.problems else 0
+
+
+def run_monitors(
+    root: str,
+    options: Iterable[str] = (),
+    *,
+    monitors: Monitors,
+    every: str | None,
+    clock: Callable[[], datetime],
+    wait: Callable[[float], object],
+) -> int:
+    """Write the values of the run to monitors, once or until it has finished; returns the exit code.
+
+    Args:
+        root: A path or a URL.
+        options: Options of its storage.
+        monitors: Where they go.
+        every: How long to wait before each further time; None: once. Then a run that has not begun, a storage or a
+            monitor that fails is told once, and tried again.
+        clock: Gives the time of day.
+        wait: Waits for some seconds.
+
+    Raises:
+        WrongUsageError: If an option is invalid, or a client is not installed.
+        CheckpointNotFoundError: If there is no run.
+        StorageError: If the run cannot be read, or a monitor cannot be written.
+    """
+    seconds = None if every is None else positive_duration("--every", every).total_seconds()
+    with contextlib.ExitStack() as stack:
+        sinks = [stack.enter_context(contextlib.closing(one)) for one in monitors.sinks()]
+        storage = open_root(root, options)
+        if seconds is None:
+            story = _put(storage, sinks, clock())
+        else:
+            story = _follow(partial(_put, storage, sinks), clock, lambda: wait(seconds))
+    print(f"written up to optimizer step {story.step}")
+    return 1 if story.problems else 0
+
+
+def _follow(put: Callable[[datetime], RunStory], clock: Callable[[], datetime], wait: Callable[[], object]) -> RunStory:
+    """Write again and again until the run has finished; an error is told once, until there is none."""
+    told: set[str] = set()
+    while True:
+        try:
+            story = put(clock())
+        except (CheckpointNotFoundError, StorageError) as error:
+            if str(error) not in told:
+                print(f"{error}; trying again", file=sys.stderr)
+            told.add(str(error))
+        else:
+            told.clear()
+            if story.last.how in ("finished", "complete"):
+                return story
+        wait()
+
+
+def _put(storage: Storage, sinks: Sequence[Sink], now: datetime) -> RunStory:
+    """Write to all monitors, also to those after one that fails."""
+    from ckptkit.tools.report.reader import read_story
+    from ckptkit.tools.report.series import series_of
+
+    story = read_story(storage, now)
+    rows, failed = series_of(story), None
+    for sink in sinks:
+        try:
+            sink.put(story, rows)
+        except StorageError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return story
 
 
 def _write(page: bytes, path: Path) -> None:

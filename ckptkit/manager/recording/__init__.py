@@ -1,1 +1,1 @@
-"""Records what training does for ``ckptkit report``: `curves` gathers numbers, `recorder` writes them as events."""
+"""Records what training does for ``ckptkit report``: `curves` gathers `values`, and `recorder` writes events."""

@@ -3,10 +3,10 @@
 Guarantees: a micro-step costs a few references. A value on a device is read some micro-steps later or while a save is
 taken, when the read need not wait. A separate thread does all storage calls. The writer waits for it after a commit,
 either rarely enough that an attempt has few files or once many events wait; `close` waits for it at the end. Each wait
-lasts `_PATIENCE` at most. An error here is reported once, as a warning, and fails neither a save nor training; the
-exception is a device error that surfaces when a value is read. Memory is bounded: if the storage accepts nothing for
-long, the oldest events are dropped. In a job of many ranks only rank 0 records; its values are those of its own
-micro-batches.
+lasts `_PATIENCE` at most. Where commits are rarer, events are stored between them, and nobody waits. An error here is
+reported once, as a warning, and fails neither a save nor training; the exception is a device error that surfaces when a
+value is read. Memory is bounded: if the storage accepts nothing for long, the oldest events are dropped. In a job of
+many ranks only rank 0 records; its values are those of its own micro-batches.
 
 The writer calls `saved` and `failed`; the training thread calls the other methods.
 """
@@ -17,11 +17,11 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown
@@ -43,22 +43,22 @@ from ckptkit.format.events import (
     plain_line,
 )
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.background import Outcome
+from ckptkit.manager.background import Outcome, lower_priority
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.recording.curves import Curves, Place
+from ckptkit.manager.recording.values import Values, numbers_of, settled
 from ckptkit.run.event_log import EventLog
 
 _log = logging.getLogger("ckptkit")
 
 _SHARE = 0.05  # share of the attempt's age between two segments
-_LONGEST = timedelta(minutes=5)  # between two segments, while there are commits
+_LONGEST = timedelta(minutes=5)  # between two segments
+_ALONE = timedelta(seconds=30)  # the least between two segments without a commit
 _PATIENCE = timedelta(seconds=10)  # limit of a wait for the storage
 _SHORTEST = timedelta(seconds=0.5)
 _MOST_EVENTS = 4000  # that wait for the storage; at a quarter of them they are stored
 _MOST_HELD = 128  # micro-steps whose values are not read yet
 _EXIT_OF_A_SIGNAL = 143
-
-Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,10 @@ class Recorder:
             return
         ahead = 0 if progress.at_boundary else 1
         place = Place(progress.cycles + ahead, progress.updates + ahead, progress.at_boundary, self._clock())
-        self._held.append((place, _now({**micro_step, **(values or {})}), _now(cycle)))
+        self._held.append((place, settled({**micro_step, **(values or {})}), settled(cycle)))
         if len(self._held) >= _MOST_HELD:
             self._read(_MOST_HELD // 2)
+            self._store_between_commits()
 
     def settle(self) -> None:
         """Read all held values; called when the device has just been waited for."""
@@ -185,6 +186,7 @@ class Recorder:
             )
             self._add(done, *(Removed(at=at, checkpoint=str(name), after=report.checkpoint) for name in removed))
             if self._is_time() and not self._is_storing:
+                self._flush_next = False
                 self._store_within(_PATIENCE.total_seconds())
 
     def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
@@ -254,7 +256,7 @@ class Recorder:
         for _ in range(count):
             place, micro_step, cycle = self._held.popleft()
             # A device error must reach the caller: it may be a kernel's failure, which is raised only once.
-            numbers = _numbers(micro_step), _numbers(cycle)
+            numbers = numbers_of(micro_step), numbers_of(cycle)
             self._curves.add(place, *numbers)
         with self._harmless():
             self._add(*self._curves.take())
@@ -268,14 +270,31 @@ class Recorder:
                 self._left_out += 1
 
     def _is_time(self) -> bool:
+        return self._flush_next or self._has_paused(timedelta()) or self._untried >= _MOST_EVENTS // 4
+
+    def _has_paused(self, least: timedelta) -> bool:
+        """Return whether the last segment is old enough for the age of the attempt, and older than ``least``."""
         now = self._monotonic()
         pause = min(_SHARE * (now - self._began_at), _LONGEST.total_seconds())
-        return self._flush_next or now - self._stored_at >= pause or self._untried >= _MOST_EVENTS // 4
+        return now - self._stored_at >= max(pause, least.total_seconds())
 
     @property
     def _is_storing(self) -> bool:
         """Whether the storage has still not accepted earlier events."""
-        return self._writer is not None and not (self._writer.has_ended or self._writer.is_lost)
+        return self._writer is not None and _runs(self._writer)
+
+    def _store_between_commits(self) -> None:
+        """Begin to store the waiting events if no commit has done so for long; nobody waits for it."""
+        if not self._untried or self._is_storing or not self._has_paused(_ALONE):
+            return
+        with self._harmless():
+            self._writer = Worker(self._store_beside_training, "ckptkit-events")
+            self._writer.start()
+
+    def _store_beside_training(self) -> None:
+        lower_priority()
+        with self._harmless():
+            self._store()
 
     def _store_within(self, seconds: float) -> None:
         """Store the waiting events, and wait at most ``seconds`` for that.
@@ -284,10 +303,10 @@ class Recorder:
         process that exits may have seconds left. The thread is a daemon for the same reason.
         """
         outcome: Outcome[None] = Outcome()
-        self._writer = Worker(partial(self._store_for, outcome), "ckptkit-events")
-        self._writer.start()
-        self._writer.wait(seconds)
-        if self._is_storing:
+        writer = self._writer = Worker(partial(self._store_for, outcome), "ckptkit-events")
+        writer.start()
+        writer.wait(seconds)
+        if _runs(writer):
             self._warn(f"the storage accepted none for {seconds:.1f} s")
         else:
             outcome.result()  # the thread has ended
@@ -302,7 +321,6 @@ class Recorder:
 
     def _store(self) -> None:
         with self._storing:
-            self._flush_next = False
             self._stored_at, self._untried = self._monotonic(), 0  # first: else every commit would retry a failure
             self._log.send()
             with self._lock:
@@ -347,36 +365,5 @@ class Recorder:
 AnyRecorder: TypeAlias = Recorder | NoRecorder
 
 
-def _now(values: Values) -> Values:
-    """Return ``values`` with mutable ones read at once, and without those that are not a single number."""
-    return {name: _reference(value) for name, value in values.items() if value is not None}
-
-
-def _reference(value: Any) -> Any:
-    if isinstance(value, float | int):
-        return float(value)
-    if not hasattr(value, "asnumpy"):
-        return _number(value)
-    # A parameter's value changes in place; a tensor returned by a step does not.
-    is_parameter = any(kind.__name__ == "Parameter" for kind in type(value).__mro__)
-    return _number(value) if is_parameter else value if getattr(value, "size", 1) == 1 else None
-
-
-def _numbers(values: Values) -> dict[str, float]:
-    found = {name: _number(value) for name, value in values.items()}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _number(value: Any) -> float | None:
-    if value is None or isinstance(value, float):
-        return value
-    if hasattr(value, "asnumpy") and not _has_one_item(value):
-        value = value.asnumpy()
-    try:
-        return float(value.item() if _has_one_item(value) else value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _has_one_item(value: Any) -> bool:
-    return getattr(value, "size", 1) == 1 and hasattr(value, "item")  # of a tensor, 20 times as fast as `asnumpy`
+def _runs(writer: Worker) -> bool:
+    return not (writer.has_ended or writer.is_lost)

@@ -39,6 +39,7 @@ class Taken:
         spent: What the life's seconds had gone to by then; None if that was not recorded.
         stall_seconds: Time that the save kept training waiting.
         took_seconds: Time from the save's call to its commit.
+        step: Optimizer steps that it includes.
     """
 
     batches: int
@@ -46,6 +47,7 @@ class Taken:
     spent: Spent | None
     stall_seconds: float
     took_seconds: float
+    step: int = 0
 
 
 @dataclass
@@ -133,7 +135,8 @@ def _save(life: Life, event: Saved) -> None:
     wall = seconds_of(event.at)
     committed = Moment(event.uptime_seconds, wall)
     at = Moment(event.taken_seconds, None if wall is None else wall - event.took_seconds)
-    life.taken.append(Taken(event.progress.batches_delivered, at, event.spent, event.stall_seconds, event.took_seconds))
+    costs = event.stall_seconds, event.took_seconds
+    life.taken.append(Taken(event.progress.batches_delivered, at, event.spent, *costs, event.progress.updates))
     life.seen = committed
     life.to_batches = max(life.to_batches or 0, event.progress.batches_delivered)
     if event.spent is not None:  # what follows the taking of the state is training, as far as is known

@@ -4,6 +4,7 @@
 
     python tests/docs/newcomer/try_it.py                 # in an empty virtual environment, from a fresh clone
     python tests/docs/newcomer/try_it.py --venv .venv    # in one that there is
+    python tests/docs/newcomer/try_it.py --wheel W.whl   # with a wheel, and without the repository, as a user has it
 
 It exits with 1 if a step fails, if the resumed training is not the uninterrupted one to the last bit, if ten lines of
 the script or more had to be changed, or if it took longer than ``--within`` seconds. What `pip` takes to download and
@@ -18,6 +19,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -203,11 +205,13 @@ def clone_of_repository(work: Path) -> Path:
     return clone
 
 
-def go(venv: Path | None, work: Path) -> float:
+def go(venv: Path | None, wheel: Path | None, work: Path) -> float:
     """The whole way; returns the seconds that count."""
     newcomer = Newcomer((venv or work / "venv").resolve() / "bin")
-    clone = clone_of_repository(work)
-    *installs, demo = first_screen(clone / "README.md")
+    clone = work if wheel is not None else clone_of_repository(work)
+    *installs, demo = first_screen(REPOSITORY / "README.md")
+    if wheel is not None:
+        installs = [f"pip install {shlex.quote(str(wheel.resolve()))}", "ckptkit --version"]
     with newcomer.timed(f"not counted: {' && '.join(['a virtual environment', *installs])}"):
         if venv is None:
             subprocess.run([sys.executable, "-m", "venv", str(work / "venv")], check=True)
@@ -230,11 +234,12 @@ def main() -> int:
     """Parse the command line and go; returns the exit code."""
     parser = argparse.ArgumentParser(description="README's first screen and an exact resume, timed.")
     parser.add_argument("--venv", type=Path, help="a virtual environment to take instead of an empty one")
+    parser.add_argument("--wheel", type=Path, help="what to install instead of a clone of the repository")
     parser.add_argument("--within", type=float, default=180, help="seconds that it may take beside installing")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="newcomer-", ignore_cleanup_errors=True) as work:
         try:
-            seconds = go(options.venv, Path(work))
+            seconds = go(options.venv, options.wheel, Path(work))
         except StepError as failure:
             print(failure, file=sys.stderr)
             return 1

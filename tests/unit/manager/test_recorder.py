@@ -418,6 +418,52 @@ def test_events_are_written_by_another_thread(storage, monkeypatch):
     assert threads == {"ckptkit-events"}
 
 
+def train_without_saves(manager, run, time, steps):
+    for batches in run.train_until(steps):
+        time.pass_by(seconds=1)
+        manager.step(run, {"loss": float(batches)})
+
+
+def let_end(name):
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(60)
+
+
+def test_events_are_stored_without_a_commit(storage, time):
+    """Who saves once an hour can see the loss before."""
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    train_without_saves(manager, run, time, 127)
+    assert storage.tries == []
+    train_without_saves(manager, run, time, 128)
+    let_end("ckptkit-events")
+    assert losses_in(storage) == {step: float(step) for step in range(1, 65)}  # later ones are not read yet
+    train_without_saves(manager, run, time, 1500)
+    manager.save_final(run)
+    manager.close()
+    assert losses_in(storage).keys() >= set(range(1, 1001))  # later ones share points
+    assert 2 < len(segments_in(storage)) < 25
+    assert kinds_in(storage)[-2:] == ["saved", "ended"]
+
+
+def test_hung_storage_between_commits_delays_nothing(storage, time, monkeypatch, caplog):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    storage.open.clear()
+    train_without_saves(manager, run, time, 900)
+    assert len(storage.tries) == 1
+    storage.failures = 9
+    storage.open.set()
+    let_end("ckptkit-events")
+    storage.failures = 0
+    assert caplog.text.count("could not store events") == 1
+    manager.close()
+    assert losses_in(storage) == {step: float(step) for step in range(1, 901)}
+
+
 # What goes wrong
 
 

@@ -1,0 +1,226 @@
+"""Writes the series of a run to where people look: TensorBoard's files, an MLflow server, a file for Prometheus.
+
+Guarantees: each is written by the field's own client, which is imported only if it is asked for. A step has one value
+there: what was written before, by this process or another one, is not repeated. Any single thread, but never in the
+process that trains: MLflow's client draws from Python's random generator, whose state belongs to training.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from ckptkit.core.text import message_of
+from ckptkit.errors import StorageError
+from ckptkit.tools.report.history import RunStory
+from ckptkit.tools.report.series import GOODPUT, SIZE, STALL, TOOK, Row, course_of
+
+_MOST_AT_ONCE = 1000  # metrics that MLflow takes in one call
+_COURSE = "ckptkit.course"  # the tag by which a run is found again
+_ENDS = {"finished": "FINISHED", "complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}  # else RUNNING
+
+
+class MissingClientError(Exception):
+    """Raised if a client is not installed; says what to install."""
+
+
+class Sink(Protocol):
+    """Takes the series of a run."""
+
+    def put(self, story: RunStory, rows: Sequence[Row]) -> None:
+        """Write what is new.
+
+        Raises:
+            StorageError: If it cannot be written; the next call tries it again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close what is open."""
+        ...
+
+
+class TensorBoard:
+    """Writes files for TensorBoard; a later file hides from the step on that it names.
+
+    Args:
+        folder: Where; one for each run.
+
+    Raises:
+        MissingClientError: Without tensorboardX.
+    """
+
+    def __init__(self, folder: str) -> None:
+        # Not SummaryWriter: its thread ends at a full disk without a word, and the next call then waits for ever.
+        self._client = _client("tensorboardX.event_file_writer", "tensorboard")
+        self._events = _client("tensorboardX.proto.event_pb2", "tensorboard")
+        self._summary = _client("tensorboardX.summary", "tensorboard")
+        self._make_folder = _client("tensorboardX.record_writer", "tensorboard").directory_check
+        self._folder = folder
+        self._shown: list[Row] = []
+        self._files = 0
+        self._writer: Any = None
+
+    def put(self, story: RunStory, rows: Sequence[Row]) -> None:
+        """Write what is new; in a new file if what was shown is no longer so."""
+        same = _common(self._shown, rows)
+        try:
+            if self._writer is None or same < len(self._shown):
+                same = self._begin_file(rows, same)
+            for row in rows[same:]:
+                for name, value in row.values.items():
+                    self._write(row.seconds, step=row.step, summary=self._summary.scalar(name, value))
+            self._writer.flush()
+        except OSError as error:
+            self._writer, self._shown = None, []
+            raise StorageError(f"could not write TensorBoard's files to {self._folder}: {error}") from error
+        self._shown = list(rows)
+
+    def close(self) -> None:
+        """Close the file."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _begin_file(self, rows: Sequence[Row], same: int) -> int:
+        """Begin a file that hides what differs, or everything of others; return the place of the first row for it."""
+        hidden = min((row.step for row in (*self._shown[same:], *rows[same:])), default=0) if self._shown else 0
+        self.close()
+        self._make_folder(self._folder)
+        self._files += 1  # in the name, because files of one second are read in the order of their names
+        ending = f".ckptkit-{self._files:04d}"
+        self._writer = self._client.EventsWriter(os.path.join(self._folder, "events"), ending)
+        start = self._events.SessionLog(status=self._events.SessionLog.START)
+        self._write(time.time(), step=hidden, session_log=start)
+        return next((at for at, row in enumerate(rows) if row.step >= hidden), len(rows))
+
+    def _write(self, seconds: float, **event: Any) -> None:
+        self._writer.write_event(self._events.Event(wall_time=seconds, **event))
+
+
+class MLflow:
+    """Logs to the tracking server of MLflow's own settings (``MLFLOW_TRACKING_URI``); the run is found by a tag.
+
+    A run that goes back to an earlier checkpoint on request continues as another run there, because MLflow forgets
+    nothing.
+
+    Args:
+        experiment: Name of the experiment; made if it does not exist.
+
+    Raises:
+        MissingClientError: Without mlflow or mlflow-skinny.
+    """
+
+    def __init__(self, experiment: str) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers of the use
+        self._mlflow = _client("mlflow", "mlflow")
+        self._metric = _client("mlflow.entities", "mlflow").Metric
+        self._experiment = experiment
+        self._client: Any = None
+        self._run: str | None = None
+        self._course: str | None = None
+        self._logged: dict[str, int] = {}  # the last step of each metric
+
+    def put(self, story: RunStory, rows: Sequence[Row]) -> None:
+        """Log what lies after the last step of each metric."""
+        try:
+            if self._run is None or self._course != course_of(story):
+                self._find(story)
+            new = list(self._new(rows))
+            for at in range(0, len(new), _MOST_AT_ONCE):
+                self._client.log_batch(self._run, metrics=new[at : at + _MOST_AT_ONCE])
+            self._logged.update((metric.key, metric.step) for metric in new)
+            self._client.update_run(self._run, status=_ENDS.get(story.last.how or "", "RUNNING"))
+        except (OSError, self._mlflow.exceptions.MlflowException) as error:
+            self._run = None  # a batch may have arrived: the next call asks what did
+            raise StorageError(
+                f"could not log to MLflow ({self._mlflow.get_tracking_uri()}): {message_of(error)}"
+            ) from error
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _new(self, rows: Sequence[Row]) -> Iterator[Any]:
+        for row in rows:
+            for name, value in row.values.items():
+                tag = re.sub(r"[^\w.\-/ ]", "_", name)  # what MLflow takes
+                if row.first > self._logged.get(tag, -1):
+                    yield self._metric(tag, value, int(row.seconds * 1000), row.step)
+
+    def _find(self, story: RunStory) -> None:
+        """Find the run that has this course, or make it, and see how far it is."""
+        self._client, self._course = self._mlflow.MlflowClient(), course_of(story)
+        found = self._client.get_experiment_by_name(self._experiment)
+        experiment = self._client.create_experiment(self._experiment) if found is None else found.experiment_id
+        runs = self._client.search_runs([experiment], f"tags.`{_COURSE}` = '{self._course}'", max_results=1)
+        if not runs:
+            tags = {_COURSE: self._course, "ckptkit.root": story.root}
+            runs = [self._client.create_run(experiment, tags=tags, run_name=story.root.rstrip("/").rpartition("/")[2])]
+        run = runs[0].info.run_id
+        self._logged = {
+            tag: max((one.step for one in self._client.get_metric_history(run, tag)), default=-1)
+            for tag in runs[0].data.metrics
+        }
+        self._run = run
+
+
+class Prometheus:
+    """Writes the newest values to a file for the textfile collector of Prometheus's node exporter.
+
+    Args:
+        path: The file, which is replaced as a whole; the collector reads those that end with ``.prom``.
+
+    Raises:
+        MissingClientError: Without prometheus_client.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._client = _client("prometheus_client", "prometheus")
+        self._path = path
+
+    def put(self, story: RunStory, rows: Sequence[Row]) -> None:
+        """Write the newest values."""
+        newest = {name: value for row in rows for name, value in row.values.items()}
+        share = story.account.share if newest.pop(GOODPUT, None) is not None else None  # the account's is of now
+        known = {
+            "optimizer_step": ("Optimizer steps.", float(story.step)),
+            "save_stall_seconds": ("Time that the newest save kept training waiting.", newest.pop(STALL, None)),
+            "save_took_seconds": ("Time from the call of the newest save to its commit.", newest.pop(TOOK, None)),
+            "save_size_bytes": ("Bytes written for the newest save.", newest.pop(SIZE, None)),
+            "goodput_ratio": ("Share of the time that was training that counted.", share),
+        }
+        registry = self._client.CollectorRegistry()
+        for name, (text, value) in known.items():
+            if value is not None:
+                self._client.Gauge(f"ckptkit_{name}", text, ["root"], registry=registry).labels(story.root).set(value)
+        values = self._client.Gauge("ckptkit_value", "What training recorded.", ["root", "name"], registry=registry)
+        for name, value in newest.items():
+            values.labels(story.root, name).set(value)
+        try:
+            self._client.write_to_textfile(self._path, registry)
+        except OSError as error:
+            raise StorageError(f"could not write the metrics to {self._path}: {error}") from error
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _common(one: Sequence[Row], other: Sequence[Row]) -> int:
+    """Return how many rows both begin with."""
+    return next(
+        (at for at, (mine, its) in enumerate(zip(one, other, strict=False)) if mine != its), min(len(one), len(other))
+    )
+
+
+def _client(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingClientError(
+            f"--{extra} needs {module.partition('.')[0]}, which is not installed or not whole: "
+            f"pip install 'mindspore-ckptkit[{extra}]'"
+        ) from error
