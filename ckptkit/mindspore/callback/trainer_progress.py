@@ -16,7 +16,7 @@ import mindspore as ms
 import numpy as np
 
 from ckptkit.mindspore.state.compatibility import some
-from ckptkit.mindspore.state.holders import fits
+from ckptkit.mindspore.state.holders import Reporting, fits
 
 _log = logging.getLogger("ckptkit")
 
@@ -33,7 +33,7 @@ _STOPS = ("should_training_stop", "should_epoch_stop")
 _SUMS = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos")  # of the trainer, for its log
 
 
-class TrainerProgress:
+class TrainerProgress(Reporting):
     """Stores the progress of one training of ``trainer``, as a stateful object and as a `CycleAdapter`.
 
     Args:
@@ -45,6 +45,9 @@ class TrainerProgress:
         loss: The sum of the losses that the trainer's loop has in a variable, ``tr_loss``; None before the first step.
         returned: What ``training_step`` returned last.
     """
+
+    # On CPU, MindSpore may round a loss otherwise in the first steps of a process; the doctor notes that of losses.
+    reported = frozenset(("loss", "returned", "sums"))
 
     def __init__(self, trainer: Any, named: Iterable[Any]) -> None:
         self._trainer = trainer

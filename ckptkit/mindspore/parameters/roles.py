@@ -116,11 +116,14 @@ def all_of(cell: nn.Cell) -> list[ms.Parameter]:
 
 
 def cells_of(given: Any) -> tuple[nn.Cell, ...]:
-    """Return the cells that ``given``, one of them or a list, consists of; TypeError if it is something else."""
-    cells = (given,) if isinstance(given, nn.Cell) else tuple(given) if isinstance(given, (list, tuple)) else ()
-    if not cells or not all(isinstance(one, nn.Cell) for one in cells):
+    """Return the cells that ``given``, one of them or a list, consists of; TypeError if it is something else.
+
+    An empty list gives a cell without parameters, which stands for a training that has none.
+    """
+    cells = [given] if isinstance(given, nn.Cell) else given
+    if not isinstance(cells, (list, tuple)) or not all(isinstance(one, nn.Cell) for one in cells):
         raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
-    return cells
+    return tuple(cells) or (nn.Identity(),)
 
 
 def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:

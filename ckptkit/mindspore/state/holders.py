@@ -92,6 +92,12 @@ def attributes(owner: Any, *names: str) -> NamedAttributes:
     return NamedAttributes(owner, names)
 
 
+class Reporting:
+    """Marks an object of ckptkit's own; ``reported`` are parts of its state that only repeat reported losses."""
+
+    reported: frozenset[str]
+
+
 class _Place(NamedTuple):
     """Holds a parameter or buffer, which is written in place, or a value and the function that replaces it."""
 

@@ -50,9 +50,9 @@ class StateManager:
     Args:
         train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
             training cell, of which every call counts as a cycle unless there is a `CycleAdapter`. A loop without
-            a train cell gives a list of its network, its optimizer and any other cells. Give a further
-            `AccumulationTrainCell`, such as that of a GAN's second network, by name. The cells' parameters and buffers
-            (``register_buffer``, persistent or not) are stored.
+            a train cell gives a list of its network, its optimizer and any other cells, ``[]`` if it has none. Give a
+            further `AccumulationTrainCell`, such as that of a GAN's second network, by name. The cells' parameters and
+            buffers (``register_buffer``, persistent or not) are stored.
         dataset: The pipeline that feeds the cell, or the result of `ckptkit.data.resumable` for it; None if the loop
             positions its data itself.
         frozen: Names of the network's parameters that training never changes, or a predicate, which is called for
