@@ -127,12 +127,11 @@ class TrainerLoop:
             return
         if self.manager.preempted:
             return  # the final save was decided when training stopped, and the grace period may be over
-        if self._untold:
-            self._tell()
         trainer = self._trainer
-        self._progress.loss = None  # the loop has added it to the trainer's sum
         if trainer.control.should_training_stop and trainer.state.global_step < trainer.state.max_steps:
             self._state.end(f"the trainer stopped after {trainer.state.global_step} optimizer steps")
+        if self._untold:
+            self._tell()  # after that: a state that this saves is not saved again
         self.manager.save_final(self._state)
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -263,7 +262,7 @@ class TrainerLoop:
             )
         ms.Parameter = _PARAMETER  # mindone 0.5's num_parameters() has it as the variable of a loop
         _, variables = self._loop()
-        self._progress.loss = variables.get(_SUM)
+        self._progress.loss = variables.get(_SUM)  # after its end, the loop has added it to the trainer's own sum
         self._untold = False
         self.manager.step(self._state)
 

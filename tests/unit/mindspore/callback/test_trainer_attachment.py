@@ -72,9 +72,10 @@ def checkpoints(root, at=1, **options):
 
 
 @pytest.mark.covering(1)
-@pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("at", [1, 2, 5, 7, 10, 14])
+@pytest.mark.parametrize("k", [1, 2, 3])
 def test_trainer_resumes_exactly(tmp_path, k, at):
+    at = min(at, EPOCHS * (SIZE // k) * k - 1)  # the last batches of the epochs make no cycle
     expected, whole = trainer(k=k)
     result = expected.train()
     killed, _ = trainer(at + 1, k=k)
@@ -173,6 +174,34 @@ def test_more_epochs_continue_a_complete_run(tmp_path):
         again.train()
     assert trace.steps == whole.steps
     assert tensors(again.train_model) == tensors(expected.train_model)
+
+
+@pytest.mark.parametrize("at", [3, 5])
+def test_preempted_training_returns_and_resumes(tmp_path, at):
+    expected, whole = trainer()
+    expected.train()
+    first, _ = trainer()
+    steps = iter(range(1, 100))
+    asked = ck.Preemption(then="return", when=lambda: next(steps) >= at)
+    ckpt = checkpoints(tmp_path, 100, preemption=asked)
+    with ckpt.attach(first) as attached:
+        first.train()
+    assert ckpt.preempted
+    assert attached.preempted
+    again, trace = trainer()
+    with checkpoints(tmp_path).attach(again) as attached:
+        again.train()
+    assert attached.point.batches_delivered in (at, at + 1)  # the end of the cycle
+    assert (trace.steps, trace.events) == (whole.steps, whole.events)
+    assert logged(again) == logged(expected)
+
+
+def test_preempted_training_ends_the_process(tmp_path):
+    one, _ = trainer()
+    asked = ck.Preemption(when=lambda: True)
+    with pytest.raises(ck.Preempted), checkpoints(tmp_path, 100, preemption=asked).attach(one):
+        one.train()
+    assert ck.CheckpointManager(str(tmp_path / "run")).latest() is not None
 
 
 # Refused, or said
