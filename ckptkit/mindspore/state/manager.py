@@ -104,7 +104,7 @@ class StateManager:
         refuse_other_types(training=(training, Training), ranks=(ranks, Ranks))
         training, ranks = training or Training(), ranks or Ranks()
         may_change_k = training.on_k_change == "next_cycle"
-        cells = cells_of(train_cell)
+        cells = cells_of(train_cell, stateful)
         refuse_uncounted(cells, stateful)
         self.cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), cells[0])
         counting = counting_of(

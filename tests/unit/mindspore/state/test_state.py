@@ -535,7 +535,8 @@ def test_a_training_without_cells_resumes_exactly(root):
         begin_process()
         model, bits = Regression(), {}
         batches = ck.data.resumable([np.full(3, one) for one in range(4)], epochs=2)
-        with ck.CheckpointManager(folder, save=ck.SaveEvery(micro_steps=1)) as checkpoints:
+        saving = ck.Saving(when_busy="wait")
+        with ck.CheckpointManager(folder, save=ck.SaveEvery(micro_steps=1), saving=saving) as checkpoints:
             state = StateManager([], batches, model=model)
             checkpoints.restore(state)
             for at, x in enumerate(batches, state.progress().batches_delivered + 1):
