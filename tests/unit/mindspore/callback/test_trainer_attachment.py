@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 
 import mindspore as ms
+import numpy as np
 import pytest
 from support.looping_trainer import LoopingTrainer
 from support.training import CrashError, begin_process, disturb, tensors
 
 import ckptkit as ck
+from ckptkit.mindspore.callback.trainer_progress import TrainerProgress
 
 SIZE, EPOCHS = 5, 3
 
@@ -202,6 +204,15 @@ def test_preempted_training_ends_the_process(tmp_path):
     with pytest.raises(ck.Preempted), checkpoints(tmp_path, 100, preemption=asked).attach(one):
         one.train()
     assert ck.CheckpointManager(str(tmp_path / "run")).latest() is not None
+
+
+def test_doctor_compares_all_but_sums_of_losses():
+    one, _ = trainer()
+    progress = TrainerProgress(one, [])
+    progress.loss, progress.returned = np.float32(1), (ms.Tensor(1.0), ms.Tensor(False))
+    seen, _ = ck.StateManager(one.model, trainer_loop=progress).observer().observe()
+    compared = {name.rpartition(".")[2] for name in seen if "/trainer_loop." in name}
+    assert compared == progress.state_dict().keys() - {"loss", "returned", "sums"}
 
 
 # Refused, or said
