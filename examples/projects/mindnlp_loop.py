@@ -1,7 +1,6 @@
 """Trains a tiny BERT of transformers on random tokens, which mindnlp runs on MindSpore, in a loop of its own."""
 
 import mindnlp  # noqa: F401 -- patches transformers
-import mindspore
 import mindtorch
 import numpy as np
 from mindtorch import autograd
@@ -38,7 +37,7 @@ def forward(ids, labels):
 step = autograd.value_and_grad(forward, list(model.parameters()))
 batches = ck.data.resumable(rows, epochs=3)
 with ck.CheckpointManager("runs/mindnlp") as manager:
-    state = ck.StateManager(mindspore.nn.Identity(), batches, model=Stored(model))
+    state = ck.StateManager([], batches, model=Stored(model))
     manager.restore(state)
     for ids, labels in batches:
         loss = step(mindtorch.tensor(ids), mindtorch.tensor(labels))

@@ -31,6 +31,8 @@ from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, refuse_ot
 from ckptkit.mindspore.callback.attachment import Attachment, as_list
 from ckptkit.mindspore.callback.session import TrainingSession
 from ckptkit.mindspore.callback.step_metrics import metrics_of
+from ckptkit.mindspore.callback.trainer_attachment import TrainerAttachment
+from ckptkit.mindspore.callback.trainer_loop import TrainerLoop
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -116,7 +118,7 @@ class CheckpointCallback(Callback):
             preemption=preemption,
         )
         self._new_manager()  # raises on a wrong option here, not after the model is built
-        self._read_only = () if training is None else training.read_only
+        self._training = training or Training()
         self._save_evaluated = keep is not None and keep.needs_metrics
         self._stateful = dict(stateful or {})
         taken = sorted(self._stateful.keys() & {_OTHER_CALLBACKS, *_OPTIONS})
@@ -131,12 +133,15 @@ class CheckpointCallback(Callback):
             ranks=ranks,
         )
         self._session: TrainingSession | None = None
+        self._trainer: TrainerAttachment | None = None
         self._depth = 0
         self._preempted = False
 
     @property
     def preempted(self) -> bool:
         """Whether a signal or `Preemption.when` ended the last training, so that it is incomplete."""
+        if self._trainer is not None:
+            return self._trainer.preempted
         return self._preempted if self._session is None else self._session.manager.preempted
 
     def resume(
@@ -188,7 +193,7 @@ class CheckpointCallback(Callback):
             dataset=dataset,
             epochs=epochs,
             point=point,
-            read_only=self._read_only,
+            read_only=self._training.read_only,
             metrics=metrics_of(model),
         )
         return point
@@ -235,11 +240,14 @@ class CheckpointCallback(Callback):
         start = functools.partial(model.fit, epochs, dataset, valid_dataset, **kwargs)
         return self._run(start, model, epochs, dataset, callbacks, checkpoint=checkpoint, rewind=rewind)
 
-    def attach(self, *, checkpoint: str = "latest", rewind: bool = False) -> Attachment:
+    def attach(
+        self, trainer: Any = None, *, checkpoint: str = "latest", rewind: bool = False
+    ) -> Attachment | TrainerAttachment:
         """Resume and save the next ``Model.train`` or ``Model.fit`` of this process, whoever calls it.
 
-        For a framework that calls ``Model`` itself. It is in force at once, so one line before the training is enough;
-        as a context manager, it ends with the block::
+        For a framework that calls ``Model`` itself; or, with a ``trainer`` that has a loop of its own, the next call of
+        its ``train()``. It is in force at once, so one line before the training is enough; as a context manager, it
+        ends with the block::
 
             with ckpt.attach():
                 trainer.train()
@@ -248,6 +256,8 @@ class CheckpointCallback(Callback):
         set as by `train`.
 
         Args:
+            trainer: Follows the protocol of Hugging Face's ``Trainer``, with cells and a MindSpore pipeline, as that of
+                mindone does. None for a framework that calls ``Model``.
             checkpoint: As for `resume`.
             rewind: As for `resume`.
 
@@ -259,6 +269,12 @@ class CheckpointCallback(Callback):
                 ``initial_epoch`` of its own or is the second one, also within the first; and ``with`` raises it if no
                 training came. Without ``with``, the log says so when the process ends.
         """
+        if trainer is not None:
+            restore = functools.partial(CheckpointManager.restore, checkpoint=checkpoint, rewind=rewind)
+            new_loop = functools.partial(TrainerLoop, restore=restore, training=self._training, stateful=self._stateful)
+            new_loop = functools.partial(new_loop, new_manager=self._new_manager, new_state=self._new_state)
+            self._trainer = TrainerAttachment(self._root, trainer, new_loop)
+            return self._trainer
         run = functools.partial(self._run, checkpoint=checkpoint, rewind=rewind)
         return Attachment(self._root, self, run, lambda: None if self._session is None else self._session.point)
 

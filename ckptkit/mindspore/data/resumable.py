@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol
 
 import mindspore.dataset as ds
@@ -109,7 +109,7 @@ class Resumable:
                 "does so, or use a loader that does"
             )
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any, None, None]:
         """Yield the remaining batches, once.
 
         Raises:
@@ -130,7 +130,7 @@ class Resumable:
         self._begun = True
         return self._run(self._observer, delivered)
 
-    def _run(self, observer: Observer, delivered: int) -> Iterator[Any]:
+    def _run(self, observer: Observer, delivered: int) -> Generator[Any, None, None]:
         try:
             left = self._open()
             observer.iterator_made()
@@ -190,7 +190,7 @@ def resumable(
         raise ValueError(f"epochs is the total since epoch 0 and at least 1, got {epochs!r}")
     if isinstance(dataset, ds.Dataset):
         pipeline = DatasetPosition(dataset, augmentation=augmentation, seed=seed, monotonic=monotonic)
-        return Resumable(pipeline, lambda: _batches_of(pipeline, epochs))
+        return Resumable(pipeline, lambda: batches_of(pipeline, epochs))
     if seed is not None or augmentation is not None:
         raise ValueError("seed and augmentation are for a MindSpore pipeline; seed an iterable where you make it")
     if not isinstance(dataset, Iterable):
@@ -199,13 +199,23 @@ def resumable(
     return Resumable(position, lambda: position.batches(epochs))
 
 
-def _batches_of(position: DatasetPosition, epochs: int) -> Iterator[tuple[int, Any]]:
-    """Return an iterator over epoch and batch of all that is left, already positioned."""
+def batches_of(
+    position: DatasetPosition, epochs: int, maker: str = "create_tuple_iterator", **options: Any
+) -> Iterator[tuple[int, Any]]:
+    """Return an iterator over epoch and batch of all that is left, already positioned.
+
+    Args:
+        position: Holds the pipeline.
+        epochs: The total since epoch 0.
+        maker: The method of the pipeline that makes the iterator.
+        **options: Arguments for it.
+    """
     epoch, done = position.at(position.delivered)
     if epoch >= epochs:
         position.nothing_left()
         return iter(())
-    return _epochs_of(position, position.dataset.create_tuple_iterator(num_epochs=epochs), range(epoch, epochs), done)
+    iterator = getattr(position.dataset, maker)(num_epochs=epochs, **options)
+    return _epochs_of(position, iterator, range(epoch, epochs), done)
 
 
 def _epochs_of(

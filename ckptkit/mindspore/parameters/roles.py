@@ -115,12 +115,20 @@ def all_of(cell: nn.Cell) -> list[ms.Parameter]:
     return [*cell.get_parameters(), *rates]
 
 
-def cells_of(given: Any) -> tuple[nn.Cell, ...]:
-    """Return the cells that ``given``, one of them or a list, consists of; TypeError if it is something else."""
-    cells = (given,) if isinstance(given, nn.Cell) else tuple(given) if isinstance(given, (list, tuple)) else ()
-    if not cells or not all(isinstance(one, nn.Cell) for one in cells):
+def cells_of(given: Any, named: Mapping[str, Any]) -> tuple[nn.Cell, ...]:
+    """Return the cells that ``given``, one of them or a list, consists of; TypeError if it is something else.
+
+    An empty list, beside objects that are ``named``, gives a cell without parameters, which stands for none.
+    """
+    cells = [given] if isinstance(given, nn.Cell) else given
+    if not isinstance(cells, (list, tuple)) or not all(isinstance(one, nn.Cell) for one in cells):
         raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
-    return cells
+    if not cells and not named:
+        raise TypeError(
+            "train_cell must be an nn.Cell or a list of them, and the list is empty. Without cells, give what trains "
+            "by name: StateManager([], dataset, model=..., optimizer=...)"
+        )
+    return tuple(cells) or (nn.Identity(),)
 
 
 def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import setitem
@@ -90,6 +90,12 @@ def attributes(owner: Any, *names: str) -> NamedAttributes:
     for name in names:
         _refuse_other_kinds(owner, name)
     return NamedAttributes(owner, names)
+
+
+class Reporting:
+    """Marks an object of ckptkit's own; ``reported`` are parts of its state that only repeat reported losses."""
+
+    reported: frozenset[str]
 
 
 class _Place(NamedTuple):
@@ -362,12 +368,16 @@ def _unpacked(packed: list[Any]) -> Any:
     return defaultdict(None, items) if kind == "defaultdict" else _DICTS[kind](items)
 
 
-def told_by(one: Stateful) -> Any:
-    """Return the state that an object tells; what it draws for that from generators of the process is put back."""
+def told_by(one: Stateful, keep: Collection[str] = ()) -> Any:
+    """Return the state that an object tells; what it draws for that from generators of the process is put back.
+
+    Generators in ``keep`` are left alone, and so are all for ckptkit's own objects, which draw nothing: a thread of the
+    data may draw at the same time.
+    """
     before = capture_rng()
     state = one.state_dict()
-    if digest_of_value(before) != digest_of_value(capture_rng()):
-        restore_rng(before)
+    if _is_users(one) and digest_of_value(before) != digest_of_value(capture_rng()):
+        restore_rng(before, keep)
     return state
 
 

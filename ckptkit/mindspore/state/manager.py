@@ -50,9 +50,9 @@ class StateManager:
     Args:
         train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
             training cell, of which every call counts as a cycle unless there is a `CycleAdapter`. A loop without
-            a train cell gives a list of its network, its optimizer and any other cells. Give a further
-            `AccumulationTrainCell`, such as that of a GAN's second network, by name. The cells' parameters and buffers
-            (``register_buffer``, persistent or not) are stored.
+            a train cell gives a list of its network, its optimizer and any other cells, ``[]`` if it has none. Give a
+            further `AccumulationTrainCell`, such as that of a GAN's second network, by name. The cells' parameters and
+            buffers (``register_buffer``, persistent or not) are stored.
         dataset: The pipeline that feeds the cell, or the result of `ckptkit.data.resumable` for it; None if the loop
             positions its data itself.
         frozen: Names of the network's parameters that training never changes, or a predicate, which is called for
@@ -104,7 +104,7 @@ class StateManager:
         refuse_other_types(training=(training, Training), ranks=(ranks, Ranks))
         training, ranks = training or Training(), ranks or Ranks()
         may_change_k = training.on_k_change == "next_cycle"
-        cells = cells_of(train_cell)
+        cells = cells_of(train_cell, stateful)
         refuse_uncounted(cells, stateful)
         self.cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), cells[0])
         counting = counting_of(

@@ -28,7 +28,7 @@ from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain, tensors_in
 from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.mindspore.state.generators import GeneratorHolder
-from ckptkit.mindspore.state.holders import ParameterHolder, told_by
+from ckptkit.mindspore.state.holders import ParameterHolder, Reporting, told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 
@@ -144,8 +144,9 @@ class StateObserver:
                 kind = "named"
                 if parts is None or not all(map(is_plain, held.values())):
                     kind, held = "told", _told(one)
+                reported = one.reported if isinstance(one, Reporting) else ()
                 for part, value in held.items():
-                    if is_plain(value):
+                    if is_plain(value) and part not in reported:
                         has_arrays = next(tensors_in(value), None) is not None
                         yield f"{'named' if has_arrays else kind}/{name}.{part}", value
 

@@ -192,7 +192,8 @@ class Sources:
         return sorted([*parameters, *filter(self._has_changed, self.restored_states)])
 
     def _has_changed(self, name: str) -> bool:
-        digests = digests_by_place(told_by(self.stateful[name]))
+        draws = self.position.own_draws if self.position is not None else ()
+        digests = digests_by_place(told_by(self.stateful[name], keep=draws))
         return any(digests.get(place) != one for place, one in self.restored_states[name].items())
 
     def put_back(self) -> None:

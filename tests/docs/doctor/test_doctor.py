@@ -42,6 +42,17 @@ def test_doctor_finds_sound_job_exact(tmp_path: Path, script: str) -> None:
     assert list(tmp_path.iterdir()) == []  # neither a run nor what the script exports after training
 
 
+@pytest.mark.extended
+def test_doctor_finds_trainer_with_own_loop_exact(tmp_path: Path) -> None:
+    """It notes the variables of the loop, which has not walked yet when it looks."""
+    code, report, said = doctor(tmp_path, "looping.py")
+    assert code == 0, (report, said)
+    assert report["exact"]
+    assert report["difference"] is None
+    assert set(report["notes"]) <= {"train():epoch", "train():tr_loss", "train():batches"}
+    assert [life["exit_code"] for life in report["lives"]] == [0, 0, *[-9] * 4, 0]
+
+
 @pytest.mark.parametrize(
     ("script", "code", "where", "first"),
     [

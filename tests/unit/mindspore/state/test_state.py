@@ -513,6 +513,47 @@ def test_a_train_cell_is_needed():
         StateManager(object())
 
 
+class Regression:
+    """A model and an optimizer of a framework that is not MindSpore's."""
+
+    def __init__(self):
+        self.weight, self.momentum = np.zeros(3), np.zeros(3)
+
+    def step(self, x):
+        self.momentum = 0.9 * self.momentum + x + np.random.normal(size=3)
+        self.weight = self.weight - 0.1 * self.momentum
+
+    def state_dict(self):
+        return {"weight": self.weight, "momentum": self.momentum}
+
+    def load_state_dict(self, state):
+        self.weight, self.momentum = state["weight"], state["momentum"]
+
+
+def test_a_training_without_cells_resumes_exactly(root):
+    def train(folder, until=None):
+        begin_process()
+        model, bits = Regression(), {}
+        batches = ck.data.resumable([np.full(3, one) for one in range(4)], epochs=2)
+        saving = ck.Saving(when_busy="wait")
+        with ck.CheckpointManager(folder, save=ck.SaveEvery(micro_steps=1), saving=saving) as checkpoints:
+            state = StateManager([], batches, model=model)
+            checkpoints.restore(state)
+            for at, x in enumerate(batches, state.progress().batches_delivered + 1):
+                model.step(x)
+                bits[at] = model.weight.tobytes() + model.momentum.tobytes()
+                checkpoints.step(state)
+                if at == until:
+                    return bits
+            checkpoints.save_final(state)
+        return bits
+
+    expected = train(root / "whole")
+    assert len(set(expected.values())) == 8
+    train(root / "run", until=3)
+    assert train(root / "run") == {at: one for at, one in expected.items() if at > 3}
+
+
 # Refusals change nothing
 
 

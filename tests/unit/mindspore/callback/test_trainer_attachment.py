@@ -1,0 +1,316 @@
+"""A trainer with a loop of its own, with a callback that was attached to it."""
+
+from __future__ import annotations
+
+import hashlib
+
+import mindspore as ms
+import numpy as np
+import pytest
+from support.looping_trainer import LoopingTrainer
+from support.training import CrashError, begin_process, disturb, tensors
+
+import ckptkit as ck
+from ckptkit.mindspore.callback.trainer_progress import TrainerProgress
+
+SIZE, EPOCHS = 5, 3
+
+
+class Trace:
+    """Notes after each micro-step all that a later one depends on. A checkpoint has its attributes."""
+
+    def __init__(self, trainer):
+        self.steps = []
+        self.events = []
+        trainer.callback_handler.callbacks.append(self)
+        self.bits = lambda: hashlib.sha256(repr(sorted(tensors(trainer.train_model).items())).encode()).hexdigest()
+
+    def on_epoch_begin(self, args, state, control):
+        self.events.append(("begin", state.global_step))
+
+    def on_epoch_end(self, args, state, control):
+        self.events.append(("end", state.global_step))
+
+    def on_evaluate(self, args, state, control):
+        self.events.append(("evaluate", state.best_metric))
+
+    def on_step_end(self, args, state, control):
+        self.steps.append((self.bits(), state.global_step, state.epoch))
+
+    on_substep_end = on_step_end
+
+
+class Dies:
+    """Raises an error after a number of micro-steps of this process."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left):
+        self.left = left
+
+    def on_step_end(self, args, state, control):
+        self.left -= 1
+        if self.left == 0:
+            raise CrashError
+
+    on_substep_end = on_step_end
+
+
+def trainer(dies_after=None, **options):
+    begin_process()
+    one = LoopingTrainer(**{"epochs": EPOCHS, "size": SIZE, **options})
+    trace = Trace(one)
+    if dies_after is not None:
+        one.callback_handler.callbacks.append(Dies(dies_after))
+    return one, trace
+
+
+def logged(one):
+    return one.state.log_history, one.state.best_metric, one.state.global_step, one._total_loss_scalar
+
+
+def checkpoints(root, at=1, **options):
+    return ck.CheckpointCallback(str(root / "run"), save=ck.SaveEvery(micro_steps=at), **options)
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("at", [1, 2, 5, 7, 10, 14])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_trainer_resumes_exactly(tmp_path, k, at):
+    at = min(at, EPOCHS * (SIZE // k) * k - 1)  # the last batches of the epochs make no cycle
+    expected, whole = trainer(k=k)
+    result = expected.train()
+    killed, _ = trainer(at + 1, k=k)
+    with pytest.raises(CrashError), checkpoints(tmp_path, at).attach(killed):
+        killed.train()
+    again, trace = trainer(k=k)
+    disturb()
+    with checkpoints(tmp_path).attach(again) as attached:
+        assert vars(again.train()) == vars(result)
+    assert attached.point.batches_delivered == at
+    assert trace.steps == whole.steps
+    assert trace.events == whole.events
+    assert logged(again) == logged(expected)
+
+
+def test_a_complete_run_trains_nothing_again(tmp_path):
+    expected, whole = trainer()
+    with checkpoints(tmp_path).attach(expected):
+        result = expected.train()
+    again, trace = trainer()
+    with checkpoints(tmp_path).attach(again) as attached:
+        assert vars(again.train()) == vars(result)
+    assert attached.point.complete
+    assert (trace.steps, trace.events) == (whole.steps, whole.events)
+    assert logged(again) == logged(expected)
+    assert tensors(again.train_model) == tensors(expected.train_model)
+
+
+def test_an_attached_training_has_the_bits_of_one_that_is_not(tmp_path):
+    alone, whole = trainer()
+    alone.train()
+    attached, trace = trainer()
+    with checkpoints(tmp_path).attach(attached):
+        attached.train()
+    assert trace.steps == whole.steps
+    assert logged(attached) == logged(alone)
+
+
+@pytest.mark.parametrize("at", [3, 6])
+def test_training_that_max_steps_ends_resumes(tmp_path, at):
+    expected, whole = trainer(max_steps=4)
+    expected.train()
+    killed, _ = trainer(at + 1, max_steps=4)
+    with pytest.raises(CrashError), checkpoints(tmp_path, at).attach(killed):
+        killed.train()
+    for complete in (False, True):
+        again, trace = trainer(max_steps=4)
+        with checkpoints(tmp_path).attach(again) as attached:
+            again.train()
+        assert attached.point.complete is complete
+        assert trace.steps == whole.steps
+        assert logged(again) == logged(expected)
+
+
+class Stops:
+    """Ends the training once the metric was asked for often enough."""
+
+    def __init__(self):
+        self.evaluations = 0
+
+    def on_evaluate(self, args, state, control):
+        self.evaluations += 1
+        control.should_training_stop = self.evaluations == 2
+
+
+def test_early_stop_resumes_and_is_complete(tmp_path):
+    def stopping(*dies):
+        one, trace = trainer(*dies)
+        one.callback_handler.callbacks.append(Stops())
+        return one, trace
+
+    expected, whole = stopping()
+    expected.train()
+    assert expected.state.epoch == pytest.approx(2)
+    killed, _ = stopping(8)
+    with pytest.raises(CrashError), checkpoints(tmp_path, 7).attach(killed):
+        killed.train()
+    for complete in (False, True):
+        again, trace = stopping()
+        with checkpoints(tmp_path).attach(again) as attached:
+            again.train()
+        assert attached.point.complete is complete
+        assert trace.events == whole.events
+        assert trace.steps == whole.steps
+        assert logged(again) == logged(expected)
+
+
+def test_more_epochs_continue_a_complete_run(tmp_path):
+    expected, whole = trainer(epochs=4)
+    expected.train()
+    first, _ = trainer(epochs=2)
+    with checkpoints(tmp_path).attach(first):
+        first.train()
+    again, trace = trainer(epochs=4)
+    with checkpoints(tmp_path).attach(again):
+        again.train()
+    assert trace.steps == whole.steps
+    assert tensors(again.train_model) == tensors(expected.train_model)
+
+
+@pytest.mark.parametrize("at", [3, 5])
+def test_preempted_training_returns_and_resumes(tmp_path, at):
+    expected, whole = trainer()
+    expected.train()
+    first, _ = trainer()
+    steps = iter(range(1, 100))
+    asked = ck.Preemption(then="return", when=lambda: next(steps) >= at)
+    ckpt = checkpoints(tmp_path, 100, preemption=asked)
+    with ckpt.attach(first) as attached:
+        first.train()
+    assert ckpt.preempted
+    assert attached.preempted
+    again, trace = trainer()
+    with checkpoints(tmp_path).attach(again) as attached:
+        again.train()
+    assert attached.point.batches_delivered in (at, at + 1)  # the end of the cycle
+    assert (trace.steps, trace.events) == (whole.steps, whole.events)
+    assert logged(again) == logged(expected)
+
+
+def test_preempted_training_ends_the_process(tmp_path):
+    one, _ = trainer()
+    asked = ck.Preemption(when=lambda: True)
+    with pytest.raises(ck.Preempted), checkpoints(tmp_path, 100, preemption=asked).attach(one):
+        one.train()
+    assert ck.CheckpointManager(str(tmp_path / "run")).latest() is not None
+
+
+def test_doctor_compares_all_but_sums_of_losses():
+    one, _ = trainer()
+    progress = TrainerProgress(one, [])
+    progress.loss, progress.returned = np.float32(1), (ms.Tensor(1.0), ms.Tensor(False))
+    seen, _ = ck.StateManager(one.model, trainer_loop=progress).observer().observe()
+    compared = {name.rpartition(".")[2] for name in seen if "/trainer_loop." in name}
+    assert compared == progress.state_dict().keys() - {"loss", "returned", "sums"}
+
+
+# Refused, or said
+
+
+def test_own_resume_of_the_trainer_is_refused(tmp_path):
+    one, trace = trainer()
+    with pytest.raises(ck.ResumeError, match="leave resume_from_checkpoint out"), checkpoints(tmp_path).attach(one):
+        one.train(resume_from_checkpoint="checkpoint-10")
+    assert trace.steps == []
+
+
+def test_second_training_of_a_trainer_is_refused(tmp_path):
+    one, _ = trainer()
+    attached = checkpoints(tmp_path).attach(one)
+    one.train()
+    with pytest.raises(ck.ResumeError, match="called a second time"):
+        one.train()
+    with pytest.raises(ck.ResumeError, match="is attached to this LoopingTrainer already"):
+        checkpoints(tmp_path / "other").attach(one)
+    attached.detach()
+    one.train()
+    assert not {"train", "training_step", "get_train_dataloader"} & vars(one).keys()
+
+
+def test_a_failed_training_may_be_called_again(tmp_path):
+    expected, whole = trainer()
+    expected.train()
+    one, trace = trainer(4)
+    with checkpoints(tmp_path, 2).attach(one):
+        with pytest.raises(CrashError):
+            one.train()
+        one.train()
+    assert trace.steps == whole.steps
+    assert logged(one) == logged(expected)
+
+
+def test_what_is_no_trainer_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="has no train, get_train_dataloader"):
+        checkpoints(tmp_path).attach(object())
+
+
+def test_a_loader_that_is_no_pipeline_is_refused(tmp_path):
+    one, _ = trainer()
+    one.get_train_dataloader = lambda: [1, 2, 3]
+    with pytest.raises(ck.ResumeError, match="returned a list"), checkpoints(tmp_path).attach(one):
+        one.train()
+
+
+class EndsEpoch:
+    def on_step_end(self, args, state, control):
+        control.should_epoch_stop = state.global_step == 1
+
+
+def test_an_epoch_that_ends_early_is_refused(tmp_path):
+    one, _ = trainer()
+    one.callback_handler.callbacks.append(EndsEpoch())
+    with pytest.raises(ck.ResumeError, match="ended after 2 of its 5 batches"), checkpoints(tmp_path).attach(one):
+        one.train()
+
+
+def test_a_loop_with_other_steps_than_batches_is_refused(tmp_path):
+    one, _ = trainer()
+    one.floating_point_ops = lambda inputs: one.training_step(one.train_model, inputs)[0].asnumpy()
+    with pytest.raises(ck.ResumeError, match="took 1 batches, but called training_step for 2"):  # noqa: SIM117
+        with checkpoints(tmp_path).attach(one):
+            one.train()
+
+
+def test_attached_trainer_that_never_trains_is_said(tmp_path):
+    one, _ = trainer()
+    with pytest.raises(ck.ResumeError, match="nothing called train\\(\\) of the LoopingTrainer"):  # noqa: SIM117
+        with checkpoints(tmp_path).attach(one):
+            pass
+    assert "train" not in vars(one)
+
+
+def test_what_a_callback_keeps_and_nobody_stores_is_named(tmp_path, caplog):
+    one, trace = trainer()
+    trace.seen = {1, 2}
+    with checkpoints(tmp_path).attach(one):
+        one.train()
+    assert "Trace-1.seen (set)" in caplog.text
+
+
+def test_mindspore_gets_its_parameter_class_back(tmp_path):
+    """mindone's num_parameters() has mindspore.Parameter as the variable of a loop."""
+    one, _ = trainer()
+    parameter = ms.Parameter
+
+    def floating_point_ops(inputs):
+        ms.Parameter = one.model.trainable_params()[0]
+        return 1
+
+    one.floating_point_ops = floating_point_ops
+    try:
+        with checkpoints(tmp_path).attach(one):
+            one.train()
+        assert ms.Parameter is parameter
+    finally:
+        ms.Parameter = parameter
