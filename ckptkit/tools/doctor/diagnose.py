@@ -6,7 +6,7 @@ Guarantees: every difference gets a diagnosis; a guess says "likely". Pure funct
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ckptkit.manager.hooks import Suspect, Unseen
@@ -253,7 +253,8 @@ def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diag
         return None
     lost = {path: pair[0] for path, pair in lost_values(difference).items()}
     values = {**lost, **difference.expected.unseen, **difference.found.unseen}
-    named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one])]
+    steps = difference.reference.steps
+    named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one], steps)]
     if not named or kind_of(difference.names) in ("batch", "loss"):
         return None
     return Diagnosis(
@@ -351,9 +352,18 @@ def _updates_each_time(difference: Difference) -> bool:
     return all(before != after for before, after in itertools.pairwise(weights))
 
 
-def _like_accumulators(path: str, value: Unseen) -> bool:
+def _like_accumulators(path: str, value: Unseen, steps: Mapping[int, Stepped]) -> bool:
     name = path.rpartition(":")[2].rpartition(".")[2].lower()  # without a class such as GradualPruning
-    return value.like_weights or ("array" in value.text and any(word in name for word in _LIKE_ACCUMULATORS))
+    named = "array" in value.text and any(word in name for word in _LIKE_ACCUMULATORS)
+    return named or (value.like_weights and _comes_back(path, steps))
+
+
+def _comes_back(path: str, steps: Mapping[int, Stepped]) -> bool:
+    """Return whether a value is again what it was, as sums are at the beginning of each cycle."""
+    held = [steps[step].unseen.get(path) for step in sorted(steps)]
+    digests = [one.digest if one is not None else "" for one in held]
+    changes = [digest for digest, _ in itertools.groupby(digests)]
+    return len(changes) != len(set(changes))
 
 
 def _same_batch(steps: dict[int, Stepped], found: Stepped) -> int | None:

@@ -202,11 +202,13 @@ def test_gathered_gradients_are_known_by_their_name(path):
     assert (found.code, found.where) == ("accumulators-left-out", path)
 
 
-def test_gathered_gradients_are_known_by_their_shapes():
+@pytest.mark.parametrize(("cycle", "code"), [(3, "accumulators-left-out"), (99, "forgotten-state")])
+def test_gathered_gradients_are_known_by_their_shapes(cycle, code):
+    """And by their return to what they were: an anchor, or control variates, have these shapes, too."""
     line = stepped(6, weights="new")
     line.unseen["Step.box"] = Unseen(digest="x", text="list of 1", like_weights=True)
-    found = diagnosed(resumed(line), reference(lambda step: {"Step.a": str(step), "Step.box": str(step)}))
-    assert (found.code, found.where) == ("accumulators-left-out", "Step.box")
+    found = diagnosed(resumed(line), reference(lambda step: {"Step.z": str(step), "Step.box": str(step % cycle)}))
+    assert (found.code, found.where) == (code, "Step.box")
 
 
 @pytest.mark.parametrize(("still", "code"), [(True, "accumulators-left-out"), (False, "forgotten-state")])
@@ -215,7 +217,7 @@ def test_job_that_updates_each_time_has_no_accumulators(still, code):
 
     def line(step, **digests):
         kept = {"weights": "same"} if still and step < 6 else {}
-        value = Unseen(digest=str(step) + "".join(digests), text="list of 1 (1 arrays)", like_weights=True)
+        value = Unseen(digest=str(step % 4) + "".join(digests), text="list of 1 (1 arrays)", like_weights=True)
         made = stepped(step, **{**kept, **digests})
         at = made.progress.model_copy(update={"accumulation_steps": 1})
         return made.model_copy(update={"unseen": {"script:ts": value}, "progress": at})
