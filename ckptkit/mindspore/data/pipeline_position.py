@@ -98,7 +98,7 @@ class DatasetPosition:
         self.dataset = dataset
         # Before any seed is set: for some sources MindSpore runs the whole pipeline to learn its size.
         self._fingerprint = fingerprint(dataset)
-        self.size = self._fingerprint.size
+        self.size, self.columns = self._fingerprint.size, self._fingerprint.columns
         if self.size < 1:
             raise ResumeError("the dataset delivers no batch; check its source, and drop_remainder=True")
         self.is_declared_stateless = stateless = augmentation == "stateless"

@@ -157,6 +157,7 @@ def resumable(
     epochs: int,
     seed: int | None = None,
     *,
+    as_dict: bool = False,
     augmentation: Augmentation = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Resumable:
@@ -172,12 +173,16 @@ def resumable(
             manager.step(state)
         manager.save_final(state)
 
+    `CheckpointManager.loop` does all this around the body of one's own loop.
+
     Args:
         dataset: A MindSpore pipeline; or an iterable with ``state_dict()`` and ``load_state_dict()``, of which each
             ``iter()`` delivers the rest of the epoch that its state is in; or one that can be iterated repeatedly
             and gives the same batches each time (a list, a loader), which is replayed by counting.
         epochs: The total since epoch 0; may be raised later, and the run continues from where it ended.
         seed: The dataset seed, for a MindSpore pipeline only; None for the one that the process has set.
+        as_dict: Deliver each batch as a dict of its columns, as ``create_dict_iterator`` does; for a MindSpore
+            pipeline only.
         augmentation: As for `StateManager`, for a MindSpore pipeline only.
         monotonic: Gives seconds, to estimate the cost of a replay.
 
@@ -189,22 +194,28 @@ def resumable(
         raise ValueError(f"epochs is the total since epoch 0 and at least 1, got {epochs!r}")
     if isinstance(dataset, ds.Dataset):
         pipeline = DatasetPosition(dataset, augmentation=augmentation, seed=seed, monotonic=monotonic)
-        return Resumable(pipeline, lambda: _batches_of(pipeline, epochs))
-    if seed is not None or augmentation is not None:
-        raise ValueError("seed and augmentation are for a MindSpore pipeline; seed an iterable where you make it")
+        return Resumable(pipeline, lambda: _batches_of(pipeline, epochs, as_dict=as_dict))
+    if seed is not None or augmentation is not None or as_dict:
+        raise ValueError(
+            "seed, augmentation and as_dict are for a MindSpore pipeline; seed an iterable where you make it, and let "
+            "it deliver dicts itself"
+        )
     if not isinstance(dataset, Iterable):
         raise TypeError(f"a {type(dataset).__name__} cannot be iterated")
     position = IterablePosition(dataset, monotonic=monotonic)
     return Resumable(position, lambda: position.batches(epochs))
 
 
-def _batches_of(position: DatasetPosition, epochs: int) -> Iterator[tuple[int, Any]]:
+def _batches_of(position: DatasetPosition, epochs: int, *, as_dict: bool) -> Iterator[tuple[int, Any]]:
     """Return an iterator over epoch and batch of all that is left, already positioned."""
     epoch, done = position.at(position.delivered)
     if epoch >= epochs:
         position.nothing_left()
         return iter(())
-    return _epochs_of(position, position.dataset.create_tuple_iterator(num_epochs=epochs), range(epoch, epochs), done)
+    batches = position.dataset.create_tuple_iterator(num_epochs=epochs)
+    left = _epochs_of(position, batches, range(epoch, epochs), done)
+    names = position.columns if as_dict else None
+    return left if names is None else ((each, dict(zip(names, batch, strict=True))) for each, batch in left)
 
 
 def _epochs_of(

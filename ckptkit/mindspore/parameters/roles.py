@@ -116,8 +116,12 @@ def all_of(cell: nn.Cell) -> list[ms.Parameter]:
 
 
 def cells_of(given: Any) -> tuple[nn.Cell, ...]:
-    """Return the cells that ``given``, one of them or a list, consists of; TypeError if it is something else."""
-    cells = (given,) if isinstance(given, nn.Cell) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    """Return the cells that ``given``, one of them or a list, consists of; TypeError if it is something else.
+
+    None in a list stands for a cell that a configuration does not have, such as an average of the weights.
+    """
+    several = [one for one in given if one is not None] if isinstance(given, (list, tuple)) else []
+    cells = (given,) if isinstance(given, nn.Cell) else tuple(several)
     if not cells or not all(isinstance(one, nn.Cell) for one in cells):
         raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
     return cells
