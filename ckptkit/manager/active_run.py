@@ -13,6 +13,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
+from traceback import walk_tb
 from types import TracebackType
 from typing import Protocol, TypeVar
 
@@ -365,7 +367,8 @@ def numbered(
     except GeneratorExit:  # whether an error left the loop is known as the program ends, and not here
         run.leave(number)
         if closes:
-            AT_EXIT.add(lambda: _exit(manager, None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)))
+            loop = sys._getframe(1)
+            AT_EXIT.add(partial(_exit_left, manager, (id(loop), loop.f_lineno)))
         raise
     except BaseException as error:
         if closes:
@@ -373,6 +376,14 @@ def numbered(
         raise
     if closes:
         _exit(manager, None)
+
+
+def _exit_left(manager: Owner, left_at: tuple[int, int]) -> None:
+    """Close the manager as the program ends; an error that was raised where the loop was left came in training."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    if error is not None and left_at in [(id(frame), line) for frame, line in walk_tb(error.__traceback__)]:
+        HEARTBEAT.enter(Phase.TRAINING)
+    _exit(manager, error)
 
 
 def _exit(manager: Owner, error: BaseException | None) -> None:

@@ -217,7 +217,9 @@ def test_loop_continues_what_was_restored(tmp_path):
 
 
 PROGRAM = """
-import sys
+import atexit, sys
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
+atexit.register(lambda: print(HEARTBEAT._record.last_phase.name))
 from ckptkit.testing.state import NumpyRun
 import ckptkit as ck
 
@@ -231,18 +233,19 @@ for number, _ in ck.CheckpointManager(sys.argv[1], save=ck.SaveEvery(micro_steps
     if number == 5:
         {leaves}
 print("after")
+{after}
 """
 
 
-def left_by(tmp_path: Path, leaves: str, expect: int):
+def left_by(tmp_path: Path, leaves: str, expect: int, *, after: str = ""):
     """What a program says whose loop is left so, and how its events tell the end."""
-    ended = forked("-c", PROGRAM.format(leaves=leaves), tmp_path / "run", expect=expect)
+    ended = forked("-c", PROGRAM.format(leaves=leaves, after=after), tmp_path / "run", expect=expect)
     return ended, "".join(one.read_text() for one in sorted((tmp_path / "run/events").iterdir()))
 
 
 def test_program_says_at_its_end_what_break_lost(tmp_path):
     ended, events = left_by(tmp_path, "break", 0)
-    assert ended.stdout == "after\n"
+    assert ended.stdout.splitlines() == ["after", "ENDED"]
     assert f"{LEFT} 6" in ended.stderr
     assert '"how":"closed"' in events.replace(" ", "")
     assert saved(tmp_path / "run") == [4]
@@ -251,7 +254,14 @@ def test_program_says_at_its_end_what_break_lost(tmp_path):
 def test_program_records_the_error_of_the_body(tmp_path):
     ended, events = left_by(tmp_path, "raise KeyError(number)", 1)
     assert "KeyError: 5" in ended.stderr
+    assert ended.stdout.splitlines() == ["TRAINING"]
     assert LEFT not in ended.stderr
     assert '"how":"failed"' in events.replace(" ", "")
     assert "KeyError" in events
     assert saved(tmp_path / "run") == [4]
+
+
+def test_error_after_a_break_was_not_in_training(tmp_path):
+    ended, events = left_by(tmp_path, "break", 1, after="raise KeyError(number)")
+    assert ended.stdout.splitlines() == ["after", "EVALUATING"]
+    assert "KeyError" in events
