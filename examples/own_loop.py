@@ -1,9 +1,9 @@
-"""One's own training loop instead of Model.train: a few lines around the loop, and it resumes exactly.
+"""One's own training loop instead of Model.train: two lines before the loop, and it resumes exactly.
 
 python examples/own_loop.py [RUN_ROOT]
 
-Kill it (Ctrl-C, or SIGKILL) as often as you like and start it again: `resumable` hands the loop the batches that are
-left, and `restore` puts everything else back, in the middle of a cycle too. Raise EPOCHS after its end, and it goes on
+Kill it (Ctrl-C, or SIGKILL) as often as you like and start it again: `loop` puts everything back, in the middle of a
+cycle too, gives the batches that are left, and saves after their bodies. Raise EPOCHS after its end, and it goes on
 from there. Try another K: the start is refused and says what to do.
 """
 
@@ -40,18 +40,13 @@ def main(root):
     cell.set_train()
 
     batches = ck.data.resumable(dataset, EPOCHS)
-    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=10), keep=ck.KeepLatest(2)) as manager:
-        state = ck.StateManager(cell, batches)
-        point = manager.restore(state)
-        if point.epoch == EPOCHS:
-            print("training is complete")
-            return
-        for image, label in batches:  # all that is left of the epochs
-            value = cell(image, label)
-            manager.step(state)
-            if cell.updated and cell.counters.updates % 10 == 0:
-                print(f"epoch {batches.epoch}, update {cell.counters.updates}: loss {value.asnumpy():.4f}")
-        manager.save_final(state)
+    state = ck.StateManager(cell, batches)
+    manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=10), keep=ck.KeepLatest(2))
+    for number, (image, label) in manager.loop(state):  # all that is left of the epochs
+        value = cell(image, label)
+        if cell.updated and cell.counters.updates % 10 == 0:
+            print(f"epoch {batches.epoch}, batch {number}: loss {value.asnumpy():.4f}")
+    print("training is complete")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from ckptkit.manager.preemption import signals  # noqa: E402
 
 pytest_plugins = ["support.servers.fixtures"]
 
-NEEDS_MORE = ("radosgw", "rclone", "browser", "metrics")  # than what `pip install '.[test]'` brings
+NEEDS_MORE = ("radosgw", "rclone", "browser", "metrics", "projects")  # than `pip install '.[test]'` brings
 
 MEMORY = "/dev/shm"  # noqa: S108 - pytest makes a folder there that others cannot enter
 MEMORY_BYTES = 1 << 30  # ten times what tests ever had there

@@ -11,8 +11,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
+from traceback import walk_tb
+from types import TracebackType
+from typing import Protocol, TypeVar
 
 from typing_extensions import Self
 
@@ -36,6 +40,7 @@ from ckptkit.snapshot import Capturable, IncompleteStepError
 _log = logging.getLogger("ckptkit")
 
 _EXIT_PATIENCE = timedelta(seconds=5)
+_Batch = TypeVar("_Batch")
 
 
 class ActiveRun:
@@ -56,6 +61,7 @@ class ActiveRun:
         scheduler: As the argument.
         final_save: Takes the final save of a preempted training.
         is_complete: Whether nothing was left to train.
+        stepped_at: Number of batches delivered at the last `step`; None before.
     """
 
     def __init__(
@@ -82,6 +88,9 @@ class ActiveRun:
         self._process = os.getpid()
         self._is_finished = False
         self.is_complete = False
+        self.stepped_at: int | None = None
+        self._reached = began_at  # at the last step or save
+        self._left_at = 0  # batches delivered when `CheckpointManager.loop` was left
         self._last_call = LastCall(self._exit)
         AT_EXIT.add(self._last_call)
 
@@ -120,7 +129,7 @@ class ActiveRun:
 
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
         """See `CheckpointManager.save`."""
-        progress = state.progress()
+        progress = self._reached = state.progress()
         HEARTBEAT.step(progress.batches_delivered)
         self.services.recorder.note(progress, metrics)
         self._due_saves.begin_cycle(state, progress)
@@ -131,7 +140,7 @@ class ActiveRun:
 
     def save_final(self, state: Capturable, metrics: Metrics) -> str:
         """See `CheckpointManager.save_final`."""
-        progress = state.progress()
+        progress = self._reached = state.progress()
         HEARTBEAT.step(progress.batches_delivered)
         self._is_finished = True
         self.services.recorder.note(progress, metrics)
@@ -144,6 +153,12 @@ class ActiveRun:
             self._hooks.finished(progress)
         self.final_save.leave_after(name, progress)
         return name
+
+    def leave(self, batches: int) -> None:
+        """Note that `CheckpointManager.loop` was left when it had delivered so many ``batches``."""
+        if not self.is_forked:
+            self._left_at = batches
+            self.services.step_timing.pause()
 
     def agree(self, wish: bool) -> bool:
         """See `CheckpointManager.agree`."""
@@ -193,6 +208,21 @@ class ActiveRun:
             how: How | None = "preempted" if self.final_save.is_over else "complete" if self.is_complete else None
             self.services.recorder.close(error, left, how=how)
             self._show_end(error)
+        if ended_by is None:
+            self._tell_left()
+
+    def _tell_left(self) -> None:
+        newest = self.services.saver.newest
+        saved = newest is not None and newest.reaches(self._reached)
+        if self._left_at == 0 or (saved and self._reached.batches_delivered >= self._left_at):
+            return
+        _log.warning(
+            "the loop was left in batch %d, before its end, and %s. The next start trains again what came after. If "
+            "training ends there, write `with ck.CheckpointManager(...) as manager:` around the loop, call "
+            "manager.step(state) before the break, and manager.save_final(state) after the loop",
+            self._left_at,
+            f"the newest checkpoint is {newest}" if newest is not None else "this start has saved nothing",
+        )
 
     def _exit(self) -> None:
         """Record how the program ends, which has not closed the manager."""
@@ -222,6 +252,7 @@ class ActiveRun:
 
     def _step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
         progress = state.complete_step()  # first: an earlier save that failed says nothing against this batch
+        self._reached, self.stepped_at = progress, progress.batches_delivered
         HEARTBEAT.step(progress.batches_delivered)
         self._collect(tolerate=self.services.preemption.is_asked)
         self.services.recorder.note(progress, metrics)
@@ -279,6 +310,84 @@ class ActiveRun:
     def _collect(self, *, tolerate: bool = False) -> None:
         self.services.mirror.collect(tolerate=tolerate)
         self.services.results.collect(tolerate=tolerate)
+
+
+class Owner(Protocol):
+    """The manager of a run, which `numbered` calls as a loop would."""
+
+    def step(self, state: Capturable, metrics: Metrics = None) -> SaveHandle | None:
+        """See `CheckpointManager.step`."""
+        ...
+
+    def save_final(self, state: Capturable, metrics: Metrics = None) -> str:
+        """See `CheckpointManager.save_final`."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class NumberedBatches(Iterator[tuple[int, _Batch]]):
+    """Gives the batches of a loop with their numbers; see `CheckpointManager.loop`.
+
+    A class, by which code that reads a script knows them.
+    """
+
+    def __init__(self, batches: Iterator[tuple[int, _Batch]]) -> None:
+        self._batches = batches
+
+    def __next__(self) -> tuple[int, _Batch]:
+        return next(self._batches)
+
+
+def numbered(
+    manager: Owner, run: ActiveRun, state: Capturable, batches: Iterable[_Batch], *, closes: bool
+) -> Iterator[tuple[int, _Batch]]:
+    """Yield the batches with their numbers; see `CheckpointManager.loop`.
+
+    Args:
+        manager: Saves around them.
+        run: Its run.
+        state: What is trained.
+        batches: What is left.
+        closes: Whether to close the manager, because no ``with`` block does.
+    """
+    number = begun = state.progress().batches_delivered
+    try:
+        for number, batch in enumerate(batches, begun + 1):
+            yield number - 1, batch
+            if run.stepped_at != number:
+                manager.step(state)
+            if run.final_save.is_over:
+                break
+        else:
+            run.is_complete = run.is_complete or number == begun
+            manager.save_final(state)
+    except GeneratorExit:  # whether an error left the loop is known as the program ends, and not here
+        run.leave(number)
+        if closes:
+            loop = sys._getframe(1)
+            AT_EXIT.add(partial(_exit_left, manager, (id(loop), loop.f_lineno)))
+        raise
+    except BaseException as error:
+        if closes:
+            _exit(manager, error)
+        raise
+    if closes:
+        _exit(manager, None)
+
+
+def _exit_left(manager: Owner, left_at: tuple[int, int]) -> None:
+    """Close the manager as the program ends; an error that was raised where the loop was left came in training."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    if error is not None and left_at in [(id(frame), line) for frame, line in walk_tb(error.__traceback__)]:
+        HEARTBEAT.enter(Phase.TRAINING)
+    _exit(manager, error)
+
+
+def _exit(manager: Owner, error: BaseException | None) -> None:
+    manager.__exit__(None if error is None else type(error), error, None)
 
 
 _CALLS = {

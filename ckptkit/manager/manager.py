@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -24,28 +24,18 @@ from typing import Any
 from typing_extensions import Self
 
 from ckptkit.core.progress import ResumePoint
-from ckptkit.core.save_policy import SaveEvery, SavePolicy
+from ckptkit.core.save_policy import SavePolicy
 from ckptkit.core.save_report import SaveTotals
 from ckptkit.errors import CkptKitError, ResumeError
-from ckptkit.manager.active_run import ActiveRun
+from ckptkit.manager.active_run import ActiveRun, NumberedBatches, numbered
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.console import say_where
-from ckptkit.manager.hooks import hooks_of
-from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
-from ckptkit.manager.opening import Setup, open_run
-from ckptkit.manager.options import (
-    Mirror,
-    Preemption,
-    Ranks,
-    Saving,
-    System,
-    refuse_other_types,
-    refuse_wrong_policies,
-)
+from ckptkit.manager.opening import new_setup, open_run
+from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, System
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
-from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
-from ckptkit.snapshot import Capturable, StagingArea
-from ckptkit.storage import Storage, open_storage
+from ckptkit.run.keep_policy import KeepPolicy
+from ckptkit.snapshot import Capturable, Iterated
+from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
 
@@ -82,38 +72,19 @@ class CheckpointManager:
         preemption: Preemption | None = None,
         system: System | None = None,
     ) -> None:
-        refuse_wrong_policies(save=save, keep=keep)
-        refuse_other_types(
-            saving=(saving, Saving),
-            ranks=(ranks, Ranks),
-            preemption=(preemption, Preemption),
-            system=(system, System),
-        )
-        storage = open_storage(root, storage_options)
-        hooks = hooks_of(storage.url)  # None except under `ckptkit doctor` and `replay`
-        saving, preemption, system = saving or Saving(), preemption or Preemption(), system or System()
-        keep = keep if keep is not None else KeepLatest(3)
-        if hooks is not None:
-            storage, keep = hooks.storage, hooks.keep(keep)
-            saving, preemption = replace(saving, events=False), replace(preemption, then="off")
-        follower: RunMirror | NoMirror = NoMirror(storage)
-        if mirror is not None and hooks is None:
-            wanted = mirror if isinstance(mirror, Mirror) else Mirror(mirror)
-            follower = RunMirror(storage, wanted, keep, tolerant=saving.on_error == "warn")
-        self._setup = Setup(
-            storage,
-            follower,
-            StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote),
-            save=save if save is not None else SaveEvery(optimizer_steps=100),
+        self._setup = new_setup(
+            root,
+            storage_options,
+            mirror,
+            save=save,
             keep=keep,
             saving=saving,
-            ranks=ranks or Ranks(),
+            ranks=ranks,
             preemption=preemption,
             system=system,
-            hooks=hooks,
         )
         self._run: ActiveRun | None = None
-        self._closed = False
+        self._closed = self._is_entered = False
 
     @property
     def url(self) -> str:
@@ -182,6 +153,25 @@ class CheckpointManager:
         if watch_preemption:
             self.watch_preemption()
         return point
+
+    def loop(self, state: Iterated) -> Iterator[tuple[int, Any]]:
+        """Restore, and return the batches that are left to train, each with its number since epoch 0.
+
+        ``for number, (image, label) in manager.loop(state): cell(image, label)`` is a whole training: `restore` runs at
+        once, unless it has run; `step` after each body of the loop, also after a ``continue``, unless the body called
+        it; `save_final` once, after the last body; and then `close`, unless a ``with`` block of the manager does.
+
+        A loop that is left before its end (``break``, ``return``, an error) gets no final save, and its last body no
+        `step`. The manager is then closed by its ``with`` block, or as the program ends, and warns of what is in no
+        checkpoint. If a ``break`` ends the training, call `step` before it, and `save_final` in the ``with`` block.
+
+        Raises:
+            ResumeError: If ``state`` was made without `ckptkit.data.resumable`; and as `restore`.
+        """
+        batches = state.remaining()
+        if self._run is None:
+            self.restore(state)
+        return NumberedBatches(numbered(self, self._started(), state, batches, closes=not self._is_entered))
 
     def watch_preemption(self) -> None:
         """Watch SIGTERM, SIGUSR1 and `Preemption.when` until `close`; each requests a final save and the end.
@@ -361,6 +351,7 @@ class CheckpointManager:
         return latest_checkpoint(self._setup.mirror.both)
 
     def __enter__(self) -> Self:
+        self._is_entered = True
         return self
 
     def __exit__(

@@ -8,11 +8,14 @@ of many ranks `open_run` is a collective.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.core.progress import Progress, ResumePoint
-from ckptkit.core.save_policy import SavePolicy, automatic, may_split_cycles
+from ckptkit.core.save_policy import SaveEvery, SavePolicy, automatic, may_split_cycles
 from ckptkit.errors import CkptKitError, ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
@@ -20,9 +23,18 @@ from ckptkit.manager.auto_interval import AutoInterval
 from ckptkit.manager.copy_memory import CopyMemory
 from ckptkit.manager.denormals import DenormalsAsZero
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
-from ckptkit.manager.hooks import Hooks
+from ckptkit.manager.hooks import Hooks, hooks_of
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
-from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, System
+from ckptkit.manager.options import (
+    ERROR_BUDGET,
+    Mirror,
+    Preemption,
+    Ranks,
+    Saving,
+    System,
+    refuse_other_types,
+    refuse_wrong_policies,
+)
 from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.recording.recorder import NoRecorder, Recorder
@@ -32,13 +44,13 @@ from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.goodput.history import NO_HISTORY, History, read_history
-from ckptkit.run.keep_policy import KeepPolicy
+from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.snapshot import Capturable, StagingArea
-from ckptkit.storage import Storage
+from ckptkit.storage import Storage, open_storage
 
 _log = logging.getLogger("ckptkit")
 
@@ -72,6 +84,55 @@ class Setup:
     system: System
     hooks: Hooks | None
     denormals: DenormalsAsZero = field(default_factory=DenormalsAsZero)
+
+
+def new_setup(
+    root: str | os.PathLike[str] | Storage,
+    storage_options: Mapping[str, Any] | None,
+    mirror: str | os.PathLike[str] | Storage | Mirror | None,
+    *,
+    save: SavePolicy | None,
+    keep: KeepPolicy | None,
+    saving: Saving | None,
+    ranks: Ranks | None,
+    preemption: Preemption | None,
+    system: System | None,
+) -> Setup:
+    """Return what a manager with these options has; hooks take the place of its root, mirror and retention.
+
+    Raises:
+        ValueError, TypeError, StorageError: See `CheckpointManager`.
+    """
+    refuse_wrong_policies(save=save, keep=keep)
+    refuse_other_types(
+        saving=(saving, Saving),
+        ranks=(ranks, Ranks),
+        preemption=(preemption, Preemption),
+        system=(system, System),
+    )
+    saving, preemption, system = saving or Saving(), preemption or Preemption(), system or System()
+    storage = open_storage(root, storage_options)
+    hooks = hooks_of(storage.url)  # None except under `ckptkit doctor` and `replay`
+    keep = keep if keep is not None else KeepLatest(3)
+    if hooks is not None:
+        storage, keep = hooks.storage, hooks.keep(keep)
+        saving, preemption = replace(saving, events=False), replace(preemption, then="off")
+    follower: RunMirror | NoMirror = NoMirror(storage)
+    if mirror is not None and hooks is None:
+        wanted = mirror if isinstance(mirror, Mirror) else Mirror(mirror)
+        follower = RunMirror(storage, wanted, keep, tolerant=saving.on_error == "warn")
+    return Setup(
+        storage,
+        follower,
+        StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote),
+        save=save if save is not None else SaveEvery(optimizer_steps=100),
+        keep=keep,
+        saving=saving,
+        ranks=ranks or Ranks(),
+        preemption=preemption,
+        system=system,
+        hooks=hooks,
+    )
 
 
 def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:

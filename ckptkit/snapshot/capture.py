@@ -6,8 +6,8 @@ thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
@@ -101,5 +101,17 @@ class Capturable(Protocol):
                 its own memory (`Contents.read_into`) is then half overwritten; it must refuse to go on and to be saved
                 until another `apply` has succeeded.
             CheckpointNotFoundError, StorageError: If reading failed; the same holds.
+        """
+        ...
+
+
+class Iterated(Capturable, Protocol):
+    """A `Capturable` that has the batches which its loop trains."""
+
+    def remaining(self) -> Iterable[Any]:
+        """Return the batches that are left to train; they are delivered after the restore, and once.
+
+        Raises:
+            ResumeError: If it has none.
         """
         ...

@@ -185,6 +185,15 @@ def test_default_suite_has_a_test_of_every_promise(request: pytest.FixtureReques
         assert not by_default.isdisjoint(tests), f"only -m full runs {tests}"
 
 
+def test_tests_that_tried_a_migration_exist() -> None:
+    rows = promises("docs/migration.md")
+    assert len(rows) > 25
+    assert promises("docs/zh/migration.md") == rows
+    for test in {test for tests in rows for test in tests}:
+        path, _, name = test.partition("::")
+        assert re.search(rf"^ *(def|class) {name}\b" if name else "", (PROJECT / path).read_text(), flags=re.MULTILINE)
+
+
 def names(cases: Iterable[str]) -> set[str]:
     """The test functions that have cases, their classes and files."""
     parts = [case.partition("[")[0].split("::") for case in cases]

@@ -157,6 +157,7 @@ def resumable(
     epochs: int,
     seed: int | None = None,
     *,
+    as_dict: bool = False,
     augmentation: Augmentation = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Resumable:
@@ -172,6 +173,8 @@ def resumable(
             manager.step(state)
         manager.save_final(state)
 
+    `CheckpointManager.loop` does all this around the body of one's own loop.
+
     Args:
         dataset: A MindSpore pipeline; or an iterable with ``state_dict()`` and ``load_state_dict()``, of which each
             ``iter()`` delivers the rest of the epoch that its state is in; or one that can be iterated repeatedly
@@ -179,6 +182,8 @@ def resumable(
             a batch before it is given, and is that of the next epoch after the last one.
         epochs: The total since epoch 0; may be raised later, and the run continues from where it ended.
         seed: The dataset seed, for a MindSpore pipeline only; None for the one that the process has set.
+        as_dict: Deliver each batch as a dict of its columns, as ``create_dict_iterator`` does; for a MindSpore
+            pipeline only.
         augmentation: As for `StateManager`, for a MindSpore pipeline only.
         monotonic: Gives seconds, to estimate the cost of a replay.
 
@@ -190,9 +195,13 @@ def resumable(
         raise ValueError(f"epochs is the total since epoch 0 and at least 1, got {epochs!r}")
     if isinstance(dataset, ds.Dataset):
         pipeline = DatasetPosition(dataset, augmentation=augmentation, seed=seed, monotonic=monotonic)
-        return Resumable(pipeline, lambda: batches_of(pipeline, epochs))
-    if seed is not None or augmentation is not None:
-        raise ValueError("seed and augmentation are for a MindSpore pipeline; seed an iterable where you make it")
+        maker = "create_dict_iterator" if as_dict else "create_tuple_iterator"
+        return Resumable(pipeline, lambda: batches_of(pipeline, epochs, maker))
+    if seed is not None or augmentation is not None or as_dict:
+        raise ValueError(
+            "seed, augmentation and as_dict are for a MindSpore pipeline; seed an iterable where you make it, and let "
+            "it deliver dicts itself"
+        )
     if not isinstance(dataset, Iterable):
         raise TypeError(f"a {type(dataset).__name__} cannot be iterated")
     position = IterablePosition(dataset, monotonic=monotonic)

@@ -118,10 +118,12 @@ def all_of(cell: nn.Cell) -> list[ms.Parameter]:
 def cells_of(given: Any, named: Mapping[str, Any]) -> tuple[nn.Cell, ...]:
     """Return the cells that ``given``, one of them or a list, consists of; TypeError if it is something else.
 
-    An empty list, beside objects that are ``named``, gives a cell without parameters, which stands for none.
+    None in a list stands for a cell that a configuration does not have, such as an average of the weights. A list
+    without cells, beside objects that are ``named``, gives a cell without parameters, which stands for none.
     """
-    cells = [given] if isinstance(given, nn.Cell) else given
-    if not isinstance(cells, (list, tuple)) or not all(isinstance(one, nn.Cell) for one in cells):
+    several = [one for one in given if one is not None] if isinstance(given, (list, tuple)) else given
+    cells = [given] if isinstance(given, nn.Cell) else several
+    if not isinstance(cells, list) or not all(isinstance(one, nn.Cell) for one in cells):
         raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
     if not cells and not named:
         raise TypeError(

@@ -19,6 +19,7 @@ from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
+from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import Observer
 from ckptkit.manager.options import Ranks, refuse_other_types
 from ckptkit.mindspore.data.resumable import Resumable, position_of
@@ -38,7 +39,7 @@ from ckptkit.mindspore.state.sections import captured
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import Switches
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
-from ckptkit.mindspore.train.named_cell import NamedCell, refuse_uncounted, steady_beside
+from ckptkit.mindspore.train.named_cell import NamedCell, refuse_sums_of_parts, refuse_uncounted, steady_beside
 from ckptkit.mindspore.train.step_counting import counting_of
 
 __all__ = ["StateManager", "Stateful"]
@@ -50,9 +51,9 @@ class StateManager:
     Args:
         train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
             training cell, of which every call counts as a cycle unless there is a `CycleAdapter`. A loop without
-            a train cell gives a list of its network, its optimizer and any other cells, ``[]`` if it has none. Give a
-            further `AccumulationTrainCell`, such as that of a GAN's second network, by name. The cells' parameters and
-            buffers (``register_buffer``, persistent or not) are stored.
+            a train cell gives a list of its network, its optimizer and any other cells, with None for those that it
+            does not have, ``[]`` if it has none. Give a further `AccumulationTrainCell`, such as that of a GAN's second
+            network, by name. The cells' parameters and buffers (``register_buffer``, persistent or not) are stored.
         dataset: The pipeline that feeds the cell, or the result of `ckptkit.data.resumable` for it; None if the loop
             positions its data itself.
         frozen: Names of the network's parameters that training never changes, or a predicate, which is called for
@@ -92,7 +93,7 @@ class StateManager:
 
     def __init__(
         self,
-        train_cell: nn.Cell | Sequence[nn.Cell],
+        train_cell: nn.Cell | Sequence[nn.Cell | None],
         dataset: ds.Dataset | Resumable | None = None,
         *,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
@@ -120,7 +121,7 @@ class StateManager:
         named_cells = {name: one for name, one in stores.items() if isinstance(one, NamedCell)}
         steady = steady_beside(counting.steady_optimizers(), [one.cell for one in named_cells.values()])
         parameters = CellParameters(cells, frozen, steady, ranks.placement)
-        self._refuse_sums_of_parts(parameters.roles.cut())
+        refuse_sums_of_parts(self.cell, parameters.roles.cut(), self.world.size)
         trainable = [one for name, one in parameters.tensors().items() if name in parameters.roles.of_networks]
         self._sources = Sources(
             cell=self.cell,
@@ -386,15 +387,13 @@ class StateManager:
         if self._marks_cycles:
             self.mark_cycle_start()
 
+    def remaining(self) -> Resumable:
+        """Return the batches of `ckptkit.data.resumable`, for `CheckpointManager.loop`; ResumeError without them."""
+        if self._sources.batches is None:
+            raise ResumeError("loop() needs StateManager(cells, ckptkit.data.resumable(dataset, epochs))")
+        return self._sources.batches
+
     def release_data(self) -> None:
         """Leave the dataset and its seed as they were before, once training has ended or was refused."""
         if self.position is not None:
             self.position.leave()
-
-    def _refuse_sums_of_parts(self, cut: Sequence[str]) -> None:
-        if cut and self.world.size > 1 and isinstance(self.cell, AccumulationTrainCell):
-            raise ValueError(
-                f"placement says that {', '.join(cut[:5])} are parts of larger parameters, but an "
-                "AccumulationTrainCell adds up the gradients of all ranks, which are those of other parts. Train cut "
-                "parameters with a cell of your own"
-            )

@@ -135,6 +135,16 @@ def refuse_uncounted(cells: Sequence[nn.Cell], named: Mapping[str, object]) -> N
         )
 
 
+def refuse_sums_of_parts(cell: nn.Cell, cut: Sequence[str], ranks: int) -> None:
+    """Raise ValueError if an `AccumulationTrainCell` would add up gradients of other parts of ``cut`` parameters."""
+    if cut and ranks > 1 and isinstance(cell, AccumulationTrainCell):
+        raise ValueError(
+            f"placement says that {', '.join(cut[:5])} are parts of larger parameters, but an "
+            "AccumulationTrainCell adds up the gradients of all ranks, which are those of other parts. Train cut "
+            "parameters with a cell of your own"
+        )
+
+
 def steady_beside(optimizers: Sequence[nn.Cell], others: Sequence[AccumulationTrainCell]) -> list[nn.Cell]:
     """Return the optimizers whose parameters none of ``others`` updates; ``others`` are not fenced."""
     written = {id(one) for cell in others for one in cell.optimizer.get_parameters()}

@@ -15,6 +15,7 @@ from typing import Any
 
 from mindspore import amp, nn
 
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, in_class, is_constant, is_users, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_in, functions_of, held_by
 from ckptkit.mindspore.inspect.loops.call import (
@@ -51,7 +52,7 @@ from ckptkit.mindspore.inspect.loops.effects import (
     trains,
 )
 from ckptkit.mindspore.inspect.loops.flow import Flow
-from ckptkit.mindspore.inspect.loops.iteration import Reader
+from ckptkit.mindspore.inspect.loops.iteration import LOOP, Reader
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.scope import (
@@ -284,8 +285,11 @@ class Calls:
         bind_fields(self._flow, self._objects, call, made)
 
     def _new(self, call: Call) -> Value | None:
-        """Read a call that makes an object of a class of the user's, or a generator; None for other calls."""
+        """Read a call that makes a loop of ours, a generator, or an object of the user's; None for other calls."""
         kind = call.called.target
+        if call.name == "loop" and self._is_of_manager(call):
+            self._flow.may_save()
+            return Value(LOOP)
         if makes_generator(kind) and call.arguments and not self._flow.is_repeated():
             return Value(self._objects.stand_ins.generator(call.node, kind), call.sources)
         if not isinstance(kind, type) or not is_users(kind.__module__):
@@ -295,6 +299,12 @@ class Calls:
             return None
         self._construct(call, made)
         return Value(made, call.sources)
+
+    def _is_of_manager(self, call: Call) -> bool:
+        """Return whether a method is one of ckptkit's manager, also of one that is made there."""
+        owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
+        is_made = isinstance(owner, ast.Call) and self._called.get(owner) is CheckpointManager
+        return is_made or is_ours(call.owner.target)
 
     def yielded(self, value: Value) -> None:
         """Record what the function that is read yields; how often depends on the same conditions."""

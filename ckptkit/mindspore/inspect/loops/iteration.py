@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from mindspore import nn
 
+from ckptkit.manager.active_run import NumberedBatches
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.loops.call import MOST_ARGUMENTS, PASSED_ON, Call, item_given, mapping_of, one_of
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
@@ -27,6 +28,7 @@ from ckptkit.mindspore.inspect.loops.source import text_of
 
 NUMBER = "enumerate()"  # the name of its index
 BESIDE = "zip()"  # the name of what is zipped with batches
+LOOP: NumberedBatches[Any] = NumberedBatches(iter(()))  # stands for what a call of `CheckpointManager.loop` will give
 
 
 class CallReader(Protocol):
@@ -116,6 +118,8 @@ class Iteration:
 
     def element(self, over: Value, scope: Scope) -> Value:
         """Return one value for all that an iteration gives."""
+        if isinstance(over.target, NumberedBatches):  # their numbers go on where the checkpoint says
+            return Value(items=(Value(), Value(sources=frozenset((DATA,)))))
         if over.target is UNKNOWN and len(over.items) == 1:  # what items() of a dict gives
             return over.items[0]
         called = self._reader.calls.follow(_called_by(over.target), (), {}, scope)

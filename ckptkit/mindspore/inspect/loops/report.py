@@ -254,7 +254,7 @@ def _elsewhere(names: list[str]) -> str:
 
 def _in_loop(names: list[str]) -> str:
     if names == [NUMBER]:
-        return "Begin it where restore() says: enumerate(batches, point.batches_delivered)"
+        return "Begin it where restore() says: enumerate(batches, point.batches_delivered), or take loop()'s number"
     if names == [BESIDE]:
         return "Join it and the batches in one loader for ckptkit.data.resumable, or begin it where restore() says"
     if names == [TAKEN]:

@@ -1,0 +1,28 @@
+"""Installs the packages of the projects, each version once, without what they depend on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a folder for PYTHONPATH with the packages; it is kept if ``CKPTKIT_PROJECTS`` names where."""
+    kept = os.environ.get("CKPTKIT_PROJECTS")
+    home = Path(kept).absolute() if kept else tmp_path_factory.mktemp("projects")
+
+    def install(*requirements: str) -> Path:
+        folder = home / "+".join(requirements)
+        if not (folder / "complete").exists():
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target"]
+            subprocess.run([*pip, str(folder), *requirements], check=True, capture_output=True, text=True)
+            (folder / "complete").touch()
+        return folder
+
+    return install

@@ -1,0 +1,140 @@
+"""The projects of docs/projects.md: the patch fits, and the doctor says what the page says.
+
+Each test installs the named version of a project with pip, applies the patch of examples/projects to the project's own
+code, writes a tiny configuration and random data, and lets `ckptkit doctor` kill, resume and compare it. Needs PyPI.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from docs.documents import PROJECT
+from support.process import python
+
+import ckptkit
+
+pytestmark = [pytest.mark.projects, pytest.mark.timeout(1800)]
+
+PATCHES = PROJECT / "examples/projects"
+PAGE = (PROJECT / "docs/projects.md").read_text()
+
+
+def apply(patch: str, folder: Path) -> None:
+    git = shutil.which("git")
+    assert git is not None
+    done = subprocess.run([git, "apply", str(PATCHES / patch)], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def change(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert text.count(before) == 1, path
+    path.write_text(text.replace(before, after))
+
+
+def examined(folder: Path, packages: Path, *command: str, steps: int) -> subprocess.CompletedProcess[str]:
+    """How the doctor ends on ``python COMMAND`` in ``folder``."""
+    paths = os.pathsep.join([str(packages), str(Path(ckptkit.__file__).parents[1])])
+    return python(
+        *("-m", "ckptkit", "doctor", "--json", "--steps", steps, "--kills", 2, "--", sys.executable, *command),
+        expect=None,
+        timeout=1700,
+        environment={"GLOG_v": "3", "PYTHONPATH": paths},
+        cwd=folder,
+    )
+
+
+def doctor(folder: Path, packages: Path, *command: str, steps: int) -> Mapping[str, Any]:
+    done = examined(folder, packages, *command, steps=steps)
+    assert done.stdout, done.stderr[-5000:]
+    return json.loads(done.stdout)
+
+
+def ended(folder: Path, packages: Path, *command: str, steps: int) -> str:
+    """What is said of a job whose first life ends with an error."""
+    done = examined(folder, packages, *command, steps=steps)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr[-5000:]
+    return done.stderr
+
+
+def test_patches_change_as_many_lines_as_the_page_says() -> None:
+    """A changed line is one with ``+`` or ``-``."""
+    for path in PATCHES.glob("*.patch"):
+        lines = re.findall(r"^[+-](?![+-]{2} )", path.read_text(), flags=re.MULTILINE)
+        row = re.search(rf"^\| \[{path.stem}\]\(.*\) \| .* \| (\d+) \|", PAGE, flags=re.MULTILINE)
+        assert row is not None, path
+        assert len(lines) == int(row[1]), path
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_mindcv_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path], replaces: bool) -> None:
+    from PIL import Image
+
+    packages = package("mindcv==0.3.0", "PyYAML", "tqdm")
+    for name in ("train.py", "config.py"):
+        shutil.copy(Path(__file__).parent / "mindcv" / name, tmp_path)
+    apply("mindcv.patch", tmp_path)
+    if replaces:
+        attached = "    ck.CheckpointCallback("
+        change(tmp_path / "train.py", attached, f"    ck.nn.replace_dropout(network)\n{attached}")
+    rng = np.random.default_rng(0)
+    for number in range(48):
+        folder = tmp_path / f"data/train/c{number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    options = (
+        "--dataset imagenet --data_dir data --model mobilenet_v2_035_128 --num_classes 3 --image_resize 32 "
+        "--batch_size 4 --epoch_size 2 --warmup_epochs 1 --decay_epochs 1 --num_parallel_workers 1 "
+        "--dataset_sink_mode False --mixup 0.2 --mode 1"
+    )
+    report = doctor(tmp_path, packages, "train.py", *options.split(), steps=16)
+    if replaces:
+        assert report["exact"], report
+    else:
+        assert report["diagnosis"]["code"] == "random-operator", report
+        assert "network._backbone.classifier.0 (Dropout)" in report["diagnosis"]["where"]
+
+
+@pytest.mark.parametrize("assigns", [False, True])
+def test_mindyolo_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path], assigns: bool) -> None:
+    """0.5.0 has the trainer, and neither ``train.py`` nor a configuration: `mindyolo_train.py` does without."""
+    from PIL import Image
+
+    packages = package("mindyolo==0.5.0", "opencv-python-headless==4.11.0.86", "PyYAML")
+    shutil.copytree(packages / "mindyolo", tmp_path / "mindyolo")  # which comes first: it is beside the script
+    apply("mindyolo.patch", tmp_path)
+    change(tmp_path / "mindyolo/models/losses/yolov8_loss.py", ".max(-2)", ".max(axis=-2)")  # or MindSpore 2.10 stops
+    if assigns:
+        before = "self.optimizer.momentum = Tensor(warmup_momentum[i], dtype)"
+        after = "ops.assign(self.optimizer.momentum, Tensor(warmup_momentum[i], dtype))"
+        change(tmp_path / "mindyolo/utils/trainer_factory.py", before, after)
+    shutil.copy(Path(__file__).parent / "mindyolo_train.py", tmp_path / "train.py")
+    rng = np.random.default_rng(0)
+    images, labels = tmp_path / "yolo/images/train2017", tmp_path / "yolo/labels/train2017"
+    images.mkdir(parents=True)
+    labels.mkdir(parents=True)
+    for number in range(24):
+        Image.fromarray(rng.integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(images / f"{number:012d}.jpg")
+        boxes = np.concatenate(
+            [rng.integers(0, 80, (3, 1)), rng.uniform(0.3, 0.7, (3, 2)), rng.uniform(0.2, 0.5, (3, 2))], 1
+        )
+        np.savetxt(labels / f"{number:012d}.txt", boxes, "%g")
+    paths = (f"./images/train2017/{number:012d}.jpg\n" for number in range(24))
+    (tmp_path / "yolo/train2017.txt").write_text("".join(paths))
+    if assigns:
+        assert doctor(tmp_path, packages, "train.py", steps=13)["exact"]
+    else:
+        said = ended(tmp_path, packages, "train.py", steps=13)
+        assert "life-001 ended with exit code 1 after 3 micro-steps" in said
+        assert "momentum got new memory after the first update" in said
