@@ -25,6 +25,10 @@ import ckptkit
 
 pytestmark = [pytest.mark.projects, pytest.mark.timeout(1800)]
 
+OF_MINDONE = (  # what it and transformers import
+    *("certifi", "charset-normalizer", "filelock", "idna", "omegaconf", "PyYAML", "regex", "requests", "tenacity"),
+    *("tqdm", "trampoline", "urllib3"),
+)
 PATCHES = PROJECT / "examples/projects"
 PAGE = (PROJECT / "docs/projects.md").read_text()
 
@@ -138,3 +142,13 @@ def test_mindyolo_is_as_the_page_says(tmp_path: Path, package: Callable[..., Pat
         said = ended(tmp_path, packages, "train.py", steps=13)
         assert "life-001 ended with exit code 1 after 3 micro-steps" in said
         assert "momentum got new memory after the first update" in said
+
+
+@pytest.mark.parametrize("accumulation", ["1", "2"])
+def test_mindone_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path], accumulation: str) -> None:
+    """Its Trainer has a loop of its own; with an accumulation of 2, lives resume in mid-cycle."""
+    packages = package(
+        "mindone==0.5.0", "transformers==4.57.1", "tokenizers==0.22.1", "huggingface-hub==0.36.0", *OF_MINDONE
+    )
+    shutil.copy(PATCHES / "mindone_train.py", tmp_path)
+    assert doctor(tmp_path, packages, "mindone_train.py", accumulation, steps=14)["exact"]
