@@ -170,8 +170,9 @@ class StateObserver:
                 reach.walk(f"callback {type(other).__name__}", other)
         for where, code in code_of(self._dataset()):
             reach.walk(where, code)
-        # Variables such as a loop's `loss` and `image` have been digested above.
-        return {path: one for path, one in reach.found.items() if ":" not in path or one.digest not in known}
+        # Variables such as a loop's `loss` and `image` have been digested above; all that is empty has one digest.
+        shown = {path: one for path, one in reach.found.items() if ":" not in path or one.digest not in known}
+        return shown | {path: one for path, one in reach.found.items() if one.text.endswith(" of 0")}
 
 
 def _told(one: Any) -> dict[str, Any]:

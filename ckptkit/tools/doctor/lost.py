@@ -14,7 +14,6 @@ from ckptkit.tools.doctor.trace import Stepped
 # differs. One that was set right again before the micro-step may have been read before. A variable that did not exist
 # then was most likely assigned in the loop, unless it is what the uninterrupted life had so long after its own start.
 _LOST, _LOST_FIRST, _UNKNOWN, _EFFECT = range(4)
-_EMPTY = Unseen(digest="", text="nothing")
 
 
 def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
@@ -67,11 +66,8 @@ def lost_values(difference: Difference) -> dict[str, tuple[Unseen, Unseen]]:
     begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
     if begun is None or begun.unseen is None or held is None:
         return {}
-    owners = {path.rpartition(".")[0] for path in begun.unseen} - {""}
-    emptied = {path for path in held.unseen if path.rpartition(".")[0] in owners and _is_container(held.unseen[path])}
-    now = {**dict.fromkeys(emptied, _EMPTY), **begun.unseen}  # what is empty is in no trace
-    both = {path: (held.unseen[path], now[path]) for path in now.keys() & held.unseen.keys() if not _is_loaders(path)}
-    both |= _after_first_step(difference)
+    paths = {path for path in begun.unseen.keys() & held.unseen.keys() if not _is_loaders(path)}
+    both = {path: (held.unseen[path], begun.unseen[path]) for path in paths} | _after_first_step(difference)
     return {path: pair for path, pair in both.items() if pair[0].digest != pair[1].digest}
 
 
@@ -126,8 +122,14 @@ def _is_generator(difference: Difference, path: str) -> bool:
     return value is not None and value.text.startswith("state of a ")
 
 
-def _is_container(value: Unseen) -> bool:
-    return value.text.partition(" of ")[2][:1].isdigit()  # "list of 5"
+def made_since(difference: Difference) -> list[str]:
+    """Return the paths of variables that differ and were made after the restore: causes and effects alike."""
+    begun = difference.life.begun
+    if difference.found is None or begun is None or begun.unseen is None:
+        return []
+    known = {variable_of(path) for path in begun.unseen}
+    differing = _differing_unseen(difference.expected, difference.found)
+    return sorted(path for path in differing if variable_of(path) and variable_of(path) not in known)
 
 
 def compared(difference: Difference, path: str) -> str:

@@ -15,6 +15,7 @@ from ckptkit.tools.doctor.compare import Difference, kind_of, variable_of
 from ckptkit.tools.doctor.culprit import Culprit, culprit_after_resume, culprit_in_data_again
 from ckptkit.tools.doctor.diagnose import UNKNOWN, Diagnosis, suspect_at
 from ckptkit.tools.doctor.disagreement import RECORDED_STEPS, Recording, place_of_culprit, what_of_culprit
+from ckptkit.tools.doctor.lost import made_since
 from ckptkit.tools.doctor.trace import read_record
 from ckptkit.tools.doctor.trial import Life
 
@@ -86,10 +87,12 @@ class Resumption:
                 "launches of a process",
                 "nothing if the last bit does not matter; otherwise use another operator or optimizer there",
             )
+        made = made_since(self.difference)[:4]
+        which = f": of the variables, {', '.join(made)} differ then" if made else ""
         return Diagnosis(
             "forgotten-state",
             place_of_culprit(culprit),
-            f"{cause}. It depends on something that is in no checkpoint",
+            f"{cause}. It depends on something that is in no checkpoint{which}",
             "give what it keeps, or reads besides its inputs, state_dict() and load_state_dict(), and pass it by name: "
             "stateful={'name': it}",
         )

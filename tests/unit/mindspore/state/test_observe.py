@@ -215,6 +215,47 @@ def test_variables_that_come_next_are_unseen():
     assert LEVEL != kept != same.tolist()
 
 
+def test_empty_list_is_unseen_beside_another_empty_state():
+    """All that is empty has one digest, which is no reason to take it for a value that checkpoints hold."""
+
+    class Told:
+        def state_dict(self):
+            return {"rows": self.rows(), "more": np.zeros(2)}
+
+        def load_state_dict(self, state):
+            raise NotImplementedError
+
+        def rows(self):
+            return []
+
+    begin_process()
+    history = []
+    digests, unseen = StateManager(train_cell(), told=Told()).observer().observe()
+    assert digest_of_value(history) in digests.values()
+    assert unseen["test_empty_list_is_unseen_beside_another_empty_state():history"].text == "list of 0"
+
+
+def test_what_a_loader_with_a_state_holds_is_unseen_by_its_class():
+    class Rows:
+        def __init__(self):
+            self.rng, self.at = np.random.default_rng(3), 0
+
+        def __iter__(self):
+            yield np.ones(2)
+
+        def state_dict(self):
+            return {"at": self.at}
+
+        def load_state_dict(self, state):
+            self.at = state["at"]
+
+    begin_process()
+    rows = Rows()
+    _, unseen = StateManager(train_cell(), ckptkit.data.resumable(rows, 2)).observer().observe()
+    found = {path: one.text for path, one in unseen.items() if path.startswith("loader ")}
+    assert found == {"loader Rows.at": "0", "loader Rows.rng": "state of a Generator"}
+
+
 def test_a_watched_cell_keeps_its_name_and_kind():
     cell = train_cell()
     StateManager(cell).observer()
