@@ -86,6 +86,14 @@ else:
 if "wipes" in what:
     shutil.rmtree("runs", ignore_errors=True)
 if "wipes-other" in what:
+    os.makedirs("old/runs/mine", exist_ok=True)  # removed by descriptors, below a folder of that name
+    shutil.rmtree("old")
+    here = os.getcwd()
+    os.mkdir("gone")
+    os.chdir("gone")
+    os.rmdir("../gone")
+    shutil.rmtree(os.path.join(here, "old"), ignore_errors=True)
+    os.chdir(here)
     shutil.rmtree("cache", ignore_errors=True)
 manager = ck.CheckpointManager(root, save=every)
 if "keeps-oldest" in what:

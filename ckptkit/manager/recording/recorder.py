@@ -27,7 +27,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown
 from ckptkit.core.save_report import SaveReport
 from ckptkit.core.text import message_of
-from ckptkit.core.worker import Worker
+from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.errors import CkptKitError, ResumeError, StaleAttemptError
 from ckptkit.format.events import (
     Began,
@@ -162,6 +162,7 @@ class Recorder:
     def settle(self) -> None:
         """Read all held values; called when the device has just been waited for."""
         self._read(len(self._held))
+        self._store_between_commits()
 
     def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...], taken: Taken) -> None:
         """Record a commit and the checkpoints removed after it; stores the waiting events if it is time."""
@@ -287,9 +288,11 @@ class Recorder:
         """Begin to store the waiting events if no commit has done so for long; nobody waits for it."""
         if not self._untried or self._is_storing or not self._has_paused(_ALONE):
             return
-        with self._harmless():
+        try:  # nothing else is caught: the error of a signal handler may come here, and is training's
             self._writer = Worker(self._store_beside_training, "ckptkit-events")
             self._writer.start()
+        except (NoThreadError, MemoryError) as error:
+            self._warn(f"{type(error).__name__}: {error}")
 
     def _store_beside_training(self) -> None:
         lower_priority()

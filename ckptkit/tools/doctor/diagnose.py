@@ -138,12 +138,12 @@ def _rule_failed(difference: Difference, unstable: frozenset[str]) -> Diagnosis 
     expected = difference.reference.steps[held]
     named = forgotten(replace(difference, step=held, expected=expected, found=life.steps[held]), unstable)
     return Diagnosis(
-        "forgotten-state" if named else "failed-after-restore",
+        "failed-after-restore",
         "".join(named[:1]),
         f"the resumed script failed after micro-step {held}, which the uninterrupted one passed: {life.last_words(1)}"
-        + (f". Likely because {named[0]} is in no checkpoint" if named else ""),
-        "give what the failing code needs state_dict() and load_state_dict(), and pass it by name: "
-        "stateful={'name': it}",
+        + (f". It may miss {named[0]}, which is in no checkpoint" if named else ""),
+        "examine it again: if it fails there again, give what the failing code needs state_dict() and "
+        "load_state_dict(), and pass it by name: stateful={'name': it}",
         tuple(named[1:4]),
     )
 

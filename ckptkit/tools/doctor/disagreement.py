@@ -7,6 +7,7 @@ stands. Main thread only.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -121,15 +122,16 @@ class Disagreement:
         """Name the files that the first life made, if all later ones agree: they found what it had left there."""
         steps = self.difference.reference.steps
         made = [file for step in sorted(steps) if step <= self.difference.step for file in steps[step].made]
+        last = sorted(made, key=os.path.isdir)  # a file says more than the folder around it
         if () not in self._agreed or not made:
             return None
         return Diagnosis(
             "forgotten-state",
-            made[0],
-            f"only the first run trained otherwise, from micro-step {self.difference.step} on. It made {made[0]}, "
-            "which all later runs find: what that says is in no checkpoint",
-            "keep it in an object with state_dict() and load_state_dict(), given by name, and not in a file",
-            tuple(made[1:4]),
+            last[0],
+            f"only the first run trained otherwise, from micro-step {self.difference.step} on. It likely left something "
+            f"to later ones, which is in no checkpoint: it made {', '.join(last[:4])}",
+            "keep what later runs need in an object with state_dict() and load_state_dict(), given by name",
+            tuple(last[1:4]),
         )
 
     def _parting(self, first: Path, second: Path, difference: Difference) -> Culprit | None:

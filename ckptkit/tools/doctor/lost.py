@@ -49,10 +49,15 @@ def lost_of_named(difference: Difference) -> list[str]:
 
 
 def lost_of_loader(difference: Difference, unstable: frozenset[str]) -> list[str]:
-    """Return what a loader with a state of its own did not restore, generators first."""
+    """Return what a loader with a state of its own did not restore, generators first.
+
+    Of what differs in the first micro-step, only these are causes for sure.
+    """
     if not difference.resumed_at:
         return []
+    is_first = difference.step == difference.resumed_at + 1
     named = [path for path in forgotten(difference, unstable) if _is_loaders(path)]
+    named = [path for path in named if not is_first or _is_generator(difference, path)]
     return sorted(named, key=lambda path: not _is_generator(difference, path))
 
 

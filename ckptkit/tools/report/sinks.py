@@ -19,6 +19,7 @@ from ckptkit.errors import StorageError
 from ckptkit.tools.report.history import RunStory
 from ckptkit.tools.report.series import GOODPUT, SIZE, STALL, TOOK, Row, course_of
 
+_OWN_FOLDER = "ckptkit"  # TensorBoard hides steps of all files of a folder alike: others' files are not among ours
 _MOST_AT_ONCE = 1000  # metrics that MLflow takes in one call
 _COURSE = "ckptkit.course"  # the tag by which a run is found again
 _ENDS = {"finished": "FINISHED", "complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}  # else RUNNING
@@ -48,7 +49,7 @@ class TensorBoard:
     """Writes files for TensorBoard; a later file hides from the step on that it names.
 
     Args:
-        folder: Where; one for each run.
+        folder: Where; one for each run. The files lie in a folder of their own below it.
 
     Raises:
         MissingClientError: Without tensorboardX.
@@ -60,7 +61,7 @@ class TensorBoard:
         self._events = _client("tensorboardX.proto.event_pb2", "tensorboard")
         self._summary = _client("tensorboardX.summary", "tensorboard")
         self._make_folder = _client("tensorboardX.record_writer", "tensorboard").directory_check
-        self._folder = folder
+        self._folder = os.path.join(folder, _OWN_FOLDER)
         self._shown: list[Row] = []
         self._files = 0
         self._writer: Any = None
@@ -201,7 +202,10 @@ class Prometheus:
         for name, value in newest.items():
             values.labels(story.root, name).set(value)
         try:
-            self._client.write_to_textfile(self._path, registry)
+            path = os.path.realpath(self._path)  # a link stays
+            if os.path.lexists(path) and not os.path.isfile(path):
+                raise OSError("it exists, and is no regular file")
+            self._client.write_to_textfile(path, registry)
         except OSError as error:
             raise StorageError(f"could not write the metrics to {self._path}: {error}") from error
 

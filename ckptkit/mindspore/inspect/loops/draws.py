@@ -49,6 +49,8 @@ _READS = OneOf(
 )
 _WRITES = OneOf(np.save, np.savez, np.savez_compressed, np.savetxt, *_ON_DISK)  # to the first argument
 _WRITES_SECOND = OneOf(save_checkpoint)
+_PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
+_GLOBS = OneOf(glob.glob, glob.iglob)
 _LISTS = OneOf(os.listdir, os.scandir, os.walk, glob.glob, glob.iglob)
 # Methods of a path, of an open file, of an array or a table of any library, and of a database.
 _OF_PATHS = {
@@ -57,7 +59,7 @@ _OF_PATHS = {
 }
 _OF_PATHS_ALONE = ("read_text", "read_bytes", "write_text", "write_bytes", "touch")  # no other object has these
 _LISTS_PATHS = ("glob", "rglob", "iterdir", "walk")
-_FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _PRINTS = ("write", "writelines")
 _BY_NAME = re.compile(r"(?P<reads>read_\w+|fromfile)|(?P<writes>to_(csv|parquet|pickle|json|excel|feather|hdf)|tofile)")
 _ASKS_SQL = ("execute", "executemany", "executescript")
@@ -168,11 +170,11 @@ def outside_of(call: Call) -> Iterator[tuple[str, bool, bool]]:
         yield _variable(*call.given[:1]), True, call.name in ("update", "setdefault", "pop")
     elif type(owner).__module__ == "sqlite3" and call.name in _ASKS_SQL:
         asked = call.given[0].target if call.given else ""
-        asks = isinstance(asked, str) and asked.lstrip().lower().startswith(("select", "pragma"))
-        yield "the database", asks, not asks
-    elif called in _LISTS or (isinstance(owner, pathlib.PurePath) and call.name in _LISTS_PATHS):
+        asks = type(asked) is str and asked.lstrip().lower().startswith(("select", "pragma", "with"))
+        yield f"the database {text_of(_owner(call))}", asks, not asks
+    elif called in _LISTS or (type(owner) in _PATHS and call.name in _LISTS_PATHS):
         node = next(iter(call.nodes), None) if called in _LISTS else _owner(call)
-        yield f"folder {'None' if node is None else text_of(node)}", True, False
+        yield f"folder {_listed(node, by_pattern=called in _GLOBS)}", True, False
     else:
         yield from _files_of(call)
 
@@ -181,10 +183,11 @@ def _files_of(call: Call) -> Iterator[tuple[str, bool, bool]]:
     """Yield the file that a call reads or writes, and the folder that it is written to, as far as these are known."""
     called, owner = call.called.target, call.owner.target
     by_name = _BY_NAME.fullmatch(call.name)
-    if type(owner) in _FILES and isinstance(owner.name, str):
+    name = _name_of_file(owner)
+    if name:
         if call.name in _PRINTS:
-            yield f"file '{owner.name}'", False, True
-    elif (isinstance(owner, pathlib.PurePath) and (call.name in _OF_PATHS or call.name == "open")) or (
+            yield f"file '{name}'", False, True
+    elif (type(owner) in _PATHS and (call.name in _OF_PATHS or call.name == "open")) or (
         owner is UNKNOWN and call.name in _OF_PATHS_ALONE
     ):
         reads, writes = _OF_PATHS.get(call.name) or _mode(call, 0)
@@ -198,7 +201,7 @@ def _files_of(call: Call) -> Iterator[tuple[str, bool, bool]]:
         yield from _argument(call, 0, reads=True, writes=True)
     elif called in _READS or called in _WRITES:
         yield from _argument(call, 0, reads=called in _READS, writes=called in _WRITES)
-    elif by_name is not None and call.given and isinstance(call.given[0].target, (str, pathlib.PurePath)):
+    elif by_name is not None and call.given and type(call.given[0].target) in (str, *_PATHS):
         reads = by_name["reads"] is not None
         yield from _argument(call, 0, reads=reads, writes=not reads)
 
@@ -210,7 +213,7 @@ def _argument(call: Call, at: int, *, reads: bool, writes: bool) -> Iterator[tup
 
 def _file(path: Value, node: ast.expr, *, reads: bool, writes: bool) -> Iterator[tuple[str, bool, bool]]:
     """Yield a file by its path, or else its expression; if it is written, also the folder that it lies in."""
-    is_path = isinstance(path.target, (str, pathlib.PurePath))
+    is_path = type(path.target) in (str, *_PATHS)  # of no class whose code would run
     match node:
         case ast.Call(func=ast.Attribute(attr="Path") | ast.Name(id="Path"), args=[ast.Constant(value=str(name))]):
             yield f"file '{name}'", reads, writes
@@ -235,8 +238,27 @@ def _folder(node: ast.expr) -> str:
     return ""
 
 
+def _listed(node: ast.expr | None, *, by_pattern: bool) -> str:
+    """Return the expression for a folder that is listed."""
+    if not isinstance(node, ast.Constant) or type(node.value) is not str:
+        return "'.'" if node is None else text_of(node)
+    return repr((node.value.rpartition("/")[0] if by_pattern else node.value.rstrip("/")) or ".")
+
+
+def _name_of_file(one: Any) -> str:
+    """Return the path of an open file; empty if it has none, or if code of the user's would have to tell."""
+    raw = one
+    while type(raw) in _FILES and type(raw) is not io.FileIO:
+        try:
+            raw = raw.buffer if type(raw) is io.TextIOWrapper else raw.raw
+        except ValueError:  # it is detached
+            return ""
+    name = raw.name if type(raw) is io.FileIO else ""
+    return name if type(name) is str else ""
+
+
 def _variable(key: Value | None = None) -> str:
-    return "os.environ" if key is None or not isinstance(key.target, str) else f"os.environ[{key.target!r}]"
+    return "os.environ" if key is None or type(key.target) is not str else f"os.environ[{key.target!r}]"
 
 
 def _owner(call: Call) -> ast.expr:
@@ -246,5 +268,5 @@ def _owner(call: Call) -> ast.expr:
 def _mode(call: Call, at: int) -> tuple[bool, bool]:
     """Return whether a call of `open` reads, and whether it writes."""
     modes = [one.target for one in (*call.given[at : at + 1], call.named.get("mode")) if one is not None]
-    mode = next((one for one in modes if isinstance(one, str)), "r")
+    mode = next((one for one in modes if type(one) is str), "r")
     return "r" in mode or "+" in mode, not mode.startswith("r") or "+" in mode

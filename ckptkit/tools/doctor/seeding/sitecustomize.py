@@ -22,7 +22,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_REMOVALS = ("shutil.rmtree", "os.rename", "os.rmdir")  # audit events, whose first argument is a path
+# Audit events whose first argument is a path, each with where its descriptors of folders are.
+_REMOVALS = {"shutil.rmtree": 1, "os.rename": 2, "os.rmdir": 1}
+_DESCRIPTORS = {**_REMOVALS, "os.mkdir": 2, "open": 3}
 _MOST_NOTED = 1000
 
 
@@ -109,12 +111,16 @@ made: list[str] = []
 
 
 def _note_files(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in _REMOVALS:
-        _note(removed, arguments[0])
-    if event == "os.rename":
-        _note_made(arguments[1])
-    elif event == "os.mkdir" or (event == "open" and arguments[2] & os.O_CREAT):
-        _note_made(arguments[0])
+    # No error may reach the script's own call. Paths that begin at a descriptor are left out.
+    if event not in _DESCRIPTORS or any(one not in (-1, None) for one in arguments[_DESCRIPTORS[event] :]):
+        return
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        if event in _REMOVALS:
+            _note(removed, arguments[0])
+        if event == "os.rename":
+            _note_made(arguments[1])
+        elif event == "os.mkdir" or (event == "open" and arguments[2] & os.O_CREAT):
+            _note_made(arguments[0])
 
 
 def _note_made(path: Any) -> None:
@@ -132,7 +138,7 @@ def _write_errors(file: Path) -> None:
     show = sys.excepthook
 
     def write(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        with contextlib.suppress(OSError), file.open("a", encoding="utf-8") as out:
+        with contextlib.suppress(OSError), file.open("a", encoding="utf-8", errors="backslashreplace") as out:
             out.write("".join(traceback.format_exception(kind, error, trace)))
         show(kind, error, trace)
 

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import bz2
 import functools
+import io
 import json
 import os
 import pathlib
@@ -273,7 +275,7 @@ def log_that_is_shown_and_settings(cell, batches, rate, restore):
     [
         (left_out_by_a_later_start, ["file 'left-out.txt'"]),
         (read_by_a_function, ["file 'rates.txt'"]),
-        (rows_of_a_database, ["the database"]),
+        (rows_of_a_database, ["the database rows"]),
         (rows_of_a_table, ["file 'seen.bin'"]),
         (variable_of_the_environment, ["os.environ['RATE']"]),
         (item_of_the_environment, ["os.environ['RATE']"]),
@@ -299,6 +301,39 @@ def test_file_that_a_loop_writes_and_reads_is_named(loop, where, tmp_path, monke
         (tmp_path / name).write_text("1.0\n")
     found = [one.where.removeprefix(f"{loop.__name__}(): ") for one in Training().found(loop)]
     assert found == where
+
+
+class Raw(io.RawIOBase):
+    @property
+    def name(self):
+        raise AssertionError("code of the user's must not run")
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        return len(data)
+
+
+def odd_files(cell, batches, rate, restore):
+    detached = open("log.txt", "a")
+    detached.detach()
+    logs = bz2.open("log.bz2", "wt"), io.TextIOWrapper(io.BytesIO()), io.BufferedWriter(Raw()), detached
+    packed, text, raw, gone = logs
+    restore()
+    for x, y in batches:
+        loss = str(cell(x, y))
+        packed.write(loss)
+        text.write(loss)
+        raw.write(loss.encode())
+        gone.write(loss)
+
+
+@pytest.mark.filterwarnings("ignore:.*unclosed file")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_odd_files_are_looked_at_without_their_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Training().found(odd_files) == []
 
 
 class Meter:

@@ -394,7 +394,7 @@ def test_two_trainings_of_one_root_are_one_run(here, capsys):
         ("short", "ended-early", ""),
         ("keeps-oldest", "went-back", "although there is one"),
         ("wipes", "never-resumed", "before it restores, so each start begins afresh"),
-        ("marks", "forgotten-state", "It made"),
+        ("marks", "forgotten-state", "it made"),
         ("fails", "failed-after-restore", "failed after micro-step 7, which the uninterrupted one passed: LookupError"),
     ],
 )

@@ -145,7 +145,7 @@ def test_tensorboard_shows_each_step_once(tmp_path, same_process):
         sink = sink if same_process else TensorBoard(str(tmp_path / "tb"))
         sink.put(story, rows)
         sink.put(story, rows)
-        found = shown(tmp_path / "tb")
+        found = shown(tmp_path / "tb/ckptkit")
         assert [step for step, _ in found["loss"]] == list(range(1, steps + 1))
         assert [value for _, value in found["loss"]] == [
             pytest.approx(loss_at(step), rel=1e-6)
