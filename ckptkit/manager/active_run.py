@@ -154,11 +154,16 @@ class ActiveRun:
         self.final_save.leave_after(name, progress)
         return name
 
-    def leave(self, batches: int) -> None:
-        """Note that `CheckpointManager.loop` was left when it had delivered so many ``batches``."""
+    def leave(self, batches: int, *, for_good: bool) -> None:
+        """Note that `CheckpointManager.loop` was left when it had delivered so many ``batches``.
+
+        If it was ``for_good``, nothing saves any more, and a signal has the effect that it had before the training.
+        """
         if not self.is_forked:
             self._left_at = batches
             self.services.step_timing.pause()
+            if for_good:
+                self.services.preemption.end()
 
     def agree(self, wish: bool) -> bool:
         """See `CheckpointManager.agree`."""
@@ -354,6 +359,7 @@ def numbered(
         closes: Whether to close the manager, because no ``with`` block does.
     """
     number = begun = state.progress().batches_delivered
+    is_finalizing = sys.is_finalizing  # a generator that ends with the interpreter finds no modules
     try:
         for number, batch in enumerate(batches, begun + 1):
             yield number - 1, batch
@@ -365,7 +371,9 @@ def numbered(
             run.is_complete = run.is_complete or number == begun
             manager.save_final(state)
     except GeneratorExit:  # whether an error left the loop is known as the program ends, and not here
-        run.leave(number)
+        if is_finalizing():
+            raise
+        run.leave(number, for_good=closes)
         if closes:
             loop = sys._getframe(1)
             AT_EXIT.add(partial(_exit_left, manager, (id(loop), loop.f_lineno)))

@@ -4,9 +4,11 @@ The loop keeps its place in local variables (the epoch, the step, sums), which n
 that resumes lets the loop *walk* to its place first: it gets empty batches, and ``training_step``, the callbacks and
 the log do nothing. One cycle of an earlier epoch is enough, so a walk has as many steps as the present epoch.
 
-Guarantees: after the walk, the loop's variables, the trainer's state and the callbacks are those of an uninterrupted
-run, and the next batch is the next one. A save is taken when the loop asks for another batch, so it has all that the
-trainer did after the last one; what belongs to the end of an epoch, such as an evaluation, is done before a save there.
+Guarantees: after the walk, the loop's epoch and step, the sum of its losses, the trainer's state and the callbacks are
+those of an uninterrupted run, and the next batch is the next one. Other plain variables of a loop of the user's, and
+attributes that code of the user's changes in the trainer, are compared then and named. A save is taken when the loop
+asks for another batch, so it has all that the trainer did after the last one; what belongs to the end of an epoch, such
+as an evaluation, is done before a save there.
 A loop that takes batches ahead, leaves some out, or ends an epoch early is refused. Main thread only.
 """
 
@@ -34,6 +36,7 @@ from ckptkit.mindspore.callback.trainer_progress import TrainerProgress
 from ckptkit.mindspore.callback.trainer_walk import Walk
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Resumable, batches_of
+from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.frames import locals_of
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
@@ -249,6 +252,8 @@ class TrainerLoop:
         self._walk = None
         self._in_epoch = self._delivered - self._epoch * self._size
         self._state.restore_again()
+        self._look_at_kept()
+        self._progress.compare_kept()
 
     def _tell(self) -> None:
         """Tell the manager that the last batch is trained, with all that the trainer did after it."""
@@ -263,8 +268,15 @@ class TrainerLoop:
         ms.Parameter = _PARAMETER  # mindone 0.5's num_parameters() has it as the variable of a loop
         _, variables = self._loop()
         self._progress.loss = variables.get(_SUM)  # after its end, the loop has added it to the trainer's own sum
+        self._look_at_kept()
         self._untold = False
         self.manager.step(self._state)
+
+    def _look_at_kept(self) -> None:
+        module, variables = self._loop()
+        steps = {"epoch", "step"}  # the walk gives the loop these
+        own = {name: one for name, one in variables.items() if name not in steps} if is_users(module) else {}
+        self._progress.look_at_kept(own)
 
     def _loop(self) -> tuple[str, Mapping[str, Any]]:
         """Return the module and the variables of the trainer's loop; none if it does not run."""

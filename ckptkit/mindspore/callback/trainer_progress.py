@@ -15,6 +15,9 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
+from ckptkit.mindspore.inspect.attribute_uses import assigned_in_steps, changed_in_place
+from ckptkit.mindspore.inspect.attributes import is_users
+from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import Reporting, fits
 
@@ -30,6 +33,7 @@ _SETTINGS = frozenset(
 )
 # Of its control: where training goes on, nothing has stopped it. A run that was complete may get more epochs.
 _STOPS = ("should_training_stop", "should_epoch_stop")
+_KEPT = (bool, int, float, str, list, tuple, set, np.ndarray)  # a batch and a loss are none of these
 _SUMS = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos")  # of the trainer, for its log
 
 
@@ -44,10 +48,11 @@ class TrainerProgress(Reporting):
         trained: Micro-steps since epoch 0, as the trainer called ``training_step``.
         loss: The sum of the losses that the trainer's loop has in a variable, ``tr_loss``; None before the first step.
         returned: What ``training_step`` returned last.
+        kept: Digests of what the user's own code keeps in the loop's variables and in the trainer, by name.
     """
 
     # On CPU, MindSpore may round a loss otherwise in the first steps of a process; the doctor notes that of losses.
-    reported = frozenset(("loss", "returned", "sums"))
+    reported = frozenset(("loss", "returned", "sums", "kept"))
 
     def __init__(self, trainer: Any, named: Iterable[Any]) -> None:
         self._trainer = trainer
@@ -55,6 +60,7 @@ class TrainerProgress(Reporting):
         self.trained = 0
         self.loss: Any = None
         self.returned: Any = None
+        self.kept: dict[str, str] = {}
         self._loaded: Mapping[str, Any] | None = None
 
     @property
@@ -74,6 +80,7 @@ class TrainerProgress(Reporting):
             "trained": self.trained,
             "loss": _plain(self.loss),
             "returned": _plain(self.returned),
+            "kept": self.kept,
             "state": {name: one for name, one in vars(trainer.state).items() if name not in _SETTINGS},
             "control": {name: one for name, one in vars(trainer.control).items() if name not in _STOPS},
             "sums": {name: getattr(trainer, name) for name in _SUMS if hasattr(trainer, name)},
@@ -111,6 +118,28 @@ class TrainerProgress(Reporting):
                 some(lost),
             )
 
+    def look_at_kept(self, variables: Mapping[str, Any]) -> None:
+        """Note the plain values that the user's code keeps: ``variables`` of its loop, attributes of its trainer."""
+        kind = type(self._trainer)
+        names = assigned_in_steps(kind) | changed_in_place(kind)
+        attributes = {f"self.{name}": one for name, one in vars(self._trainer).items() if name in names}
+        values = {**attributes, **variables}
+        self.kept = {name: digest_of_value(one) for name, one in values.items() if type(one) in _KEPT and is_plain(one)}
+
+    def compare_kept(self) -> None:
+        """Name what `look_at_kept` has noted and the checkpoint has otherwise: nothing restores it."""
+        before = self._loaded["kept"] if self._loaded is not None else {}
+        known = {name for name in before if name in self.kept or name.startswith("self.")}  # a branch may make the rest
+        lost = sorted(name for name in known if before[name] != self.kept.get(name))
+        if lost:
+            _log.warning(
+                "The resumed run may not be bit-exact: the loop of %s came to its place with other values of %s. If "
+                "training depends on these, keep them in an object with state_dict() and load_state_dict(): "
+                "CheckpointCallback(..., stateful={...})",
+                type(self._trainer).__name__,
+                some(lost),
+            )
+
     def judge_callbacks(self) -> None:
         """Name what the user's callbacks keep that cannot be stored."""
         left = [
@@ -141,13 +170,13 @@ class TrainerProgress(Reporting):
     def _callbacks(self) -> dict[str, Any]:
         """Return the callbacks that may keep something, by their class, and a number among those of one class.
 
-        The framework's own callbacks only show, unless they tell their state.
+        The callbacks of an installed framework only show, unless they tell their state.
         """
         framework = framework_of(self._trainer)
         ones = [
             one
             for one in self._trainer.callback_handler.callbacks
-            if id(one) not in self._named and (_tells(one) or type(one).__module__.partition(".")[0] != framework)
+            if id(one) not in self._named and (_tells(one) or _may_keep(type(one).__module__, framework))
         ]
         seen = Counter[str]()
         found = {}
@@ -162,6 +191,10 @@ def framework_of(trainer: Any) -> str:
     """Return the name of the package that has the trainer's loop."""
     kinds = [one for one in type(trainer).__mro__ if "train" in vars(one)]
     return kinds[-1].__module__.partition(".")[0]
+
+
+def _may_keep(module: str, framework: str) -> bool:
+    return is_users(module) or module.partition(".")[0] != framework
 
 
 def _tells(callback: Any) -> bool:

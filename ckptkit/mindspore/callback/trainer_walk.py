@@ -14,6 +14,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
+from ckptkit.errors import ResumeError
 from ckptkit.mindspore.callback.replaced import Replaced
 from ckptkit.mindspore.callback.trainer_progress import TrainerProgress
 
@@ -102,6 +103,14 @@ class _Nothing(dict[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(ms.Tensor, name):
+            raise AttributeError(name)
+        raise ResumeError(
+            f"the trainer's loop asks its batch for {name} on its way to where the run continues, and no batch is "
+            "there yet. Do that in training_step, or write the loop with CheckpointManager, as docs/exactness.md shows"
+        )
 
 
 class _Silent:

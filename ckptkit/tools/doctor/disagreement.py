@@ -128,8 +128,8 @@ class Disagreement:
         return Diagnosis(
             "forgotten-state",
             last[0],
-            f"only the first run trained otherwise, from micro-step {self.difference.step} on. It likely left something "
-            f"to later ones, which is in no checkpoint: it made {', '.join(last[:4])}",
+            f"only the first run trained otherwise, from micro-step {self.difference.step} on. It likely left "
+            f"something to later ones, which is in no checkpoint: it made {', '.join(last[:4])}",
             "keep what later runs need in an object with state_dict() and load_state_dict(), given by name",
             tuple(last[1:4]),
         )

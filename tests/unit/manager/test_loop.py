@@ -152,6 +152,21 @@ def test_loop_closes_the_manager_at_its_end(tmp_path):
         manager.save_final(run)
 
 
+def test_signal_after_a_break_has_the_effect_that_it_had_before(tmp_path):
+    """Nothing saves any more; within a ``with`` block, a final save may come."""
+    before = signal.getsignal(signal.SIGTERM)
+    with manager_of(tmp_path) as within:
+        for _ in within.loop(Looped()):
+            break
+        assert signal.getsignal(signal.SIGTERM) is not before
+    alone = manager_of(tmp_path / "alone")
+    for _ in alone.loop(Looped()):
+        assert signal.getsignal(signal.SIGTERM) is not before
+        break
+    assert signal.getsignal(signal.SIGTERM) is before
+    alone.close()
+
+
 def test_with_block_closes_the_manager(tmp_path):
     run = Looped()
     with manager_of(tmp_path) as manager:
@@ -237,9 +252,9 @@ print("after")
 """
 
 
-def left_by(tmp_path: Path, leaves: str, expect: int, *, after: str = ""):
+def left_by(tmp_path: Path, leaves: str, expect: int, *, after: str = "", program: str = PROGRAM):
     """What a program says whose loop is left so, and how its events tell the end."""
-    ended = forked("-c", PROGRAM.format(leaves=leaves, after=after), tmp_path / "run", expect=expect)
+    ended = forked("-c", program.format(leaves=leaves, after=after), tmp_path / "run", expect=expect)
     return ended, "".join(one.read_text() for one in sorted((tmp_path / "run/events").iterdir()))
 
 
@@ -265,3 +280,13 @@ def test_error_after_a_break_was_not_in_training(tmp_path):
     ended, events = left_by(tmp_path, "break", 1, after="raise KeyError(number)")
     assert ended.stdout.splitlines() == ["after", "EVALUATING"]
     assert "KeyError" in events
+
+
+def test_loop_that_a_variable_holds_ends_in_silence(tmp_path):
+    """Its generator ends with the interpreter, when modules are gone."""
+    held = PROGRAM.replace("for number, _ in ck.", "batches = ck.").replace(
+        ".loop(run):", ".loop(run)\nfor number, _ in batches:"
+    )
+    ended, _ = left_by(tmp_path, "break", 0, program=held)
+    assert "Exception ignored" not in ended.stderr
+    assert saved(tmp_path / "run") == [4]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import types
 
 import mindspore as ms
 import numpy as np
 import pytest
+from mindspore import ops
 from support.looping_trainer import LoopingTrainer
 from support.training import CrashError, begin_process, disturb, tensors
 
 import ckptkit as ck
+from ckptkit.errors import ResumeError
 from ckptkit.mindspore.callback.trainer_progress import TrainerProgress
+from ckptkit.mindspore.callback.trainer_walk import Walk
 
 SIZE, EPOCHS = 5, 3
 
@@ -212,7 +216,7 @@ def test_doctor_compares_all_but_sums_of_losses():
     progress.loss, progress.returned = np.float32(1), (ms.Tensor(1.0), ms.Tensor(False))
     seen, _ = ck.StateManager(one.model, trainer_loop=progress).observer().observe()
     compared = {name.rpartition(".")[2] for name in seen if "/trainer_loop." in name}
-    assert compared == progress.state_dict().keys() - {"loss", "returned", "sums"}
+    assert compared == progress.state_dict().keys() - {"loss", "returned", "sums", "kept"}
 
 
 # Refused, or said
@@ -314,3 +318,77 @@ def test_mindspore_gets_its_parameter_class_back(tmp_path):
         assert ms.Parameter is parameter
     finally:
         ms.Parameter = parameter
+
+
+class Anneal:
+    """Lowers the rate, as a callback of the package that has the trainer."""
+
+    def __init__(self):
+        self.rate = 0.01
+
+    def on_step_end(self, args, state, control):
+        self.rate *= 0.5
+        ops.assign(self.of.optimizer.learning_rate, ms.Tensor(self.rate, ms.float32))
+
+
+def test_callback_of_the_trainers_own_package_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(Anneal, "__module__", f"{LoopingTrainer.__module__}.callbacks")
+
+    def begin(dies_after=None):
+        one, trace = trainer(dies_after)
+        anneal = Anneal()
+        Anneal.of = one
+        one.callback_handler.callbacks.insert(1, anneal)
+        return one, trace, anneal
+
+    expected, whole, _ = begin()
+    expected.train()
+    killed, _, _ = begin(7)
+    with pytest.raises(CrashError), checkpoints(tmp_path).attach(killed):
+        killed.train()
+    again, trace, anneal = begin()
+    with checkpoints(tmp_path).attach(again):
+        again.train()
+    assert anneal.rate < 0.01 * 0.5**5
+    assert trace.steps == whole.steps
+
+
+class Warms(LoopingTrainer):
+    """Keeps a number of its own, which the rate follows."""
+
+    warmth = 1.0
+
+    def training_step(self, model, inputs):
+        self.warmth *= 0.9
+        ops.assign(self.optimizer.learning_rate, ms.Tensor(0.01 * self.warmth, ms.float32))
+        return super().training_step(model, inputs)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_what_the_loop_or_a_subclass_keeps_is_named(tmp_path, caplog, given):
+    """Unless it is given by name. The loop's own count of batches is another one after the walk, too."""
+
+    def begin(dies_after=0):
+        begin_process()
+        one = Warms(*([Dies(dies_after)] if dies_after else []), epochs=EPOCHS, size=SIZE)
+        stateful = {"warmth": ck.attributes(one, "warmth")} if given else {}
+        waits = ck.Saving(when_busy="wait")
+        return one, checkpoints(tmp_path, stateful=stateful, saving=waits).attach(one)
+
+    killed, attached = begin(8)
+    with pytest.raises(CrashError), attached:
+        killed.train()
+    caplog.clear()
+    again, attached = begin()
+    with attached:
+        again.train()
+    said = [one.getMessage() for one in caplog.records if "came to its place" in one.getMessage()]
+    assert len(said) == 1
+    assert "batches" in said[0]
+    assert ("self.warmth" in said[0]) is not given
+
+
+def test_loop_that_asks_a_batch_on_the_walk_is_refused():
+    with pytest.raises(ResumeError, match="asks its batch for shape"):
+        _ = Walk.batch(types.SimpleNamespace(_left=1))["x"].shape
+    assert not hasattr(Walk.batch(types.SimpleNamespace(_left=1))["x"], "pixel_values")
