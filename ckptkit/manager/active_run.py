@@ -155,10 +155,7 @@ class ActiveRun:
         return name
 
     def leave(self, batches: int, *, for_good: bool) -> None:
-        """Note that `CheckpointManager.loop` was left when it had delivered so many ``batches``.
-
-        If it was ``for_good``, nothing saves any more, and a signal has the effect that it had before the training.
-        """
+        """Note that `CheckpointManager.loop` was left after so many ``batches``; if ``for_good``, give signals back."""
         if not self.is_forked:
             self._left_at = batches
             self.services.step_timing.pause()
