@@ -11,32 +11,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
-import multiprocessing
-import sys
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 
 from mindspore.train import Callback, Model
-from typing_extensions import Self
 
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
-from ckptkit.manager.at_exit import AT_EXIT, LastCall
-
-_log = logging.getLogger("ckptkit")
+from ckptkit.mindspore.callback.expected_training import ExpectedTraining
 
 _STARTS = ("train", "fit")  # methods of Model
 _ARGUMENTS = ("epoch", "train_dataset", "callbacks", "initial_epoch")  # of both
 _attached: list[Attachment] = []  # one at most: there is one Model class in the process
 
 
-class Attachment:
+class Attachment(ExpectedTraining):
     """Gives the next training of the process to a callback, until `detach` or the end of a ``with`` block.
-
-    Attributes:
-        point: Where the training began; None before it.
 
     Args:
         root: The callback's run root, for messages.
@@ -56,7 +46,6 @@ class Attachment:
         run: Callable[..., ResumePoint],
         prepared: Callable[[], ResumePoint | None],
     ) -> None:
-        self._root = root
         if _attached:
             raise ResumeError(
                 f"a callback for {_attached[0]._root} is attached already, and a training has one run root. Call "
@@ -66,33 +55,20 @@ class Attachment:
         self._run = run
         self._prepared = prepared
         self._runs = False
-        self.point: ResumePoint | None = None
-        self._called = False
         self._before = {name: getattr(Model, name) for name in _STARTS}
-        self._last_call = LastCall(self._say_if_unused)
         replacements = {name: self._given_to_the_callback(name, start) for name, start in self._before.items()}
         for name, start in replacements.items():
             setattr(Model, name, start)
-        AT_EXIT.add(self._last_call)
         _attached.append(self)
+        super().__init__(root)
 
     def detach(self) -> None:
         """Give ``Model`` its own methods back; does nothing the second time."""
         if self in _attached:
             for name, start in self._before.items():
                 setattr(Model, name, start)
-            AT_EXIT.discard(self._last_call)
             _attached.remove(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.detach()
-        if error is None and not self._called:
-            raise ResumeError(self._unused())
+            super().detach()
 
     def _given_to_the_callback(self, name: str, start: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(start)
@@ -148,11 +124,6 @@ class Attachment:
             f"nothing in this process called Model.train or Model.fit while {self._root} was attached, so nothing was "
             "saved. If the training is a loop of its own, use CheckpointManager as docs/exactness.md shows for loops"
         )
-
-    def _say_if_unused(self) -> None:
-        is_worker = multiprocessing.parent_process() is not None  # which may run the lines of the script again
-        if not self._called and not is_worker and getattr(sys, "last_value", None) is None:  # no error ended the script
-            _log.error(self._unused())
 
 
 def as_list(callbacks: Callback | Iterable[Callback] | None) -> list[Callback]:

@@ -8,33 +8,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
-import multiprocessing
 import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
-from typing_extensions import Self
-
-from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
-from ckptkit.manager.at_exit import AT_EXIT, LastCall
+from ckptkit.mindspore.callback.expected_training import ExpectedTraining
 from ckptkit.mindspore.callback.replaced import Replaced
 from ckptkit.mindspore.callback.trainer_loop import TrainerLoop
-
-_log = logging.getLogger("ckptkit")
 
 _NEEDED = ("train", "get_train_dataloader", "training_step", "callback_handler", "args", "state", "control", "model")
 _OWN_RESUME = ("resume_from_checkpoint", "model_path")  # arguments of train; the second is its old name
 _MARK = "_attached_by_ckptkit"
 
 
-class TrainerAttachment:
+class TrainerAttachment(ExpectedTraining):
     """Gives the next ``train()`` of a trainer to a callback, until `detach` or the end of a ``with`` block.
 
     Attributes:
-        point: Where the training began; None before it.
         preempted: Whether a signal or `Preemption.when` ended it, so that it is incomplete.
 
     Args:
@@ -61,30 +52,17 @@ class TrainerAttachment:
                 f"{getattr(trainer, _MARK)} is attached to this {self._kind} already, and a training has one run root. "
                 "Call detach() on what its attach() returned"
             )
-        self.point: ResumePoint | None = None
-        self._root, self._new_loop = root, new_loop
-        self.preempted = False
-        self._called = self._has_ended = False
+        super().__init__(root)
+        self._new_loop = new_loop
+        self.preempted = self._has_ended = False
         self._loop: TrainerLoop | None = None
-        self._last_call = LastCall(self._say_if_unused)
         start = trainer.train
         self._replaced = Replaced(trainer, **{_MARK: root, "train": self._given_to_the_loop(trainer, start)})
-        AT_EXIT.add(self._last_call)
 
     def detach(self) -> None:
         """Give the trainer its own ``train`` back; does nothing the second time."""
         self._replaced.undo()
-        AT_EXIT.discard(self._last_call)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.detach()
-        if error is None and not self._called:
-            raise ResumeError(self._unused())
+        super().detach()
 
     def _given_to_the_loop(self, trainer: Any, start: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(start)
@@ -124,8 +102,3 @@ class TrainerAttachment:
             f"nothing called train() of the {self._kind} that {self._root} was attached to, so nothing was saved. "
             "Attach the callback to the trainer that trains"
         )
-
-    def _say_if_unused(self) -> None:
-        is_worker = multiprocessing.parent_process() is not None  # which may run the lines of the script again
-        if not self._called and not is_worker and getattr(sys, "last_value", None) is None:  # no error ended the script
-            _log.error(self._unused())
