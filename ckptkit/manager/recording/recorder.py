@@ -162,7 +162,6 @@ class Recorder:
     def settle(self) -> None:
         """Read all held values; called when the device has just been waited for."""
         self._read(len(self._held))
-        self._store_between_commits()
 
     def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...], taken: Taken) -> None:
         """Record a commit and the checkpoints removed after it; stores the waiting events if it is time."""

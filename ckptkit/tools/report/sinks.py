@@ -58,7 +58,8 @@ class TensorBoard:
     def __init__(self, folder: str) -> None:
         # Not SummaryWriter: its thread ends at a full disk without a word, and the next call then waits for ever.
         self._client = _client("tensorboardX.event_file_writer", "tensorboard")
-        self._events = _client("tensorboardX.proto.event_pb2", "tensorboard")
+        events = _client("tensorboardX.proto.event_pb2", "tensorboard")
+        self._event, self._session_log = events.Event, events.SessionLog
         self._summary = _client("tensorboardX.summary", "tensorboard")
         self._make_folder = _client("tensorboardX.record_writer", "tensorboard").directory_check
         self._folder = os.path.join(folder, _OWN_FOLDER)
@@ -95,12 +96,12 @@ class TensorBoard:
         self._files += 1  # in the name, because files of one second are read in the order of their names
         ending = f".ckptkit-{self._files:04d}"
         self._writer = self._client.EventsWriter(os.path.join(self._folder, "events"), ending)
-        start = self._events.SessionLog(status=self._events.SessionLog.START)
+        start = self._session_log(status=self._session_log.START)
         self._write(time.time(), step=hidden, session_log=start)
         return next((at for at, row in enumerate(rows) if row.step >= hidden), len(rows))
 
     def _write(self, seconds: float, **event: Any) -> None:
-        self._writer.write_event(self._events.Event(wall_time=seconds, **event))
+        self._writer.write_event(self._event(wall_time=seconds, **event))
 
 
 class MLflow:

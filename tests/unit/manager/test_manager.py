@@ -517,7 +517,7 @@ def test_ctrl_c_at_thread_start_tears_nothing(root, monkeypatch, runs):
     assert slow.fired > 0
     assert names(manager) == [first, last]
     assert not manager._run.scheduler._window.is_open
-    assert not [one for one in at_exit.AT_EXIT._callbacks if one.__func__ is SaveHandle.finish]
+    assert not [one for one in at_exit.AT_EXIT._callbacks if getattr(one, "__func__", None) is SaveHandle.finish]
     again = CheckpointManager(root, save=ON_REQUEST)
     assert again.restore(resumed := NumpyRun()).checkpoint == last
     assert resumed.digest() == run.digest()

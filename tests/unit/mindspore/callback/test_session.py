@@ -181,7 +181,7 @@ def test_every_option_reaches_what_it_is_for(root):
         assert vars(full)[made].keywords == given
         usual = {name: one.default for name, one in signature(of).parameters.items() if name in given}
         assert vars(plain)[made].keywords == usual
-    assert vars(full)["_read_only"] == (Resetting,)
+    assert vars(full)["_training"].read_only == (Resetting,)
     own = {"storage_options", "stateful"}
     assert for_the_manager.keys() | for_the_state.keys() | own == {*names_of(ck.CheckpointCallback, 1)}
 

@@ -289,7 +289,10 @@ def test_doctor_that_is_asked_to_end_ends_current_life(here, number, monkeypatch
     monkeypatch.setenv("TMPDIR", str(here / "scratch"))
     os.mkfifo(here / "ready")
     (here / "train.py").write_text("import os, time\nopen('ready', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
-    process = subprocess.Popen([sys.executable, "-m", "ckptkit", "doctor", "--", *command()])
+    # The tests themselves may run where SIGHUP is ignored, as under nohup.
+    restore = "import os, signal, sys; signal.signal(1, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
+    doctor = [sys.executable, "-m", "ckptkit", "doctor", "--", *command()]
+    process = subprocess.Popen([sys.executable, "-c", restore, *doctor])
     child = os.pidfd_open(int((here / "ready").read_text()))
     process.send_signal(number)
     assert process.wait(timeout=60) == 128 + number
