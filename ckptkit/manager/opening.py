@@ -24,7 +24,7 @@ from ckptkit.manager.copy_memory import CopyMemory
 from ckptkit.manager.denormals import DenormalsAsZero
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.hooks import Hooks, hooks_of
-from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
+from ckptkit.manager.mirroring.chain import NoMirror, RunMirror
 from ckptkit.manager.options import (
     ERROR_BUDGET,
     Mirror,

@@ -23,7 +23,7 @@ from ckptkit.manager.background import NotEndedError, SaveHandle
 from ckptkit.manager.copy_memory import CopyMemory
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
-from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
+from ckptkit.manager.mirroring.chain import NoMirror, RunMirror
 from ckptkit.manager.options import MidCycle, WindowUse
 from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankStatus, RankSync

@@ -52,7 +52,7 @@ setattr(owner, name, call_then_die)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 A_SAVE = ("ckptkit.run.saver", "Saver", "save")
-AN_UPLOAD = ("ckptkit.run.upload", "Uploader", "upload")
+AN_UPLOAD = ("ckptkit.run.homes.upload", "Uploader", "upload")
 
 
 def trained(script: str, folder: Path, *arguments: str) -> str:

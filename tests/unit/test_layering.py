@@ -27,7 +27,7 @@ MODULES = {
     ),
     "run": (
         *("keep_policy", "index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt"),
-        *("retention", "mirrored_run", "rank_protocol", "saver", "upload", "goodput"),
+        *("retention", "homes", "rank_protocol", "saver", "goodput"),
     ),
     "manager": (
         *("console", "denormals", "heartbeat", "options", "at_exit", "step_timing", "rank_sync", "hooks", "background"),

@@ -1,1 +1,1 @@
-"""Keeps a second root up to date: `mirror` opens both roots, `uploads` copies each commit in a thread of its own."""
+"""Keeps a second root up to date: `chain` opens both roots, `uploads` copies each commit in a thread of its own."""

@@ -21,7 +21,7 @@ from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.at_exit import AT_EXIT
 from ckptkit.manager.background import NotEndedError, account_of, lower_priority, warn_of_failure
-from ckptkit.run.upload import UploadOutcome
+from ckptkit.run.homes.upload import UploadOutcome
 
 _log = logging.getLogger("ckptkit")
 _GLANCE_SECONDS = 0.5
@@ -29,7 +29,7 @@ _MUCH_LAG = 10  # this many commits during one upload
 
 
 class Uploading(Protocol):
-    """Does the uploads: `ckptkit.run.upload.Uploader`, or a replacement in tests."""
+    """Does the uploads: `ckptkit.run.homes.upload.Uploader`, or a replacement in tests."""
 
     size_bytes: int
     done_bytes: int

@@ -1,4 +1,4 @@
-/* One run on two roots: each machine has a local one, and all have the mirror. run/mirrored_run.py, run/upload.py,
+/* One run on two roots: each machine has a local one, and all have the mirror. run/homes,
  * docs/adr/0019. Machine 1 trains; its uploads lag. Somebody starts on machine 2 by mistake; machine 1 starts again.
  *
  * Left out, since run.pml has it: failed saves, voids, frozen shards. A commit without its files does not occur. */

@@ -45,7 +45,7 @@ from ckptkit.errors import (
 from ckptkit.manager import at_exit
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.mirroring.mirror import NoMirror
+from ckptkit.manager.mirroring.chain import NoMirror
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving, System
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import Scheduler

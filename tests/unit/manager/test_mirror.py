@@ -40,9 +40,9 @@ from ckptkit.manager.background import lower_priority
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring import uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, Preemption, Saving, System
+from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
-from ckptkit.run.upload import Uploader
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun

@@ -22,9 +22,9 @@ from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument, Void
 from ckptkit.format.layout import FROZEN, CheckpointName
 from ckptkit.run.fence import check_fence
+from ckptkit.run.homes.separation import share_documents
 from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepPolicy
-from ckptkit.run.mirrored_run import share_documents
 from ckptkit.run.retention import Retention
 from ckptkit.run.sweep import sweep
 from ckptkit.storage import Storage

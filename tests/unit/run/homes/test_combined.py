@@ -9,7 +9,7 @@ from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key
-from ckptkit.run.mirrored_run import TwoRoots
+from ckptkit.run.homes.combined import TwoRoots
 
 NAME = CheckpointName(1, 5, 0)
 ONE, OTHER = "1" * 32, "2" * 32

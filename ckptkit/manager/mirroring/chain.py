@@ -18,9 +18,10 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.mirroring.uploads import Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
+from ckptkit.run.homes.combined import TwoRoots
+from ckptkit.run.homes.opening import open_alone, open_mirrored, reach
+from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
-from ckptkit.run.mirrored_run import TwoRoots, open_alone, open_mirrored, reach
-from ckptkit.run.upload import Uploader
 from ckptkit.storage import Storage, is_same_place
 
 _log = logging.getLogger("ckptkit")
@@ -103,7 +104,7 @@ class RunMirror:
 
         Raises:
             StorageError: If the mirror cannot be reached and is required.
-            CkptKitError: As in `ckptkit.run.mirrored_run.open_mirrored`.
+            CkptKitError: As in `ckptkit.run.homes.opening.open_mirrored`.
         """
         try:
             reach(self._storage)
