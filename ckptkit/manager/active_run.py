@@ -172,7 +172,7 @@ class ActiveRun:
         self.services.results.drain(timeout)
         self._collect()
         with HEARTBEAT.during(Phase.STORAGE):
-            self.services.mirror.settle(left)
+            self.services.mirrors.settle(left)
         self._collect()
         self.services.results.tell()
 
@@ -190,13 +190,13 @@ class ActiveRun:
             self.wait(timeout)
             if not self.final_save.is_mirror_given_up:
                 with HEARTBEAT.during(Phase.STORAGE):
-                    self.services.mirror.finish(left)
+                    self.services.mirrors.finish(left)
             self.services.results.refuse_ended()  # after the wait: no rank may leave the others alone
         except NotEndedError:
             if not self.final_save.is_over:
                 raise
             if self.services.preemption.exits:  # the grace is over, and the exit of the interpreter would wait again
-                self.services.mirror.abandon()
+                self.services.mirrors.abandon()
         except BaseException:
             quietly = True  # a signal must not end the process before its traceback is shown
             raise
@@ -310,7 +310,7 @@ class ActiveRun:
         return lambda more: self.save(state, {**(metrics or {}), **more})
 
     def _collect(self, *, tolerate: bool = False) -> None:
-        self.services.mirror.collect(tolerate=tolerate)
+        self.services.mirrors.collect(tolerate=tolerate)
         self.services.results.collect(tolerate=tolerate)
 
 

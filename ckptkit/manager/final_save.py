@@ -82,7 +82,7 @@ class FinalSave:
         self._scheduler = scheduler
         self._rank_sync = services.rank_sync
         self._results = services.results
-        self._mirror = services.mirror
+        self._mirrors = services.mirrors
         self._next_in = 1
         self._failure: BaseException | None = None  # of this rank's last try
         self.is_held = False
@@ -125,7 +125,7 @@ class FinalSave:
                 f"checkpoint is untouched: repair {self._preemption.url} and start again"
             ) from self._failure
         with HEARTBEAT.during(Phase.STORAGE):
-            self._mirror.finish(countdown(None))
+            self._mirrors.finish(countdown(None))
         return settled.checkpoint
 
     def leave(self, state: Capturable, metrics: Metrics) -> None:
@@ -251,13 +251,13 @@ class FinalSave:
 
     def _collect(self) -> None:
         with contextlib.suppress(SaveFailedError):  # the mirror's; `_finish_mirror` reports it again
-            self._mirror.collect(tolerate=True)
+            self._mirrors.collect(tolerate=True)
         self._results.collect(tolerate=True)
 
     def _finish_mirror(self, left: Countdown) -> None:
         try:
             with HEARTBEAT.during(Phase.STORAGE):
-                self._mirror.finish(left)
+                self._mirrors.finish(left)
         except StaleAttemptError:
             raise
         except (CkptKitError, NotEndedError) as error:

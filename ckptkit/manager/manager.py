@@ -31,7 +31,7 @@ from ckptkit.manager.active_run import ActiveRun, NumberedBatches, numbered
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.console import say_where
 from ckptkit.manager.opening import new_setup, open_run
-from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, System
+from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, System
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.snapshot import Capturable, Iterated
@@ -49,7 +49,7 @@ class CheckpointManager:
         keep: What retention keeps after each commit; default the latest 3.
         storage_options: For the storage's backend.
         saving: How saves are taken and reported.
-        mirror: A second root that follows the first one; a `Mirror` to give its options.
+        mirror: A second root that follows the first one, or several, the nearest first; a `Mirror` to give its options.
         ranks: What matters in a job of many ranks.
         preemption: What happens after SIGTERM or SIGUSR1.
         system: Time, chance and names, for tests.
@@ -67,7 +67,7 @@ class CheckpointManager:
         keep: KeepPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
         saving: Saving | None = None,
-        mirror: str | os.PathLike[str] | Storage | Mirror | None = None,
+        mirror: Mirrors = None,
         ranks: Ranks | None = None,
         preemption: Preemption | None = None,
         system: System | None = None,
@@ -103,8 +103,8 @@ class CheckpointManager:
 
     @property
     def mirror_lag(self) -> int:
-        """Number of commits since the newest one that is known to be at the mirror; 0 without ``mirror=``."""
-        return self._setup.mirror.lag
+        """Number of commits since the newest one that is known to be at every mirror; 0 without ``mirror=``."""
+        return self._setup.mirrors.lag
 
     @property
     def preempted(self) -> bool:
@@ -139,7 +139,7 @@ class CheckpointManager:
             StateMismatchError: If the checkpoint does not fit ``state``; nothing was changed.
             ResumeError: If the run could not continue exactly, or this manager already has a run.
             StaleAttemptError: If another start overtook this one.
-            StorageError: If the storage failed, or the mirror is required and cannot be reached.
+            StorageError: If the storage failed, or a required mirror cannot be reached.
         """
         if self._run is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
@@ -343,12 +343,12 @@ class CheckpointManager:
             self._closed = True
 
     def checkpoints(self) -> list[CheckpointInfo]:
-        """Return every committed checkpoint, oldest first, including those off the lineage and at the mirror."""
-        return list_checkpoints(self._setup.mirror.both)
+        """Return every committed checkpoint, oldest first, including those off the lineage and at mirrors."""
+        return list_checkpoints(self._setup.mirrors.everywhere)
 
     def latest(self) -> CheckpointInfo | None:
         """Return the checkpoint that a start would try first, or None if there is none."""
-        return latest_checkpoint(self._setup.mirror.both)
+        return latest_checkpoint(self._setup.mirrors.everywhere)
 
     def __enter__(self) -> Self:
         self._is_entered = True

@@ -24,14 +24,15 @@ from ckptkit.manager.copy_memory import CopyMemory
 from ckptkit.manager.denormals import DenormalsAsZero
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.hooks import Hooks, hooks_of
-from ckptkit.manager.mirroring.chain import NoMirror, RunMirror
+from ckptkit.manager.mirroring.chain import Chain
 from ckptkit.manager.options import (
     ERROR_BUDGET,
-    Mirror,
+    Mirrors,
     Preemption,
     Ranks,
     Saving,
     System,
+    mirrors_of,
     refuse_other_types,
     refuse_wrong_policies,
 )
@@ -61,7 +62,7 @@ class Setup:
 
     Attributes:
         storage: The run root.
-        mirror: The second root, or its absence.
+        mirrors: The further roots, if any.
         area: Stages the captures.
         save: Decides when saves are due.
         keep: What retention keeps.
@@ -74,7 +75,7 @@ class Setup:
     """
 
     storage: Storage
-    mirror: RunMirror | NoMirror
+    mirrors: Chain
     area: StagingArea
     save: SavePolicy
     keep: KeepPolicy
@@ -89,7 +90,7 @@ class Setup:
 def new_setup(
     root: str | os.PathLike[str] | Storage,
     storage_options: Mapping[str, Any] | None,
-    mirror: str | os.PathLike[str] | Storage | Mirror | None,
+    mirror: Mirrors,
     *,
     save: SavePolicy | None,
     keep: KeepPolicy | None,
@@ -98,7 +99,7 @@ def new_setup(
     preemption: Preemption | None,
     system: System | None,
 ) -> Setup:
-    """Return what a manager with these options has; hooks take the place of its root, mirror and retention.
+    """Return what a manager with these options has; hooks take the place of its root, mirrors and retention.
 
     Raises:
         ValueError, TypeError, StorageError: See `CheckpointManager`.
@@ -117,13 +118,16 @@ def new_setup(
     if hooks is not None:
         storage, keep = hooks.storage, hooks.keep(keep)
         saving, preemption = replace(saving, events=False), replace(preemption, then="off")
-    follower: RunMirror | NoMirror = NoMirror(storage)
-    if mirror is not None and hooks is None:
-        wanted = mirror if isinstance(mirror, Mirror) else Mirror(mirror)
-        follower = RunMirror(storage, wanted, keep, tolerant=saving.on_error == "warn")
+    chain = Chain(
+        storage,
+        mirrors_of(mirror) if hooks is None else (),
+        keep,
+        tolerant=saving.on_error == "warn",
+        monotonic=system.monotonic,
+    )
     return Setup(
         storage,
-        follower,
+        chain,
         StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote),
         save=save if save is not None else SaveEvery(optimizer_steps=100),
         keep=keep,
@@ -162,6 +166,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     due_saves = DueSaves(rank_sync, setup.saving.mid_cycle)
     due_saves.begin_cycle(state, progress)
     run = _new_run(setup, opened, rank_sync, due_saves, progress)
+    setup.mirrors.begin(opened)
     HEARTBEAT.restored(
         root=setup.storage.url,
         attempt=opened.document.attempt,
@@ -175,16 +180,16 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
 
 def _open(setup: Setup, opening: Opening, state: Capturable) -> Opened:
     if state.world.size == 1:
-        return setup.mirror.open(opening, OneRank(state))
+        return setup.mirrors.open(opening, OneRank(state))
     if state.world.rank == 0:
-        return lead(state.world, state, lambda leader: setup.mirror.open(opening, leader))
+        return lead(state.world, state, lambda leader: setup.mirrors.open(opening, leader))
     return follow(state.world, setup.storage, state)
 
 
 def _refuse_for_one_rank_only(setup: Setup, rank_sync: RankSync) -> None:
     if rank_sync.is_alone:
         return
-    if not isinstance(setup.mirror, NoMirror):
+    if setup.mirrors.exists:
         raise ResumeError(
             f"mirror= supports jobs of one rank only, and this job has {rank_sync.size}. Save to the remote root "
             "itself, or copy the run with `ckptkit copy`"
@@ -209,7 +214,7 @@ def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSa
     auto_interval.record = recorder.interval
     memory = CopyMemory(setup.area, at_boundaries=saving.mid_cycle != "exact" or not may_split_cycles(setup.save))
     services = Services(
-        saver, rank_sync, results, setup.mirror, recorder, request, StepTiming(monotonic), auto_interval, memory
+        saver, rank_sync, results, setup.mirrors, recorder, request, StepTiming(monotonic), auto_interval, memory
     )
     scheduler = Scheduler(
         services,
@@ -269,9 +274,9 @@ def _history(setup: Setup, opened: Opened) -> History:
 
 
 def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver:
-    retention = Retention(setup.storage, opened.document, setup.mirror.sparing(setup.keep))
+    retention = Retention(setup.storage, opened.document, setup.mirrors.sparing(setup.keep))
     try:
-        sweep(setup.storage, opened.document, has_mirror=not isinstance(setup.mirror, NoMirror))
+        sweep(setup.storage, opened.document, has_mirror=setup.mirrors.exists)
     except StorageError as error:
         # The run is already taken over; the remains of dead saves only cost space.
         _log.warning("could not remove what earlier saves left; a later start will: %s", error)

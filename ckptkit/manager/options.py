@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, TypeAlias, get_args
@@ -79,35 +79,60 @@ class Saving:
 
 @dataclass(frozen=True)
 class Mirror:
-    """Describes a second root, usually remote, that follows the run root, usually a local one.
+    """Describes a further root, usually remote, that follows the run root, usually a local one.
 
     A checkpoint is committed at the run root and then uploaded beside training, the newest first; a checkpoint that the
-    next one overtakes is not uploaded. A start takes the newest whole checkpoint of both. The mirror is the fence: a
-    start is opened there first.
+    next one overtakes is not uploaded. A start takes the newest whole checkpoint of all roots, and copies it back to
+    the run root if that lacks it. The last of several mirrors is the fence: a start is opened there first.
 
     Attributes:
         root: A path, a URL, or a `ckptkit.storage.Storage`.
         keep: What retention keeps at the mirror; default the same as at the run root.
-        required: Whether a start is refused when the mirror cannot be reached. If False, such a process goes on with
-            the run root alone, uploads nothing, and does not exclude processes on other machines; the next start that
-            reaches the mirror does.
+        every: A commit is uploaded if the last upload began at least this long ago, and otherwise waits for the next
+            one; the final save and `CheckpointManager.close` upload the newest commit at once.
+        required: Whether a start is refused when the mirror cannot be reached, and the end of the training fails when
+            the last upload does. If False, such a process goes on without this mirror, uploads nothing there, and does
+            not exclude processes on other machines that see only this mirror; the next start that reaches it does.
         storage_options: For the mirror's backend.
         storage: The opened root.
 
     Raises:
-        ValueError: If ``keep`` is no policy.
+        ValueError: If ``keep`` is no policy, or ``every`` is negative.
+        TypeError: If ``every`` is no `timedelta`.
         StorageError: If the root's URL has no backend.
     """
 
     root: str | os.PathLike[str] | Storage = field(repr=False)
     keep: KeepPolicy | None = field(default=None, kw_only=True)
+    every: timedelta = field(default=timedelta(0), kw_only=True)
     required: bool = field(default=True, kw_only=True)
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, repr=False)
     storage: Storage = field(init=False)
 
     def __post_init__(self) -> None:
         refuse_wrong_policies(keep=self.keep)
+        if not isinstance(self.every, timedelta):
+            raise TypeError(f"every must be a timedelta, such as timedelta(minutes=10), got {self.every!r}")
+        if self.every < timedelta(0):
+            raise ValueError(f"every must not be negative, got {self.every}")
         object.__setattr__(self, "storage", open_storage(self.root, self.storage_options))
+
+
+AnyMirror: TypeAlias = str | os.PathLike[str] | Storage | Mirror
+Mirrors: TypeAlias = AnyMirror | Sequence[AnyMirror] | None
+"""No mirror, one, or several, the nearest first."""
+
+
+def mirrors_of(given: Mirrors) -> tuple[Mirror, ...]:
+    """Open what ``mirror=`` was given as.
+
+    Raises:
+        ValueError, TypeError, StorageError: As `Mirror`.
+    """
+    if given is None:
+        return ()
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    return tuple(one if isinstance(one, Mirror) else Mirror(one) for one in several)
 
 
 @dataclass(frozen=True, kw_only=True)

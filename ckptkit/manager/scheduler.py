@@ -23,7 +23,7 @@ from ckptkit.manager.background import NotEndedError, SaveHandle
 from ckptkit.manager.copy_memory import CopyMemory
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
-from ckptkit.manager.mirroring.chain import NoMirror, RunMirror
+from ckptkit.manager.mirroring.chain import Chain
 from ckptkit.manager.options import MidCycle, WindowUse
 from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankStatus, RankSync
@@ -48,7 +48,7 @@ class Services:
         saver: Writes the saves and knows what is committed.
         rank_sync: The ranks of the job.
         results: Outcomes of the saves.
-        mirror: Receives what was committed.
+        mirrors: Receive what was committed.
         recorder: Records the saves for ``ckptkit report``.
         preemption: Watches for preemption requests.
         step_timing: Measures the duration of micro-steps.
@@ -59,7 +59,7 @@ class Services:
     saver: AnySaver
     rank_sync: RankSync
     results: SaveResults
-    mirror: RunMirror | NoMirror
+    mirrors: Chain
     recorder: AnyRecorder
     preemption: PreemptionRequest
     step_timing: StepTiming
@@ -131,7 +131,7 @@ class Scheduler:
         self._rank_sync = services.rank_sync
         self._area = area
         self._results = services.results
-        self._mirror = services.mirror
+        self._mirrors = services.mirrors
         self._recorder = services.recorder
         self._auto_interval = services.auto_interval
         self._check_replicas = check_replicas
@@ -324,7 +324,7 @@ class Scheduler:
 
         def confirm() -> SaveReport:
             self._saver.confirm(name)
-            self._mirror.offer(name)  # it may have lost what was uploaded, or another process may train there
+            self._mirrors.offer(name)  # it may have lost what was uploaded, or another process may train there
             return report
 
         try:
@@ -352,7 +352,7 @@ class Scheduler:
                 staged.release()
             if self._rank_sync.leads:
                 HEARTBEAT.committed(micro_step, trained)
-            self._mirror.offer(saved.checkpoint)
+            self._mirrors.offer(saved.checkpoint)
             took = timedelta(seconds=self._monotonic() - begun)
             report = SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
             self._recorder.saved(report, saved.removed, taken)
@@ -372,7 +372,7 @@ class Scheduler:
         )
 
     def _collect(self) -> None:
-        self._mirror.collect()
+        self._mirrors.collect()
         self._results.collect()
 
 

@@ -1,25 +1,27 @@
-"""Connects a `ckptkit.CheckpointManager` to the mirror of its run root.
+"""Connects a `ckptkit.CheckpointManager` to the mirrors of its run root.
 
-Guarantees: an attempt is opened over both roots. Where the mirror cannot be reached and is not required, the attempt is
-opened at the local root alone, with a prominent warning. The local root's retention spares a checkpoint while it is
-being uploaded. `ckptkit.manager.mirroring.uploads` does the uploads. Training thread only, except that the writer calls
-`Mirror.offer` and the policies.
+Guarantees: an attempt is opened over the root and all mirrors. Where a mirror cannot be reached and is not required,
+the attempt is opened without it, with a prominent warning. Each mirror has its own uploads, so one that is slow or away
+holds back no other. The root's retention spares a checkpoint while it is being uploaded.
+`ckptkit.manager.mirroring.uploads` does the uploads. Training thread only, except that the writer calls `Chain.offer`
+and the policies.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ckptkit.core.progress_bar import Countdown
-from ckptkit.errors import StorageError
+from ckptkit.errors import SaveFailedError, StorageError
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.background import NotEndedError
 from ckptkit.manager.mirroring.uploads import Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
-from ckptkit.run.homes.combined import TwoRoots
-from ckptkit.run.homes.opening import open_alone, open_mirrored, reach
+from ckptkit.run.homes.combined import Homes
+from ckptkit.run.homes.opening import open_homes, reach
 from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
 from ckptkit.storage import Storage, is_same_place
@@ -27,160 +29,216 @@ from ckptkit.storage import Storage, is_same_place
 _log = logging.getLogger("ckptkit")
 
 
-class NoMirror:
-    """Stands for the absence of a mirror: opens the run root as it is and uploads nothing.
+@dataclass
+class _Follower:
+    """Holds one mirror during one attempt.
 
-    Args:
-        local: The run root.
-    """
-
-    lag = 0
-
-    def __init__(self, local: Storage) -> None:
-        self.both = local
-
-    def open(self, opening: Opening, target: Target) -> Opened:
-        """Open an attempt, as `ckptkit.run.attempt.open_attempt` does."""
-        return open_attempt(self.both, opening, target)
-
-    def sparing(self, policy: KeepPolicy) -> KeepPolicy:
-        """Return ``policy`` unchanged."""
-        return policy
-
-    def offer(self, name: CheckpointName) -> None:
-        """Do nothing."""
-
-    def collect(self, *, tolerate: bool = False) -> None:
-        """Do nothing."""
-
-    def settle(self, seconds_left: Countdown) -> None:
-        """Do nothing."""
-
-    def finish(self, seconds_left: Countdown) -> None:
-        """Do nothing."""
-
-    def abandon(self) -> None:
-        """Do nothing."""
-
-
-class RunMirror:
-    """Manages the mirror of one run root during one attempt.
-
-    Args:
-        local: The run root.
+    Attributes:
         options: The user's options.
-        keep: What retention keeps at the run root.
-        tolerant: Whether a failed upload is a warning.
-
-    Raises:
-        ValueError: If both are the same root.
+        uploads: Uploads to it; None while it is away.
     """
 
-    def __init__(self, local: Storage, options: Mirror, keep: KeepPolicy, *, tolerant: bool) -> None:
-        storage = options.storage
-        if is_same_place(local.url, storage.url):  # then there would be no second copy
-            raise ValueError(f"mirror is the run root itself: {storage.url}")
-        self._local = local
-        self._storage = storage
-        self._keep = options.keep if options.keep is not None else keep
-        self._is_required = options.required
-        self._tolerant = tolerant
-        self._is_away = False
-        self._uploads: Uploads | None = None
-        self._local_only: set[str] = set()  # commits without the mirror, with the one of the start
+    options: Mirror
+    uploads: Uploads | None = None
 
     @property
-    def both(self) -> Storage:
-        """The run as both roots hold it; only the local one if this process goes on without the mirror."""
-        return self._local if self._is_away else TwoRoots(self._local, self._storage)
+    def storage(self) -> Storage:
+        return self.options.storage
+
+
+class Chain:
+    """Manages the mirrors of one run root during one attempt; without mirrors it only opens the root.
+
+    Args:
+        local: The run root.
+        mirrors: The user's options, the nearest mirror first.
+        keep: What retention keeps at the run root.
+        tolerant: Whether a failed upload is a warning.
+        monotonic: Returns the time in seconds.
+
+    Raises:
+        ValueError: If two of these places are the same.
+    """
+
+    def __init__(
+        self,
+        local: Storage,
+        mirrors: Sequence[Mirror],
+        keep: KeepPolicy,
+        *,
+        tolerant: bool,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._local = local
+        self._followers = [_Follower(options) for options in mirrors]
+        self._keep = keep
+        self._tolerant = tolerant
+        self._monotonic = monotonic
+        self._present: list[_Follower] = list(self._followers)
+        self._commits: set[str] = set()  # of this attempt, with the one of the start
+        self._refuse_same_places()
+
+    @property
+    def exists(self) -> bool:
+        """Whether the run has any mirror."""
+        return bool(self._followers)
+
+    @property
+    def everywhere(self) -> Storage:
+        """The run as all its homes hold it; without the mirrors that this process goes on without."""
+        return Homes(self._homes) if self._present else self._local
 
     @property
     def lag(self) -> int:
-        """Number of commits since the newest one that is known to be at the mirror; all, if it is away."""
-        return self._uploads.lag if self._uploads is not None else len(self._local_only)
+        """Number of commits since the newest one that is known to be at every mirror."""
+        return max((self._lag_of(one) for one in self._followers), default=0)
 
     def open(self, opening: Opening, target: Target) -> Opened:
-        """Open an attempt and start to upload what the mirror lacks.
+        """Open an attempt.
 
         Raises:
-            StorageError: If the mirror cannot be reached and is required.
-            CkptKitError: As in `ckptkit.run.homes.opening.open_mirrored`.
+            StorageError: If a mirror cannot be reached and is required.
+            CkptKitError: As in `ckptkit.run.homes.opening.open_homes`.
         """
-        try:
-            reach(self._storage)
-        except StorageError as error:
-            self._go_on_without(error)
-            alone = open_alone(self._local, self._storage, opening, target)
-            self._local_only = {alone.document.parent} if alone.document.parent is not None else set()
-            return alone
-        self._is_away = False
-        opened = open_mirrored(self._local, self._storage, opening, target)
-        uploader = Uploader(self._local, self._storage, opened.document, opened.run_id, self._keep)
-        urls = (self._local.url, self._storage.url)
-        self._uploads = Uploads(uploader, urls, tries=ERROR_BUDGET, tolerant=self._tolerant)
-        self._uploads.begin(CheckpointName.parse(opened.document.parent or ""))
-        return opened
+        if not self.exists:
+            return open_attempt(self._local, opening, target)
+        self._present = [one for one in self._followers if self._can_reach(one)]
+        away = [one.storage.url for one in self._followers if one not in self._present]
+        return open_homes(self._homes, away, opening, target)
+
+    def begin(self, opened: Opened) -> None:
+        """Start to upload what the mirrors lack; call this once the root was swept.
+
+        A checkpoint that is being copied back to the root would be taken for the remains of a dead save.
+        """
+        parent = CheckpointName.parse(opened.document.parent or "")
+        self._commits = {str(parent)} if parent is not None else set()
+        bringer = self._bringer_of(parent)
+        for one in self._present:
+            policy = one.options.keep if one.options.keep is not None else self._keep
+            uploader = Uploader(
+                self._homes, one.storage, opened.document, opened.run_id, policy, brings_home=one is bringer
+            )
+            one.uploads = Uploads(
+                uploader,
+                (self._local.url, one.storage.url),
+                tries=ERROR_BUDGET,
+                tolerant=self._tolerant or not one.options.required,
+                every=one.options.every,
+                monotonic=self._monotonic,
+            )
+            one.uploads.begin(parent)
 
     def sparing(self, policy: KeepPolicy) -> KeepPolicy:
-        """Return ``policy`` for the local root, extended to keep the checkpoint that is being uploaded."""
-        return _Sparing(policy, self)
+        """Return ``policy`` for the run root, extended to keep the checkpoints that are being uploaded."""
+        return _Sparing(policy, self) if self.exists else policy
 
     def is_under_way(self, name: str) -> bool:
         """Return whether the checkpoint ``name`` is being uploaded."""
-        return self._uploads is not None and str(self._uploads.under_way) == name
+        return any(str(uploads.under_way) == name for uploads in self._uploads)
 
     def offer(self, name: CheckpointName) -> None:
-        """Tell the uploads about a commit at the local root."""
-        if self._uploads is not None:
-            self._uploads.offer(name)
-        else:
-            self._local_only.add(str(name))
+        """Tell the uploads about a commit at the run root."""
+        if len(self._present) < len(self._followers):
+            self._commits.add(str(name))
+        for uploads in self._uploads:
+            uploads.offer(name)
 
     def collect(self, *, tolerate: bool = False) -> None:
-        """Do the same as `Uploads.collect`."""
-        if self._uploads is not None:
-            self._uploads.collect(tolerate=tolerate)
+        """Do the same as `Uploads.collect` for every mirror."""
+        for uploads in self._uploads:
+            uploads.collect(tolerate=tolerate)
 
     def settle(self, seconds_left: Countdown) -> None:
-        """Wait for the newest commit's upload as `Uploads.settle` does; a failed upload is tried once more."""
-        if self._uploads is not None:
-            self._uploads.settle(seconds_left)
-            if self._uploads.try_again():
-                self._uploads.settle(seconds_left)
+        """Wait for the uploads as `Uploads.settle` does; a failed one is tried once more."""
+        for uploads in self._uploads:
+            uploads.settle(seconds_left)
+            if uploads.try_again():
+                uploads.settle(seconds_left)
 
     def finish(self, seconds_left: Countdown) -> None:
-        """Do the same as `Uploads.finish`."""
-        if self._uploads is not None:
-            self._uploads.finish(seconds_left)
+        """Do the same as `Uploads.finish` for every mirror, the required ones first; then raise the first failure.
+
+        The failure of a mirror that is not required is a warning.
+        """
+        failure: Exception | None = None
+        for one in sorted(self._present, key=lambda one: not one.options.required):
+            if one.uploads is None:
+                continue
+            try:
+                one.uploads.finish(seconds_left)
+            except (SaveFailedError, NotEndedError) as error:
+                if one.options.required:
+                    failure = failure or error
+                else:
+                    _log.warning("the mirror is not required, so the end does not wait for it any more: %s", error)
+        if failure is not None:
+            raise failure
 
     def abandon(self) -> None:
-        """Do the same as `Uploads.abandon`."""
-        if self._uploads is not None:
-            self._uploads.abandon()
+        """Do the same as `Uploads.abandon` for every mirror."""
+        for uploads in self._uploads:
+            uploads.abandon()
 
-    def _go_on_without(self, error: StorageError) -> None:
-        if self._is_required:
+    @property
+    def _homes(self) -> list[Storage]:
+        return [self._local, *(one.storage for one in self._present)]
+
+    @property
+    def _uploads(self) -> list[Uploads]:
+        return [one.uploads for one in self._present if one.uploads is not None]
+
+    def _lag_of(self, one: _Follower) -> int:
+        return one.uploads.lag if one.uploads is not None else len(self._commits)
+
+    def _bringer_of(self, parent: CheckpointName | None) -> _Follower | None:
+        """Return the nearest mirror that has ``parent``, if the root lacks it."""
+        places = [] if parent is None or not self._present else Homes(self._homes).copies(parent)
+        if not places or places[0] is self._local:
+            return None
+        return next(one for one in self._present if one.storage is places[0])
+
+    def _refuse_same_places(self) -> None:
+        urls = [self._local.url]
+        for one in self._followers:
+            if is_same_place(self._local.url, one.storage.url):  # then there would be no second copy
+                raise ValueError(f"mirror is the run root itself: {one.storage.url}")
+            if any(is_same_place(url, one.storage.url) for url in urls):
+                raise ValueError(f"two mirrors are the same place: {one.storage.url}")
+            urls.append(one.storage.url)
+
+    def _can_reach(self, one: _Follower) -> bool:
+        one.uploads = None
+        try:
+            reach(one.storage)
+        except StorageError as error:
+            self._go_on_without(one, error)
+            return False
+        return True
+
+    def _go_on_without(self, one: _Follower, error: StorageError) -> None:
+        if one.options.required:
             raise StorageError(
-                f"the mirror {self._storage.url} cannot be reached: {error}. Only the mirror shows whether another "
-                "process has this run, so nothing was started. Mirror(..., required=False) starts anyway, with the "
-                "local root alone."
+                f"the mirror {one.storage.url} cannot be reached: {error}. Only the mirror shows whether another "
+                "process has this run, so nothing was started. Mirror(..., required=False) starts anyway, without "
+                "this mirror."
             ) from error
-        self._is_away = True
+        others = [self._local.url, *(other.storage.url for other in self._followers if other is not one)]
         rule = "=" * 78
         _log.warning(
-            "%s\nNO MIRROR: %s cannot be reached: %s\n  This process trains with %s alone: nothing is uploaded, newer "
-            "checkpoints at the mirror are not seen,\n  and another process with this mirror may start the same "
+            "%s\nNO MIRROR: %s cannot be reached: %s\n  This process trains with %s alone: nothing is uploaded there, "
+            "newer checkpoints there are not seen,\n  and another process with this mirror may start the same "
             "run.\n%s",
-            *(rule, self._storage.url, error, self._local.url, rule),
+            *(rule, one.storage.url, error, " and ".join(others), rule),
         )
 
 
 @dataclass(frozen=True)
 class _Sparing:
-    """Keeps what ``policy`` keeps and the checkpoint that is being uploaded."""
+    """Keeps what ``policy`` keeps and the checkpoints that are being uploaded."""
 
     policy: KeepPolicy
-    mirror: RunMirror
+    chain: Chain
 
     @property
     def needs_metrics(self) -> bool:
@@ -191,7 +249,7 @@ class _Sparing:
         return needs_certificates(self.policy)
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        under_way = {one.name for one in checkpoints if self.mirror.is_under_way(one.name)}
+        under_way = {one.name for one in checkpoints if self.chain.is_under_way(one.name)}
         return self.policy.keeps(checkpoints) | under_way
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:

@@ -1,6 +1,7 @@
 """Uploads commits beside training, in one thread at the lowest priority; always takes the newest one.
 
-Guarantees: an offered commit is uploaded unless a newer one is offered first or the upload fails. A failure is logged,
+Guarantees: an offered commit is uploaded unless a newer one is offered first or the upload fails; one that comes too
+soon after the last upload waits until the next is offered, or until `Uploads.finish`. A failure is logged,
 tried again with the next commit, and reported to the training thread on request. An upload that has begun ends before
 the interpreter exits, successfully or not, unless it was abandoned. The thread lives only while there is work. If no
 thread can be started (from Python 3.12 on, an interpreter that is exiting starts none), the caller's thread uploads.
@@ -11,7 +12,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Protocol
 
 from ckptkit.core.latch import Latch
@@ -51,13 +55,27 @@ class Uploads:
         urls: URLs of the local root and of the mirror, for messages.
         tries: How often `finish` tries an upload, the first time included.
         tolerant: Whether a failed upload is a warning; otherwise the next `collect` raises it.
+        every: Upload a commit only if the last upload began at least this long ago; `finish` does not wait for that.
+        monotonic: Returns the time in seconds.
     """
 
-    def __init__(self, uploader: Uploading, urls: tuple[str, str], *, tries: int, tolerant: bool) -> None:
+    def __init__(
+        self,
+        uploader: Uploading,
+        urls: tuple[str, str],
+        *,
+        tries: int,
+        tolerant: bool,
+        every: timedelta = timedelta(0),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._uploader = uploader
         self._local_url, self._mirror_url = urls
         self._tries = tries
         self._tolerant = tolerant
+        self._every_seconds = every.total_seconds()
+        self._monotonic = monotonic
+        self._due_at = monotonic()  # before it, a commit waits for the next one
         self._lock = threading.Lock()
         self._idle = Latch()  # another one for each time that the thread runs
         self._idle.open()
@@ -115,7 +133,12 @@ class Uploads:
                 "%s, and the newest is uploaded next. Check whether the mirror answers (`ckptkit ls %s`)",
                 *(self._mirror_url, lag, stuck, self._local_url, self._mirror_url),
             )
-        self._wake()
+        if self._is_due:
+            self._wake()
+
+    @property
+    def _is_due(self) -> bool:
+        return self._monotonic() >= self._due_at
 
     def collect(self, *, tolerate: bool = False) -> None:
         """Raise what the training thread must know.
@@ -158,9 +181,10 @@ class Uploads:
         with self._lock:
             if not self._behind or self._stale is not None or self._behind[-1] == self._void:
                 return False
-            if self._behind[-1] == self._given_up and not given_up:
+            if not given_up and (self._behind[-1] == self._given_up or not self._is_due):
                 return False
             self._waiting = self._behind[-1]
+            self._due_at = self._monotonic()
         self._wake()
         return True
 
@@ -230,7 +254,11 @@ class Uploads:
     def _take(self) -> bool:
         with self._lock:
             sweep_now, self._sweep_now = self._sweep_now, False
-            self._under_way, self._waiting = self._waiting, None
+            self._under_way = None
+            if self._is_due:
+                self._under_way, self._waiting = self._waiting, None
+            if self._under_way is not None:
+                self._due_at = self._monotonic() + self._every_seconds
             if self._under_way is not None or sweep_now:
                 return True
             self._idle.open()
@@ -275,6 +303,7 @@ class Uploads:
             self._stale = error
             return
         self._failures_in_a_row += 1
+        self._due_at = self._monotonic()
         self._error = self._untold = error
         warn_of_failure(
             error,

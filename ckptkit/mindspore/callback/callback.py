@@ -27,7 +27,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.console import show_log
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, refuse_other_types
+from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
 from ckptkit.mindspore.callback.attachment import Attachment, as_list
 from ckptkit.mindspore.callback.session import TrainingSession
 from ckptkit.mindspore.callback.step_metrics import metrics_of
@@ -76,7 +76,8 @@ class CheckpointCallback(Callback):
         saving: How saves are taken and reported. A callback of your own that acts within an epoch turns the window
             ``"off"``, unless its code proves that it only looks, or `Training.read_only` has it. The loss and the norm
             of the gradients are recorded, too.
-        mirror: A second root, usually remote, that follows a local one; a `Mirror` to give its options.
+        mirror: A second root, usually remote, that follows a local one, or several, the nearest first; a `Mirror` to
+            give its options.
         ranks: What matters in a job of many ranks.
         preemption: What happens after SIGTERM or SIGUSR1. Signals are watched while ``Model.train`` or ``Model.fit``
             runs.
@@ -98,7 +99,7 @@ class CheckpointCallback(Callback):
         strict: bool = False,
         training: Training | None = None,
         saving: Saving | None = None,
-        mirror: str | os.PathLike[str] | Storage | Mirror | None = None,
+        mirror: Mirrors = None,
         ranks: Ranks | None = None,
         preemption: Preemption | None = None,
     ) -> None:
@@ -113,7 +114,7 @@ class CheckpointCallback(Callback):
             save=save,
             keep=keep,
             saving=saving,
-            mirror=mirror if mirror is None or isinstance(mirror, Mirror) else Mirror(mirror),
+            mirror=mirrors_of(mirror),
             ranks=ranks,
             preemption=preemption,
         )

@@ -1,15 +1,16 @@
-"""Presents both roots of a run as one storage.
+"""Presents all homes of a run, its root and its mirrors, as one storage.
 
-Guarantees: it has the files of either root, so lineages, branches and
-parents are those of the whole run. Of two documents under one key, the one that parses counts. A real COMMIT counts
-before a void one, which only says that the folder at that root never became a checkpoint. A file is created at the
-mirror first, which is the fence between jobs with different local roots, and then byte for byte the same at the local
-root. An error of either root is an error. Threads: any.
+Guarantees: it has the files of every home, so lineages, branches and parents are those of the whole run. Of several
+documents under one key, one that parses counts. A real COMMIT counts before a void one, which only says that the folder
+at that home never became a checkpoint. A file is created at the farthest home first, which is the fence between jobs
+with other near homes, and then byte for byte the same at the nearer ones. An error of any home is an error.
+Threads: any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from ckptkit.checkpoint.commit import create_once, read_commit
 from ckptkit.errors import CorruptCheckpointError
@@ -18,64 +19,63 @@ from ckptkit.format.documents import AttemptDocument, Commit, RunDocument
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName
 from ckptkit.storage import ByteStream, Listing, Storage
 
+_T = TypeVar("_T")
 
-class TwoRoots:
-    """Combines two roots into one `ckptkit.storage.Storage`, to look at both and to create small files.
+
+class Homes:
+    """Combines the homes of a run into one `ckptkit.storage.Storage`, to look at all and to create small files.
 
     Args:
-        local: The root that is read first.
-        mirror: The root where files are created first.
+        roots: At least one, the nearest first: it is read first. Files are created at the last one first.
         before_create: Called with the key before a file is created.
     """
 
-    def __init__(self, local: Storage, mirror: Storage, before_create: Callable[[str], None] | None = None) -> None:
-        self._local = local
-        self._mirror = mirror
+    def __init__(self, roots: Sequence[Storage], before_create: Callable[[str], None] | None = None) -> None:
+        self._roots = tuple(roots)
         self._before_create = before_create
 
     @property
     def url(self) -> str:
-        """The URLs of both roots, for messages."""
-        return f"{self._local.url} with the mirror {self._mirror.url}"
+        """The URLs of all homes, for messages."""
+        nearest, *others = (root.url for root in self._roots)
+        return f"{nearest} with the mirror{'s' if others[1:] else ''} {' and '.join(others)}" if others else nearest
 
     @property
     def is_remote(self) -> bool:
-        """Whether either root is remote."""
-        return self._local.is_remote or self._mirror.is_remote
+        """Whether any home is remote."""
+        return any(root.is_remote for root in self._roots)
 
     @property
     def window_bytes(self) -> int:
-        """The value of the local root, which is read first."""
-        return self._local.window_bytes
+        """The value of the nearest home, which is read first."""
+        return self._roots[0].window_bytes
 
     def copies(self, name: CheckpointName) -> Sequence[Storage]:
-        """Return the roots where ``name`` is committed, local first; a COMMIT that does not parse counts."""
-        return [root for root in (self._local, self._mirror) if _may_be_committed(root, name)]
+        """Return the homes where ``name`` is committed, nearest first; a COMMIT that does not parse counts."""
+        return [root for root in self._roots if _may_be_committed(root, name)]
 
     def probe(self) -> None:
-        """Probe the local root only: `reach` has already probed the mirror, which costs requests."""
-        self._local.probe()
+        """Probe the nearest home only: `ckptkit.run.homes.opening.reach` has already probed the others."""
+        self._roots[0].probe()
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List the folder at both roots."""
-        one, other = self._local.list(folder, prefix), self._mirror.list(folder, prefix)
-        return Listing(one.folders | other.folders, {**other.files, **one.files})
+        """List the folder at all homes."""
+        each = [root.list(folder, prefix) for root in self._roots]
+        files = {name: size for one in reversed(each) for name, size in one.files.items()}
+        return Listing(frozenset().union(*(one.folders for one in each)), files)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """Walk both roots."""
-        local = self._local.walk(prefix)
-        return {**self._mirror.walk(prefix), **local}
+        """Walk all homes."""
+        return {key: size for root in reversed(self._roots) for key, size in root.walk(prefix).items()}
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """Read from the local root, else from the mirror; of two documents, prefer the one that parses."""
-        roots = [self._local, self._mirror]
+        """Read from the nearest home that has the file; of several documents, prefer one that parses."""
         parse = _parser_of(key)
         if parse is None:
-            return _first(roots, key, max_bytes)
-        if key == RUN:
-            roots.reverse()  # other machines use the mirror's
+            return self._first(lambda root: root.read(key, max_bytes))
         found: list[bytes] = []
-        for root in roots:
+        # Other machines use the farthest home's run.json.
+        for root in reversed(self._roots) if key == RUN else self._roots:
             data = b""  # a document that cannot be read is one that does not parse
             try:
                 data = root.read(key, max_bytes)
@@ -91,37 +91,42 @@ class TwoRoots:
         return found[0]
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Read from the local root, else from the mirror."""
-        try:
-            return self._local.read_into(key, buffers, offset_bytes)
-        except (FileNotFoundError, CorruptCheckpointError):
-            return self._mirror.read_into(key, buffers, offset_bytes)
+        """Read from the nearest home that has the file."""
+        return self._first(lambda root: root.read_into(key, buffers, offset_bytes))
+
+    def _first(self, read: Callable[[Storage], _T]) -> _T:
+        for root in self._roots[:-1]:
+            try:
+                return read(root)
+            except (FileNotFoundError, CorruptCheckpointError):
+                continue
+        return read(self._roots[-1])
 
     def create(self, key: str, data: bytes) -> None:
-        """Create a file at the mirror, then at the local root; on return both have it with this content.
+        """Create a file at each home, the farthest first; on return all have it with this content.
 
         Raises:
             FileExistsError: If one of them has other content there.
-            StorageError: If it is unknown whether both have it.
+            StorageError: If it is unknown whether all have it.
         """
         if self._before_create is not None:
             self._before_create(key)
-        for root in (self._mirror, self._local):
+        for root in reversed(self._roots):
             if create_once(root, key, data) != data:
                 raise FileExistsError(f"{key} exists at {root.url}")
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        """Raise NotImplementedError: a checkpoint is written at one root and uploaded to the other."""
-        raise NotImplementedError("two roots together only support reading and creating documents")
+        """Raise NotImplementedError: a checkpoint is written at one home and uploaded to the others."""
+        raise NotImplementedError("several homes together only support reading and creating documents")
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete the files at both roots, to undo `create`; each root has its own retention."""
-        for root in (self._mirror, self._local):
+        """Delete the files at all homes, to undo `create`; each home has its own retention."""
+        for root in reversed(self._roots):
             root.delete(keys)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Raise NotImplementedError: unfinished writes are cleared at each root."""
-        raise NotImplementedError("two roots together only support reading and creating documents")
+        """Raise NotImplementedError: unfinished writes are cleared at each home."""
+        raise NotImplementedError("several homes together only support reading and creating documents")
 
 
 def _may_be_committed(root: Storage, name: CheckpointName) -> bool:
@@ -129,15 +134,6 @@ def _may_be_committed(root: Storage, name: CheckpointName) -> bool:
         return isinstance(read_commit(root, name), Commit)
     except CorruptCheckpointError:
         return True
-
-
-def _first(roots: Sequence[Storage], key: str, max_bytes: int) -> bytes:
-    for root in roots[:-1]:
-        try:
-            return root.read(key, max_bytes)
-        except (FileNotFoundError, CorruptCheckpointError):
-            continue
-    return roots[-1].read(key, max_bytes)
 
 
 def _parser_of(key: str) -> Callable[[bytes, str], bool] | None:

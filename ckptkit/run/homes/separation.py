@@ -1,6 +1,7 @@
-"""Finds out whether two roots of a run went on separately, and shares the documents of the run between them.
+"""Finds out whether two homes of a run went on separately, and shares the documents of the run between them.
 
-Guarantees: nothing is changed where they did. Threads: any thread may call `share_documents`; the other functions
+Each function compares one pair of homes: the nearer one is called local here. Guarantees: nothing is changed where they
+went on separately. Threads: any thread may call `share_documents`; the other functions
 belong to the training thread.
 """
 

@@ -1,27 +1,31 @@
-"""Uploads committed checkpoints from the local root to its mirror, one at a time.
+"""Uploads committed checkpoints from the local root to one of its mirrors, one at a time.
 
 The order is that of `ckptkit.run.saver`, with the bytes committed at the local root: fence check, attempt documents,
 `ckptkit.checkpoint.transfer`, fence check, COMMIT, fence check, retention. Guarantees: a checkpoint committed at the
 mirror is whole, and its lineage can be followed there. The files of an upload that ended early are completed by the
 next upload of the same checkpoint, or voided and removed after the upload of a later one. Folders of earlier attempts
 are swept only after the first upload, since one of them may be the half-uploaded checkpoint that this attempt began
-with. Threads: any, one at a time.
+with. A checkpoint that the local root lacks is copied from the nearest home that has it, and, by one of the uploaders,
+back to the local root. Threads: any, one at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from typing import Literal
 
-from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, remove_data, void_or_leave
+from ckptkit.checkpoint.commit import create_once, keys_below, make_durable, read_commit, remove_data, void_or_leave
+from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.checkpoint.transfer import Transfer
 from ckptkit.errors import CkptKitError, StaleAttemptError, StorageError
 from ckptkit.format.codec import encode
-from ckptkit.format.documents import AttemptDocument, Void
-from ckptkit.format.layout import FROZEN, CheckpointName
+from ckptkit.format.documents import AttemptDocument, Commit, Void
+from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key
 from ckptkit.run.fence import check_fence
+from ckptkit.run.homes.combined import Homes
 from ckptkit.run.homes.separation import share_documents
 from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepPolicy
@@ -38,11 +42,12 @@ class Uploader:
     """Uploads the checkpoints of one attempt.
 
     Args:
-        local: The root where checkpoints are committed first.
-        mirror: The root that they are uploaded to.
-        attempt: The attempt, opened over both roots.
+        homes: The root where checkpoints are committed first, and the mirrors, the nearest first.
+        mirror: The one of them that this object uploads to.
+        attempt: The attempt, opened over all homes.
         run_id: The id of the run that the attempt was opened on.
         policy: What the mirror keeps in addition to what is always kept.
+        brings_home: Whether a checkpoint that is here and not at the local root is copied there.
 
     Attributes:
         size_bytes: The size of the current upload, else of the last one.
@@ -50,16 +55,25 @@ class Uploader:
     """
 
     def __init__(
-        self, local: Storage, mirror: Storage, attempt: AttemptDocument, run_id: str, policy: KeepPolicy
+        self,
+        homes: Sequence[Storage],
+        mirror: Storage,
+        attempt: AttemptDocument,
+        run_id: str,
+        policy: KeepPolicy,
+        *,
+        brings_home: bool = False,
     ) -> None:
-        self._local = local
+        self._local = homes[0]
+        self._homes = homes
         self._mirror = mirror
+        self._brings_home = brings_home
         self._attempt = attempt
         self._run_id = run_id
         self._retention = Retention(mirror, attempt, policy)
         self._proven: set[str] = set()
         self._begun: set[CheckpointName] = set()
-        self._has_documents = False
+        self._shared: frozenset[int] = frozenset()  # numbers of the local documents when both had the same
         self.size_bytes = 0
         self.done_bytes = 0
 
@@ -67,30 +81,34 @@ class Uploader:
         """Commit ``name`` at the mirror too, then apply retention there.
 
         Args:
-            name: A checkpoint of the local root.
+            name: A checkpoint of the local root, or one that another home has.
 
         Returns:
             ``"copied"``; ``"present"``: it was already there; ``"void"``: the mirror's folder of that name can never
             become a checkpoint, because an attempt gave it up.
 
         Raises:
-            CheckpointNotFoundError: If the local root no longer has it.
+            CheckpointNotFoundError: If no home has it any more.
             StaleAttemptError: If a later attempt exists at the mirror.
-            CorruptCheckpointError: If the local copy or the mirror's COMMIT is damaged.
+            CorruptCheckpointError: If the copy that is read or the mirror's COMMIT is damaged.
             ResumeError: If the mirror has another file in its place.
             StorageError: If one of the roots failed. The same call continues the upload.
         """
-        if check_fence(self._mirror, self._attempt, put_back=self._run_id):
-            self._has_documents = False  # somebody removed one of them there, and maybe all
-        if not self._has_documents:
+        is_damaged = check_fence(self._mirror, self._attempt, put_back=self._run_id)  # somebody removed a document
+        if is_damaged or self._shared != list_attempts(self._local):  # or another uploader brought documents here
             share_documents(self._local, self._mirror, self._attempt)
-            self._has_documents = True
+            self._shared = list_attempts(self._local)
         there = read_commit(self._mirror, name)
         if there is not None:
             make_durable(self._mirror, name.commit_key, encode(there))
+            if isinstance(there, Commit) and self._brings_home:
+                self._bring_home(name)
             return "void" if isinstance(there, Void) else "present"
+        source, document = self._source_of(name), self._document(name)
+        if name.attempt not in self._shared:  # it was read at a third home, whose documents come later
+            create_once(self._mirror, attempt_key(name.attempt), encode(document))
         try:
-            self._copy(open_checkpoint(self._local, name, self._document(name)))
+            self._copy(source, open_checkpoint(source, name, document))
         except CkptKitError:
             # A later attempt may have swept the uploaded files; then StaleAttemptError is the error to raise.
             with contextlib.suppress(StorageError):
@@ -106,12 +124,40 @@ class Uploader:
 
     def _document(self, name: CheckpointName) -> AttemptDocument:
         own = name.attempt == self._attempt.attempt
-        return self._attempt if own else Documents(self._local).document(name.attempt)
+        return self._attempt if own else Documents(Homes(self._homes)).document(name.attempt)
 
-    def _copy(self, opened: OpenedCheckpoint) -> None:
+    def _source_of(self, name: CheckpointName) -> Storage:
+        """Return the nearest home that has ``name``; the local root if none has it."""
+        others = (home for home in self._homes if home is not self._mirror)
+        return next((home for home in others if isinstance(read_commit(home, name), Commit)), self._local)
+
+    def _bring_home(self, name: CheckpointName) -> None:
+        """Copy ``name`` from the mirror to the local root, so that the next start reads it there.
+
+        Nothing depends on this copy, so a failure is a warning.
+        """
+        self._brings_home = False
+        if read_commit(self._local, name) is not None:  # or void: a start found the remains of such a copy
+            return
+        opened = open_checkpoint(self._mirror, name, self._document(name))
+        self.size_bytes, self.done_bytes = opened.size_bytes, 0
+        try:
+            transfer = Transfer(self._mirror, self._local, opened)
+            transfer.compare()
+            transfer.finish(self._count, before_commit=lambda: check_fence(self._local, self._attempt))
+        except CkptKitError as error:
+            check_fence(self._mirror, self._attempt)  # a later attempt may have swept what was copied
+            _log.warning(
+                "could not copy %s back to %s: %s. It stays at %s, where the next start reads it",
+                *(name, self._local.url, error, self._mirror.url),
+            )
+        else:
+            _log.info("%s is back at %s, copied from %s", name, self._local.url, self._mirror.url)
+
+    def _copy(self, source: Storage, opened: OpenedCheckpoint) -> None:
         self._begun.add(opened.name)
         self.size_bytes, self.done_bytes = opened.size_bytes, 0
-        transfer = Transfer(self._local, self._mirror, opened, self._proven)
+        transfer = Transfer(source, self._mirror, opened, self._proven)
         transfer.compare(self._count)
         transfer.finish(self._count, before_commit=lambda: check_fence(self._mirror, self._attempt))
         self._proven.intersection_update({key for key in self._proven if key.startswith(f"{FROZEN}/")})

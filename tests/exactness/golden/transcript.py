@@ -158,8 +158,7 @@ class Life:
 
     def _settle(self) -> None:
         """Wait for the uploads, whatever becomes of them."""
-        uploads = getattr(self.manager._setup.mirror, "_uploads", None)
-        if uploads is not None:
+        for uploads in self.manager._setup.mirrors._uploads:
             uploads.settle(LONG.total_seconds)
 
     def save_at(self, batches: int, metrics: dict[str, float] | None = None) -> Any:

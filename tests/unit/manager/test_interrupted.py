@@ -114,7 +114,7 @@ def test_no_ctrl_c_while_uploads_are_waited_for_keeps_them_waiting(tmp_path):
     manager = CheckpointManager(tmp_path / "local", mirror=Mirror(mirror), **OPTIONS)
     run = NumpyRun(accumulation_steps=1)
     manager.restore(run)
-    follower = manager._setup.mirror._uploads
+    follower = manager._setup.mirrors._uploads[0]
     for nth in itertools.count(1):
         for _ in run.train_until(nth):
             pass

@@ -45,7 +45,7 @@ from ckptkit.errors import (
 from ckptkit.manager import at_exit
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.mirroring.chain import NoMirror
+from ckptkit.manager.mirroring.chain import Chain
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving, System
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import Scheduler
@@ -1006,7 +1006,7 @@ def test_closed_manager_reads_training_no_more(valve, root):
     assert restored.digest() == run_at(6).digest()
 
 
-class Patient(NoMirror):
+class Patient(Chain):
     """Notes how long a close would wait for it."""
 
     def finish(self, seconds_left) -> None:
@@ -1026,8 +1026,8 @@ class Patient(NoMirror):
 )
 def test_close_waits_for_the_mirror_within_its_time(root, on_preempt, preempted, timeout, most):
     manager = CheckpointManager(root, save=ON_REQUEST, preemption=Preemption(then=on_preempt))
-    mirror = Patient(LocalStorage(root))
-    manager._setup = dataclasses.replace(manager._setup, mirror=mirror)
+    mirror = Patient(LocalStorage(root), (), KeepLatest(3), tolerant=True, monotonic=time.monotonic)
+    manager._setup = dataclasses.replace(manager._setup, mirrors=mirror)
     manager.restore(WatchedRun())
     manager._run.final_save.is_over = preempted
     manager.close(None if timeout is None else timedelta(seconds=timeout))
@@ -1232,7 +1232,7 @@ def test_wait_has_one_time_for_all(root, monkeypatch):
     now, left = [0.0], []
     monkeypatch.setattr("ckptkit.core.progress_bar.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(SaveResults, "drain", lambda self, timeout: now.append(now.pop() + 4))
-    monkeypatch.setattr(NoMirror, "settle", lambda self, seconds_left: left.append(seconds_left()))
+    monkeypatch.setattr(Chain, "settle", lambda self, seconds_left: left.append(seconds_left()))
     manager, _ = started(root)
     manager.wait(timedelta(seconds=10))
     assert left == [6]

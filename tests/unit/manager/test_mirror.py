@@ -111,7 +111,7 @@ class Life:
 
     def settle(self) -> None:
         """Wait for uploads, without trying again and without raising."""
-        self.manager._setup.mirror._uploads.settle(LONG.total_seconds)
+        self.manager._setup.mirrors._uploads[0].settle(LONG.total_seconds)
 
 
 class Pause:
@@ -127,6 +127,11 @@ class Pause:
 
     def go(self) -> None:
         self._go.set()
+
+
+def brings_nothing_home(life: Life) -> None:
+    """As if it died before what the mirror alone has was copied back to the root."""
+    life.local.inject(Fault("error", operations={"write"}, times=None))
 
 
 def started(base: Path, *saved_at: int, **options) -> Life:
@@ -207,7 +212,7 @@ def test_ctrl_c_at_start_of_uploads_ends(tmp_path, monkeypatch, runs):
     with pytest.raises(KeyboardInterrupt):
         life.restore()
     assert ctrl_c.fired == 1
-    assert life.manager._setup.mirror._uploads._idle.wait(10)
+    assert life.manager._setup.mirrors._uploads[0]._idle.wait(10)
     life.manager.close()
     _, checkpoint = resumed(tmp_path)
     assert checkpoint == name_at(1, 2)
@@ -219,9 +224,9 @@ def test_local_lost_goes_on_from_the_mirror(tmp_path):
     life, checkpoint = resumed(tmp_path)
     assert checkpoint == name_at(1, 5)
     check_both(tmp_path)
-    # The parent lies at the mirror alone; that keeps nothing from being saved and found.
+    assert committed(tmp_path, "local") == [name_at(1, 5)]  # where the next start reads it
     assert life.saved_at(6) == name_at(2, 6)
-    assert committed(tmp_path, "local") == [name_at(2, 6)]
+    assert committed(tmp_path, "local") == [name_at(1, 5), name_at(2, 6)]
     again, checkpoint = resumed(tmp_path)
     assert checkpoint == name_at(2, 6)
     again.train(13)
@@ -423,7 +428,10 @@ def test_named_checkpoint_may_exist_only_at_mirror(tmp_path):
 def test_branch_outlives_start_that_could_not_see_it(tmp_path, caplog, restarts):
     """A person went back to what only the mirror has, and the mirror was away for some starts."""
     started(tmp_path, 2, 5, 6, 9, mirror_keep=KeepLatest(9))
-    Life(tmp_path).restore(name_at(1, 2))
+    went_back = Life(tmp_path)
+    brings_nothing_home(went_back)
+    went_back.restore(name_at(1, 2))
+    went_back.settle()
     for _ in range(restarts):
         away = Life(tmp_path, mirror_required=False)
         away.mirror.inject(Fault("error", times=None))
@@ -828,7 +836,10 @@ def test_emptied_local_root_needs_mirror_for_start(tmp_path):
     """With the mirror away it is no new run; once it is back, the same manager knows all that it holds."""
     started(tmp_path, 1, 2)
     shutil.rmtree(tmp_path / "local")
-    started(tmp_path)  # has the attempt's document, and not the checkpoint
+    life = Life(tmp_path)
+    brings_nothing_home(life)
+    life.restore()  # has the attempt's document, and not the checkpoint
+    life.settle()
     before = tree(tmp_path)
     life = Life(tmp_path, mirror_required=False)
     away(life)
@@ -1549,7 +1560,7 @@ def test_what_can_never_be_there_is_not_tried_again():
 def test_each_upload_counts_its_bytes_from_zero(tmp_path):
     started(tmp_path, 2, 4).manager.close()
     local, mirror = LocalStorage(tmp_path / "local"), LocalStorage(tmp_path / "new mirror")
-    uploader = Uploader(local, mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
+    uploader = Uploader([local, mirror], mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
     for name in committed(tmp_path, "local"):
         before = {**mirror.walk("")}
         assert uploader.upload(CheckpointName.parse(name)) == "copied"
@@ -1562,7 +1573,7 @@ def test_upload_needs_no_document_of_its_own_attempt(tmp_path):
     """Somebody may have deleted it at the local root, where the next save puts it back."""
     started(tmp_path, 2, 4).manager.close()
     local, mirror = LocalStorage(tmp_path / "local"), LocalStorage(tmp_path / "new mirror")
-    uploader = Uploader(local, mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
+    uploader = Uploader([local, mirror], mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
     for name in committed(tmp_path, "local"):
         assert uploader.upload(CheckpointName.parse(name)) == "copied"
         (tmp_path / "local/attempts/000001.json").unlink(missing_ok=True)
@@ -1573,7 +1584,7 @@ def test_upload_that_is_there_is_made_durable(tmp_path):
     """Whoever made its COMMIT may have died before that was."""
     started(tmp_path, 2).manager.close()
     local, mirror = LocalStorage(tmp_path / "local"), FaultyStorage(LocalStorage(tmp_path / "mirror"))
-    uploader = Uploader(local, mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
+    uploader = Uploader([local, mirror], mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
     name = CheckpointName(1, 0, 2)
     assert uploader.upload(name) == "present"
     assert [name.commit_key] in [[*call.keys] for call in mirror.calls if call.operation == "create"]
@@ -1802,6 +1813,7 @@ def test_life_alone_stays_ahead_of_what_it_knows(tmp_path, goes_back):
     started(tmp_path, 2).manager.close()
     started(tmp_path, 4, local="other").manager.close()
     life = Life(tmp_path)
+    brings_nothing_home(life)
     assert life.restore().checkpoint == name_at(2, 4)
     life.settle()
     before = tree(tmp_path)

@@ -234,7 +234,7 @@ def after_step(batches):
     if batches == 4:
         manager = sys._getframe(1).f_locals["manager"]
         manager._run.services.results.drain()
-        manager._setup.mirror._uploads.settle(lambda: 60.0)
+        manager._setup.mirrors._uploads[0].settle(lambda: 60.0)
 """
     ended = live(root, script=script, every=4, fail="*c0000000002*", grace=1, signals={8: ["SIGTERM"]})
     assert (ended.code, ended.of("hangs")) == (TERMINATED, True)

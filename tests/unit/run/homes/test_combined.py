@@ -9,7 +9,7 @@ from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key
-from ckptkit.run.homes.combined import TwoRoots
+from ckptkit.run.homes.combined import Homes
 
 NAME = CheckpointName(1, 5, 0)
 ONE, OTHER = "1" * 32, "2" * 32
@@ -80,13 +80,13 @@ def test_whole_and_real_document_of_two_counts(roots, key, local, mirror, counts
     for root, data in zip(roots, (local, mirror), strict=True):
         if data is not None:
             root.files[key] = data
-    assert TwoRoots(*roots).read(key, 1 << 16) == (local if counts == "local" else mirror)
+    assert Homes(roots).read(key, 1 << 16) == (local if counts == "local" else mirror)
 
 
 @pytest.mark.parametrize("key", [RUN, attempt_key(1), NAME.commit_key, NAME.manifest_key])
 def test_file_on_neither_root_is_not_found(roots, key):
     with pytest.raises(FileNotFoundError):
-        TwoRoots(*roots).read(key, 1 << 16)
+        Homes(roots).read(key, 1 << 16)
 
 
 @pytest.mark.parametrize("bad", [True, False], ids=["unreadable", "absent"])
@@ -98,22 +98,22 @@ def test_unusable_local_file_is_read_at_mirror(roots, bad):
         local.files |= mirror.files
         local.bad |= {key, NAME.manifest_key}
     found = bytearray(3)
-    assert TwoRoots(*roots).read_into(key, [memoryview(found)], 1) == 3
+    assert Homes(roots).read_into(key, [memoryview(found)], 1) == 3
     assert found == b"234"
-    assert TwoRoots(*roots).read(NAME.manifest_key, 9) == b"12345"
+    assert Homes(roots).read(NAME.manifest_key, 9) == b"12345"
 
 
 def test_unreadable_commit_counts_before_void_one(roots):
     local, mirror = roots
     local.files[NAME.commit_key], mirror.files[NAME.commit_key] = COMMIT, VOID
     local.bad.add(NAME.commit_key)
-    assert TwoRoots(*roots).read(NAME.commit_key, 1 << 16) == b""
-    assert TwoRoots(*roots).copies(NAME) == [local]
+    assert Homes(roots).read(NAME.commit_key, 1 << 16) == b""
+    assert Homes(roots).copies(NAME) == [local]
 
 
 def test_document_is_created_at_the_mirror_first(roots):
     told: list[str] = []
-    both = TwoRoots(*roots, told.append)
+    both = Homes(roots, told.append)
     both.create(RUN, b"data")
     assert told == [RUN]
     assert roots[0].created == [("mirror", RUN), ("local", RUN)]
@@ -124,7 +124,7 @@ def test_document_is_created_at_the_mirror_first(roots):
 def test_other_document_at_either_root_wins(roots, where):
     roots[where].files[attempt_key(1)] = b"other"
     with pytest.raises(FileExistsError):
-        TwoRoots(*roots).create(attempt_key(1), b"data")
+        Homes(roots).create(attempt_key(1), b"data")
     assert roots[where].files[attempt_key(1)] == b"other"
     if where == 1:
         assert attempt_key(1) not in roots[0].files
@@ -135,7 +135,7 @@ def test_copies_and_files_of_both_are_there(roots):
     later = CheckpointName(1, 6, 0)
     local.files |= {NAME.commit_key: COMMIT, later.commit_key: VOID, attempt_key(2): b"local"}
     mirror.files |= {NAME.commit_key: COMMIT, later.commit_key: COMMIT, attempt_key(2): b"at the mirror", RUN: b""}
-    both = TwoRoots(*roots)
+    both = Homes(roots)
     assert both.copies(NAME) == [local, mirror]
     assert both.copies(later) == [mirror]
     assert both.list("checkpoints").folders == {str(NAME), str(later)}
@@ -144,7 +144,7 @@ def test_copies_and_files_of_both_are_there(roots):
 
 
 def test_what_was_created_is_taken_back_at_both(roots):
-    both = TwoRoots(*roots)
+    both = Homes(roots)
     both.create(attempt_key(1), b"data")
     both.delete([attempt_key(1)])
     assert [root.files for root in roots] == [{}, {}]
