@@ -29,6 +29,7 @@ from ckptkit.run.homes.combined import Homes
 from ckptkit.run.homes.separation import share_documents
 from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepPolicy
+from ckptkit.run.origin import read_run
 from ckptkit.run.retention import Retention
 from ckptkit.run.sweep import sweep
 from ckptkit.storage import Storage
@@ -97,7 +98,8 @@ class Uploader:
         is_damaged = check_fence(self._mirror, self._attempt, put_back=self._run_id)  # somebody removed a document
         if is_damaged or self._shared != list_attempts(self._local):  # or another uploader brought documents here
             share_documents(self._local, self._mirror, self._attempt)
-            self._shared = list_attempts(self._local)
+            # Without run.json, again: another uploader is about to bring it.
+            self._shared = list_attempts(self._local) if read_run(self._local) is not None else frozenset()
         there = read_commit(self._mirror, name)
         if there is not None:
             make_durable(self._mirror, name.commit_key, encode(there))
