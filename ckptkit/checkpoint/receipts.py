@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
+from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.core.latch import Latch
 from ckptkit.errors import CheckpointNotFoundError, SaveFailedError
 from ckptkit.format.documents import Commit, FileEntry
@@ -76,6 +77,18 @@ class Receipt:
         return receipt if receipt.file_name == file_name else None
 
 
+def receipt_of(opened: OpenedCheckpoint, rank: int) -> Receipt:
+    """Return the receipt that ``rank`` posts for its part of ``opened``."""
+    document, own = opened.ranks[rank], opened.name.rank_folder(rank)
+    return Receipt(
+        rank=rank,
+        save_number=document.save_number,
+        file=opened.manifest.rank_files[rank],
+        own_bytes=sum(shard.size_bytes for shard in document.shards if shard.key.startswith(f"{own}/")),
+        all_bytes=sum(shard.size_bytes for shard in document.shards),
+    )
+
+
 def post(storage: Storage, checkpoint: CheckpointName, receipt: Receipt) -> None:
     """Report that a rank's part is durable; the rank writes this last.
 
@@ -91,7 +104,12 @@ def post_failure(storage: Storage, checkpoint: CheckpointName, rank: int, save_n
     Raises:
         StorageError: If this could not be written either; then rank 0 waits until its patience ends.
     """
-    storage.write(f"{checkpoint.receipts_folder}/{_failure_name(rank, save_number)}", io.BytesIO(b""), 0)
+    storage.write(failure_key(checkpoint, rank, save_number), io.BytesIO(b""), 0)
+
+
+def failure_key(checkpoint: CheckpointName, rank: int, save_number: int) -> str:
+    """Return the key of what `post_failure` writes."""
+    return f"{checkpoint.receipts_folder}/{_failure_name(rank, save_number)}"
 
 
 def _failure_name(rank: int, save_number: int) -> str:

@@ -43,6 +43,7 @@ class Transfer:
         opened: Its documents, read from ``source``.
         proven: Keys that need not be verified again while they are listed with their size, such as frozen shards that
             another checkpoint shares. Verified keys are added to it, and those that are gone removed.
+        rank: Copy only the files of this rank, rank 0's with the manifest; other processes copy the rest. None: all.
 
     Attributes:
         copied_bytes: Bytes written to the target so far.
@@ -51,11 +52,18 @@ class Transfer:
     """
 
     def __init__(
-        self, source: Storage, target: Storage, opened: OpenedCheckpoint, proven: set[str] | None = None
+        self,
+        source: Storage,
+        target: Storage,
+        opened: OpenedCheckpoint,
+        proven: set[str] | None = None,
+        *,
+        rank: int | None = None,
     ) -> None:
         self._source = source
         self._target = target
         self._opened = opened
+        self._files = files_of(opened, rank)
         self._proven = set() if proven is None else proven
         self._left: set[str] = set()
         self.is_committed = False
@@ -76,9 +84,9 @@ class Transfer:
         if self.is_committed and document_at(self._target, name.commit_key) != encode(self._opened.commit):
             raise self._differs(name.commit_key)
         for key in sorted(sizes.keys() - files.keys() - {name.commit_key}):
-            if key.startswith(f"{name.folder}/") and not is_hidden(key):
+            if key.startswith(f"{name.folder}/") and not (is_hidden(key) or key.startswith(f"{name.receipts_folder}/")):
                 raise ResumeError(f"{key} is at {self._target.url} but not at {self._source.url}. {ADVICE}")
-        for file in files.values():
+        for file in self._files:
             if file.key in self._proven and sizes.get(file.key) == file.size_bytes:
                 continue
             self._proven.discard(file.key)  # it was there, and somebody removed or changed it since
@@ -100,7 +108,10 @@ class Transfer:
                 raise self._differs(file.key)
 
     def finish(
-        self, report: Callable[[int], None] | None = None, before_commit: Callable[[], object] | None = None
+        self,
+        report: Callable[[int], None] | None = None,
+        before_commit: Callable[[], object] | None = None,
+        others: Callable[[], object] | None = None,
     ) -> Literal["copied", "present"]:
         """Write the files that the target lacks, and commit; call `compare` first.
 
@@ -109,6 +120,7 @@ class Transfer:
         Args:
             report: Called with the number of bytes whenever more bytes were copied or verified.
             before_commit: Called once all files are there, right before COMMIT; an exception prevents COMMIT.
+            others: Called once the files of this process are there; waits for those of the others.
 
         Raises:
             CheckpointNotFoundError: If the source was removed meanwhile; nothing was committed.
@@ -120,9 +132,9 @@ class Transfer:
             make_durable(self._target, self._opened.name.commit_key, encode(self._opened.commit))
             return "present"
         check_sizes(self._source, self._opened)
-        for file in files_of(self._opened):
-            if file.key not in self._proven:
-                self._write(file, report)
+        self.copy(report)
+        if others is not None:
+            others()
         # Check again: if another process deletes or writes here, COMMIT must not be created.
         sizes = self._sizes()
         for file in files_of(self._opened):
@@ -135,6 +147,12 @@ class Transfer:
             before_commit()
         publish(self._target, self._opened.name, self._opened.commit)
         return "copied"
+
+    def copy(self, report: Callable[[int], None] | None = None) -> None:
+        """Write the files that the target lacks, and do not commit; as in `finish`."""
+        for file in self._files:
+            if file.key not in self._proven:
+                self._write(file, report)
 
     def _write(self, file: FileEntry, report: Callable[[int], None] | None) -> None:
         if file.key in self._left:
@@ -212,16 +230,26 @@ def document_at(storage: Storage, key: str) -> bytes:
         return b""
 
 
-def files_of(opened: OpenedCheckpoint) -> list[FileEntry]:
-    """Return the files of a checkpoint without COMMIT, in the order in which they must be written."""
-    shards = {shard.key: shard for rank in opened.ranks for shard in rank.shards}
+def files_of(opened: OpenedCheckpoint, rank: int | None = None) -> list[FileEntry]:
+    """Return the files of a checkpoint without COMMIT, in the order in which they must be written.
+
+    Args:
+        opened: The checkpoint.
+        rank: Return only the files of this rank, rank 0's with the manifest; None: all.
+    """
+    shards = {shard.key: shard for one in opened.ranks[: None if rank is None else rank + 1] for shard in one.shards}
+    if rank is not None:  # a frozen shard that two ranks share belongs to the lower one
+        for shared in (shard for one in opened.ranks[:rank] for shard in one.shards):
+            shards.pop(shared.key, None)
     manifest = FileEntry(
         key=opened.name.manifest_key,
         size_bytes=opened.commit.manifest_size_bytes,
         digest=opened.commit.manifest_digest,
     )
     in_order = sorted(shards.values(), key=_is_frozen)
-    return [*in_order, *opened.manifest.rank_files, manifest]
+    if rank is None:
+        return [*in_order, *opened.manifest.rank_files, manifest]
+    return [*in_order, opened.manifest.rank_files[rank], *([manifest] if rank == 0 else [])]
 
 
 def is_hidden(key: str) -> bool:

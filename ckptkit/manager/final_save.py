@@ -191,7 +191,7 @@ class FinalSave:
             self._wait(left)
             self._collect()
             try:
-                handle = self._scheduler.save(state, metrics)
+                handle = self._scheduler.save(state, metrics, is_final=True)
             except SaveFailedError as refused:  # an upload's, raised once; or too many saves failed, in every rank
                 settled = _Settled(why=account_of(refused))
                 continue

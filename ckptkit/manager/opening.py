@@ -16,7 +16,7 @@ from typing import Any
 from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.save_policy import SaveEvery, SavePolicy, automatic, may_split_cycles
-from ckptkit.errors import CkptKitError, ResumeError, StorageError
+from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.auto_interval import AutoInterval
@@ -157,7 +157,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     if setup.saving.mid_cycle == "rewind":
         state.mark_cycle_start()  # first: where it is refused, nothing was changed
     rank_sync = RankSync(state.world, setup.save)
-    _refuse_for_one_rank_only(setup, rank_sync)
+    setup.mirrors.reach(rank_sync.say)
     opened = _open(
         setup, Opening(checkpoint, rewind, setup.system.host, setup.system.clock, setup.system.new_token), state
     )
@@ -166,7 +166,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     due_saves = DueSaves(rank_sync, setup.saving.mid_cycle)
     due_saves.begin_cycle(state, progress)
     run = _new_run(setup, opened, rank_sync, due_saves, progress)
-    setup.mirrors.begin(opened)
+    setup.mirrors.begin(opened, rank_sync, setup.ranks.patience)
     HEARTBEAT.restored(
         root=setup.storage.url,
         attempt=opened.document.attempt,
@@ -183,17 +183,7 @@ def _open(setup: Setup, opening: Opening, state: Capturable) -> Opened:
         return setup.mirrors.open(opening, OneRank(state))
     if state.world.rank == 0:
         return lead(state.world, state, lambda leader: setup.mirrors.open(opening, leader))
-    return follow(state.world, setup.storage, state)
-
-
-def _refuse_for_one_rank_only(setup: Setup, rank_sync: RankSync) -> None:
-    if rank_sync.is_alone:
-        return
-    if setup.mirrors.exists:
-        raise ResumeError(
-            f"mirror= supports jobs of one rank only, and this job has {rank_sync.size}. Save to the remote root "
-            "itself, or copy the run with `ckptkit copy`"
-        )
+    return follow(state.world, setup.mirrors.homes, state)
 
 
 def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, progress: Progress) -> ActiveRun:

@@ -44,6 +44,7 @@ class RankStatus(BaseModel):
         committed: Rank 0's commit at this progress.
         newest: Rank 0's last commit.
         interval: Cycles until the next save of `SaveEvery.auto`, as this rank measures it; rank 0's counts.
+        free: For each mirror, whether this rank would upload a commit to it at once.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -61,6 +62,7 @@ class RankStatus(BaseModel):
     committed: str | None = None
     newest: str | None = None
     interval: int | None = None
+    free: list[bool] = []
 
 
 class RankSync:

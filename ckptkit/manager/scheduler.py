@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -153,7 +153,7 @@ class Scheduler:
             with HEARTBEAT.during(Phase.SAVING), self._auto_interval.stalling():
                 self._window.close(patient=patient)
 
-    def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
+    def save(self, state: Capturable, metrics: Metrics, *, is_final: bool = False) -> SaveHandle:
         """Save in all ranks, after the save under way has ended; a collective.
 
         If the moment and ``metrics`` are committed already, nothing is captured or written: the writer only looks
@@ -162,6 +162,7 @@ class Scheduler:
         Args:
             state: State of this rank.
             metrics: Rank 0's are stored.
+            is_final: Whether nothing follows, so that it is uploaded to all mirrors.
 
         Raises:
             CkptKitError: As in `RankSync.words`.
@@ -169,9 +170,9 @@ class Scheduler:
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
         """
         with HEARTBEAT.during(Phase.SAVING), self._auto_interval.stalling():
-            return self._save(state, _numbers(metrics))
+            return self._save(state, _numbers(metrics), is_final=is_final)
 
-    def _save(self, state: Capturable, numbers: dict[str, float]) -> SaveHandle:
+    def _save(self, state: Capturable, numbers: dict[str, float], *, is_final: bool) -> SaveHandle:
         begun = self._monotonic()
         if self._rank_sync.is_alone:  # what is committed needs no capture, which waits for the device and may fail
             self._results.drain()
@@ -179,11 +180,12 @@ class Scheduler:
             there = self._saver.committed_at(state.progress(), numbers)
             if there is not None:
                 return self._confirm(there, state.progress())
-        moment = self._moment(state, numbers, begun, rewound=False)
+        moment = replace(self._moment(state, numbers, begun, rewound=False), is_final=is_final)
         said = self._meet_idle(moment)
         committed = CheckpointName.parse(said[0].committed or "")
         if committed is None:
             return self._begin(state, moment, said)
+        self._mirrors.agree(committed, [word.free for word in said], is_final=is_final)
         return self._confirm(committed, moment.capture.progress)
 
     def save_due(self, state: Capturable, metrics: Metrics, *, rewound: bool, waits: bool) -> SaveHandle | None:
@@ -270,6 +272,7 @@ class Scheduler:
             committed=str(committed) if committed is not None else None,
             newest=str(newest) if newest is not None else None,
             interval=self._auto_interval.proposal(capture.progress.cycles) if self._rank_sync.leads else None,
+            free=self._mirrors.free,
         )
         said = self._rank_sync.words(mine, end)
         self._saver.learn(CheckpointName.parse(said[0].newest or ""))
@@ -285,6 +288,7 @@ class Scheduler:
             self._rank_sync.refuse_different_replicas(said, moment.capture.leaves)
         name = CheckpointName.parse(said[0].name)
         assert name is not None  # noqa: S101 - rank 0 sent the text of a name
+        self._mirrors.agree(name, [word.free for word in said], is_final=moment.is_final)
         cost = SaveCost(queue_seconds=self._monotonic() - moment.begun, skipped_saves=self._results.skipped_saves)
         self._recorder.settle()  # the capture has just waited for the device
         self.fence()  # a thread that waited for the last save may still be copying, into a buffer given back since
@@ -319,6 +323,7 @@ class Scheduler:
         report = SaveReport(str(name), progress, timedelta(0), 0, SaveCost())
         handle = SaveHandle(None)
         if not self._rank_sync.leads:
+            self._mirrors.offer(name)
             handle.end(report)
             return handle
 
@@ -378,19 +383,13 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class _Moment:
-    """Holds what one rank brings to a save.
-
-    Attributes:
-        capture: The state.
-        metrics: Numbers to store beside it.
-        replicas: Digest of what must be the same in all ranks, if that is compared.
-        begun: When the save began, in seconds.
-    """
+    """Holds what one rank brings to a save."""
 
     capture: Capture
     metrics: Mapping[str, float]
-    replicas: str | None
-    begun: float
+    replicas: str | None  # digest of what must be the same in all ranks, if that is compared
+    begun: float  # seconds
+    is_final: bool = False  # nothing follows
 
 
 def _numbers(metrics: Metrics) -> dict[str, float]:

@@ -67,6 +67,7 @@ class _Order(BaseModel):
 
     do: Literal["take", "begin", "go", "stop"]
     name: str | None = None
+    home: str | None = None
     commit: Commit | None = None
     manifest: Manifest | None = None
     tables: list[RankManifest] = []  # without the state of the ranks: each rank reads its own
@@ -125,6 +126,7 @@ class Leader:
         order = _Order(
             do="take",
             name=str(opened.name),
+            home=storage.url,
             commit=opened.commit,
             manifest=opened.manifest,
             tables=[one.model_copy(update={"state": {}}) for one in opened.ranks],
@@ -186,8 +188,13 @@ def lead(world: World, state: Counted, open_it: Callable[[Leader], Opened]) -> O
     return opened
 
 
-def follow(world: World, storage: Storage, state: Counted) -> Opened:
+def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened:
     """Follow the orders of rank 0, in any other rank, until the attempt is open.
+
+    Args:
+        world: The ranks.
+        homes: The run root and its mirrors, the same as rank 0 has.
+        state: The state of this rank.
 
     Raises:
         CkptKitError: The error that made the start fail, in this or another rank.
@@ -199,7 +206,7 @@ def follow(world: World, storage: Storage, state: Counted) -> Opened:
         if order.do == "go":
             assert order.attempt is not None  # noqa: S101 - rank 0 sends it with this order
             opened = Opened(order.attempt, applied)
-            own, outcomes = _act(world, functools.partial(_see, storage, order.attempt), state)
+            own, outcomes = _act(world, functools.partial(_see, homes[0], order.attempt), state)
             failures = {rank: one.failure for rank, one in enumerate(outcomes) if one.failure is not None}
             if failures:
                 raise _gravest(own, failures, world.rank)
@@ -209,11 +216,12 @@ def follow(world: World, storage: Storage, state: Counted) -> Opened:
             raise order.failure.error(0) from own
         applied = None
         if order.do == "begin":
-            own, _ = _act(world, functools.partial(state.begin, storage.url), state)
+            own, _ = _act(world, functools.partial(state.begin, homes[0].url), state)
             continue
         taken: list[Contents] = []
 
         def act(order: _Order = order, taken: list[Contents] = taken) -> None:
+            storage = _home_at(homes, order.home)
             opened = _received(storage, order, world)
             contents = load(storage, opened, _home(world, opened), sizes_known=True)  # rank 0 compared the sizes
             state.apply(contents)
@@ -221,6 +229,16 @@ def follow(world: World, storage: Storage, state: Counted) -> Opened:
 
         own, _ = _act(world, act, state)
         applied = taken[0] if taken else None
+
+
+def _home_at(homes: Sequence[Storage], url: str | None) -> Storage:
+    for home in homes:
+        if home.url == url:
+            return home
+    raise ResumeError(
+        f"rank 0 reads the checkpoint at {url}, but this rank has {' and '.join(home.url for home in homes)}. Give all "
+        "ranks the same root and mirrors"
+    )
 
 
 def _see(storage: Storage, attempt: AttemptDocument) -> None:

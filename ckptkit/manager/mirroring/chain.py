@@ -2,26 +2,31 @@
 
 Guarantees: an attempt is opened over the root and all mirrors. Where a mirror cannot be reached and is not required,
 the attempt is opened without it, with a prominent warning. Each mirror has its own uploads, so one that is slow or away
-holds back no other. The root's retention spares a checkpoint while it is being uploaded.
+holds back no other. The root's retention spares a checkpoint while it is being uploaded. In a job of many ranks all
+ranks upload the same checkpoints: each its own part, if all of them have time for it.
 `ckptkit.manager.mirroring.uploads` does the uploads. Training thread only, except that the writer calls `Chain.offer`
 and the policies.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from ckptkit.core.progress_bar import Countdown
 from ckptkit.errors import SaveFailedError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import NotEndedError
-from ckptkit.manager.mirroring.uploads import Uploads
+from ckptkit.manager.mirroring.uploads import Uploading, Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
+from ckptkit.manager.rank_sync import RankSync
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.homes.combined import Homes
 from ckptkit.run.homes.opening import open_homes, reach
+from ckptkit.run.homes.part_upload import PartUploader
 from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
 from ckptkit.storage import Storage, is_same_place
@@ -76,6 +81,8 @@ class Chain:
         self._monotonic = monotonic
         self._present: list[_Follower] = list(self._followers)
         self._commits: set[str] = set()  # of this attempt, with the one of the start
+        self._agreed: dict[CheckpointName, Sequence[bool]] = {}  # of many ranks: which mirrors a commit is uploaded to
+        self._is_alone = True
         self._refuse_same_places()
 
     @property
@@ -86,39 +93,80 @@ class Chain:
     @property
     def everywhere(self) -> Storage:
         """The run as all its homes hold it; without the mirrors that this process goes on without."""
-        return Homes(self._homes) if self._present else self._local
+        return Homes(self.homes) if self._present else self._local
 
     @property
     def lag(self) -> int:
         """Number of commits since the newest one that is known to be at every mirror."""
         return max((self._lag_of(one) for one in self._followers), default=0)
 
-    def open(self, opening: Opening, target: Target) -> Opened:
-        """Open an attempt.
+    def reach(self, say: Callable[[str], Sequence[str]]) -> None:
+        """Find out which mirrors can be used; a collective if there are any.
+
+        Args:
+            say: Returns what each rank said, by rank.
 
         Raises:
-            StorageError: If a mirror cannot be reached and is required.
+            StorageError: If a required mirror cannot be reached from some rank.
+        """
+        if not self.exists:
+            return
+        each = [json.loads(one) for one in say(json.dumps([_fault_of(one.storage) for one in self._followers]))]
+        self._present = []
+        for number, one in enumerate(self._followers):
+            one.uploads = None
+            faults = [
+                f"rank {rank}: {said[number]}" if each[1:] else said[number]
+                for rank, said in enumerate(each)
+                if said[number]
+            ]
+            if faults:
+                self._go_on_without(one, faults[0])
+            else:
+                self._present.append(one)
+
+    def open(self, opening: Opening, target: Target) -> Opened:
+        """Open an attempt; call `reach` first.
+
+        Raises:
             CkptKitError: As in `ckptkit.run.homes.opening.open_homes`.
         """
         if not self.exists:
             return open_attempt(self._local, opening, target)
-        self._present = [one for one in self._followers if self._can_reach(one)]
         away = [one.storage.url for one in self._followers if one not in self._present]
-        return open_homes(self._homes, away, opening, target)
+        return open_homes(self.homes, away, opening, target)
 
-    def begin(self, opened: Opened) -> None:
+    def begin(self, opened: Opened, rank_sync: RankSync, patience: timedelta) -> None:
         """Start to upload what the mirrors lack; call this once the root was swept.
 
         A checkpoint that is being copied back to the root would be taken for the remains of a dead save.
+
+        Args:
+            opened: The attempt.
+            rank_sync: The ranks of the job.
+            patience: How long ranks wait for each other.
         """
+        self._is_alone = rank_sync.is_alone
         parent = CheckpointName.parse(opened.document.parent or "")
         self._commits = {str(parent)} if parent is not None else set()
-        bringer = self._bringer_of(parent)
+        bringer = self._bringer_of(parent) if rank_sync.leads else None
         for one in self._present:
-            policy = one.options.keep if one.options.keep is not None else self._keep
-            uploader = Uploader(
-                self._homes, one.storage, opened.document, opened.run_id, policy, brings_home=one is bringer
-            )
+            if rank_sync.leads:
+                uploader: Uploading = Uploader(
+                    self.homes,
+                    one.storage,
+                    opened.document,
+                    opened.run_id,
+                    one.options.keep if one.options.keep is not None else self._keep,
+                    brings_home=one is bringer,
+                    ranks=rank_sync.size,
+                    patience=patience,
+                    monotonic=self._monotonic,
+                )
+            else:
+                uploader = PartUploader(
+                    self._local, one.storage, opened.document, rank_sync.rank, patience, monotonic=self._monotonic
+                )
             one.uploads = Uploads(
                 uploader,
                 (self._local.url, one.storage.url),
@@ -127,7 +175,24 @@ class Chain:
                 every=one.options.every,
                 monotonic=self._monotonic,
             )
-            one.uploads.begin(parent)
+            one.uploads.begin(parent if rank_sync.leads else None)
+
+    @property
+    def free(self) -> list[bool]:
+        """For each mirror, whether this rank would upload a commit to it at once."""
+        return [uploads.may_begin for uploads in self._uploads]
+
+    def agree(self, name: CheckpointName, free: Sequence[Sequence[bool]], *, is_final: bool) -> None:
+        """Let all ranks upload ``name`` to the mirrors for which each of them is free; to all if it is the last one.
+
+        Args:
+            name: The checkpoint.
+            free: What `free` is in each rank.
+            is_final: Whether nothing follows.
+        """
+        if not self._is_alone:
+            agreed = [is_final or all(each) for each in zip(*free, strict=True)]
+            self._agreed = {**dict([*self._agreed.items()][-1:]), name: agreed}
 
     def sparing(self, policy: KeepPolicy) -> KeepPolicy:
         """Return ``policy`` for the run root, extended to keep the checkpoints that are being uploaded."""
@@ -141,8 +206,9 @@ class Chain:
         """Tell the uploads about a commit at the run root."""
         if len(self._present) < len(self._followers):
             self._commits.add(str(name))
-        for uploads in self._uploads:
-            uploads.offer(name)
+        agreed = self._agreed.get(name, [self._is_alone] * len(self._present))
+        for uploads, to_upload in zip(self._uploads, agreed, strict=True):
+            uploads.offer(name, to_upload=to_upload)
 
     def collect(self, *, tolerate: bool = False) -> None:
         """Do the same as `Uploads.collect` for every mirror."""
@@ -181,7 +247,8 @@ class Chain:
             uploads.abandon()
 
     @property
-    def _homes(self) -> list[Storage]:
+    def homes(self) -> list[Storage]:
+        """The run root and the mirrors that this process uses, the nearest first."""
         return [self._local, *(one.storage for one in self._present)]
 
     @property
@@ -193,7 +260,7 @@ class Chain:
 
     def _bringer_of(self, parent: CheckpointName | None) -> _Follower | None:
         """Return the nearest mirror that has ``parent``, if the root lacks it."""
-        places = [] if parent is None or not self._present else Homes(self._homes).copies(parent)
+        places = [] if parent is None or not self._present else Homes(self.homes).copies(parent)
         if not places or places[0] is self._local:
             return None
         return next(one for one in self._present if one.storage is places[0])
@@ -207,22 +274,13 @@ class Chain:
                 raise ValueError(f"two mirrors are the same place: {one.storage.url}")
             urls.append(one.storage.url)
 
-    def _can_reach(self, one: _Follower) -> bool:
-        one.uploads = None
-        try:
-            reach(one.storage)
-        except StorageError as error:
-            self._go_on_without(one, error)
-            return False
-        return True
-
-    def _go_on_without(self, one: _Follower, error: StorageError) -> None:
+    def _go_on_without(self, one: _Follower, error: str) -> None:
         if one.options.required:
             raise StorageError(
                 f"the mirror {one.storage.url} cannot be reached: {error}. Only the mirror shows whether another "
                 "process has this run, so nothing was started. Mirror(..., required=False) starts anyway, without "
                 "this mirror."
-            ) from error
+            )
         others = [self._local.url, *(other.storage.url for other in self._followers if other is not one)]
         rule = "=" * 78
         _log.warning(
@@ -231,6 +289,15 @@ class Chain:
             "run.\n%s",
             *(rule, one.storage.url, error, " and ".join(others), rule),
         )
+
+
+def _fault_of(mirror: Storage) -> str:
+    """Return why the mirror cannot be used; empty if it can."""
+    try:
+        reach(mirror)
+    except StorageError as error:
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ class Uploading(Protocol):
         """Remove what earlier attempts left there; called after the first upload."""
         ...
 
+    def hurry(self) -> None:
+        """Wait at most a few more seconds for other ranks; any thread may call this."""
+        ...
+
 
 class Uploads:
     """Manages the uploads of one attempt.
@@ -114,16 +118,22 @@ class Uploads:
             self._sweep_now = True
         self._wake()
 
-    def offer(self, name: CheckpointName) -> None:
+    def offer(self, name: CheckpointName, *, to_upload: bool = True) -> None:
         """Upload ``name``, the newest commit, next; drops one that still waits.
 
         One that was uploaded is looked for at the mirror, and uploaded again if it is not there.
+
+        Args:
+            name: The commit.
+            to_upload: Whether to upload it; otherwise it only counts as one that the mirror lacks.
         """
         with self._lock:
             if self._stale is not None:
                 return
             if name not in self._behind:
                 self._behind.append(name)
+            if not to_upload:
+                return
             self._waiting = name
             stuck, lag = self._under_way, len(self._behind)
         if stuck is not None and lag >= self._tell_lag:
@@ -135,6 +145,11 @@ class Uploads:
             )
         if self._is_due:
             self._wake()
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether a commit that is offered now is uploaded at once."""
+        return self._idle.is_open and self._is_due
 
     @property
     def _is_due(self) -> bool:
@@ -332,6 +347,7 @@ def _finish_at_exit(uploads: Uploads) -> None:
     def finish() -> None:
         there = reference()
         if there is not None and not there._abandoned:
+            there._uploader.hurry()
             there.settle(countdown(None))
 
     # Added before any save's callback, so it runs after them.

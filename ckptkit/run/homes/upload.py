@@ -6,21 +6,26 @@ mirror is whole, and its lineage can be followed there. The files of an upload t
 next upload of the same checkpoint, or voided and removed after the upload of a later one. Folders of earlier attempts
 are swept only after the first upload, since one of them may be the half-uploaded checkpoint that this attempt began
 with. A checkpoint that the local root lacks is copied from the nearest home that has it, and, by one of the uploaders,
-back to the local root. Threads: any, one at a time.
+back to the local root. In a job of many ranks each rank uploads its own part of the job's own checkpoints
+(`PartUploader`) and confirms it with a receipt at the mirror; rank 0 waits for all receipts and commits there, last and
+once. Threads: any, one at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Literal
 
 from ckptkit.checkpoint.commit import create_once, keys_below, make_durable, read_commit, remove_data, void_or_leave
 from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
+from ckptkit.checkpoint.receipts import Receipts, receipt_of
 from ckptkit.checkpoint.transfer import Transfer
-from ckptkit.errors import CkptKitError, StaleAttemptError, StorageError
+from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key
@@ -36,6 +41,8 @@ from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
 
+_LONGER = 3  # ranks store about as much as each other, but not every way to a mirror is equally fast
+
 UploadOutcome = Literal["copied", "present", "void"]
 
 
@@ -49,6 +56,10 @@ class Uploader:
         run_id: The id of the run that the attempt was opened on.
         policy: What the mirror keeps in addition to what is always kept.
         brings_home: Whether a checkpoint that is here and not at the local root is copied there.
+        ranks: The number of ranks; the others upload their own parts.
+        patience: How long to wait at the mirror for the parts of other ranks while none arrives; at least `_LONGER` as
+            long as the own part took.
+        monotonic: Returns the time in seconds.
 
     Attributes:
         size_bytes: The size of the current upload, else of the last one.
@@ -64,11 +75,19 @@ class Uploader:
         policy: KeepPolicy,
         *,
         brings_home: bool = False,
+        ranks: int = 1,
+        patience: timedelta = timedelta(0),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._local = homes[0]
         self._homes = homes
         self._mirror = mirror
         self._brings_home = brings_home
+        self._ranks = ranks
+        self._patience = patience
+        self._monotonic = monotonic
+        self._receipts: Receipts | None = None
+        self._is_hurried = False
         self._attempt = attempt
         self._run_id = run_id
         self._retention = Retention(mirror, attempt, policy)
@@ -85,7 +104,7 @@ class Uploader:
             name: A checkpoint of the local root, or one that another home has.
 
         Returns:
-            ``"copied"``; ``"present"``: it was already there; ``"void"``: the mirror's folder of that name can never
+            ``"copied"``; ``"present"``: nothing was left to do; ``"void"``: the mirror's folder of that name can never
             become a checkpoint, because an attempt gave it up.
 
         Raises:
@@ -93,6 +112,7 @@ class Uploader:
             StaleAttemptError: If a later attempt exists at the mirror.
             CorruptCheckpointError: If the copy that is read or the mirror's COMMIT is damaged.
             ResumeError: If the mirror has another file in its place.
+            SaveFailedError: If another rank's part did not arrive.
             StorageError: If one of the roots failed. The same call continues the upload.
         """
         is_damaged = check_fence(self._mirror, self._attempt, put_back=self._run_id)  # somebody removed a document
@@ -119,6 +139,12 @@ class Uploader:
         check_fence(self._mirror, self._attempt)  # a start that looked there before COMMIT does not know of it
         self._tidy(name)
         return "copied"
+
+    def hurry(self) -> None:
+        """Wait at most a few more seconds for other ranks; any thread may call this."""
+        self._is_hurried = True
+        if self._receipts is not None:
+            self._receipts.hurry()
 
     def sweep(self) -> None:
         """Sweep the mirror with `ckptkit.run.sweep.sweep`: remove what earlier attempts left uncommitted."""
@@ -159,10 +185,32 @@ class Uploader:
     def _copy(self, source: Storage, opened: OpenedCheckpoint) -> None:
         self._begun.add(opened.name)
         self.size_bytes, self.done_bytes = opened.size_bytes, 0
-        transfer = Transfer(source, self._mirror, opened, self._proven)
+        has_help = self._ranks > 1 and opened.name.attempt == self._attempt.attempt
+        begun = self._monotonic()
+        transfer = Transfer(source, self._mirror, opened, self._proven, rank=0 if has_help else None)
         transfer.compare(self._count)
-        transfer.finish(self._count, before_commit=lambda: check_fence(self._mirror, self._attempt))
+        transfer.finish(
+            self._count,
+            before_commit=lambda: check_fence(self._mirror, self._attempt),
+            others=(lambda: self._await_parts(opened, self._monotonic() - begun)) if has_help else None,
+        )
         self._proven.intersection_update({key for key in self._proven if key.startswith(f"{FROZEN}/")})
+
+    def _await_parts(self, opened: OpenedCheckpoint, own_seconds: float) -> None:
+        def check() -> None:
+            check_fence(self._mirror, self._attempt)
+
+        patience = max(self._patience, timedelta(seconds=_LONGER * own_seconds))
+        self._receipts = Receipts(self._mirror, self._ranks, patience, monotonic=self._monotonic)
+        if self._is_hurried:
+            self._receipts.hurry()
+        found = self._receipts.collect(opened.name, receipt_of(opened, 0), check)
+        for receipt, file in zip(found, opened.manifest.rank_files, strict=True):
+            if receipt.file != file:
+                raise SaveFailedError(
+                    f"rank {receipt.rank} uploaded another part of {opened.name} to {self._mirror.url} than is "
+                    f"committed at {self._local.url}. Give all ranks the same root and mirrors"
+                )
 
     def _count(self, size_bytes: int) -> None:
         self.done_bytes += size_bytes

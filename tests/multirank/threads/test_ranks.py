@@ -739,14 +739,6 @@ def test_different_initial_weights_are_refused_at_first_save(tmp_path: Path) -> 
     assert committed(tmp_path) == []
 
 
-def test_a_mirror_is_refused_for_many_ranks(tmp_path: Path) -> None:
-    def act(storage, world, until, **options):
-        ck.CheckpointManager(storage, mirror=tmp_path / "mirror").restore(new_run(world))
-
-    ended = job(tmp_path / "root", 2, 0, act=act)
-    assert all("one rank only" in str(one.error) for one in ended)
-
-
 def test_checkpoint_of_other_world_needs_foldable_state(tmp_path: Path) -> None:
     results_of(job(tmp_path, 2, 4))
     ended = job(tmp_path, 1, 8)

@@ -1,0 +1,131 @@
+"""Uploads the parts of one rank above 0 to a mirror; the counterpart of `ckptkit.run.homes.upload.Uploader`.
+
+A part is uploaded once rank 0 has committed its checkpoint at the run root, which all ranks see; then an empty file at
+the mirror, the receipt, tells rank 0 that the part is durable there. Guarantees: nothing is committed or removed at the
+mirror, and no file of another rank is touched. Threads: any, one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from ckptkit.checkpoint.commit import read_commit
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.receipts import failure_key, post, post_failure, receipt_of
+from ckptkit.checkpoint.transfer import Transfer
+from ckptkit.core.latch import Latch
+from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.format.documents import AttemptDocument, Commit, Void
+from ckptkit.format.layout import FROZEN, CheckpointName
+from ckptkit.run.fence import check_fence
+from ckptkit.run.homes.upload import UploadOutcome
+from ckptkit.storage import Storage
+
+_PAUSE = timedelta(milliseconds=100)
+_FAREWELL = timedelta(seconds=10)
+
+
+class PartUploader:
+    """Uploads the parts of one rank.
+
+    Args:
+        local: The run root, which all ranks see.
+        mirror: The root that the parts are uploaded to.
+        attempt: The attempt that the ranks train in.
+        rank: The rank.
+        patience: How long to wait for rank 0's commit at the run root.
+        monotonic: Returns the time in seconds.
+
+    Attributes:
+        size_bytes: The size of the current part, else of the last one.
+        done_bytes: How many of these bytes are at the mirror.
+    """
+
+    def __init__(
+        self,
+        local: Storage,
+        mirror: Storage,
+        attempt: AttemptDocument,
+        rank: int,
+        patience: timedelta,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._local = local
+        self._mirror = mirror
+        self._attempt = attempt
+        self._rank = rank
+        self._patience = patience
+        self._monotonic = monotonic
+        self._proven: set[str] = set()
+        self._hurried = Latch()
+        self.size_bytes = 0
+        self.done_bytes = 0
+
+    def upload(self, name: CheckpointName) -> UploadOutcome:
+        """Upload this rank's part of ``name`` and confirm it; returns as `Uploader.upload`.
+
+        Raises:
+            StaleAttemptError: If a later attempt exists at the mirror.
+            SaveFailedError: If rank 0 has not committed ``name`` at the run root in time.
+            CkptKitError: As `Uploader.upload`.
+        """
+        check_fence(self._mirror, self._attempt)
+        if not self._is_committed(name):
+            return "present"  # nothing is left to do: the save failed
+        there = read_commit(self._mirror, name)
+        if there is not None:
+            return "void" if isinstance(there, Void) else "present"
+        try:
+            self._copy(name)
+        except StaleAttemptError:
+            raise
+        except CkptKitError:
+            with contextlib.suppress(StorageError):  # the upload's own error is being raised
+                check_fence(self._mirror, self._attempt)
+            raise
+        return "copied"
+
+    def hurry(self) -> None:
+        """Wait at most a few more seconds for rank 0; any thread may call this."""
+        self._patience = min(self._patience, _FAREWELL)
+        self._hurried.open()
+
+    def sweep(self) -> None:
+        """Do nothing: rank 0 sweeps."""
+
+    def _is_committed(self, name: CheckpointName) -> bool:
+        """Wait until rank 0 has committed ``name`` at the run root, or given it up."""
+        begun = self._monotonic()
+        while True:
+            there = read_commit(self._local, name)
+            if there is not None:
+                return isinstance(there, Commit)
+            if self._monotonic() - begun >= self._patience.total_seconds():
+                raise SaveFailedError(f"rank 0 has not committed {name} at {self._local.url}, so no part was uploaded")
+            self._hurried = Latch()
+            self._hurried.wait(_PAUSE.total_seconds())
+
+    def _copy(self, name: CheckpointName) -> None:
+        opened = open_checkpoint(self._local, name, self._attempt)
+        number = opened.ranks[self._rank].save_number
+        failure = failure_key(name, self._rank, number)
+        receipt = receipt_of(opened, self._rank)
+        self.size_bytes, self.done_bytes = receipt.all_bytes, 0
+        transfer = Transfer(self._local, self._mirror, opened, self._proven, rank=self._rank)
+        try:
+            transfer.compare(self._count)
+            transfer.copy(self._count)
+            self._mirror.delete([failure])  # of an earlier try
+            post(self._mirror, name, receipt)
+        except CkptKitError:
+            with contextlib.suppress(StorageError):  # rank 0 would wait for this part
+                post_failure(self._mirror, name, self._rank, number)
+            raise
+        self._proven.intersection_update({key for key in self._proven if key.startswith(f"{FROZEN}/")})
+
+    def _count(self, size_bytes: int) -> None:
+        self.done_bytes += size_bytes

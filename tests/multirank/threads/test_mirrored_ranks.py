@@ -1,0 +1,174 @@
+"""Jobs of many ranks with mirrors, as threads: each rank uploads its own part, and rank 0 commits at each mirror."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.options import grouped
+from support.runs.ranks import CYCLE, PATIENCE, SIZE, Life, Mortal, check_whole, committed, digests_at, new_run
+
+import ckptkit as ck
+from ckptkit.errors import StorageError
+from ckptkit.manager import background
+from ckptkit.manager.mirroring import uploads
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.ranks import Ended, results_of, run_ranks
+
+HOMES = ("memory", "neighbour", "bucket")
+RANKS = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_waiting():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(background, "lower_priority", lambda: None)
+        patch.setattr(uploads, "lower_priority", lambda: None)
+        yield
+
+
+class Homes:
+    """The storages of one rank."""
+
+    def __init__(self, base: Path, faults=()) -> None:
+        self.each = {home: FaultyStorage(LocalStorage(base / home)) for home in HOMES}
+        for home, fault in faults:
+            self.each[home].inject(fault)
+
+
+def job(base: Path, until: int, *, ranks=RANKS, faults=None, final=True, mirrors=({}, {}), **options) -> list[Ended]:
+    """A job whose ranks train up to ``until``; ``faults`` by rank: pairs of a home and a fault."""
+
+    def act(world) -> tuple[Life, Homes]:
+        homes = Homes(base, (faults or {}).get(world.rank, ()))
+        root, *others = homes.each.values()
+        world = Mortal(world, root)
+        run = new_run(world)
+        given = grouped(**{"when_busy": "wait", "rank_patience": PATIENCE, "keep": ck.KeepLatest(2), **options})
+        mirror = [ck.Mirror(one, **how) for one, how in zip(others, mirrors, strict=True)]
+        save = ck.SaveEvery(micro_steps=3)
+        with ck.CheckpointManager(root, save=save, mirror=mirror, **given) as manager:
+            point = manager.restore(run)
+            settle(manager)
+            life = Life(point.batches_delivered, point.checkpoint, run.digest())
+            for _ in run.train_until(until):
+                handle = manager.step(run)
+                if handle is not None:
+                    handle.exception()
+                    settle(manager)
+            if final:
+                life.saved.append(manager.save_final(run))
+        life.digest = run.digest()
+        return life, homes
+
+    return run_ranks(ranks, act, timeout=timedelta(seconds=60))
+
+
+def settle(manager) -> None:
+    for one in manager._setup.mirrors._uploads:
+        one.settle(timedelta(seconds=60).total_seconds)
+
+
+def lives(ended: list[Ended]) -> list[Life]:
+    return [life for life, _ in results_of(ended)]
+
+
+def names(*batches: int, attempt: int = 1) -> list[str]:
+    return [f"a{attempt:06d}-c{at // CYCLE:010d}-m{at % CYCLE:04d}" for at in batches]
+
+
+def test_every_home_holds_whole_checkpoints_of_all_ranks(tmp_path: Path) -> None:
+    found = lives(job(tmp_path, 10))
+    assert tuple(one.digest for one in found) == digests_at(RANKS, 10)
+    for home in HOMES:
+        assert committed(tmp_path / home) == names(9, 10)
+        for name in committed(tmp_path / home):
+            check_whole(tmp_path / home, name, RANKS)
+
+
+def test_each_rank_uploads_its_own_part(tmp_path: Path) -> None:
+    ended = results_of(job(tmp_path, 7))
+    for home in HOMES[1:]:
+        for rank, (_, homes) in enumerate(ended):
+            written = [key for call in homes.each[home].calls if call.operation == "write" for key in call.keys]
+            parts = {key.split("/")[2].removesuffix(".json") for key in written if "/rank-" in key}
+            assert parts == {f"rank-{rank:05d}"}, (home, rank)
+            made = [key for call in homes.each[home].calls if call.operation == "create" for key in call.keys]
+            assert any(key.endswith("/COMMIT") for key in made) == (rank == 0)
+
+
+@pytest.mark.parametrize("lost", [("memory",), ("memory", "neighbour"), ("neighbour",), ("memory", "bucket")])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_whatever_homes_are_lost_every_rank_goes_on(tmp_path: Path, lost: tuple[str, ...], ranks: int) -> None:
+    results_of(job(tmp_path, 10, ranks=ranks))
+    for home in lost:
+        shutil.rmtree(tmp_path / home)
+    found = lives(job(tmp_path, 14, ranks=ranks))
+    assert {one.checkpoint for one in found} == set(names(10))
+    assert tuple(one.restored for one in found) == digests_at(ranks, 10)
+    assert tuple(one.digest for one in found) == digests_at(ranks, 14)
+    for home in HOMES:
+        assert committed(tmp_path / home)[-1:] == names(14, attempt=2)
+        for name in committed(tmp_path / home):
+            check_whole(tmp_path / home, name, ranks)
+
+
+@pytest.mark.parametrize("loser", range(RANKS))
+def test_part_that_cannot_be_uploaded_leaves_the_one_before(tmp_path: Path, loser: int) -> None:
+    """The save is committed at the root, the next upload succeeds, and what was left half is no checkpoint."""
+    fault = Fault("error", operations={"write"}, key=f"*{names(6)[0]}/rank-{loser:05d}*", times=None)
+    found = lives(job(tmp_path, 9, faults={loser: [("bucket", fault)]}, final=False, keep=ck.KeepLatest(9)))
+    assert fault.fired
+    assert tuple(one.digest for one in found) == digests_at(RANKS, 9)
+    assert committed(tmp_path / "memory") == committed(tmp_path / "neighbour") == names(3, 6, 9)
+    assert committed(tmp_path / "bucket") == names(3, 9)
+    for name in committed(tmp_path / "bucket"):
+        check_whole(tmp_path / "bucket", name, RANKS)
+
+
+@pytest.mark.parametrize("dies", range(RANKS))
+@pytest.mark.parametrize("home", HOMES[1:])
+def test_rank_that_dies_while_it_uploads_leaves_the_one_before(tmp_path: Path, dies: int, home: str) -> None:
+    results_of(job(tmp_path, 5))
+    before = committed(tmp_path / home)
+    fault = Fault("kill", operations={"write"}, key="checkpoints/a000002-c0000000001-m0002/*")
+    ended = job(tmp_path, 9, faults={dies: [(home, fault)]}, final=False, rank_patience=timedelta(seconds=1))
+    assert fault.fired == 1
+    assert committed(tmp_path / home) == before
+    assert ended[dies].error is not None
+    for other in HOMES:
+        for name in committed(tmp_path / other):
+            check_whole(tmp_path / other, name, RANKS)
+    found = lives(job(tmp_path, 12))
+    newest = max(name for other in HOMES for name in committed(tmp_path / other) if name.startswith("a00000"))
+    assert newest == names(12, attempt=3)[0]
+    assert tuple(one.digest for one in found) == digests_at(RANKS, 12)
+    assert committed(tmp_path / home)[-1] == newest
+
+
+def test_mirror_that_one_rank_cannot_reach_is_away_for_all(tmp_path: Path) -> None:
+    away = Fault("error", times=None)
+    found = lives(job(tmp_path, 5, faults={1: [("neighbour", away)]}, mirrors=({"required": False}, {})))
+    assert away.fired
+    assert tuple(one.digest for one in found) == digests_at(RANKS, 5)
+    assert committed(tmp_path / "neighbour") == []
+    assert committed(tmp_path / "bucket")[-1:] == names(5)
+
+    away = Fault("error", times=None)
+    ended = job(tmp_path, 9, faults={1: [("bucket", away)]})
+    assert all(isinstance(one.error, StorageError) and "rank 1:" in str(one.error) for one in ended)
+
+
+def test_checkpoint_of_another_number_of_ranks_is_uploaded_whole(tmp_path: Path) -> None:
+    """What a smaller job begins with has more parts than it has ranks."""
+    assert SIZE % 2 == 0
+    results_of(job(tmp_path, 8, ranks=2))
+    shutil.rmtree(tmp_path / "bucket")
+    found = lives(job(tmp_path, 9, ranks=2))
+    assert {one.checkpoint for one in found} == set(names(8))
+    assert committed(tmp_path / "bucket")[-2:] == [*names(8), *names(9, attempt=2)]
