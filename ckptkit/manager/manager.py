@@ -49,7 +49,8 @@ class CheckpointManager:
         keep: What retention keeps after each commit; default the latest 3.
         storage_options: For the storage's backend.
         saving: How saves are taken and reported.
-        mirror: A second root that follows the first one, or several, the nearest first; a `Mirror` to give its options.
+        mirror: A second root, usually remote, that follows the first one, usually a local one: a path, a URL, a
+            `ckptkit.storage.Storage`, or a `Mirror` to give its options; or several of them, the nearest first.
         ranks: What matters in a job of many ranks.
         preemption: What happens after SIGTERM or SIGUSR1.
         system: Time, chance and names, for tests.

@@ -169,6 +169,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     setup.mirrors.begin(opened, rank_sync, setup.ranks.patience)
     HEARTBEAT.restored(
         root=setup.storage.url,
+        mirrors=setup.mirrors.urls,
         attempt=opened.document.attempt,
         checkpoint=point.checkpoint,
         micro_step=progress.batches_delivered,

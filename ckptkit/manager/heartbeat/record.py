@@ -83,6 +83,7 @@ class Record(ctypes.Structure):
         banks: Phases; see `phase` and `seconds`.
         bank: Which of them counts.
         root: URL of the run root.
+        mirrors: URLs of its mirrors, one per line, without those that cannot be found by a URL alone.
         checkpoint: The checkpoint that was restored; empty for a fresh start.
         how: ``finished``, ``closed``, ``failed``, ``preempted`` or ``complete``, once the manager was closed, and
             ``exited`` if Python ended before that.
@@ -105,6 +106,7 @@ class Record(ctypes.Structure):
         ("before", ctypes.c_double * len(Phase)),
         ("banks", _Bank * 2),
         ("root", ctypes.c_char * 1024),
+        ("mirrors", ctypes.c_char * 2048),
         ("checkpoint", ctypes.c_char * 128),
         ("how", ctypes.c_char * 32),
         ("error", ctypes.c_char * 256),
@@ -137,6 +139,7 @@ class Record(ctypes.Structure):
     before: ctypes.Array[ctypes.c_double]
     banks: ctypes.Array[_Bank]
     root: bytes
+    mirrors: bytes
     checkpoint: bytes
     how: bytes
     error: bytes

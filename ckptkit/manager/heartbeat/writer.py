@@ -16,7 +16,7 @@ import mmap
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -93,7 +93,15 @@ class HeartbeatWriter:
         self.enter(Phase.RESTORING)
 
     def restored(
-        self, *, root: str, attempt: int, checkpoint: str | None, micro_step: int, rank: int, ranks: int
+        self,
+        *,
+        root: str,
+        attempt: int,
+        checkpoint: str | None,
+        micro_step: int,
+        rank: int,
+        ranks: int,
+        mirrors: Sequence[str] = (),
     ) -> None:
         """Show which run continues from where; the first micro-step follows."""
         record = self._record
@@ -107,6 +115,7 @@ class HeartbeatWriter:
         for one in Phase:
             record.before[one] = self._before.get(one, 0.0)
         record.put("root", root)
+        record.put("mirrors", "\n".join(mirrors))
         record.put("checkpoint", checkpoint or "")
         self.enter(Phase.FIRST_STEP)
 

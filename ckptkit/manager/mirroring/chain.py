@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +30,7 @@ from ckptkit.run.homes.opening import open_homes, reach
 from ckptkit.run.homes.part_upload import PartUploader
 from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
-from ckptkit.storage import Storage, is_same_place
+from ckptkit.storage import RootLock, Storage, is_same_place
 
 _log = logging.getLogger("ckptkit")
 
@@ -40,10 +41,12 @@ class _Follower:
 
     Attributes:
         options: The user's options.
+        lock: Held by what uploads to it; of its own, because each thread opens it.
         uploads: Uploads to it; None while it is away.
     """
 
     options: Mirror
+    lock: RootLock
     uploads: Uploads | None = None
 
     @property
@@ -75,7 +78,7 @@ class Chain:
         monotonic: Callable[[], float],
     ) -> None:
         self._local = local
-        self._followers = [_Follower(options) for options in mirrors]
+        self._followers = [_Follower(options, RootLock(local)) for options in mirrors]
         self._keep = keep
         self._tolerant = tolerant
         self._monotonic = monotonic
@@ -111,7 +114,8 @@ class Chain:
         """
         if not self.exists:
             return
-        each = [json.loads(one) for one in say(json.dumps([_fault_of(one.storage) for one in self._followers]))]
+        own = [_fault_of(one.storage) for one in self._followers]
+        each = [json.loads(one) for one in say(json.dumps([str(fault or "") for fault in own]))]
         self._present = []
         for number, one in enumerate(self._followers):
             one.uploads = None
@@ -121,7 +125,7 @@ class Chain:
                 if said[number]
             ]
             if faults:
-                self._go_on_without(one, faults[0])
+                self._go_on_without(one, faults[0], own[number])
             else:
                 self._present.append(one)
 
@@ -172,6 +176,7 @@ class Chain:
                 (self._local.url, one.storage.url),
                 tries=ERROR_BUDGET,
                 tolerant=self._tolerant or not one.options.required,
+                prepare=one.lock.share,  # what another program uploads for the run's last start ends first
                 every=one.options.every,
                 monotonic=self._monotonic,
             )
@@ -225,7 +230,7 @@ class Chain:
     def finish(self, seconds_left: Countdown) -> None:
         """Do the same as `Uploads.finish` for every mirror, the required ones first; then raise the first failure.
 
-        The failure of a mirror that is not required is a warning.
+        The failure of a mirror that is not required is a warning. Afterwards other programs may upload from the root.
         """
         failure: Exception | None = None
         for one in sorted(self._present, key=lambda one: not one.options.required):
@@ -238,6 +243,8 @@ class Chain:
                     failure = failure or error
                 else:
                     _log.warning("the mirror is not required, so the end does not wait for it any more: %s", error)
+            if not one.uploads.is_busy:
+                one.lock.release()
         if failure is not None:
             raise failure
 
@@ -245,6 +252,12 @@ class Chain:
         """Do the same as `Uploads.abandon` for every mirror."""
         for uploads in self._uploads:
             uploads.abandon()
+
+    @property
+    def urls(self) -> list[str]:
+        """The mirrors that a program finds by their URL alone."""
+        plain = (one.options for one in self._followers if not one.options.storage_options)
+        return [one.storage.url for one in plain if isinstance(one.root, str | os.PathLike)]
 
     @property
     def homes(self) -> list[Storage]:
@@ -274,13 +287,13 @@ class Chain:
                 raise ValueError(f"two mirrors are the same place: {one.storage.url}")
             urls.append(one.storage.url)
 
-    def _go_on_without(self, one: _Follower, error: str) -> None:
+    def _go_on_without(self, one: _Follower, error: str, cause: StorageError | None) -> None:
         if one.options.required:
             raise StorageError(
                 f"the mirror {one.storage.url} cannot be reached: {error}. Only the mirror shows whether another "
                 "process has this run, so nothing was started. Mirror(..., required=False) starts anyway, without "
                 "this mirror."
-            )
+            ) from cause
         others = [self._local.url, *(other.storage.url for other in self._followers if other is not one)]
         rule = "=" * 78
         _log.warning(
@@ -291,13 +304,13 @@ class Chain:
         )
 
 
-def _fault_of(mirror: Storage) -> str:
-    """Return why the mirror cannot be used; empty if it can."""
+def _fault_of(mirror: Storage) -> StorageError | None:
+    """Return why the mirror cannot be used; None if it can."""
     try:
         reach(mirror)
     except StorageError as error:
-        return str(error)
-    return ""
+        return error
+    return None
 
 
 @dataclass(frozen=True)

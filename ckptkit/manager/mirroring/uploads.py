@@ -59,6 +59,7 @@ class Uploads:
         urls: URLs of the local root and of the mirror, for messages.
         tries: How often `finish` tries an upload, the first time included.
         tolerant: Whether a failed upload is a warning; otherwise the next `collect` raises it.
+        prepare: Called before each upload; may wait.
         every: Upload a commit only if the last upload began at least this long ago; `finish` does not wait for that.
         monotonic: Returns the time in seconds.
     """
@@ -70,6 +71,7 @@ class Uploads:
         *,
         tries: int,
         tolerant: bool,
+        prepare: Callable[[], None] = lambda: None,
         every: timedelta = timedelta(0),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -77,6 +79,7 @@ class Uploads:
         self._local_url, self._mirror_url = urls
         self._tries = tries
         self._tolerant = tolerant
+        self._prepare = prepare
         self._every_seconds = every.total_seconds()
         self._monotonic = monotonic
         self._due_at = monotonic()  # before it, a commit waits for the next one
@@ -145,6 +148,11 @@ class Uploads:
             )
         if self._is_due:
             self._wake()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an upload is under way or waiting."""
+        return not self._idle.is_open
 
     @property
     def may_begin(self) -> bool:
@@ -256,6 +264,7 @@ class Uploads:
         try:
             while self._take():
                 try:
+                    self._prepare()
                     if self._under_way is not None:
                         self._succeed(self._under_way, self._uploader.upload(self._under_way))
                 except BaseException as error:  # noqa: BLE001 - every error belongs to the training thread

@@ -76,8 +76,8 @@ class CheckpointCallback(Callback):
         saving: How saves are taken and reported. A callback of your own that acts within an epoch turns the window
             ``"off"``, unless its code proves that it only looks, or `Training.read_only` has it. The loss and the norm
             of the gradients are recorded, too.
-        mirror: A second root, usually remote, that follows a local one, or several, the nearest first; a `Mirror` to
-            give its options.
+        mirror: A second root, usually remote, that follows the first one, usually a local one: a path, a URL, a
+            `ckptkit.storage.Storage`, or a `Mirror` to give its options; or several of them, the nearest first.
         ranks: What matters in a job of many ranks.
         preemption: What happens after SIGTERM or SIGUSR1. Signals are watched while ``Model.train`` or ``Model.fit``
             runs.

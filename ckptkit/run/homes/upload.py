@@ -94,6 +94,7 @@ class Uploader:
         self._proven: set[str] = set()
         self._begun: set[CheckpointName] = set()
         self._shared: frozenset[int] = frozenset()  # numbers of the local documents when both had the same
+        self._has_run = False  # whether the local root had run.json then, too
         self.size_bytes = 0
         self.done_bytes = 0
 
@@ -116,10 +117,11 @@ class Uploader:
             StorageError: If one of the roots failed. The same call continues the upload.
         """
         is_damaged = check_fence(self._mirror, self._attempt, put_back=self._run_id)  # somebody removed a document
-        if is_damaged or self._shared != list_attempts(self._local):  # or another uploader brought documents here
+        there_are = list_attempts(self._local)  # before both: another uploader may bring documents meanwhile
+        if is_damaged or there_are != self._shared or not self._has_run:
+            self._has_run = read_run(self._local) is not None
             share_documents(self._local, self._mirror, self._attempt)
-            # Without run.json, again: another uploader is about to bring it.
-            self._shared = list_attempts(self._local) if read_run(self._local) is not None else frozenset()
+            self._shared = there_are
         there = read_commit(self._mirror, name)
         if there is not None:
             make_durable(self._mirror, name.commit_key, encode(there))

@@ -2,7 +2,7 @@
 
 Guarantees: no process of a life runs while there is none, between two lives and at the end. Every life is told in a
 line or two, with the next move, and is stored as an event of the run if its root is known. A signal in a pause ends it.
-Main thread only.
+What the last life had committed and not uploaded to the run's mirrors is uploaded at the end. Main thread only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from ckptkit.core.text import many
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.heartbeat.record import Record
 from ckptkit.storage import Storage
+from ckptkit.tools.copy.left_behind import LeftBehind
 from ckptkit.tools.supervisor.budget import Budget, Decision
 from ckptkit.tools.supervisor.diagnosis import diagnose
 from ckptkit.tools.supervisor.heartbeat_folder import heartbeat_folder
 from ckptkit.tools.supervisor.life import Life, LifeRunner
 from ckptkit.tools.supervisor.life_log import LifeLog
+from ckptkit.tools.supervisor.life_phases import leader_of
 from ckptkit.tools.supervisor.options import Options
 from ckptkit.tools.supervisor.processes import become_reaper
 from ckptkit.tools.supervisor.requests import END_SIGNALS, Requests
@@ -72,6 +74,7 @@ class Supervisor:
         self._on_life = on_life
         self._budget = Budget(options.lives_without_progress)
         self._life_log = LifeLog(token, open_root, say)
+        self._left_behind = LeftBehind(open_root, say)
         self._is_known = False
 
     def run(self) -> int:
@@ -109,12 +112,17 @@ class Supervisor:
             shutil.rmtree(place, ignore_errors=True)
             decision = self._budget.judge(life, diagnose(life))
             self._tell(life, decision)
+            leader = leader_of(life.records)
+            if leader is not None and leader.rank <= 0 and leader.root:
+                self._left_behind.note(leader.text("root"), leader.text("mirrors").splitlines())
             self._on_life(self._life_log.enter(life, decision, down))
             if decision.exit_code is not None:
+                self._left_behind.upload()
                 return decision.exit_code
             asked = self._pause(requests, decision)
             if asked is not None:
                 self._say(f"{signal.Signals(asked).name} ended the pause: no other life begins")
+                self._left_behind.upload()
                 return 128 + asked if asked == signal.SIGINT else 143
             down = self._monotonic() - life.ended
 

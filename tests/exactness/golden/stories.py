@@ -183,10 +183,10 @@ def mirrored(transcript: Transcript) -> None:
     again = Life(transcript, mirror="mirror")
     again.restore()
     again.save_at(9)
-    again.manager._setup.mirrors._homes[1].inject(Fault("error", operations={"write"}, times=9))
+    again.manager._setup.mirrors.homes[1].inject(Fault("error", operations={"write"}, times=9))
     again.save_at(10)
     transcript.do("lag", lambda: again.manager.mirror_lag)
-    again.manager._setup.mirrors._homes[1].clear()
+    again.manager._setup.mirrors.homes[1].clear()
     again.save_at(11)
     again.end()
 

@@ -53,7 +53,7 @@ def start(storage, states, open_it):
     def act(world):
         if world.rank == 0:
             return lead(world, states[0], open_it)
-        return follow(world, storage, states[world.rank])
+        return follow(world, [storage], states[world.rank])
 
     return run_ranks(len(states), act, timeout=timedelta(seconds=30))
 
@@ -99,7 +99,7 @@ def test_rank_that_sees_another_root_raises_that_itself():
     def act(world):
         if world.rank == 0:
             return lead(world, State(), take(storage))
-        return follow(world, elsewhere if world.rank == 1 else storage, State())
+        return follow(world, [elsewhere if world.rank == 1 else storage], State())
 
     told = [str(one.error) for one in run_ranks(3, act, timeout=timedelta(seconds=30))]
     assert told[1].startswith("rank 0 opened attempt 1")

@@ -1,0 +1,230 @@
+"""``ckptkit flush``: what a dead training left at its root reaches the mirrors, once and never over something newer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.process import forked
+from support.runs.scenario import CYCLE, digest_at, digest_of, folders, name_at, tree
+
+import ckptkit as ck
+from ckptkit.errors import CheckpointNotFoundError, ResumeError, StorageError
+from ckptkit.storage import LocalStorage, RootLock
+from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.copy.flush import flush, lacking
+
+ON_REQUEST = ck.SaveEvery(micro_steps=10**9)
+
+
+def trained(base: Path, *saved_at: int, root="root", mirrors=("near", "far"), away=()) -> None:
+    """A training that dies: its uploads to the mirrors ``away`` fail, and nothing is closed."""
+    storages = [FaultyStorage(LocalStorage(base / one)) for one in mirrors]
+    manager = ck.CheckpointManager(base / root, mirror=storages, save=ON_REQUEST, keep=ck.KeepLatest(9))
+    run = NumpyRun(accumulation_steps=CYCLE)
+    manager.restore(run)
+    manager.wait()
+    for storage, name in zip(storages, mirrors, strict=True):
+        if name in away:
+            storage.inject(Fault("error", operations={"write"}, times=None))
+    for at in saved_at:
+        for _ in run.train_until(at):
+            pass
+        manager.save(run).result()
+    manager.wait()
+    for one in manager._setup.mirrors._followers:
+        one.lock.release()  # as the kernel does when the process ends
+
+
+def storages(base: Path, *names: str) -> list[LocalStorage]:
+    return [LocalStorage(base / name) for name in names]
+
+
+def committed(root: Path) -> list[str]:
+    return folders(tree(root)).committed
+
+
+def test_newest_checkpoint_reaches_the_mirrors_that_lack_it(tmp_path):
+    trained(tmp_path, 2, 4, 5, away=["far"])
+    root, near, far = storages(tmp_path, "root", "near", "far")
+    assert lacking(root, [near, far]) == [far]
+    found = flush(root, [near, far])
+    assert [(one.mirror, one.checkpoint, one.outcome) for one in found] == [
+        (near.url, name_at(1, 5), "present"),
+        (far.url, name_at(1, 5), "uploaded"),
+    ]
+    assert committed(tmp_path / "far") == [name_at(1, 5)]
+    assert digest_of(tmp_path / "far", name_at(1, 5)) == digest_at(5)
+    assert lacking(root, [near, far]) == []
+    before = tree(tmp_path)
+    assert {one.outcome for one in flush(root, [near, far])} == {"present"}
+    assert tree(tmp_path) == before
+
+
+def test_flushed_mirror_goes_on_without_the_root(tmp_path):
+    trained(tmp_path, 2, 5, mirrors=("far",), away=["far"])
+    flush(*[LocalStorage(tmp_path / "root"), storages(tmp_path, "far")])
+    shutil.rmtree(tmp_path / "root")
+    run = NumpyRun(accumulation_steps=CYCLE)
+    point = ck.CheckpointManager(tmp_path / "elsewhere", mirror=tmp_path / "far", save=ON_REQUEST).restore(run)
+    assert point.checkpoint == name_at(1, 5)
+    assert run.digest() == digest_at(5)
+
+
+def test_half_uploaded_checkpoint_is_completed(tmp_path):
+    trained(tmp_path, 2, mirrors=("far",))
+    far = FaultyStorage(LocalStorage(tmp_path / "far"))
+    trained(tmp_path, 5, mirrors=("far",), away=["far"])
+    failed = far.inject(Fault("error", operations={"write"}, nth=2))
+    assert [one.outcome for one in flush(LocalStorage(tmp_path / "root"), [far])] == ["failed"]
+    assert failed.fired == 1
+    assert name_at(2, 5) not in committed(tmp_path / "far")
+    assert [one.outcome for one in flush(LocalStorage(tmp_path / "root"), storages(tmp_path, "far"))] == ["uploaded"]
+    assert digest_of(tmp_path / "far", name_at(2, 5)) == digest_at(5)
+
+
+def test_nothing_comes_after_a_later_start(tmp_path):
+    """The machine was lost, and another one went on from the mirror; then the first one came back."""
+    trained(tmp_path, 2, mirrors=("far",))
+    trained(tmp_path, 5, mirrors=("far",), away=["far"])
+    trained(tmp_path, 4, root="elsewhere", mirrors=("far",))
+    before = tree(tmp_path / "far")
+    (found,) = flush(LocalStorage(tmp_path / "root"), storages(tmp_path, "far"))
+    assert found.outcome == "failed"
+    assert "took over the run" in found.why
+    assert tree(tmp_path / "far") == before
+
+
+def test_separate_histories_are_not_mixed(tmp_path):
+    trained(tmp_path, 2, mirrors=("far",))
+    trained(tmp_path / "other", 4, mirrors=("far",))
+    before = tree(tmp_path)
+    (found,) = flush(LocalStorage(tmp_path / "root"), [LocalStorage(tmp_path / "other" / "far")])
+    assert found.outcome == "failed"
+    assert "continued separately" in found.why or "different runs" in found.why
+    assert tree(tmp_path) == before
+
+
+def test_failing_mirror_holds_back_no_other(tmp_path):
+    trained(tmp_path, 2, 5, away=["near", "far"])
+    near = FaultyStorage(LocalStorage(tmp_path / "near"))
+    near.inject(Fault("error", times=None))
+    found = flush(LocalStorage(tmp_path / "root"), [near, *storages(tmp_path, "far")])
+    assert [one.outcome for one in found] == ["failed", "uploaded"]
+    assert committed(tmp_path / "far") == [name_at(1, 5)]
+
+
+def test_root_without_checkpoint_has_nothing_to_upload(tmp_path):
+    trained(tmp_path)
+    with pytest.raises(CheckpointNotFoundError, match="nothing to upload"):
+        flush(LocalStorage(tmp_path / "root"), storages(tmp_path, "near"))
+    assert lacking(LocalStorage(tmp_path / "root"), storages(tmp_path, "near")) == []
+
+
+# One uploader at a time
+
+HOLDER = """
+import sys
+import ckptkit as ck
+from ckptkit.testing.state import NumpyRun
+manager = ck.CheckpointManager(sys.argv[1], mirror=sys.argv[2], save=ck.SaveEvery(micro_steps=1))
+run = NumpyRun(accumulation_steps=3)
+manager.restore(run)
+for _ in run.train_until(2):
+    manager.step(run)
+manager.wait()
+print("trains", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_training_that_lives_uploads_by_itself(tmp_path):
+    command = [sys.executable, "-c", HOLDER, tmp_path / "root", tmp_path / "far"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "trains\n"
+            with pytest.raises(ResumeError, match="is still running"):
+                flush(LocalStorage(tmp_path / "root"), storages(tmp_path, "far"))
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL
+    (found,) = flush(LocalStorage(tmp_path / "root"), storages(tmp_path, "far"))
+    assert found.outcome == "present"
+
+
+def test_lock_of_a_root_is_shared_by_trainings_and_held_alone_by_flush(tmp_path):
+    one, other, alone = (RootLock(LocalStorage(tmp_path)) for _ in range(3))
+    one.share()
+    other.share()
+    assert not alone.take_alone()
+    one.release()
+    assert not alone.take_alone()
+    other.release()
+    assert alone.take_alone()
+    alone.release()
+    alone.release()
+    other.share()
+
+
+def test_remote_root_has_no_lock(tmp_path):
+    class Remote(LocalStorage):
+        is_remote = True
+
+    RootLock(Remote(tmp_path)).share()
+    with pytest.raises(StorageError, match="only a local folder"):
+        flush(Remote(tmp_path), [])
+
+
+def test_start_waits_for_a_flush_that_has_begun(tmp_path):
+    """Two that upload the same files at once could each take the other's for remains."""
+    trained(tmp_path, 2, 5, mirrors=("far",), away=["far"])
+    lock = RootLock(LocalStorage(tmp_path / "root"))
+    assert lock.take_alone()
+    manager = ck.CheckpointManager(tmp_path / "root", mirror=tmp_path / "far", save=ON_REQUEST)
+    manager.restore(NumpyRun(accumulation_steps=CYCLE))
+    uploads = manager._setup.mirrors._uploads[0]
+    assert uploads.is_busy
+    assert committed(tmp_path / "far") == []
+    lock.release()
+    manager.wait()
+    assert committed(tmp_path / "far") == [name_at(1, 5)]
+    manager.close()
+
+
+# The command
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return forked("-m", "ckptkit", "flush", *arguments, expect=None)
+
+
+def test_command_uploads_and_says_so(tmp_path):
+    trained(tmp_path, 2, 5, away=["far"])
+    done = run(tmp_path / "root", tmp_path / "near", tmp_path / "far")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"{name_at(1, 5)} was already at {tmp_path / 'near'}",
+        f"{name_at(1, 5)} is uploaded to {tmp_path / 'far'}",
+    ]
+    again = run(tmp_path / "root", tmp_path / "far", "--json")
+    found = json.loads(again.stdout)
+    assert found == {
+        "root": str(tmp_path / "root"),
+        "mirrors": [
+            {"mirror": str(tmp_path / "far"), "checkpoint": name_at(1, 5), "outcome": "present", "why": ""},
+        ],
+    }
+
+
+def test_command_fails_where_a_mirror_went_on(tmp_path):
+    trained(tmp_path, 2, mirrors=("far",))
+    trained(tmp_path, 4, root="elsewhere", mirrors=("far",))
+    done = run(tmp_path / "root", tmp_path / "far")
+    assert done.returncode == 1
+    assert "took over the run" in done.stderr
