@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from ckptkit.checkpoint.commit import read_commit
+from ckptkit.format.documents import Commit
+from ckptkit.format.layout import CheckpointName
+from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 from crash.supervised.job import TOTAL
 from crash.supervised.supervised import JOB, Supervised, lives_of, stacks_of
@@ -210,3 +214,49 @@ def test_lives_of_a_run_in_a_bucket_lie_there(tmp_path: Path, bucket, monkeypatc
     job = Supervised([sys.executable, str(JOB), root, "plan.json"], folder=tmp_path)
     assert job.end() == 0, job.stderr
     assert [one.cause for one in lives_of(root)] == ["killed", "finished"], job.stderr
+
+
+STUBBORN = """
+import signal, sys
+from datetime import timedelta
+import ckptkit as ck
+from ckptkit.testing.state import NumpyRun
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+mirror = ck.Mirror(sys.argv[1], every=timedelta(hours=1))
+preemption = ck.Preemption(then="off")
+manager = ck.CheckpointManager("root", save=ck.SaveEvery(micro_steps=5), mirror=mirror, preemption=preemption)
+run = NumpyRun()
+manager.restore(run)
+for _ in run.train_until(20):
+    if (save := manager.step(run)) is not None:
+        save.result()
+        manager.wait()
+print("trained", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_what_a_killed_training_had_not_uploaded_is_uploaded_at_the_end(tmp_path: Path) -> None:
+    """Its mirror gets a checkpoint an hour; it does not hear SIGTERM, and is killed."""
+    (tmp_path / "train.py").write_text(STUBBORN)
+    job = Supervised([sys.executable, "train.py", str(tmp_path / "far")], "--grace", "1s", folder=tmp_path)
+    try:
+        assert job.process.stdout is not None
+        assert job.process.stdout.readline() == "trained\n"
+        before = {one.name for one in (tmp_path / "far" / "checkpoints").iterdir()}
+        job.process.send_signal(signal.SIGTERM)
+    finally:
+        assert job.end() == 143, job.stderr
+    newest = max(one.name for one in (tmp_path / "root" / "checkpoints").iterdir())
+    assert newest not in before
+    assert f"{newest} is uploaded to {tmp_path / 'far'}" in job.stderr
+    storage = LocalStorage(tmp_path / "far")
+    assert isinstance(read_commit(storage, parsed(newest)), Commit)
+    assert job.left() == []
+
+
+def parsed(name: str) -> CheckpointName:
+    found = CheckpointName.parse(name)
+    assert found is not None
+    return found
