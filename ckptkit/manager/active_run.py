@@ -186,6 +186,7 @@ class ActiveRun:
         quietly = ended_by is not None
         timeout = self._limited(timeout)
         left = countdown(timeout)
+        self.services.mirrors.use_all()
         try:
             self.wait(timeout)
             if not self.final_save.is_mirror_given_up:
@@ -228,8 +229,8 @@ class ActiveRun:
 
     def _exit(self) -> None:
         """Record how the program ends, which has not closed the manager."""
-        is_interactive = hasattr(sys, "ps1")  # there, the last traceback need not be what ends the program
-        error = None if is_interactive else getattr(sys, "last_value", None)
+        # In an interactive session the last traceback need not be what ends the program.
+        error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
         how: How = "preempted" if self.final_save.is_over else "exited"
         self.services.recorder.close(error, countdown(_EXIT_PATIENCE), how=how)
 

@@ -90,6 +90,8 @@ class Mirror:
         keep: What retention keeps at the mirror; default the same as at the run root.
         every: A commit is uploaded if the last upload began at least this long ago, and otherwise waits for the next
             one; the final save and `CheckpointManager.close` upload the newest commit at once.
+        bandwidth: The most bytes a second that each rank uploads to the mirror while it trains; None for no bound. The
+            final save and `CheckpointManager.close` upload as fast as they can.
         required: Whether a start is refused when the mirror cannot be reached, and the end of the training fails when
             the last upload does. If False, such a process goes on without this mirror, uploads nothing there, and does
             not exclude processes on other machines that see only this mirror; the next start that reaches it does.
@@ -97,7 +99,7 @@ class Mirror:
         storage: The opened root.
 
     Raises:
-        ValueError: If ``keep`` is no policy, or ``every`` is negative.
+        ValueError: If ``keep`` is no policy, ``every`` is negative, or ``bandwidth`` is less than 1.
         TypeError: If ``every`` is no `timedelta`.
         StorageError: If the root's URL has no backend.
     """
@@ -105,6 +107,7 @@ class Mirror:
     root: str | os.PathLike[str] | Storage = field(repr=False)
     keep: KeepPolicy | None = field(default=None, kw_only=True)
     every: timedelta = field(default=timedelta(0), kw_only=True)
+    bandwidth: int | None = field(default=None, kw_only=True)
     required: bool = field(default=True, kw_only=True)
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, repr=False)
     storage: Storage = field(init=False)
@@ -115,6 +118,8 @@ class Mirror:
             raise TypeError(f"every must be a timedelta, such as timedelta(minutes=10), got {self.every!r}")
         if self.every < timedelta(0):
             raise ValueError(f"every must not be negative, got {self.every}")
+        if self.bandwidth is not None and self.bandwidth < 1:
+            raise ValueError(f"bandwidth must be at least 1 byte a second, got {self.bandwidth}")
         object.__setattr__(self, "storage", open_storage(self.root, self.storage_options))
 
 

@@ -27,6 +27,7 @@ from ckptkit.manager.rank_sync import RankSync
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.homes.combined import Homes
 from ckptkit.run.homes.opening import open_homes, reach
+from ckptkit.run.homes.pace import Pace
 from ckptkit.run.homes.part_upload import PartUploader
 from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
@@ -155,6 +156,7 @@ class Chain:
         self._commits = {str(parent)} if parent is not None else set()
         bringer = self._bringer_of(parent) if rank_sync.leads else None
         for one in self._present:
+            pace = Pace(one.options.bandwidth, monotonic=self._monotonic)
             if rank_sync.leads:
                 uploader: Uploading = Uploader(
                     self.homes,
@@ -166,10 +168,17 @@ class Chain:
                     ranks=rank_sync.size,
                     patience=patience,
                     monotonic=self._monotonic,
+                    pace=pace,
                 )
             else:
                 uploader = PartUploader(
-                    self._local, one.storage, opened.document, rank_sync.rank, patience, monotonic=self._monotonic
+                    self._local,
+                    one.storage,
+                    opened.document,
+                    rank_sync.rank,
+                    patience,
+                    monotonic=self._monotonic,
+                    pace=pace,
                 )
             one.uploads = Uploads(
                 uploader,
@@ -247,6 +256,11 @@ class Chain:
                 one.lock.release()
         if failure is not None:
             raise failure
+
+    def use_all(self) -> None:
+        """Upload as fast as possible from now on."""
+        for uploads in self._uploads:
+            uploads.use_all()
 
     def abandon(self) -> None:
         """Do the same as `Uploads.abandon` for every mirror."""

@@ -50,6 +50,10 @@ class Uploading(Protocol):
         """Wait at most a few more seconds for other ranks; any thread may call this."""
         ...
 
+    def use_all(self) -> None:
+        """Send as fast as possible from now on: training has ended; any thread may call this."""
+        ...
+
 
 class Uploads:
     """Manages the uploads of one attempt.
@@ -219,6 +223,7 @@ class Uploads:
             SaveFailedError: If the upload to the mirror fails.
             StaleAttemptError: As in `collect`.
         """
+        self._uploader.use_all()
         self.settle(seconds_left)
         for _ in range(1 if self._behind[-1:] == [self._given_up] else self._tries - 1):
             if not self.try_again(given_up=True):
@@ -228,6 +233,10 @@ class Uploads:
         if self._behind and self._error is not None:
             self._given_up = self._behind[-1]
             raise self._lacking(self._error) from self._error
+
+    def use_all(self) -> None:
+        """Upload as fast as possible from now on: training has ended."""
+        self._uploader.use_all()
 
     def abandon(self) -> None:
         """Let the interpreter exit without waiting for an upload; it is completed or removed by a later start."""
@@ -356,6 +365,7 @@ def _finish_at_exit(uploads: Uploads) -> None:
     def finish() -> None:
         there = reference()
         if there is not None and not there._abandoned:
+            there._uploader.use_all()
             there._uploader.hurry()
             there.settle(countdown(None))
 

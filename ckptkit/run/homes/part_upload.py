@@ -21,6 +21,7 @@ from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError, Sto
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import FROZEN, CheckpointName
 from ckptkit.run.fence import check_fence
+from ckptkit.run.homes.pace import Pace
 from ckptkit.run.homes.upload import UploadOutcome
 from ckptkit.storage import Storage
 
@@ -38,6 +39,7 @@ class PartUploader:
         rank: The rank.
         patience: How long to wait for rank 0's commit at the run root.
         monotonic: Returns the time in seconds.
+        pace: Bounds the bytes a second.
 
     Attributes:
         size_bytes: The size of the current part, else of the last one.
@@ -53,6 +55,7 @@ class PartUploader:
         patience: timedelta,
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
     ) -> None:
         self._local = local
         self._mirror = mirror
@@ -60,6 +63,7 @@ class PartUploader:
         self._rank = rank
         self._patience = patience
         self._monotonic = monotonic
+        self._pace = pace or Pace(None)
         self._proven: set[str] = set()
         self._hurried = Latch()
         self.size_bytes = 0
@@ -88,6 +92,10 @@ class PartUploader:
                 check_fence(self._mirror, self._attempt)
             raise
         return "copied"
+
+    def use_all(self) -> None:
+        """Send as fast as possible from now on: training has ended; any thread may call this."""
+        self._pace.lift()
 
     def hurry(self) -> None:
         """Wait at most a few more seconds for rank 0; any thread may call this."""
@@ -129,3 +137,4 @@ class PartUploader:
 
     def _count(self, size_bytes: int) -> None:
         self.done_bytes += size_bytes
+        self._pace.spend(size_bytes)

@@ -31,6 +31,7 @@ from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key
 from ckptkit.run.fence import check_fence
 from ckptkit.run.homes.combined import Homes
+from ckptkit.run.homes.pace import Pace
 from ckptkit.run.homes.separation import share_documents
 from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepPolicy
@@ -60,6 +61,7 @@ class Uploader:
         patience: How long to wait at the mirror for the parts of other ranks while none arrives; at least `_LONGER` as
             long as the own part took.
         monotonic: Returns the time in seconds.
+        pace: Bounds the bytes a second.
 
     Attributes:
         size_bytes: The size of the current upload, else of the last one.
@@ -78,6 +80,7 @@ class Uploader:
         ranks: int = 1,
         patience: timedelta = timedelta(0),
         monotonic: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
     ) -> None:
         self._local = homes[0]
         self._homes = homes
@@ -86,6 +89,7 @@ class Uploader:
         self._ranks = ranks
         self._patience = patience
         self._monotonic = monotonic
+        self._pace = pace or Pace(None)
         self._receipts: Receipts | None = None
         self._is_hurried = False
         self._attempt = attempt
@@ -141,6 +145,10 @@ class Uploader:
         check_fence(self._mirror, self._attempt)  # a start that looked there before COMMIT does not know of it
         self._tidy(name)
         return "copied"
+
+    def use_all(self) -> None:
+        """Send as fast as possible from now on: training has ended; any thread may call this."""
+        self._pace.lift()
 
     def hurry(self) -> None:
         """Wait at most a few more seconds for other ranks; any thread may call this."""
@@ -216,6 +224,7 @@ class Uploader:
 
     def _count(self, size_bytes: int) -> None:
         self.done_bytes += size_bytes
+        self._pace.spend(size_bytes)
 
     def _tidy(self, name: CheckpointName) -> None:
         """Remove old and abandoned files at the mirror after ``name`` was committed there."""

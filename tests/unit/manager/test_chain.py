@@ -327,6 +327,23 @@ def test_upload_that_failed_is_tried_with_the_next_commit_whatever_the_pace(tmp_
     assert committed(tmp_path, "bucket") == [name_at(1, 2)]
 
 
+def test_bandwidth_bounds_uploads_until_the_end(tmp_path):
+    """A byte a second: no upload would end in this test's life, but the end of the training is not made to wait."""
+    life = Life(tmp_path, mirrors=({}, {"bandwidth": 1}))
+    life.restore()
+    neighbour, bucket = life.manager._setup.mirrors._uploads
+    neighbour.settle(LONG.total_seconds)
+    bucket.settle(LONG.total_seconds)
+    life.train(2)
+    life.manager.save(life.run).result()
+    neighbour.settle(LONG.total_seconds)
+    assert committed(tmp_path, "neighbour") == [name_at(1, 2)]
+    assert bucket.is_busy
+    assert committed(tmp_path, "bucket") == []
+    life.manager.close()
+    assert committed(tmp_path, "bucket") == [name_at(1, 2)]
+
+
 def test_end_waits_for_required_mirrors_only(tmp_path, caplog):
     life = started(tmp_path, 2, mirrors=({"required": False}, {}))
     life.homes["neighbour"].inject(Fault("error", operations={"write"}, times=None))
@@ -385,6 +402,8 @@ def test_two_homes_at_one_place_are_refused(tmp_path):
         CheckpointManager(tmp_path / "root", mirror=[tmp_path / "one", tmp_path / "root"])
     with pytest.raises(ValueError, match="every must not be negative"):
         Mirror(tmp_path / "one", every=timedelta(seconds=-1))
+    with pytest.raises(ValueError, match="bandwidth must be at least 1"):
+        Mirror(tmp_path / "one", bandwidth=0)
     with pytest.raises(TypeError, match="every must be a timedelta"):
         Mirror(tmp_path / "one", every=10)
 

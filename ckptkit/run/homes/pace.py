@@ -1,0 +1,47 @@
+"""Bounds how many bytes a second an upload sends, so that training has the rest of the network.
+
+Guarantees: up to any moment, no more was let through than the rate allows since the first byte, and one piece. Once
+lifted, nothing waits any more. Threads: one spends; any may lift.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ckptkit.core.latch import Latch
+
+
+class Pace:
+    """Makes its caller wait.
+
+    Args:
+        bytes_per_second: The rate; None for no bound.
+        monotonic: Returns the time in seconds.
+        pause: Waits the given number of seconds, or less if the bound is lifted meanwhile.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: int | None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._monotonic = monotonic
+        self._lifted = Latch()
+        self._pause = pause or self._lifted.wait
+        self._free_at = monotonic()
+
+    def spend(self, size_bytes: int) -> None:
+        """Wait until ``size_bytes`` more are within the rate."""
+        if self._bytes_per_second is None or self._lifted.is_open:
+            return
+        now = self._monotonic()
+        self._free_at = max(now, self._free_at) + size_bytes / self._bytes_per_second
+        self._pause(self._free_at - now)
+
+    def lift(self) -> None:
+        """Let everything through from now on."""
+        self._lifted.open()
