@@ -12,8 +12,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.progress_bar import Countdown
-from ckptkit.errors import StorageError
+from ckptkit.errors import StorageError, UnusableCheckpointError
+from ckptkit.format.documents import Commit
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.mirroring.uploads import Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
@@ -45,6 +47,10 @@ class NoMirror:
     def sparing(self, policy: KeepPolicy) -> KeepPolicy:
         """Return ``policy`` unchanged."""
         return policy
+
+    def has(self, name: CheckpointName) -> bool:
+        """Return False: there is no second copy."""
+        return False
 
     def offer(self, name: CheckpointName) -> None:
         """Do nothing."""
@@ -127,6 +133,20 @@ class RunMirror:
     def is_under_way(self, name: str) -> bool:
         """Return whether the checkpoint ``name`` is being uploaded."""
         return self._uploads is not None and str(self._uploads.under_way) == name
+
+    def has(self, name: CheckpointName) -> bool:
+        """Return whether ``name`` is known to be committed at the mirror; only one that is required counts.
+
+        It is looked for there now, since retention and people remove checkpoints at the mirror, too. Any thread.
+        """
+        if not self._is_required or self._uploads is None or self.is_under_way(str(name)):
+            return False
+        try:
+            there = read_commit(self._storage, name)
+            return isinstance(there, Commit) and there == read_commit(self._local, name)
+        except (StorageError, UnusableCheckpointError) as error:
+            _log.info("could not see whether %s is at the mirror %s: %s", name, self._storage.url, error)
+            return False
 
     def offer(self, name: CheckpointName) -> None:
         """Tell the uploads about a commit at the local root."""
