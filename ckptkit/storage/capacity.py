@@ -93,8 +93,8 @@ class Room:
         raise StorageError(
             f"{what} was not begun, because the run root is in memory and has no room for it: it needs "
             f"{size(needed_bytes)}, and {size(max(0, limit.free_bytes))} of {size(limit.total_bytes)} are free by "
-            f"{limit.name}. {limit.fix} keep=ck.KeepLatest(2) needs less, mirror= lets older ones go before a save, "
-            "and a run root on a disk needs no memory."
+            f"{limit.name}.\n  {limit.fix}\n  Or keep fewer (keep=ck.KeepLatest(2)), use mirror=, which lets older "
+            "checkpoints go before a save, or give a run root on a disk."
         ) from OSError(limit.number, os.strerror(limit.number))
 
 
@@ -173,8 +173,10 @@ def _of_groups(kernel: Kernel) -> Iterator[Limit]:
     for folder, version in _folders(kernel):
         file = folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")
         total = _number(file)
+        if total is None:
+            continue
         free = _free_by_2(folder, total, swap_bytes) if version == 2 else _free_by_1(folder, total, swap_bytes)
-        if total is not None and free is not None:
+        if free is not None:
             yield _of_memory(free, total, f"the memory limit of this container ({file})")
 
 
@@ -207,9 +209,9 @@ def _folders(kernel: Kernel) -> Iterator[tuple[Path, int]]:
                 yield from ((mount / one, version) for mount in mounts)
 
 
-def _free_by_2(folder: Path, total: int | None, swap_bytes: int) -> int | None:
+def _free_by_2(folder: Path, total: int, swap_bytes: int) -> int | None:
     used = _number(folder / "memory.current")
-    if total is None or used is None:
+    if used is None:
         return None
     table = _table(folder / "memory.stat")
     reclaimable = sum(table.get(key, 0) for key in ("inactive_file", "active_file", "slab_reclaimable"))
@@ -219,9 +221,9 @@ def _free_by_2(folder: Path, total: int | None, swap_bytes: int) -> int | None:
     return total - used + reclaimable + swap_bytes
 
 
-def _free_by_1(folder: Path, total: int | None, swap_bytes: int) -> int | None:
+def _free_by_1(folder: Path, total: int, swap_bytes: int) -> int | None:
     used = _number(folder / "memory.usage_in_bytes")
-    if total is None or used is None:
+    if used is None:
         return None
     table = _table(folder / "memory.stat")
     reclaimable = sum(table.get(key, 0) for key in ("total_inactive_file", "total_active_file"))

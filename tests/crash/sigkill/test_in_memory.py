@@ -40,7 +40,7 @@ manager, run = CheckpointManager(root, keep=KeepLatest(100), saving=Saving(on_er
 manager.restore(run)
 for batches in run.train_until(12):
     error = manager.save(run).exception()
-    print(batches, "saved" if error is None else error, flush=True)
+    print(batches, "saved" if error is None else str(error).replace("\\n", " "), flush=True)
     if error is not None:
         break
 for _ in run.train_until(20):
