@@ -5,6 +5,8 @@
     python -m benchmarks.bench --only stall,positioning   some of them
     python -m benchmarks.bench --only transfer            an object store
     python -m benchmarks.bench --table                    print the last results again
+    python -m benchmarks.bench --only stall --cycles 1 --layouts boundary --workdir /dev/shm/bench
+                                                          a save after every update, into memory
 
 PyTorch and JAX are measured in environments of their own, which need xxhash, and not ckptkit:
 
@@ -65,9 +67,13 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--mib", type=int, help="weights; the state is four times that")
     parser.add_argument("--micro-ms", type=float, help="length of a synthetic micro-step")
     parser.add_argument("--saves", type=int, help="per loop")
+    parser.add_argument("--cycles", type=int, help="between two saves of the synthetic training")
     parser.add_argument("--pairs", type=int, help="loops with saves, each beside one without")
     parser.add_argument("--rounds", type=int, help="processes per system, every second time backwards")
     parser.add_argument("--systems", type=lambda text: tuple(text.split(",")), help=f"some of {','.join(MODULES)}")
+    parser.add_argument(
+        "--layouts", type=lambda text: tuple(text.split(",")), help=f"some of {','.join(stall.LAYOUTS)}"
+    )
     parser.add_argument(
         "--env", dest="pythons", action="append", type=lambda text: text.split("=", 1), help="NAME=PYTHON"
     )
@@ -86,7 +92,7 @@ def options_of(given: argparse.Namespace) -> Options:
         options = replace(options, mib=48, pairs=1, restores=1, quick=True)
     if given.pythons:
         options = replace(options, pythons=dict(given.pythons))
-    named = ("mib", "micro_ms", "saves", "pairs", "rounds", "systems", "modes")
+    named = ("mib", "micro_ms", "saves", "cycles", "pairs", "rounds", "systems", "layouts", "modes")
     return replace(options, **{name: getattr(given, name) for name in named if getattr(given, name) is not None})
 
 

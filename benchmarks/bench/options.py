@@ -21,10 +21,12 @@ class Options:
         micro_ms: Length of a micro-step.
         micro_steps: K.
         saves: Per loop.
+        cycles: Of the synthetic training, between two saves; 1 saves after every update.
         pairs: Loops with saves, each beside one without, in one process.
         rounds: Processes per system; every second round goes backwards.
         restores: Processes that restore, per system.
         systems: Names in `benchmarks.bench.systems.MODULES`.
+        layouts: Of the synthetic training, names in `benchmarks.bench.stall.LAYOUTS`.
         modes: For MindSpore's own training.
         pythons: Interpreters by environment; what has none is measured by this one if it is ``mindspore``.
         quick: Fewer points where a benchmark has many.
@@ -35,10 +37,12 @@ class Options:
     micro_ms: float = 60.0
     micro_steps: int = 8
     saves: int = 5
+    cycles: int = 2
     pairs: int = 3
     rounds: int = 1
     restores: int = 3
     systems: tuple[str, ...] = ("none", "mindspore-ckpt", "mindspore-safetensors", "copy", "ckptkit")
+    layouts: tuple[str, ...] = ("boundary", "few", "mid_cycle")
     modes: tuple[str, ...] = ("graph", "pynative")
     pythons: Mapping[str, str] = field(default_factory=dict)
     quick: bool = False
@@ -61,6 +65,6 @@ class Options:
     def loads(cls, text: str) -> Options:
         """The inverse of `dumps`."""
         fields: dict[str, Any] = json.loads(text)
-        for name in ("systems", "modes"):
+        for name in ("systems", "layouts", "modes"):
             fields[name] = tuple(fields[name])
         return cls(**{**fields, "workdir": Path(fields["workdir"])})

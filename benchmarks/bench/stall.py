@@ -43,7 +43,7 @@ def measure_system(options: Options, name: str, layout: str, damage: bool = Fals
     workload, make = find(name)
     trainer = build(workload, options, shapes_of(layout, options), seed=1)
     system = make(trainer, options.scratch)
-    plan = Plan(micro_step=options.micro_steps // 2 if layout == "mid_cycle" else 0)
+    plan = Plan(options.cycles, micro_step=options.micro_steps // 2 if layout == "mid_cycle" else 0)
     pairs = options.pairs if layout == "boundary" else 1
     found: dict[str, Any] = {"system": name, "layout": layout, "without": [], "with": [], "reports": []}
     with Watcher(system.complete) as watcher:
@@ -152,7 +152,7 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
     limits_before = measure("limits:limits", options)
     found: dict[str, Any] = {"limits": [limits_before], "systems": [], "state_bytes": options.state_bytes}
     for number in range(options.rounds):
-        for layout, text in LAYOUTS.items():
+        for layout, text in ((one, LAYOUTS[one]) for one in options.layouts):
             for name in options.systems[:: -1 if number % 2 else 1]:
                 print(f"stall: {name}, {text}", flush=True)
                 where = environment_of(name)

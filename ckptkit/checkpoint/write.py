@@ -33,6 +33,9 @@ from ckptkit.format.documents import (
 from ckptkit.format.layout import CheckpointName
 from ckptkit.format.versions import versions
 from ckptkit.storage import Storage
+from ckptkit.storage.capacity import in_pages
+
+_DOCUMENTS = 4  # small files beside the shards, with the temporary one of COMMIT
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,21 @@ class SaveRequest:
     metrics: Mapping[str, float]
     created_at: datetime
     number: int
+
+
+def needed_bytes(request: SaveRequest, frozen: FrozenShards) -> int:
+    """Return how many bytes of memory `write_part` takes where the run root is in memory.
+
+    The documents are estimated: a table of the tensors is about twice as long there as in a shard's header.
+    """
+    settled = frozen.settled
+    shards = [
+        shard
+        for shard in request.staged.shards
+        if not (shard.frozen and settled.issuperset(leaf.name for leaf in shard.leaves))
+    ]
+    tables_bytes = 2 * sum(len(shard.header) for shard in request.staged.shards)
+    return sum(in_pages(shard.size_bytes) for shard in shards) + in_pages(tables_bytes) + _DOCUMENTS * in_pages(1)
 
 
 def write_part(

@@ -184,8 +184,7 @@ class ActiveRun:
             ended_by: The error that ended training, or None.
         """
         quietly = ended_by is not None
-        timeout = self._limited(timeout)
-        left = countdown(timeout)
+        left = countdown(timeout := self._limited(timeout))
         self.services.mirrors.use_all()
         try:
             self.wait(timeout)

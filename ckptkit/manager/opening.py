@@ -18,6 +18,7 @@ from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.save_policy import SaveEvery, SavePolicy, automatic, may_split_cycles
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.format.events import Began
+from ckptkit.format.layout import CHECKPOINTS
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.auto_interval import AutoInterval
 from ckptkit.manager.copy_memory import CopyMemory
@@ -52,6 +53,7 @@ from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
+from ckptkit.storage.capacity import room_of
 
 _log = logging.getLogger("ckptkit")
 
@@ -192,7 +194,7 @@ def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSa
     leads = rank_sync.leads
     restored = None if opened.contents is None else opened.contents.checkpoint
     recorder = _new_recorder(setup, opened, rank_sync, progress) if saving.events and leads else NoRecorder()
-    saver = _new_saver(setup, opened, rank_sync) if leads else PartSaver(setup.storage, opened.document, rank_sync.rank)
+    saver = _new_saver(setup, opened, rank_sync) if leads else _new_part_saver(setup, opened, rank_sync)
     allowed = ERROR_BUDGET if saving.on_error == "warn" else 1
     results = SaveResults(setup.storage.url, allowed, saving.on_save, is_alone=rank_sync.is_alone, commits=leads)
     request = PreemptionRequest(
@@ -265,7 +267,7 @@ def _history(setup: Setup, opened: Opened) -> History:
 
 
 def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver:
-    retention = Retention(setup.storage, opened.document, setup.mirrors.sparing(setup.keep))
+    retention = Retention(setup.storage, opened.document, setup.mirrors.sparing(setup.keep), setup.mirrors.has)
     try:
         sweep(setup.storage, opened.document, has_mirror=setup.mirrors.exists)
     except StorageError as error:
@@ -274,4 +276,9 @@ def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver:
     receipts = None
     if not rank_sync.is_alone:
         receipts = Receipts(setup.storage, rank_sync.size, setup.ranks.patience, monotonic=setup.system.monotonic)
-    return Saver(setup.storage, opened.document, opened.run_id, retention, receipts)
+    room = room_of(setup.storage, CHECKPOINTS)
+    return Saver(setup.storage, opened.document, opened.run_id, retention, receipts, room=room)
+
+
+def _new_part_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> PartSaver:
+    return PartSaver(setup.storage, opened.document, rank_sync.rank, room_of(setup.storage, CHECKPOINTS))

@@ -1,9 +1,10 @@
 """Runs one save in a safe order: `Saver` on rank 0, `PartSaver` on every other rank.
 
 The order of `Saver`: fence check, write, wait for the parts of other ranks, fence check, COMMIT, fence check,
-retention. Guarantees: a save that returns a name is committed and durable, and a fence check has passed since. The
-folder of a save that raises is void, or this attempt's next save voids it or finds it committed (after
-StaleAttemptError the later attempt decides). Earlier commits stay untouched either way.
+retention. Where the run root is in memory, a save that does not fit is not begun; retention makes room first. It
+guarantees: a save that returns a name is committed and durable, and a fence check has passed since. The folder of a
+save that raises is void, or this attempt's next save voids it or finds it committed (after StaleAttemptError the later
+attempt decides). Earlier commits stay untouched by the save itself either way.
 
 `PartSaver` writes the rank's part of each checkpoint; rank 0 decides whether to commit it. Guarantees: when a save
 returns, the part and its receipt are durable. Only rank 0 knows whether all parts were committed, and it tells the
@@ -21,12 +22,13 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ckptkit.checkpoint.commit import keys_below, publish, read_commit, remove_data, void
 from ckptkit.checkpoint.frozen import FrozenShards
 from ckptkit.checkpoint.receipts import Receipts, post, post_failure
-from ckptkit.checkpoint.write import SaveRequest, stored_metrics, write_manifest, write_part
+from ckptkit.checkpoint.write import SaveRequest, needed_bytes, stored_metrics, write_manifest, write_part
 from ckptkit.core.progress import Progress
 from ckptkit.errors import (
     CorruptCheckpointError,
@@ -40,6 +42,7 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.run.fence import check_fence
 from ckptkit.run.retention import Retention
 from ckptkit.storage import Storage
+from ckptkit.storage.capacity import UNLIMITED, Room
 
 _log = logging.getLogger("ckptkit")
 
@@ -51,7 +54,7 @@ class Saved:
     Attributes:
         checkpoint: The committed checkpoint.
         written_bytes: Bytes written to this rank's shards; 0 if the progress was already committed.
-        removed: The checkpoints that retention removed after the save.
+        removed: The checkpoints that retention removed after the save, or since the last one to make room.
     """
 
     checkpoint: CheckpointName
@@ -74,6 +77,7 @@ class Saver:
         run_id: The id of the run that the attempt was opened on.
         retention: Removes old checkpoints after a commit.
         receipts: Waits for the parts of the other ranks; None without other ranks.
+        room: What fits at the run root.
 
     Attributes:
         frozen: The shards that this attempt's checkpoints share.
@@ -87,12 +91,16 @@ class Saver:
         run_id: str,
         retention: Retention,
         receipts: Receipts | None = None,
+        *,
+        room: Room = UNLIMITED,
     ) -> None:
         self._storage = storage
         self._attempt = attempt
         self._run_id = run_id
         self._retention = retention
         self._receipts = receipts
+        self._room = room
+        self._removed: list[CheckpointName] = []  # to make room, and not reported yet
         self._committed: dict[tuple[int, int], CheckpointName] = {}
         self._tries: dict[tuple[int, int], int] = {}
         self._undecided: dict[CheckpointName, Mapping[str, float | None]] = {}
@@ -171,7 +179,7 @@ class Saver:
         Raises:
             StaleAttemptError: If a later attempt exists.
             SaveFailedError: If the part of another rank did not arrive, or another save runs.
-            StorageError: If the storage failed.
+            StorageError: If the storage failed, or has no room for this rank's part.
             ValueError: If the state cannot be stored.
         """
         if not self._saving.acquire(blocking=False):  # it would take that one's folder for that of a failed save
@@ -189,6 +197,7 @@ class Saver:
         there = self.committed_at(request.staged.progress, request.metrics)
         if there is not None:
             return Saved(there)
+        self._make_room(request)
         frozen_bytes = self.frozen.written_bytes
         self._note(request)
         try:
@@ -208,7 +217,21 @@ class Saver:
                 raise
             # Only a reply was lost: the COMMIT was found in place.
         shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
-        return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, self._prune())
+        made_room, self._removed = self._removed, []
+        return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, (*made_room, *self._prune()))
+
+    def _make_room(self, request: SaveRequest) -> None:
+        """Remove what may go if the save does not fit, and refuse the save if it still does not."""
+        needed = needed_bytes(request, self.frozen)
+        lacking_bytes = partial(self._room.lacking_bytes, needed)
+        if not lacking_bytes():
+            return
+        self._removed += self._retention.make_room(request.name, lacking_bytes, self._check_fence)
+        try:
+            self._room.expect(needed, str(request.name))
+        except StorageError:
+            self._give_up()  # other ranks may have begun to write
+            raise
 
     def _note(self, request: SaveRequest) -> None:
         name = request.name
@@ -291,16 +314,18 @@ class PartSaver:
         storage: The run root.
         attempt: The attempt that owns the run, received from rank 0.
         rank: The rank.
+        room: What fits at the run root.
 
     Attributes:
         frozen: The shards that this rank's parts share.
         newest: The last commit that rank 0 reported; any thread may read it.
     """
 
-    def __init__(self, storage: Storage, attempt: AttemptDocument, rank: int) -> None:
+    def __init__(self, storage: Storage, attempt: AttemptDocument, rank: int, room: Room = UNLIMITED) -> None:
         self._storage = storage
         self._attempt = attempt
         self._rank = rank
+        self._room = room
         self._committed: dict[tuple[int, int], CheckpointName] = {}
         self.frozen = FrozenShards(storage, attempt, self._check_fence)
         self.newest: CheckpointName | None = None
@@ -341,12 +366,13 @@ class PartSaver:
 
         Raises:
             StaleAttemptError: If a later attempt exists.
-            StorageError: If the storage failed.
+            StorageError: If the storage failed, or has no room for the part.
             ValueError: If the state cannot be stored.
         """
         frozen_bytes = self.frozen.written_bytes
         try:
             self._check_fence()
+            self._room.expect(needed_bytes(request, self.frozen), f"rank {self._rank} of {request.name}")
             receipt = write_part(self._storage, self._attempt, request, self.frozen, self._rank)
             post(self._storage, request.name, receipt)
         except StaleAttemptError:

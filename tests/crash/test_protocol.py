@@ -45,6 +45,7 @@ NEEDED = {
     "run STARTS=2 WITHOUT_SECOND_LOOK": "lost",
     "run STARTS=2 REPORTED_AT_COMMIT": "lost",
     "mirror EMPTY_ATTEMPT_COUNTS": "lost",
+    "mirror ROOM_WITHOUT_LOOK": "lost",
     "durable BELIEVES_THE_CACHE": "shard.there",
     "durable BELIEVES_A_COMMIT": "told",
     "durable BELIEVES_A_SECOND_FSYNC": "told",

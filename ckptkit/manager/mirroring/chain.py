@@ -17,8 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.progress_bar import Countdown
-from ckptkit.errors import SaveFailedError, StorageError
+from ckptkit.errors import SaveFailedError, StorageError, UnusableCheckpointError
+from ckptkit.format.documents import Commit
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import NotEndedError
 from ckptkit.manager.mirroring.uploads import Uploading, Uploads
@@ -215,6 +217,23 @@ class Chain:
     def is_under_way(self, name: str) -> bool:
         """Return whether the checkpoint ``name`` is being uploaded."""
         return any(str(uploads.under_way) == name for uploads in self._uploads)
+
+    def has(self, name: CheckpointName) -> bool:
+        """Return whether ``name`` is known to be committed at a mirror that is required.
+
+        It is looked for there now, since retention and people remove checkpoints at mirrors, too. Any thread.
+        """
+        if self.is_under_way(str(name)):
+            return False
+        return any(self._has(one, name) for one in self._present if one.options.required and one.uploads is not None)
+
+    def _has(self, one: _Follower, name: CheckpointName) -> bool:
+        try:
+            there = read_commit(one.storage, name)
+            return isinstance(there, Commit) and there == read_commit(self._local, name)
+        except (StorageError, UnusableCheckpointError) as error:
+            _log.info("could not see whether %s is at the mirror %s: %s", name, one.storage.url, error)
+            return False
 
     def offer(self, name: CheckpointName) -> None:
         """Tell the uploads about a commit at the run root."""

@@ -123,8 +123,31 @@ inline retain(r) {
     fi
 }
 
+#ifdef ROOM_WITHOUT_LOOK
+#define may_make_room(f)    true
+#else
+#define may_make_room(f)    root[MIRROR].commit[f]
+#endif
+
+/* The local root is in memory, and has no room: of its lineage the oldest goes that the mirror has, too. Sets `gone`. */
+inline make_room(r) {
+    d_step {
+        walk(r, n); best = NONE; gone = NONE;
+        for (f : 1 .. SIZE) { if :: line[f] && root[r].commit[f] -> best = f :: else fi };
+        for (f : 1 .. SIZE) {
+            if
+            :: gone == NONE && f != best && line[f] && root[r].commit[f] && may_make_room(f) -> gone = f
+            :: else
+            fi
+        }
+    }
+    fence(r);
+    if :: !stale && gone != NONE -> root[r].commit[gone] = false :: else fi;
+    d_step { gone = NONE }
+}
+
 proctype Job(byte me; byte machine; byte most_saves) {
-    byte n, begun_at, at, saves, ignored;
+    byte n, begun_at, at, saves, ignored, gone;
     bool stale;
 
 begin:
@@ -164,6 +187,7 @@ begin:
         saves++;
         fence(machine);                         /* a save asks its local root alone */
         if :: stale -> goto stopped :: else fi;
+        if :: skip :: make_room(machine); if :: stale -> goto stopped :: else fi fi;
         root[machine].commit[at] = true;
         fence(machine);
         if :: stale -> goto stopped :: else fi;

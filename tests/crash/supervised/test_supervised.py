@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.small_group import small_control_group
 
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.format.documents import Commit
@@ -83,19 +83,9 @@ def test_bad_batch_stops_after_the_second_death(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_group(tmp_path: Path) -> Iterator[list[str]]:
-    """A program that enters a control group of version 1 with 512 MiB of memory, and becomes another program."""
-    own = next((one for one in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in one), "::/none")
-    group = Path("/sys/fs/cgroup/memory") / own.split(":", 2)[2].lstrip("/") / f"ckptkit-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"this user may make no control group: {error}")
-    (group / "memory.limit_in_bytes").write_text(str(512 << 20))
-    try:
-        yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
-    finally:
-        group.rmdir()
+def small_group() -> Iterator[list[str]]:
+    with small_control_group(512 << 20) as within:
+        yield within
 
 
 @pytest.mark.extended

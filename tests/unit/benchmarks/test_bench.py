@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -96,6 +97,18 @@ def test_the_command_line_is_read(tmp_path):
     assert (options.quick, options.mib, options.saves, options.systems) == (True, 48, 2, ("none", "copy"))
     with pytest.raises(SystemExit):
         bench.parsed(["--only", "speed"])
+
+
+def test_saves_follow_every_update_if_told_so(tiny):
+    """Into memory: the checkpoints are removed there, too."""
+    given = ["--cycles", "1", "--layouts", "boundary", "--saves", "3", "--workdir", str(tiny.workdir)]
+    options = bench.options_of(bench.parsed(given))
+    assert (options.cycles, options.layouts) == (1, ("boundary",))
+    found = measure("stall:measure_system", replace(tiny, cycles=1, saves=3), name="ckptkit", layout="boundary")
+    assert len(found["with"][0]["stalls"]) == 3
+    text = stall.tables({"limits": [{kind: [1.0] for kind in KINDS}], "systems": [found], "state_bytes": 1})
+    assert len(rows(text, "ckptkit")) == 2
+    assert not tiny.scratch.exists()
 
 
 def test_cells_and_tables():

@@ -16,6 +16,7 @@ from ckptkit.core.worker import Worker
 from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage
 from ckptkit.storage import descriptors as descriptors_module
+from ckptkit.storage.capacity import in_pages, is_in_memory
 from ckptkit.storage.direct import BUFFER_BYTES, BUFFERS, DirectWriter
 from ckptkit.storage.local import LARGE_BYTES
 from ckptkit.storage.system_calls import SystemCalls
@@ -183,6 +184,24 @@ def _skip_without_direct_writes(path):
 
 
 # The bytes
+
+
+@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.parametrize("size_bytes", [LARGE_BYTES, BUFFER + 1, 3 * BUFFER + 7])
+def test_tmpfs_gets_same_bytes_either_way(size_bytes, taken, caplog):
+    """Kernels take O_DIRECT on tmpfs from 6.6 on, where it means nothing, and refuse it with EINVAL before."""
+    calls = Calls(direct=never if taken else failing(errno.EINVAL))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, caplog.at_level(logging.INFO):
+        assert is_in_memory(Path(folder))
+        storage = storage_over(folder, calls)
+        for key in ("a/1", "a/2"):
+            put(storage, key, pattern(size_bytes))
+            assert at(storage, key) == pattern(size_bytes)
+            assert os.stat(Path(folder, key)).st_blocks * 512 == in_pages(size_bytes)  # no page of padding stays
+        assert sorted(os.listdir(Path(folder, "a"))) == ["1", "2"]
+    told = [record for record in caplog.records if "does not support direct writes" in record.getMessage()]
+    assert len(told) == (0 if any(direct for *_, direct in calls.writes) else 1)
+    assert all(record.levelno == logging.INFO for record in told)
 
 
 @pytest.mark.parametrize("size_bytes", SIZES)

@@ -1,0 +1,116 @@
+"""A run root on tmpfs: after a SIGKILL, or the OOM killer, it is as on a disk; and the latter need not come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support.runs.roots import LocalRoot
+from support.runs.scenario import check_new_start, committed, folders, name_at, tree
+from support.small_group import small_control_group
+
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.storage.capacity import is_in_memory
+from ckptkit.testing.state import NumpyRun
+
+from .test_sigkill import AT_8, MOMENTS, killed_at
+
+GROUP_BYTES = 512 << 20
+SIZE = 8_000_000  # elements: 32 MB a tensor, three of them in each checkpoint, and one that is frozen
+
+# A training whose checkpoints do not fit into its control group; without the look it is killed.
+JOB = """
+import sys
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
+from ckptkit.run.keep_policy import KeepLatest
+from ckptkit.storage.capacity import MemoryRoom
+from ckptkit.testing.state import NumpyRun
+
+root, look, size = sys.argv[1:]
+if look == "without":
+    MemoryRoom.tightest = lambda self: None
+manager, run = CheckpointManager(root, keep=KeepLatest(100), saving=Saving(on_error="warn")), NumpyRun(size=int(size))
+manager.restore(run)
+for batches in run.train_until(12):
+    error = manager.save(run).exception()
+    print(batches, "saved" if error is None else str(error).replace("\\n", " "), flush=True)
+    if error is not None:
+        break
+for _ in run.train_until(20):
+    pass
+print("trained on", flush=True)
+"""
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        assert is_in_memory(Path(folder))
+        yield Path(folder) / "run"
+
+
+@pytest.mark.parametrize("moment", ["half of a shard", "before COMMIT", "after COMMIT"])
+def test_sigkill_leaves_earlier_checkpoints_in_memory(in_memory: Path, moment: str) -> None:
+    root = LocalRoot(in_memory)
+    killed_at(root, *MOMENTS[moment])
+    landed = moment == "after COMMIT"
+    assert (AT_8 in committed(root)) == landed
+    assert (folders(tree(root)).uncommitted == [AT_8]) == (not landed)
+    check_new_start(root, latest=AT_8 if landed else name_at(1, 6))
+
+
+def train(root: Path, look: str, within: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*within, sys.executable, "-c", JOB, str(root), look, str(SIZE)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def restored(root: Path) -> tuple[str | None, str]:
+    run = NumpyRun(size=SIZE)
+    point = CheckpointManager(root).restore(run)
+    return point.checkpoint, run.digest()
+
+
+def uninterrupted(batches: int) -> str:
+    run = NumpyRun(size=SIZE)
+    for _ in run.train_until(batches):
+        pass
+    return run.digest()
+
+
+@pytest.mark.extended
+def test_kernel_kills_what_writes_without_looking(in_memory: Path) -> None:
+    """The other half of the next test: so much is at stake. The earlier checkpoints restore."""
+    with small_control_group(GROUP_BYTES) as within:
+        ended = train(in_memory, "without", within)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    saved = len(ended.stdout.splitlines())
+    assert saved >= 1
+    assert restored(in_memory) == (str(committed(in_memory)[-1]), uninterrupted(saved))
+
+
+@pytest.mark.extended
+def test_save_that_would_get_training_killed_is_refused(in_memory: Path) -> None:
+    with small_control_group(GROUP_BYTES) as within:
+        ended = train(in_memory, "with", within)
+    assert ended.returncode == 0, ended.stderr
+    *saved, refused, last = ended.stdout.splitlines()
+    assert saved
+    assert "by the memory limit of this container (/sys/fs/cgroup/memory/" in refused
+    assert last == "trained on"
+    found = folders(tree(in_memory))
+    assert len(found.committed) == len(saved)
+    assert found.uncommitted == found.void == []
+    assert restored(in_memory) == (found.committed[-1], uninterrupted(len(saved)))
