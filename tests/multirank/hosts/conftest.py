@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import pytest
+from support.hosts.cluster import Cluster
 from support.hosts.namespace import missing
+
+from multirank.hosts.job import Job
+from multirank.hosts.life import Life
+
+BUCKET = "runs"
 
 
 @pytest.hookimpl(trylast=True)  # after `-m` has chosen: the default suite has none of these tests
@@ -11,3 +21,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [item for item in items if "multirank/hosts" in item.path.as_posix()]
     if here and (reason := missing()):
         raise pytest.UsageError(f"{here[0].nodeid} needs hosts of its own: {reason}")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three hosts and a storage host with an empty bucket."""
+    with Cluster(3, tmp_path / "hosts") as made:
+        made.storage.make_bucket(BUCKET)
+        yield made
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Job]:
+    """Undisturbed lives without ckptkit's callback, of as many ranks as are asked for."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+
+    @functools.cache
+    def lived(ranks: int) -> Job:
+        with Cluster(ranks, folder / f"{ranks}-hosts") as made:
+            job = Job(made, made.hosts, folder / str(ranks), Life())
+            job.reports()
+        return job
+
+    return lived
