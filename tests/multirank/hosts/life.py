@@ -25,7 +25,7 @@ from mindspore.communication import init
 import ckptkit as ck
 from multirank.msrun.job import Net
 
-SAMPLES, GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 48, 12, 2, 3  # for one, two, three and six ranks
+SAMPLES, GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 24, 12, 2, 3  # for one, two, three and six ranks
 STAND_STILL_SECONDS = 240
 
 

@@ -67,13 +67,20 @@ def test_hosts_reach_each_other_and_nothing_else(cluster):
 
 def test_everything_is_gone_after_a_failed_test(tmp_path):
     before = namespaces()
-    with pytest.raises(ZeroDivisionError), Cluster(1, tmp_path / "hosts") as cluster:
-        host = cluster.hosts[0]
-        running = host.start(*FOREVER, log=tmp_path / "log")
-        assert until(lambda: running.pid in host.namespace.pids(), "it runs", alive=[running])
-        memory = host.memory
-        (memory / "file").write_text("x")
-        raise ZeroDivisionError
+    started = []
+
+    def fails():
+        with Cluster(1, tmp_path / "hosts") as cluster:
+            host = cluster.hosts[0]
+            running = host.start(*FOREVER, log=tmp_path / "log")
+            assert until(lambda: running.pid in host.namespace.pids(), "it runs", alive=[running])
+            (host.memory / "file").write_text("x")
+            started.append((running, host.memory))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    ((running, memory),) = started
     assert running.returncode == -9
     assert not memory.exists()
     assert list((tmp_path / "hosts").iterdir()) == []

@@ -46,62 +46,62 @@ def assert_both_have_the_end(cluster: Cluster, host: Host) -> None:
 
 def test_a_lost_host_goes_on_from_the_bucket(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     lost = cluster.hosts[0]
-    with start(cluster, lost, tmp_path / "first", 20) as first:
-        wait_mirrored(cluster, first, 20)
+    with start(cluster, lost, tmp_path / "first", 10) as first:
+        wait_mirrored(cluster, first, 10)
         fault = HostLost(lost).begin()
         assert fault.fired >= 1
         assert not lost.memory.exists()
     other = cluster.replace(lost)
     with start(cluster, other, tmp_path / "second") as second:
-        assert_continues(undisturbed(1), 20, second, first)
+        assert_continues(undisturbed(1), 10, second, first)
     assert_both_have_the_end(cluster, other)
 
 
 def test_a_lost_host_takes_what_was_not_uploaded(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     lost = cluster.hosts[0]
-    with start(cluster, lost, tmp_path / "first", 20, 30) as first:
-        wait_mirrored(cluster, first, 20)
+    with start(cluster, lost, tmp_path / "first", 10, 15) as first:
+        wait_mirrored(cluster, first, 10)
         with LinkDown(lost) as cut:
-            first.go_on(20)
-            first.wait_standing(30)
-            assert place(newest(cluster, lost.home(HOMES[0]))) == 30
+            first.go_on(10)
+            first.wait_standing(15)
+            assert place(newest(cluster, lost.home(HOMES[0]))) == 15
             assert HostLost(lost).begin().fired >= 1
             assert cut.fired == 1
-    assert place(newest(cluster, MIRROR)) == 20
+    assert place(newest(cluster, MIRROR)) == 10
     other = cluster.replace(lost)
     with start(cluster, other, tmp_path / "second") as second:
-        assert_continues(undisturbed(1), 20, second, first)
+        assert_continues(undisturbed(1), 10, second, first)
     assert_both_have_the_end(cluster, other)
 
 
 def test_training_goes_on_without_the_cable(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     host = cluster.hosts[0]
-    with start(cluster, host, tmp_path / "life", 20, 40) as job:
-        wait_mirrored(cluster, job, 20)
+    with start(cluster, host, tmp_path / "life", 10, 20) as job:
+        wait_mirrored(cluster, job, 10)
         with LinkDown(host) as fault:
-            job.go_on(20)
-            job.wait_standing(40)
-            assert place(newest(cluster, host.home(HOMES[0]))) == 40
-            assert place(newest(cluster, MIRROR)) == 20
+            job.go_on(10)
+            job.wait_standing(20)
+            assert place(newest(cluster, host.home(HOMES[0]))) == 20
+            assert place(newest(cluster, MIRROR)) == 10
             assert job.ranks[0].lasts(CUT)
             assert fault.fired == 1
-        wait_mirrored(cluster, job, 40)
-        job.go_on(40)
+        wait_mirrored(cluster, job, 20)
+        job.go_on(20)
         assert_continues(undisturbed(1), 0, job)
     assert_both_have_the_end(cluster, host)
 
 
 def test_a_cable_cut_for_good_is_told_at_the_end(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     host = cluster.hosts[0]
-    with start(cluster, host, tmp_path / "first", 20, retry_for=3) as first:
-        wait_mirrored(cluster, first, 20)
+    with start(cluster, host, tmp_path / "first", 10, retry_for=3) as first:
+        wait_mirrored(cluster, first, 10)
         fault = LinkDown(host).begin()
-        first.go_on(20)
+        first.go_on(10)
         first.ranks[0].expect(1)
         assert fault.fired == 1
     assert "SaveFailedError" in first.said()
     assert place(newest(cluster, host.home(HOMES[0]))) == END
-    assert place(newest(cluster, MIRROR)) == 20
+    assert place(newest(cluster, MIRROR)) == 10
     fault.end()
     with start(cluster, host, tmp_path / "second") as second:
         assert_continues(undisturbed(1), END, second, first)
@@ -113,13 +113,13 @@ def test_a_bad_cable_delays_only_the_mirror(
     cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed, what: str
 ) -> None:
     host = cluster.hosts[0]
-    with start(cluster, host, tmp_path / "life", 20, 40) as job:
-        wait_mirrored(cluster, job, 20)
+    with start(cluster, host, tmp_path / "life", 10, 20) as job:
+        wait_mirrored(cluster, job, 10)
         with SlowLink(host, kilobits=128) if what == "slow" else PacketLoss(cluster, host, 0.2) as fault:
+            job.go_on(10)
+            job.wait_standing(20)
+            assert place(newest(cluster, host.home(HOMES[0]))) == 20
             job.go_on(20)
-            job.wait_standing(40)
-            assert place(newest(cluster, host.home(HOMES[0]))) == 40
-            job.go_on(40)
             assert_continues(undisturbed(1), 0, job)
             assert fault.fired > 10
     assert_both_have_the_end(cluster, host)
@@ -127,13 +127,13 @@ def test_a_bad_cable_delays_only_the_mirror(
 
 def test_storage_that_boots_gets_the_rest(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     host = cluster.hosts[0]
-    with start(cluster, host, tmp_path / "life", 20, 40) as job:
-        wait_mirrored(cluster, job, 20)
+    with start(cluster, host, tmp_path / "life", 10, 20) as job:
+        wait_mirrored(cluster, job, 10)
         with StorageReboot(cluster.storage) as fault:
-            job.go_on(20)
-            job.wait_standing(40)
+            job.go_on(10)
+            job.wait_standing(20)
             assert fault.fired == 1
-        wait_mirrored(cluster, job, 40)
-        job.go_on(40)
+        wait_mirrored(cluster, job, 20)
+        job.go_on(20)
         assert_continues(undisturbed(1), 0, job)
     assert_both_have_the_end(cluster, host)

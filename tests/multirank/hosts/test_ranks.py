@@ -29,7 +29,12 @@ Undisturbed = Callable[[int], Job]
 
 
 def start(
-    cluster: Cluster, hosts: Sequence[Host], notes: Path, *stand_still: int, elastic: bool = False, how: How = "variables"
+    cluster: Cluster,
+    hosts: Sequence[Host],
+    notes: Path,
+    *stand_still: int,
+    elastic: bool = False,
+    how: How = "variables",
 ) -> Job:
     return Job(cluster, hosts, notes, Life(homes=(ROOT,), stand_still=stand_still, elastic=elastic), how)
 
@@ -69,18 +74,18 @@ def dealt(found: list[list[Line]]) -> list[str]:
 def test_ranks_go_on_with_a_host_replaced(
     cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed, ranks: int, how: How
 ) -> None:
-    with start(cluster, cluster.hosts[:ranks], tmp_path / "first", 10, how=how) as first:
-        wait_saved(cluster, first, 10)
+    with start(cluster, cluster.hosts[:ranks], tmp_path / "first", 5, how=how) as first:
+        wait_saved(cluster, first, 5)
         lose(cluster, first, 1)
     began = place(cluster)
-    assert began == 10  # the dead rank's part of later ones is missing, so nothing more is committed
+    assert began == 5  # the dead rank's part of later ones is missing, so nothing more is committed
     with start(cluster, cluster.hosts[:ranks], tmp_path / "second", how=how) as second:
         assert_continues(undisturbed(ranks), began, second, first)
     assert place(cluster) == second.life.micro_steps
 
 
 def test_ranks_go_on_with_a_host_less(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    at = 10  # a boundary: three ranks have K = 2, two have K = 3
+    at = 4  # a boundary: three ranks have K = 2, two have K = 3
     with start(cluster, cluster.hosts, tmp_path / "first", at) as first:
         wait_saved(cluster, first, at)
         lose(cluster, first, 1)
@@ -103,39 +108,39 @@ def hold_disturbed(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed, j
         assert_continues(undisturbed(2), 0, job)
     else:
         began = place(cluster)
-        assert began >= 10
+        assert began >= 5
         with start(cluster, cluster.hosts[:2], tmp_path / "again") as again:
             assert_continues(undisturbed(2), began, again, job)
     assert place(cluster) == job.life.micro_steps
 
 
 def test_a_cut_cable_leaves_what_is_exact(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with start(cluster, cluster.hosts[:2], tmp_path / "first", 10) as job:
-        wait_saved(cluster, job, 10)
+    with start(cluster, cluster.hosts[:2], tmp_path / "first", 5) as job:
+        wait_saved(cluster, job, 5)
         with LinkDown(cluster.hosts[1]) as fault:
-            job.go_on(10)
+            job.go_on(5)
             job.ranks[1].lasts(CUT)
             assert fault.fired == 1
-            assert place(cluster) == 10
+            assert place(cluster) == 5
         hold_disturbed(cluster, tmp_path, undisturbed, job)
 
 
 @pytest.mark.parametrize("what", ["slow", "lossy"])
 def test_a_bad_cable_changes_no_bit(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed, what: str) -> None:
     host = cluster.hosts[1]
-    with start(cluster, cluster.hosts[:2], tmp_path / "first", 10) as job:
-        wait_saved(cluster, job, 10)
+    with start(cluster, cluster.hosts[:2], tmp_path / "first", 5) as job:
+        wait_saved(cluster, job, 5)
         with SlowLink(host, kilobits=512) if what == "slow" else PacketLoss(cluster, host, 0.1) as fault:
-            job.go_on(10)
+            job.go_on(5)
             hold_disturbed(cluster, tmp_path, undisturbed, job)
             assert fault.fired > 10
 
 
 def test_storage_that_boots_is_waited_for(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with start(cluster, cluster.hosts[:2], tmp_path / "first", 10) as job:
-        wait_saved(cluster, job, 10)
+    with start(cluster, cluster.hosts[:2], tmp_path / "first", 5) as job:
+        wait_saved(cluster, job, 5)
         with StorageReboot(cluster.storage) as fault:
-            job.go_on(10)
+            job.go_on(5)
             assert job.ranks[0].lasts(CUT)
             assert fault.fired == 1
         assert_continues(undisturbed(2), 0, job)

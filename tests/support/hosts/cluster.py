@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -263,11 +263,3 @@ def _environment() -> dict[str, str]:
 def counted(host: Host, *path: str) -> int:
     """A number that the kernel has about the host's network card."""
     return int(run(*host.namespace.command("cat", "/".join(["/sys/class/net", _CARD, *path]))))
-
-
-@contextlib.contextmanager
-def powered_off(storage: StorageHost) -> Iterator[None]:
-    """The storage host is off meanwhile."""
-    storage.power_off()
-    yield
-    storage.power_on()

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,8 +37,11 @@ def missing() -> str | None:
         return f"{' and '.join(tools)} not found; on Debian: apt-get install iproute2 iptables"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
-    return f"this machine makes no network namespaces: {tried.stderr.strip()}" if tried.returncode else None
+    try:
+        run("unshare", "--net", "true")
+    except RuntimeError as error:
+        return f"this machine makes no network namespaces: {error}"
+    return None
 
 
 def run(*command: object) -> str:
@@ -136,15 +139,10 @@ class Namespace:
 
 
 @contextlib.contextmanager
-def open_process(pid: int):
+def open_process(pid: int) -> Iterator[int]:
     """A descriptor that can be read once the process has ended, whose child it may be."""
     descriptor = os.pidfd_open(pid)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def joined(namespaces: Sequence[Namespace]) -> str:
-    """Their names, for messages."""
-    return ", ".join(one.name for one in namespaces)

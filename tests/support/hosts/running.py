@@ -93,9 +93,7 @@ class Running:
         return self.log.read_text(errors="replace")
 
 
-def until(
-    condition: Callable[[], T], what: str, *, alive: Sequence[Running] = (), limit: timedelta = LIMIT
-) -> T:
+def until(condition: Callable[[], T], what: str, *, alive: Sequence[Running] = (), limit: timedelta = LIMIT) -> T:
     """Wait for a condition; returns what it was, which is true.
 
     Args:
