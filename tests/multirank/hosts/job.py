@@ -18,7 +18,7 @@ from support.hosts.running import LIMIT, Running, until
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from multirank.hosts import life as life_module
-from multirank.hosts.life import Life
+from multirank.hosts.life import Life, opened
 
 SCRIPT = Path(life_module.__file__)
 PORT = 8118
@@ -134,17 +134,18 @@ def newest(cluster: Cluster, home: str) -> tuple[str, int] | None:
 
     Args:
         cluster: Has the bucket.
-        home: A URL or a path.
+        home: As in `Life`, of a certain host.
     """
 
     def look() -> tuple[str, int] | None:
         variables = cluster.variables()
-        options = {
-            "endpoint_url": variables["AWS_ENDPOINT_URL"],
-            "key": variables["AWS_ACCESS_KEY_ID"],
-            "secret": variables["AWS_SECRET_ACCESS_KEY"],
-        }
-        found = list_checkpoints(open_storage(home, options if "://" in home else None))
+        root, options = opened(
+            home,
+            endpoint_url=variables["AWS_ENDPOINT_URL"],
+            key=variables["AWS_ACCESS_KEY_ID"],
+            secret=variables["AWS_SECRET_ACCESS_KEY"],
+        )
+        found = list_checkpoints(open_storage(root, options))
         places = [(info.progress.batches_delivered, info.name) for info in found if info.progress is not None]
         return max(places)[::-1] if places else None
 

@@ -36,8 +36,9 @@ class Life:
     Attributes:
         notes: A folder for what the ranks trace and report; not of any host.
         world_size: Ranks.
-        homes: The run root, then its mirrors: URLs, or paths with ``{disk}`` or ``{memory}``. None trains without
-            ckptkit's callback, for comparison.
+        homes: The run root, then its mirrors: paths with ``{disk}`` or ``{memory}``, URLs of the storage host's
+            bucket, or ``ENDPOINT/BUCKET/FOLDER`` of any other S3 server. None trains without ckptkit's callback, for
+            comparison.
         elastic: As for `ckptkit.Ranks`.
         stand_still: After which micro-steps since the run's first start every rank waits for the test.
         retry_for: Seconds for which a request to the storage is tried.
@@ -104,17 +105,26 @@ def pause(life: Life, rank: int, at: int) -> None:
         time.sleep(0.02)
 
 
+def opened(home: str, **options: Any) -> tuple[str, dict[str, Any] | None]:
+    """The root and the ``storage_options`` of a home.
+
+    Args:
+        home: As in `Life`.
+        options: Of a storage on the network.
+    """
+    if home.startswith("http://"):
+        address, _, folder = home.removeprefix("http://").partition("/")
+        return f"s3://{folder}", {**options, "endpoint_url": f"http://{address}"}
+    return home, options if "://" in home else None
+
+
 def options(life: Life) -> dict[str, Any]:
-    """The homes as options of a callback; a local one takes no storage options."""
-
-    def connected(home: str) -> dict[str, Any]:
-        return {"storage_options": {"retry_for": timedelta(seconds=life.retry_for)}} if "://" in home else {}
-
-    root, *mirrors = life.homes
-    found = {"root": root, **connected(root)}
+    """The homes as options of a callback."""
+    (root, connected), *mirrors = (opened(home, retry_for=timedelta(seconds=life.retry_for)) for home in life.homes)
+    found: dict[str, Any] = {"root": root, "storage_options": connected}
     if mirrors:
-        (mirror,) = mirrors
-        found["mirror"] = ck.Mirror(mirror, keep=ck.KeepLatest(100), **connected(mirror))
+        ((mirror, mirrored),) = mirrors
+        found["mirror"] = ck.Mirror(mirror, keep=ck.KeepLatest(100), storage_options=mirrored)
     return found
 
 

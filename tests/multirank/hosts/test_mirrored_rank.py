@@ -24,37 +24,70 @@ CUT = timedelta(seconds=10)
 Undisturbed = Callable[[int], Job]
 
 
-def start(cluster: Cluster, host: Host, notes: Path, *stand_still: int, retry_for: float = 60) -> Job:
-    return Job(cluster, [host], notes, Life(homes=HOMES, stand_still=stand_still, retry_for=retry_for))
+def start(
+    cluster: Cluster, host: Host, notes: Path, *stand_still: int, retry_for: float = 60, mirror: str = MIRROR
+) -> Job:
+    life = Life(homes=(HOMES[0], mirror), stand_still=stand_still, retry_for=retry_for)
+    return Job(cluster, [host], notes, life)
 
 
 def wait_mirrored(cluster: Cluster, job: Job, at: int) -> None:
     """Wait until a job that stands still has its newest commit at the mirror."""
     job.wait_standing(at)
-    until(lambda: place(newest(cluster, MIRROR)) == at, f"{at} is at the mirror", alive=job.ranks)
+    mirror = job.life.homes[1]
+    until(lambda: place(newest(cluster, mirror)) == at, f"{at} is at the mirror", alive=job.ranks)
 
 
 def place(found: tuple[str, int] | None) -> int | None:
     return found and found[1]
 
 
-def assert_both_have_the_end(cluster: Cluster, host: Host) -> None:
-    local, mirrored = newest(cluster, host.home(HOMES[0])), newest(cluster, MIRROR)
+def assert_both_have_the_end(cluster: Cluster, host: Host, mirror: str = MIRROR) -> None:
+    local, mirrored = newest(cluster, host.home(HOMES[0])), newest(cluster, mirror)
     assert local == mirrored
     assert place(local) == END
 
 
-def test_a_lost_host_goes_on_from_the_bucket(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    lost = cluster.hosts[0]
-    with start(cluster, lost, tmp_path / "first", 10) as first:
+@pytest.mark.parametrize("where", ["bucket", "neighbour"])
+def test_a_lost_host_goes_on_from_its_mirror(
+    cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed, where: str
+) -> None:
+    """The mirror is the bucket, or in the memory of another host."""
+    lost, neighbour = cluster.hosts[:2]
+    mirror = MIRROR
+    if where == "neighbour":
+        neighbour.serve(neighbour.memory / "s3")
+        neighbour.make_bucket("runs")
+        mirror = f"{neighbour.endpoint}/runs/run"
+    with start(cluster, lost, tmp_path / "first", 10, mirror=mirror) as first:
         wait_mirrored(cluster, first, 10)
         fault = HostLost(lost).begin()
         assert fault.fired >= 1
         assert not lost.memory.exists()
     other = cluster.replace(lost)
-    with start(cluster, other, tmp_path / "second") as second:
+    with start(cluster, other, tmp_path / "second", mirror=mirror) as second:
         assert_continues(undisturbed(1), 10, second, first)
-    assert_both_have_the_end(cluster, other)
+    assert_both_have_the_end(cluster, other, mirror)
+    assert (newest(cluster, MIRROR) is None) == (where == "neighbour")
+
+
+def test_a_lost_neighbour_is_told_at_the_end(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """Training goes on without it; the next start gets another neighbour."""
+    host, lost, other = cluster.hosts
+    for one in (lost, other):
+        one.serve(one.memory / "s3")
+        one.make_bucket("runs")
+    with start(cluster, host, tmp_path / "first", 10, retry_for=3, mirror=f"{lost.endpoint}/runs/run") as first:
+        wait_mirrored(cluster, first, 10)
+        assert HostLost(lost).begin().fired >= 1  # its server
+        first.go_on(10)
+        first.ranks[0].expect(1)
+    assert "SaveFailedError" in first.said()
+    assert place(newest(cluster, host.home(HOMES[0]))) == END
+    mirror = f"{other.endpoint}/runs/run"
+    with start(cluster, host, tmp_path / "second", mirror=mirror) as second:
+        assert_continues(undisturbed(1), END, second, first)
+    assert_both_have_the_end(cluster, host, mirror)
 
 
 def test_a_lost_host_takes_what_was_not_uploaded(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:

@@ -53,6 +53,7 @@ class Host:
         for folder in self.folders.values():
             folder.mkdir()
         self.started: list[Running] = []
+        self._server: MotoServer | None = None
         self.namespace = Namespace.make(f"host{number}")
         self._plug_in()
 
@@ -96,64 +97,20 @@ class Host:
         """Call a function of this process with the network of the host, see `Namespace.call`."""
         return self.namespace.call(function, *arguments, **options)
 
-    def reaches(self, other: Host, port: int = S3_PORT) -> bool:
-        """Whether something that listens there answers within a second."""
-        code = f"import socket; socket.create_connection(({other.address!r}, {port}), 1)"
-        log = self.disk.with_name(f"{self.disk.name}.reaches.log")
-        return self.start(sys.executable, "-c", code, log=log).end() == 0
-
-    def kill(self) -> int:
-        """Lose all it has, without a word to the others; returns how many processes were killed."""
-        self.switch.ip("link", "set", self.port, "down")
-        killed = self.namespace.kill()
-        for one in self.started:
-            one.end()
-        for folder in self.folders.values():
-            shutil.rmtree(folder)
-        return killed
-
-    def remove(self) -> None:
-        """End all processes, and remove it."""
-        self.namespace.delete()
-        for one in self.started:
-            one.end()
-        for folder in self.folders.values():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-class StorageHost(Host):
-    """A host with an S3 server, of which everything is kept on its disk."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._server: MotoServer | None = None
-        self.boot()
-
     @property
     def endpoint(self) -> str:
-        """Its URL for the other hosts."""
+        """The URL of its S3 server for the other hosts."""
         return f"http://{self.address}:{S3_PORT}"
 
-    def boot(self) -> None:
-        """Start the server with what is on the disk; returns when it answers."""
-        server = MotoServer(address=self.address, port=S3_PORT, folder=self.disk)
+    def serve(self, folder: Path) -> None:
+        """Start an S3 server with what is in a folder of its own; returns when it answers."""
+        folder.mkdir(exist_ok=True)
+        server = MotoServer(address=self.address, port=S3_PORT, folder=folder)
         self.call(server.start)
         self._server = server
 
-    def power_off(self) -> None:
-        """End the server, without a word to those who are connected."""
-        assert self._server is not None
-        self.switch.ip("link", "set", self.port, "down")
-        server, self._server = self._server, None
-        assert server.kill() == -9
-
-    def power_on(self) -> None:
-        """Start the server again, at the same address."""
-        self.switch.ip("link", "set", self.port, "up")
-        self.boot()
-
     def look(self, function: Callable[[Bucket], T], bucket: str) -> T:
-        """Call a function with a bucket as it really is.
+        """Call a function with a bucket of its server as it really is.
 
         Args:
             function: Called in this process, with the network of this host.
@@ -167,13 +124,56 @@ class StorageHost(Host):
         return self.call(looking)
 
     def make_bucket(self, name: str) -> None:
-        """Make an empty bucket."""
+        """Make an empty bucket at its server."""
         self.look(lambda bucket: bucket.client.create_bucket(Bucket=bucket.name), name)
 
+    def reaches(self, other: Host, port: int = S3_PORT) -> bool:
+        """Whether something that listens there answers within a second."""
+        code = f"import socket; socket.create_connection(({other.address!r}, {port}), 1)"
+        log = self.disk.with_name(f"{self.disk.name}.reaches.log")
+        return self.start(sys.executable, "-c", code, log=log).end() == 0
+
+    def kill(self) -> int:
+        """Lose all it has, without a word to the others; returns how many processes were killed."""
+        self.switch.ip("link", "set", self.port, "down")
+        killed = self.namespace.kill()
+        self._gone()
+        return killed
+
     def remove(self) -> None:
+        """End all processes, and remove it."""
+        self.namespace.delete()
+        self._gone()
+
+    def _gone(self) -> None:
+        """All processes are: take note of it, and remove what they left."""
+        for one in self.started:
+            one.end()
         if self._server is not None:
             self._server.kill()
-        super().remove()
+            self._server = None
+        for folder in self.folders.values():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class StorageHost(Host):
+    """A host with an S3 server, of which everything is kept on its disk."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.serve(self.disk)
+
+    def power_off(self) -> None:
+        """End the server, without a word to those who are connected."""
+        assert self._server is not None
+        self.switch.ip("link", "set", self.port, "down")
+        server, self._server = self._server, None
+        assert server.kill() == -9
+
+    def power_on(self) -> None:
+        """Start the server again, at the same address."""
+        self.switch.ip("link", "set", self.port, "up")
+        self.serve(self.disk)
 
 
 class Cluster:
