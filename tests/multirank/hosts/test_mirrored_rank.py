@@ -31,8 +31,15 @@ def start(
     return Job(cluster, [host], notes, life)
 
 
+def wait_committed(cluster: Cluster, job: Job, at: int) -> None:
+    """Wait until a job that stands still has committed that in its memory; it stands once the save has begun."""
+    job.wait_standing(at)
+    local = job.hosts[0].home(HOMES[0])
+    until(lambda: place(newest(cluster, local)) == at, f"{at} is committed", alive=job.ranks)
+
+
 def wait_mirrored(cluster: Cluster, job: Job, at: int) -> None:
-    """Wait until a job that stands still has its newest commit at the mirror."""
+    """Wait until a job that stands still has its newest commit at the mirror, too."""
     job.wait_standing(at)
     mirror = job.life.homes[1]
     until(lambda: place(newest(cluster, mirror)) == at, f"{at} is at the mirror", alive=job.ranks)
@@ -96,8 +103,7 @@ def test_a_lost_host_takes_what_was_not_uploaded(cluster: Cluster, tmp_path: Pat
         wait_mirrored(cluster, first, 10)
         with LinkDown(lost) as cut:
             first.go_on(10)
-            first.wait_standing(15)
-            assert place(newest(cluster, lost.home(HOMES[0]))) == 15
+            wait_committed(cluster, first, 15)
             assert HostLost(lost).begin().fired >= 1
             assert cut.fired == 1
     assert place(newest(cluster, MIRROR)) == 10
@@ -113,8 +119,7 @@ def test_training_goes_on_without_the_cable(cluster: Cluster, tmp_path: Path, un
         wait_mirrored(cluster, job, 10)
         with LinkDown(host) as fault:
             job.go_on(10)
-            job.wait_standing(20)
-            assert place(newest(cluster, host.home(HOMES[0]))) == 20
+            wait_committed(cluster, job, 20)
             assert place(newest(cluster, MIRROR)) == 10
             assert job.ranks[0].lasts(CUT)
             assert fault.fired == 1
@@ -150,8 +155,7 @@ def test_a_bad_cable_delays_only_the_mirror(
         wait_mirrored(cluster, job, 10)
         with SlowLink(host, kilobits=128) if what == "slow" else PacketLoss(cluster, host, 0.2) as fault:
             job.go_on(10)
-            job.wait_standing(20)
-            assert place(newest(cluster, host.home(HOMES[0]))) == 20
+            wait_committed(cluster, job, 20)
             job.go_on(20)
             assert_continues(undisturbed(1), 0, job)
             assert fault.fired > 10
@@ -164,7 +168,7 @@ def test_storage_that_boots_gets_the_rest(cluster: Cluster, tmp_path: Path, undi
         wait_mirrored(cluster, job, 10)
         with StorageReboot(cluster.storage) as fault:
             job.go_on(10)
-            job.wait_standing(20)
+            wait_committed(cluster, job, 20)
             assert fault.fired == 1
         wait_mirrored(cluster, job, 20)
         job.go_on(20)
