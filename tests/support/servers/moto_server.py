@@ -1,19 +1,25 @@
 """moto, an S3 in memory, in a process of its own.
 
-Guarantees: when `MotoServer.start` returns, the server answers; it ends with `stop`, and by itself when the process
-that started it is gone, however that ended. Of several conditional puts at once one wins, as with S3. Loopback only. It
-checks no signatures and forgets everything when it ends.
+Guarantees: when `MotoServer.start` returns, the server answers; it ends with `stop` or `kill`, and by itself when the
+process that started it is gone, however that ended. Of several conditional puts at once one wins, as with S3. It checks
+no signatures and forgets everything when it ends, unless it has a folder: then it answers a request that changes
+something once that is there, and the next server with this folder begins with it, but for uploads in parts that were
+not completed. Loopback only, unless told otherwise.
 Run as a program, this file is the server: it prints its port, then serves until its standard input ends.
 """
 
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from typing import IO
+import threading
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, unquote
 
 from typing_extensions import Self
 
@@ -28,18 +34,25 @@ class MotoServer:
 
     Args:
         smallest_part_bytes: Of an upload in parts, but for the last; as S3 has it by default.
+        address: Where it listens, in the network namespace of the thread that starts it.
+        port: Where it listens; 0 for any that is free.
+        folder: Keeps what it holds, for the next server; without it, that is in memory only.
     """
 
-    def __init__(self, *, smallest_part_bytes: int = 5 << 20) -> None:
+    def __init__(
+        self, *, smallest_part_bytes: int = 5 << 20, address: str = HOST, port: int = 0, folder: Path | None = None
+    ) -> None:
         self._smallest_part_bytes = smallest_part_bytes
+        self._address = address
+        self._folder = folder
         self._process: subprocess.Popen[str] | None = None
         self._complaints: IO[str] | None = None
-        self.port = 0
+        self.port = port
 
     @property
     def endpoint(self) -> str:
         """Its URL, for path-style addressing."""
-        return f"http://{HOST}:{self.port}"
+        return f"http://{self._address}:{self.port}"
 
     def start(self) -> Self:
         """Start it and return when it answers.
@@ -50,7 +63,7 @@ class MotoServer:
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
             # Isolated, or the modules beside this file would hide others of the same names from moto.
-            [sys.executable, "-I", __file__],
+            [sys.executable, "-I", __file__, self._address, str(self.port), *([self._folder] if self._folder else ())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -79,6 +92,14 @@ class MotoServer:
         if self._process is not None:
             self._ended()
 
+    def kill(self) -> int:
+        """End it as a loss of power does; returns its exit code."""
+        process = self._process
+        assert process is not None
+        process.kill()
+        self._ended()
+        return process.returncode
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -87,7 +108,7 @@ class MotoServer:
 
     def _ask_once(self) -> None:
         """The first request makes moto load its S3, which takes longer than a test's deadline may be."""
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=_START_SECONDS)
+        connection = http.client.HTTPConnection(self._address, self.port, timeout=_START_SECONDS)
         connection.request("GET", "/", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=t/t/us-east-1/s3/t"})
         reply = connection.getresponse()
         reply.read()
@@ -116,11 +137,67 @@ class MotoServer:
             return complaints.read()
 
 
-def main() -> None:
+class _Kept:
+    """What moto holds as files of a folder; each is a line of JSON about the object, then its bytes.
+
+    Args:
+        folder: Has a folder for each bucket.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from moto.core import DEFAULT_ACCOUNT_ID
+        from moto.s3.models import s3_backends
+
+        self._folder = folder
+        self._backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+        self._lock = threading.Lock()
+
+    def load(self) -> None:
+        """Give moto everything that is in the folder."""
+        for bucket in self._folder.iterdir():
+            self._backend.create_bucket(bucket.name, "us-east-1")
+            for file in bucket.glob("[!.]*"):
+                about, _, data = file.read_bytes().partition(b"\n")
+                fields = json.loads(about)
+                kept = self._backend.put_object(bucket.name, unquote(file.name), data, etag=fields["etag"])
+                kept.set_metadata(fields["metadata"])
+
+    def store(self, method: str, path: str) -> None:
+        """Bring the folder up to date after a request."""
+        if method not in ("PUT", "POST", "DELETE"):
+            return
+        name, _, key = path.lstrip("/").partition("/")
+        with self._lock:
+            held = self._backend.buckets.get(name)
+            folder = self._folder / name
+            if held is None:
+                self._forget(folder)
+                return
+            folder.mkdir(exist_ok=True)
+            for one in [key] if key else [unquote(file.name) for file in folder.glob("[!.]*")]:
+                self._store(folder / quote(one, safe=""), held.keys.get(one))
+
+    def _store(self, file: Path, held: Any) -> None:
+        if held is None:
+            file.unlink(missing_ok=True)
+            return
+        about = {"etag": held._etag, "metadata": dict(held.metadata)}
+        new = file.with_name(".new")
+        new.write_bytes(json.dumps(about).encode() + b"\n" + held.value)
+        new.rename(file)
+
+    def _forget(self, folder: Path) -> None:
+        if folder.is_dir():
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+
+
+def main(address: str, port: str, folder: str | None = None) -> None:
     """Serve until standard input ends."""
     import logging
-    import threading
 
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
     from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
@@ -131,8 +208,18 @@ def main() -> None:
             return put(self)
 
     S3Response.put_object = put_object
+    if folder is not None:
+        kept, answer = _Kept(Path(folder)), DomainDispatcherApplication.__call__
+        kept.load()
+
+        def answer_once_kept(self: DomainDispatcherApplication, environ: dict[str, Any], start_response: Any) -> Any:
+            answered = answer(self, environ, start_response)
+            kept.store(environ["REQUEST_METHOD"], environ["PATH_INFO"])
+            return answered
+
+        DomainDispatcherApplication.__call__ = answer_once_kept
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # one line per request otherwise
-    server = ThreadedMotoServer(ip_address=HOST, port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address=address, port=int(port), verbose=False)
     server.start()
     sys.stdout.write(f"{server.get_host_and_port()[1]}\n")
     sys.stdout.flush()
@@ -142,4 +229,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -74,3 +75,25 @@ def test_a_bucket_has_a_host_name(moto, bucket):
     client.put_object(Bucket=bucket.name, Key="a", Body=b"1")
     client.close()
     assert bucket.get("a") == b"1"
+
+
+def test_what_it_keeps_outlives_a_kill(tmp_path):
+    def put(client, key, data, **options):
+        client.put_object(Bucket="kept", Key=key, Body=data, **options)
+
+    with MotoServer(folder=tmp_path) as server, contextlib.closing(s3_client(server.endpoint)) as client:
+        client.create_bucket(Bucket="kept")
+        client.create_bucket(Bucket="gone")
+        put(client, "a/1", b"one\ntwo", Metadata={"mark": "me"})
+        put(client, "a/2", b"")
+        client.delete_bucket(Bucket="gone")
+        put(client, "b", b"1")
+        client.delete_objects(Bucket="kept", Delete={"Objects": [{"Key": "b"}]})
+        assert server.kill() == -signal.SIGKILL
+    with MotoServer(folder=tmp_path) as server, contextlib.closing(s3_client(server.endpoint)) as client:
+        assert [one["Name"] for one in client.list_buckets()["Buckets"]] == ["kept"]
+        assert [one["Key"] for one in client.list_objects_v2(Bucket="kept")["Contents"]] == ["a/1", "a/2"]
+        found = client.get_object(Bucket="kept", Key="a/1")
+        assert (found["Body"].read(), found["Metadata"]) == (b"one\ntwo", {"mark": "me"})
+        with pytest.raises(client.exceptions.ClientError, match="PreconditionFailed"):
+            put(client, "a/2", b"other", IfNoneMatch="*")

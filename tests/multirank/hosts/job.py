@@ -1,0 +1,174 @@
+"""A life of a job on the hosts of a cluster: one rank on each, started by msrun on each or by environment variables."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from exactness.equivalence.comparison import Line, assert_equal, read_trace, steps
+from support.hosts.cluster import Cluster, Host
+from support.hosts.running import LIMIT, Running, until
+
+from ckptkit.run.catalog import list_checkpoints
+from ckptkit.storage import open_storage
+from multirank.hosts import life as life_module
+from multirank.hosts.life import Life, opened
+
+SCRIPT = Path(life_module.__file__)
+PORT = 8118
+How = Literal["variables", "msrun"]
+
+
+class Job:
+    """A life that was started; a context manager that kills what still runs.
+
+    Args:
+        cluster: Of the hosts.
+        hosts: One rank each; the first one has the scheduler.
+        notes: Made for it; not on any host.
+        life: Without notes and world size.
+        how: It is started: by MindSpore's environment variables, or by an msrun on each host.
+    """
+
+    def __init__(
+        self, cluster: Cluster, hosts: Sequence[Host], notes: Path, life: Life, how: How = "variables"
+    ) -> None:
+        self.hosts = list(hosts)
+        self.notes = notes
+        notes.mkdir(parents=True)
+        self.life = replace(life, notes=str(notes), world_size=len(self.hosts))
+        self.scheduler: Running | None = None
+        self.ranks: list[Running] = []
+        self._cluster = cluster
+        if how == "msrun":
+            self._by_msrun()
+        else:
+            self._by_variables()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in [*self.ranks, *([self.scheduler] if self.scheduler else [])]:
+            with contextlib.suppress(ProcessLookupError):
+                one.kill()
+
+    def _by_variables(self) -> None:
+        if len(self.hosts) == 1:
+            self._start(0, "rank-0", {})
+            return
+        shared = {
+            "MS_WORKER_NUM": str(len(self.hosts)),
+            "MS_SCHED_HOST": self.hosts[0].address,
+            "MS_SCHED_PORT": str(PORT),
+        }
+        self.scheduler = self._started(0, "scheduler", {**shared, "MS_ROLE": "MS_SCHED"})
+        for rank in range(len(self.hosts)):
+            self._start(rank, f"rank-{rank}", {**shared, "MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)})
+
+    def _by_msrun(self) -> None:
+        for rank, host in enumerate(self.hosts):
+            command = [
+                *(str(Path(sys.executable).with_name("msrun")), f"--worker_num={len(self.hosts)}"),
+                *("--local_worker_num=1", f"--node_rank={rank}", f"--master_addr={self.hosts[0].address}"),
+                *(f"--master_port={PORT}", f"--log_dir={host.disk / self.notes.name}", "--join=True"),
+                *("--cluster_time_out=60", *self._script(host)),
+            ]
+            log = self.notes / f"msrun-{rank}.log"
+            self.ranks.append(host.start(*command, log=log, environment=self._cluster.variables()))
+
+    def _script(self, host: Host) -> list[str]:
+        there = replace(self.life, homes=tuple(map(host.home, self.life.homes)))
+        return [str(SCRIPT), there.dumps()]
+
+    def _start(self, rank: int, name: str, variables: dict[str, str]) -> None:
+        self.ranks.append(self._started(rank, name, variables))
+
+    def _started(self, rank: int, name: str, variables: dict[str, str]) -> Running:
+        host = self.hosts[rank]
+        environment = {**self._cluster.variables(), **variables}
+        command = (sys.executable, *self._script(host))
+        return host.start(*command, log=self.notes / f"{name}.log", environment=environment)
+
+    def wait_standing(self, at: int) -> None:
+        """Return when every rank stands still after the micro-step."""
+        files = [self.life.standing(at, rank) for rank in range(self.life.world_size)]
+        until(lambda: all(file.exists() for file in files), f"all stand still after {at}", alive=self.ranks)
+
+    def go_on(self, at: int) -> None:
+        """Let them go on."""
+        self.life.go(at).touch()
+
+    def end(self, limit: timedelta = LIMIT) -> list[int]:
+        """Wait for the end of every rank; returns the exit codes."""
+        return [one.end(limit) for one in self.ranks]
+
+    def reports(self) -> list[dict[str, Any]]:
+        """What each rank found at the end.
+
+        Raises:
+            AssertionError: If a rank failed; says why.
+        """
+        for one in self.ranks:
+            one.expect(0)
+        return [json.loads(self.life.report(rank).read_text()) for rank in range(self.life.world_size)]
+
+    def traces(self) -> list[list[Line]]:
+        """What each rank traced, of those that came to that."""
+        paths = [self.life.trace(rank) for rank in range(self.life.world_size)]
+        return [read_trace(path) if path.exists() else [] for path in paths]
+
+    def said(self) -> str:
+        """All that was written, for messages and to look for warnings."""
+        return "\n".join(one.said() for one in self.ranks)
+
+
+def newest(cluster: Cluster, home: str) -> tuple[str, int] | None:
+    """The name of the newest checkpoint that lies at a home, and its micro-steps; None if there is none.
+
+    Args:
+        cluster: Has the bucket.
+        home: As in `Life`, of a certain host.
+    """
+
+    def look() -> tuple[str, int] | None:
+        variables = cluster.variables()
+        root, options = opened(
+            home,
+            endpoint_url=variables["AWS_ENDPOINT_URL"],
+            key=variables["AWS_ACCESS_KEY_ID"],
+            secret=variables["AWS_SECRET_ACCESS_KEY"],
+        )
+        found = list_checkpoints(open_storage(root, options))
+        places = [(info.progress.batches_delivered, info.name) for info in found if info.progress is not None]
+        return max(places)[::-1] if places else None
+
+    return cluster.storage.call(look)
+
+
+def assert_continues(reference: Job, began: int, last: Job, *before: Job) -> None:
+    """See that lives make up the undisturbed one, in every bit of every rank.
+
+    Args:
+        reference: The undisturbed life, of as many ranks.
+        began: The micro-steps with which the last life began.
+        last: It came to the end.
+        before: Lives that were cut off.
+
+    Raises:
+        AssertionError: If not; says which rank, micro-step and leaf.
+    """
+    reports = last.reports()
+    assert [one["began"] for one in reports] == [began] * len(reports)
+    for rank, expected in enumerate(reference.traces()):
+        found = last.traces()[rank]
+        assert steps(found) == list(range(began + 1, reference.life.micro_steps + 1))
+        for life in (last, *before):
+            assert_equal(expected, life.traces()[rank])
+    assert [one["weights"] for one in reports] == [one["weights"] for one in reference.reports()]

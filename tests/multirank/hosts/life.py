@@ -1,0 +1,194 @@
+"""One rank of one life of a job on hosts, as a user would write it; its argument is a `Life` as JSON.
+
+It traces the digest of everything that a later step depends on into a folder that survives the hosts, and stands still
+where it is told to, until the test lets it go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+from exactness.equivalence.training import Trace
+from mindspore import nn
+from mindspore.communication import init
+
+import ckptkit as ck
+from multirank.msrun.job import Net
+
+SAMPLES, GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 24, 12, 2, 3  # for one, two, three and six ranks
+STAND_STILL_SECONDS = 240
+
+
+@dataclass(frozen=True)
+class Life:
+    """What every rank of a life is told.
+
+    Attributes:
+        notes: A folder for what the ranks trace and report; not of any host.
+        world_size: Ranks.
+        homes: The run root, then its mirrors: paths with ``{disk}`` or ``{memory}``, URLs of the storage host's
+            bucket, or ``ENDPOINT/BUCKET/FOLDER`` of any other S3 server. None trains without ckptkit's callback, for
+            comparison.
+        elastic: As for `ckptkit.Ranks`.
+        stand_still: After which micro-steps since the run's first start every rank waits for the test.
+        retry_for: Seconds for which a request to the storage is tried.
+    """
+
+    notes: str = ""
+    world_size: int = 1
+    homes: tuple[str, ...] = ()
+    elastic: bool = False
+    stand_still: tuple[int, ...] = ()
+    retry_for: float = 60
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def loads(cls, text: str) -> Life:
+        fields = json.loads(text)
+        return replace(cls(**fields), homes=tuple(fields["homes"]), stand_still=tuple(fields["stand_still"]))
+
+    @property
+    def accumulation_steps(self) -> int:
+        return GLOBAL_BATCH // (self.world_size * MICRO_BATCH)
+
+    @property
+    def micro_steps(self) -> int:
+        return EPOCHS * SAMPLES // (self.world_size * MICRO_BATCH)
+
+    def standing(self, at: int, rank: int) -> Path:
+        """The file that says that a rank stands still."""
+        return Path(self.notes, f"standing-{at}-{rank}")
+
+    def go(self, at: int) -> Path:
+        """The file that lets them go on."""
+        return Path(self.notes, f"go-{at}")
+
+    def trace(self, rank: int) -> Path:
+        return Path(self.notes, f"trace-{rank}.jsonl")
+
+    def report(self, rank: int) -> Path:
+        return Path(self.notes, f"rank-{rank}.json")
+
+
+class Digits:
+    """Samples whose number is what they are drawn from."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, number: int):
+        rng = np.random.default_rng(number)
+        return rng.normal(size=6).astype(np.float32), rng.normal(size=3).astype(np.float32)
+
+
+def pause(life: Life, rank: int, at: int) -> None:
+    """Stand still after a micro-step, if the life is to."""
+    if at not in life.stand_still:
+        return
+    life.standing(at, rank).touch()
+    until = time.monotonic() + STAND_STILL_SECONDS
+    while not life.go(at).exists():
+        if time.monotonic() > until:
+            raise TimeoutError(f"the test did not let rank {rank} go on after {at}")
+        time.sleep(0.02)
+
+
+def opened(home: str, **options: Any) -> tuple[str, dict[str, Any] | None]:
+    """The root and the ``storage_options`` of a home.
+
+    Args:
+        home: As in `Life`.
+        options: Of a storage on the network.
+    """
+    if home.startswith("http://"):
+        address, _, folder = home.removeprefix("http://").partition("/")
+        return f"s3://{folder}", {**options, "endpoint_url": f"http://{address}"}
+    return home, options if "://" in home else None
+
+
+def options(life: Life) -> dict[str, Any]:
+    """The homes as options of a callback."""
+    (root, connected), *mirrors = (opened(home, retry_for=timedelta(seconds=life.retry_for)) for home in life.homes)
+    found: dict[str, Any] = {"root": root, "storage_options": connected}
+    if mirrors:
+        ((mirror, mirrored),) = mirrors
+        found["mirror"] = ck.Mirror(mirror, keep=ck.KeepLatest(100), storage_options=mirrored)
+    return found
+
+
+class Kept(ck.CheckpointCallback):
+    """Saves every micro-step and traces it before."""
+
+    def __init__(self, life: Life, rank: int, trace: Trace) -> None:
+        self._life, self._rank, self._trace = life, rank, trace
+        super().__init__(
+            **options(life),
+            save=ck.SaveEvery(micro_steps=1),
+            keep=ck.KeepLatest(100),
+            saving=ck.Saving(when_busy="wait"),
+            ranks=ck.Ranks(elastic=life.elastic, check_replicas=life.world_size > 1),
+        )
+
+    def on_train_step_end(self, run_context) -> None:
+        params = run_context.original_args()
+        self._trace.step(params)
+        super().on_train_step_end(run_context)
+        pause(self._life, self._rank, params.cur_step_num)
+
+
+class Plain(ms.train.Callback):
+    """Traces an undisturbed training."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def on_train_step_end(self, run_context) -> None:
+        self._trace.step(run_context.original_args())
+
+
+def data() -> ds.Dataset:
+    order = ck.data.GlobalSampler(SAMPLES, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=5)
+    source = ck.data.Augmented(Digits(), lambda sample, rng: (sample[0] + rng.random() / 64, sample[1]), seed=5)
+    return source.dataset(["x", "y"], ranks=order).batch(MICRO_BATCH)
+
+
+def main(life: Life) -> None:
+    rank = 0
+    if "MS_WORKER_NUM" in os.environ:
+        init()
+        if os.environ["MS_ROLE"] == "MS_SCHED":
+            return
+        ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+        rank = int(os.environ["MS_NODE_ID"])
+    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_seed(11)
+    network = Net()
+    optimizer = nn.Adam(network.trainable_params(), 1e-2)
+    cell = ck.AccumulationTrainCell(network, optimizer, life.accumulation_steps, clip_norm=5.0)
+    trace = Trace(str(life.trace(rank)), cell)
+    model = ms.Model(cell)
+    if life.homes:
+        point = Kept(life, rank, trace).train(model, EPOCHS, data(), dataset_sink_mode=False)
+    else:
+        model.train(EPOCHS, data(), callbacks=[Plain(trace)], dataset_sink_mode=False)
+        point = ck.ResumePoint()
+    weights = [float(one) for weight in cell.optimizer.parameters for one in weight.asnumpy().reshape(-1)]
+    found = {"checkpoint": point.checkpoint, "began": point.batches_delivered, "weights": weights}
+    life.report(rank).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Life.loads(sys.argv[1]))

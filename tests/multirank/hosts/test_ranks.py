@@ -1,0 +1,147 @@
+"""A job of a rank on each of two or three hosts, with the bucket as root, while hosts and cables fail.
+
+MindSpore may end the job when a cable is cut: what is held is that nothing is lost, and that a restart is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exactness.equivalence.comparison import Line
+from support.hosts.cluster import Cluster, Host
+from support.hosts.faults import HostLost, LinkDown, PacketLoss, SlowLink, StorageReboot
+from support.hosts.running import until
+
+from multirank.hosts.job import How, Job, assert_continues, newest
+from multirank.hosts.life import MICRO_BATCH, Life
+
+pytestmark = pytest.mark.extended
+
+ROOT = "s3://runs/run"
+CUT = timedelta(seconds=10)
+DEATH = timedelta(minutes=3)  # MindSpore notices after about half a minute that a rank is gone
+
+Undisturbed = Callable[[int], Job]
+
+
+def start(
+    cluster: Cluster,
+    hosts: Sequence[Host],
+    notes: Path,
+    *stand_still: int,
+    elastic: bool = False,
+    how: How = "variables",
+) -> Job:
+    return Job(cluster, hosts, notes, Life(homes=(ROOT,), stand_still=stand_still, elastic=elastic), how)
+
+
+def place(cluster: Cluster) -> int:
+    """The micro-steps of the newest checkpoint in the bucket."""
+    found = newest(cluster, ROOT)
+    return found[1] if found else 0
+
+
+def wait_saved(cluster: Cluster, job: Job, at: int) -> None:
+    """Wait until a job that stands still has its newest checkpoint in the bucket."""
+    job.wait_standing(at)
+    until(lambda: place(cluster) == at, f"{at} is in the bucket", alive=job.ranks)
+
+
+def lose(cluster: Cluster, job: Job, rank: int) -> None:
+    """The host of a rank is gone while all stand still; ends when the other ranks ended."""
+    lost = job.hosts[rank]
+    fault = HostLost(lost).begin()
+    assert fault.fired >= 1
+    assert not lost.disk.exists()
+    for at in job.life.stand_still:
+        job.go_on(at)
+    codes = job.end(DEATH)
+    assert 0 not in codes
+    assert job.ranks[rank].returncode == -9
+    cluster.replace(lost)
+
+
+def dealt(found: list[list[Line]]) -> list[str]:
+    """All ranks' samples, in the order of the one that they share."""
+    return [sample for lines in zip(*found, strict=True) for line in lines for sample in line.samples]
+
+
+@pytest.mark.parametrize(("ranks", "how"), [(2, "variables"), (3, "variables"), (2, "msrun")])
+def test_ranks_go_on_with_a_host_replaced(
+    cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed, ranks: int, how: How
+) -> None:
+    with start(cluster, cluster.hosts[:ranks], tmp_path / "first", 5, how=how) as first:
+        wait_saved(cluster, first, 5)
+        lose(cluster, first, 1)
+    began = place(cluster)
+    assert began == 5  # the dead rank's part of later ones is missing, so nothing more is committed
+    with start(cluster, cluster.hosts[:ranks], tmp_path / "second", how=how) as second:
+        assert_continues(undisturbed(ranks), began, second, first)
+    assert place(cluster) == second.life.micro_steps
+
+
+def test_ranks_go_on_with_a_host_less(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    at = 6  # a boundary within an epoch: three ranks have K = 2, two have K = 3
+    with start(cluster, cluster.hosts, tmp_path / "first", at) as first:
+        wait_saved(cluster, first, at)
+        lose(cluster, first, 1)
+    assert place(cluster) == at
+    with start(cluster, [cluster.hosts[0], cluster.hosts[2]], tmp_path / "second", elastic=True) as second:
+        reports = second.reports()
+    seen = at * 3 * MICRO_BATCH
+    assert [one["began"] for one in reports] == [at * 3 // 2] * 2
+    assert dealt(second.traces()) == dealt(undisturbed(3).traces())[seen:]
+    assert reports[0]["weights"] == reports[1]["weights"]
+    expected = undisturbed(3).reports()[0]["weights"]
+    np.testing.assert_allclose(reports[0]["weights"], expected, rtol=2e-5, atol=1e-6)
+    assert place(cluster) == second.life.micro_steps
+
+
+def hold_disturbed(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed, job: Job) -> None:
+    """A life came to its end, or it was ended by what was disturbed; in that case a second one goes on, exactly."""
+    codes = job.end(DEATH)
+    if set(codes) == {0}:
+        assert_continues(undisturbed(2), 0, job)
+    else:
+        began = place(cluster)
+        assert began >= 5
+        with start(cluster, cluster.hosts[:2], tmp_path / "again") as again:
+            assert_continues(undisturbed(2), began, again, job)
+    assert place(cluster) == job.life.micro_steps
+
+
+def test_a_cut_cable_leaves_what_is_exact(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with start(cluster, cluster.hosts[:2], tmp_path / "first", 5) as job:
+        wait_saved(cluster, job, 5)
+        with LinkDown(cluster.hosts[1]) as fault:
+            job.go_on(5)
+            job.ranks[1].lasts(CUT)
+            assert fault.fired == 1
+            assert place(cluster) == 5
+        hold_disturbed(cluster, tmp_path, undisturbed, job)
+
+
+@pytest.mark.parametrize("what", ["slow", "lossy"])
+def test_a_bad_cable_changes_no_bit(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed, what: str) -> None:
+    host = cluster.hosts[1]
+    with start(cluster, cluster.hosts[:2], tmp_path / "first", 5) as job:
+        wait_saved(cluster, job, 5)
+        with SlowLink(host, kilobits=512) if what == "slow" else PacketLoss(cluster, host, 0.1) as fault:
+            job.go_on(5)
+            hold_disturbed(cluster, tmp_path, undisturbed, job)
+            assert fault.fired > 10
+
+
+def test_storage_that_boots_is_waited_for(cluster: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with start(cluster, cluster.hosts[:2], tmp_path / "first", 5) as job:
+        wait_saved(cluster, job, 5)
+        with StorageReboot(cluster.storage) as fault:
+            job.go_on(5)
+            assert job.ranks[0].lasts(CUT)
+            assert fault.fired == 1
+        assert_continues(undisturbed(2), 0, job)
+    assert place(cluster) == job.life.micro_steps
