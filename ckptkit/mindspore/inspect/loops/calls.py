@@ -247,7 +247,7 @@ class Calls:
 
     def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Value:
         """Follow a special method of an object of the user's; return its result, without sources if it has none."""
-        if name == "__getitem__" and (outside := self.draws.environment(owner, given[0], scope)):
+        if name == "__getitem__" and (outside := self.draws.outside.environment(owner, given[0], scope)):
             return Value(sources=outside)
         method = in_class(type(owner.target), name) if self._objects.is_plain(owner.target) else None
         if type(method) is not types.FunctionType:

@@ -213,7 +213,7 @@ class Expressions:
                     self._set(as_attribute(node, str(index.target)), value, scope)
                     return
                 self._set_layer(node, value, scope)
-                self.calls.draws.environment(owner, index, scope, value.sources)
+                self.calls.draws.outside.environment(owner, index, scope, value.sources)
                 self.change(node.value, value.sources | index.sources, scope, whole=is_whole(node.slice))
                 if (item := self._item(node, scope)) is not None:
                     self._flow.write(item, value.sources, scope, whole=True)
