@@ -87,7 +87,13 @@ class Draws:
         drawn = self._noted(call, DRAWN, f" ({name})") if name else frozenset()
         is_kept = call.called.target in _KEEPS and any(map(_is_of_batches, call.arguments))
         kept = self._noted(call, BEFORE, "") if is_kept else frozenset()
-        return counted | drawn | kept | self.outside.of(call)
+        return counted | drawn | kept
+
+    def bound(self, target: Any, name: str, one: Any, scope: Scope) -> Value:
+        """Read an argument that a `functools.partial` holds from one call to the next."""
+        place = Place(id(target), name)
+        self._objects.note(f"{scope.path}{name} of functools.partial()", one, place)
+        return Value(one, self._flow.read(place, scope), place=place)
 
     def kept(self, call: Call, found: Value) -> Sources:
         """Return what a function with `functools.cache` keeps from one call to the next; ``found`` is its result."""
