@@ -506,6 +506,34 @@ def scale_where_there_is_no_file(cell, batches, rate, restore):
         cell(x, y * scale)
 
 
+def path_with_fields(cell, batches, rate, restore):
+    kept = "a"
+    restore()
+    for x, y in batches:
+        cell(x, y * len(open("%s/log.txt" % kept).read()))  # noqa: UP031 - as people write it
+        with open("{}/{}.txt".format("a", "log"), "a") as log:
+            log.write("1")
+
+
+def folder_that_is_moved(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x, y * len(open("final/n.txt").read()))
+        Path("part/n.txt").write_text("1" * y.size)
+        os.replace("part", "final")
+
+
+def file_that_is_asked_for_by_an_error(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        try:
+            os.stat("marker")
+        except FileNotFoundError:
+            ops.assign(rate, rate * 0.5)
+        if float(cell(x, y)) < 3:
+            open("marker", "w").close()
+
+
 class Counting(threading.Thread):
     def __init__(self):
         super().__init__(daemon=True)
@@ -599,6 +627,9 @@ def folder(tmp_path, monkeypatch):
         (file_that_is_renamed, ["file 's'"]),
         (file_that_is_moved_away, ["file 'todo'"]),
         (scale_where_there_is_no_file, ["file 'marker'"]),
+        (path_with_fields, ["file 'a/log.txt'"]),
+        (folder_that_is_moved, ["folder 'final'", "file 'part'"]),
+        (file_that_is_asked_for_by_an_error, ["file 'marker'"]),
         (count_of_a_thread, ["thread (Counting)"]),
         (thread_made_after_the_restore, ["thread (Counting)"]),
         (text_of_this_iteration, []),

@@ -20,6 +20,7 @@ from ckptkit.mindspore.inspect.loops.source import text_of
 
 PATHS = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
 _HOLE = re.compile(r"\{[^{}]*\}")
+_FIELD_OF_PERCENT = re.compile(r"%[^a-zA-Z%]*[a-zA-Z%]")
 _MAKERS = OneOf(pathlib.Path, pathlib.PurePath, *PATHS)
 _SAME = OneOf(str, os.fspath, os.fsdecode)
 _GIVE_SAME = OneOf(os.path.abspath, os.path.realpath, os.path.normpath)  # another text for the same file
@@ -100,7 +101,10 @@ def computed(node: ast.expr, parts: Sequence[Value]) -> Any:
     if isinstance(node.op, ast.Div) and (is_path(parts[0].target) or texts[1] is not None):
         return Text(os.path.join(*_with_gaps(texts, (node.left, node.right))), is_path=True)
     if isinstance(node.op, ast.Mod) and texts[0] is not None and isinstance(node.left, ast.Constant):
-        return Text(gap(node))
+        is_tuple = isinstance(node.right, ast.Tuple) and len(node.right.elts) == len(parts[1].items)
+        values = parts[1].items if is_tuple else parts[1:]
+        nodes = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+        return _filled(texts[0], _FIELD_OF_PERCENT, "%s", [spelled(one.target) for one in values], nodes, whole=node)
     return UNKNOWN
 
 
@@ -162,7 +166,7 @@ def _of_path(call: Call, path: str, given: Sequence[str | None]) -> Any:
 def _of_text(call: Call, text: str, given: Sequence[str | None]) -> Any:
     """Return what a method of a text gives."""
     if call.name == "format":
-        return Text(gap(call.node))
+        return _filled(text, _HOLE, "{}", given, call.nodes, whole=call.node)
     known = [one for one in given if one is not None]
     if call.name not in _OF_TEXTS or len(known) < len(given) or call.named or any(map(has_gaps, (text, *known))):
         return UNKNOWN
@@ -170,6 +174,37 @@ def _of_text(call: Call, text: str, given: Sequence[str | None]) -> Any:
         return getattr(text, call.name)(*known)
     except TypeError:  # the call itself will fail
         return UNKNOWN
+
+
+def _filled(
+    text: str,
+    field: re.Pattern[str],
+    plain: str,
+    given: Sequence[str | None],
+    nodes: Sequence[ast.expr],
+    *,
+    whole: ast.expr,
+) -> Any:
+    """Return a text whose fields are filled one after another; a gap if they are not.
+
+    Args:
+        text: Has the fields.
+        field: What a field is like.
+        plain: A field that gives a text as it is.
+        given: The texts; None for what is none.
+        nodes: Their expressions.
+        whole: The expression of the filled text.
+    """
+    fields = field.findall(text)
+    is_by_name = any(re.match(r"\{\w|%\(", one) for one in fields)
+    if is_by_name or not len(fields) == len(given) == len(nodes):
+        return Text(gap(whole))
+    parts = [
+        one if one is not None and each == plain else gap(node)
+        for one, node, each in zip(given, nodes, fields, strict=True)
+    ]
+    rest = field.split(text)
+    return _known("".join(one for pair in zip(rest, [*parts, ""], strict=True) for one in pair))
 
 
 def _with_gaps(texts: Sequence[str | None], nodes: Sequence[ast.expr]) -> list[str]:
