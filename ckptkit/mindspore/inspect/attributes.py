@@ -45,6 +45,17 @@ class OneOf:
         return id(one) in self._ones
 
 
+class Symbol:
+    """Stands for an object that does not exist yet, or of which only a part is known."""
+
+    __slots__ = ()
+
+
+def is_symbol(one: Any) -> bool:
+    """Return whether nothing is known of an object, or something else stands for it."""
+    return one is UNKNOWN or isinstance(one, Symbol)
+
+
 class _Unwrapping:
     """Gives what a weak proxy stands for: of ``divmod``, a proxy passes on its object itself."""
 

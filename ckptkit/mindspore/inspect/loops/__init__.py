@@ -9,18 +9,21 @@ not exist yet. Main thread only.
 
 from __future__ import annotations
 
+import functools
+import threading
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mindspore import nn
 
+from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
-from ckptkit.mindspore.inspect.loops.draws import OUTSIDE
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
 from ckptkit.mindspore.inspect.loops.per_step import read_by_cells, read_data
 from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope, Sources
@@ -50,13 +53,16 @@ def find_in_loops(
         cells: What is trained.
         written: Gets the places that the code writes.
     """
+    threads = [*_of_threads()]
     flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
-    statements = _read(flow, objects, since, hooks)
-    outside = {place for place in flow.changed if place.name == OUTSIDE}
-    before = _made_before(outside, since, known) if outside else {}
-    if before:
-        flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
-        statements = _read(flow, objects, since, hooks, before)
+    statements = _read(flow, objects, since, hooks, threads)
+    if any(place.name == OUTSIDE for place in flow.changed):
+        begun, before = _read_before(since, known)
+        outside = {before.outside.renamed(place) for place in flow.changed if place.name == OUTSIDE}
+        made = {place: sources & outside for place, sources in begun.made_of(OUTSIDE).items() if sources & outside}
+        if made or before.outside.handles:
+            flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
+            statements = _read(flow, objects, since, hooks, threads, given=made, handles=before.outside.handles)
     fed = read_data(data, flow, statements)
     if written is not None:
         written |= objects.written(flow.writes, statements.taken)
@@ -76,15 +82,24 @@ def used_in_loops(names: Collection[str], known: Iterable[Any], hooks: Sequence[
     return flow.used
 
 
-def _made_before(outside: Collection[Place], since: Lines | None, known: Iterable[Any]) -> dict[Place, Sources]:
-    """Return what the code before the loops has made of files, and the like, that these write."""
+def _read_before(since: Lines | None, known: Iterable[Any]) -> tuple[Flow, Statements]:
+    """Read the code before the loops, for what it has made of files, and the like, and what it has opened."""
     flow = Flow((OUTSIDE,))
     statements = Statements(flow, Objects(known), Libraries(frame.f_globals for _, frame in running_frames()), {})
     for path, frame, line in _begun(since):
         scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", Running(locals_of(frame), frame.f_lineno))
         statements.read(behind(body_of(frame.f_code, frame.f_globals), line), scope)
-    made = {place: sources & frozenset(outside) for place, sources in flow.made_of(OUTSIDE).items()}
-    return {place: sources for place, sources in made.items() if sources}
+    return flow, statements
+
+
+def _of_threads() -> Iterator[Any]:
+    """Yield the functions that other threads run."""
+    for one in threading.enumerate():
+        own = own_attributes(one)
+        if type(one) is threading.Thread and callable(own.get("_target")):
+            yield functools.partial(own["_target"], *(own.get("_args") or ()), **(own.get("_kwargs") or {}))
+        elif is_users(type(one).__module__):
+            yield types.MethodType(in_class(type(one), "run"), one)
 
 
 def _read(
@@ -92,16 +107,29 @@ def _read(
     objects: Objects,
     since: Lines | None,
     hooks: Sequence[Any],
+    threads: Sequence[Any] = (),
+    *,
     given: Mapping[Place, Sources] = types.MappingProxyType({}),
+    handles: Handles | None = None,
 ) -> Statements:
-    """Read the loops ahead; see `find_in_loops`. ``given`` says what places were made of before."""
+    """Read the loops ahead; see `find_in_loops`.
+
+    Args:
+        flow: Records what is read and written.
+        objects: Knows the objects that code names.
+        since: Where to begin.
+        hooks: Functions that calls of the trained cells also run.
+        threads: Functions that other threads run.
+        given: What places were made of before.
+        handles: What connections belong to.
+    """
     begun = {frame.f_code for _, frame, _ in _begun(since)}
     running = {
         frame.f_code: None if frame.f_code in begun else Running(locals_of(frame), frame.f_lineno)
         for _, frame in running_frames()
     }
     statements = Statements(flow, objects, Libraries(frame.f_globals for _, frame in running_frames()), running)
-    statements.run_with_cells(hooks)
+    statements.run_with(hooks, threads, handles or {})
     for _ in passes(flow):
         flow.used.clear()  # it is known only after the first pass which loops save
         for place, sources in given.items():

@@ -363,10 +363,3 @@ def _bind_rest(inside: Scope, names: Sequence[str], given: Sequence[Value], name
 def as_attribute(node: ast.Subscript, name: str) -> ast.Attribute:
     """Return the attribute that an item is of what stands for the arguments of callbacks."""
     return ast.copy_location(ast.Attribute(node.value, name, ast.Load()), node)
-
-
-def joined(node: ast.expr, parts: Sequence[Value]) -> Any:
-    """Return the text that ``+`` makes of two known texts; `UNKNOWN` for anything else."""
-    texts = [one.target for one in parts if isinstance(one.target, str)]
-    is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
-    return "".join(texts) if is_sum and len(texts) == len(parts) else UNKNOWN

@@ -59,7 +59,6 @@ from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     MARKS,
     Inline,
-    Place,
     Running,
     Scope,
     Sources,
@@ -160,8 +159,10 @@ class Calls:
             sources = found.sources | self.draws.kept(call, found) | marks
             return found._replace(sources=sources | (call.called.sources - MARKS))
         self.draws.of(call)
-        sources = call.sources | self._functions_given(call)
-        known = self._new(call) or rearranged(call, sources | (marks & {DATA}))
+        self._reader.iteration.starts(call)
+        sources = call.sources | self._functions_given(call) | self.draws.outside.of(call)
+        known = self._new(call) or self.draws.outside.made(call, sources | marks)
+        known = known or rearranged(call, sources | (marks & {DATA}))
         if known is not None:
             return known
         self._changes(call)
@@ -247,7 +248,7 @@ class Calls:
 
     def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Value:
         """Follow a special method of an object of the user's; return its result, without sources if it has none."""
-        if name == "__getitem__" and (outside := self.draws.environment(owner, given[0], scope)):
+        if outside := self.draws.outside.item(owner, name, given[0] if given else None, scope):
             return Value(sources=outside)
         method = in_class(type(owner.target), name) if self._objects.is_plain(owner.target) else None
         if type(method) is not types.FunctionType:
@@ -320,9 +321,9 @@ class Calls:
         if isinstance(target, Inline):
             return self._inlined(target, given, named)
         if isinstance(target, functools.partial):
-            bound = [self._bound(target, f"argument {at}", one, scope) for at, one in enumerate(target.args)]
+            bound = [self.draws.bound(target, f"argument {at}", one, scope) for at, one in enumerate(target.args)]
             by_name: dict[str | None, Value] = {}
-            by_name |= {name: self._bound(target, name, one, scope) for name, one in target.keywords.items()}
+            by_name |= {name: self.draws.bound(target, name, one, scope) for name, one in target.keywords.items()}
             return self.follow(target.func, [*bound, *given], {**by_name, **named}, scope)
         returned: list[Value] = []
         found = False
@@ -365,12 +366,6 @@ class Calls:
             known.pop(name)
         known |= before
         return returned
-
-    def _bound(self, target: Any, name: str, one: Any, scope: Scope) -> Value:
-        """Read an argument that a `functools.partial` holds from one call to the next."""
-        place = Place(id(target), name)
-        self._objects.note(f"{scope.path}{name} of functools.partial()", one, place)
-        return Value(one, self._flow.read(place, scope), place=place)
 
     def _changes(self, call: Call) -> None:
         """Record the objects that a call changes in place."""

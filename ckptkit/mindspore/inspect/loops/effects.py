@@ -27,7 +27,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also covers mindspore.mint.optim
 
-from ckptkit.mindspore.inspect.attributes import OneOf, in_class, is_users, own_attributes, owner_of
+from ckptkit.mindspore.inspect.attributes import OneOf, Symbol, in_class, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
@@ -224,4 +224,4 @@ def asks_a_clock(called: Any, owner: Any) -> bool:
 
 def is_ours(one: Any) -> bool:
     """Return whether the object's class belongs to ckptkit."""
-    return str(type(one).__module__).partition(".")[0] == "ckptkit"
+    return str(type(one).__module__).partition(".")[0] == "ckptkit" and not isinstance(one, Symbol)

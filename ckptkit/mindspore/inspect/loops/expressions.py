@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
-from ckptkit.mindspore.inspect.loops.call import as_attribute, joined, kept, parts_of
+from ckptkit.mindspore.inspect.loops.call import as_attribute, kept, parts_of
 from ckptkit.mindspore.inspect.loops.calls import Calls
 from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, is_whole, item_at, item_of
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
@@ -25,6 +25,7 @@ from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import Iteration
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects, decides, is_arguments, of_owner, place_in
+from ckptkit.mindspore.inspect.loops.outside.texts import computed, part_of, put_together
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
@@ -137,8 +138,7 @@ class Expressions:
                 return self._comprehension(node, scope)
             case ast.JoinedStr():
                 parts = [self.value(one, scope) for one in node.values]
-                texts = [one.target for one in parts if isinstance(one.target, str)]
-                return Value("".join(texts) if len(texts) == len(parts) else UNKNOWN, together(parts))
+                return Value(put_together(parts, node.values), together(parts))
             case ast.FormattedValue(conversion=-1, format_spec=None):
                 return self.value(node.value, scope)
             case ast.Lambda():
@@ -193,6 +193,7 @@ class Expressions:
                 self._flow.write(place, decides(value), scope, whole=True)
                 is_made = self._objects.stand_ins.has(value.target)
                 now = scope.assigned(node.id, value, node.lineno, is_made=is_made)
+                self.calls.draws.outside.meet(value.target, now.target)
                 if value.is_new and now.target is UNKNOWN:
                     now = now._replace(target=scope.value(node.id).target)  # does the same as the one before
                 if DATA in value.sources and is_taken(now.target):
@@ -213,7 +214,7 @@ class Expressions:
                     self._set(as_attribute(node, str(index.target)), value, scope)
                     return
                 self._set_layer(node, value, scope)
-                self.calls.draws.environment(owner, index, scope, value.sources)
+                self.calls.draws.outside.set_item(owner, index, value.sources, scope)
                 self.change(node.value, value.sources | index.sources, scope, whole=is_whole(node.slice))
                 if (item := self._item(node, scope)) is not None:
                     self._flow.write(item, value.sources, scope, whole=True)
@@ -234,6 +235,7 @@ class Expressions:
             self.calls.follow(types.MethodType(setter.fset, owner.target), [value], {}, scope)
         elif self._objects.has(owner.target, node.attr):
             self._objects.stand_ins.give(owner.target, node.attr, value.target)
+            self.calls.draws.outside.meet(value.target, attribute(owner.target, node.attr))
             self._objects.rebind(self._place_in(owner.target, node, scope), value)
             self._write(owner.target, node, value.sources, scope, whole=True)
         elif owner.target is UNKNOWN or self._objects.is_of_library(owner.target):
@@ -287,10 +289,11 @@ class Expressions:
             ]
             also = tuple(one.target for one in others if one.target is not UNKNOWN)
             return first._replace(sources=together([first, *others]), also=also)
-        target = attribute(owner.target, node.attr)
+        target = part_of(owner.target, node.attr)
         if node.attr in VIEWS and isinstance(owner.target, np.ndarray):
             return owner
-        sources = of_owner(owner) | self._marked(target)
+        counted = self.calls.draws.outside.count(owner.target, node.attr, scope)
+        sources = of_owner(owner) | self._marked(target) | counted
         if self._objects.stores(owner.target, node.attr):
             sources |= {RESTORED}
         place = self._place_in(owner.target, node, scope) if self._objects.has(owner.target, node.attr) else None
@@ -310,12 +313,6 @@ class Expressions:
                 sources |= found.sources
                 target = found.target
         return Value(target, sources, place=place)
-
-    def aliases(self, node: ast.AST, scope: Scope) -> set[Place]:
-        """Return the places that variables of an expression were taken from."""
-        names = [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
-        own = {scope.place(name) for name in names}
-        return {place for name in names if (place := scope.value(name).place) is not None} - own
 
     def places(  # noqa: PLR0911 - one return per kind reads as the table that it is
         self, node: ast.AST, scope: Scope
@@ -381,7 +378,7 @@ class Expressions:
         called = self.calls.special(owner, name, scope, *others).sources
         if isinstance(node, ast.BinOp):
             called |= self.calls.special(parts[1], f"__r{name[2:]}", scope, parts[0]).sources
-        return Value(joined(node, parts), together(parts) | called)
+        return Value(computed(node, parts), together(parts) | called)
 
     def _comprehension(self, node: Any, scope: Scope) -> Value:
         """Read it as the loop that it is."""

@@ -152,6 +152,10 @@ class Flow:
         """Return whether all of the place was written in every current iteration."""
         return bool(self._iterations) and all(place in one.assigned for one in self._iterations)
 
+    def is_assigned(self, place: Place) -> bool:
+        """Return whether all of the place was written in the present iteration of some current loop."""
+        return any(place in one.assigned for one in self._iterations)
+
     def write(self, place: Place, sources: Sources, scope: Scope, *, whole: bool) -> None:
         """Record a write of a place: all of it (``whole``) or a part."""
         if self._iterations or self._is_feeding:

@@ -22,7 +22,16 @@ from mindspore import nn
 from mindspore.experimental.optim.lr_scheduler import LRScheduler
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, attribute, below, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import (
+    UNKNOWN,
+    OneOf,
+    attribute,
+    below,
+    in_class,
+    is_symbol,
+    is_users,
+    own_attributes,
+)
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, read_by_construct
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.effects import is_ours
@@ -161,9 +170,8 @@ class Objects:
 
     def is_of_library(self, one: Any) -> bool:
         """Return whether ``one`` is an object of a library's that no checkpoint holds, such as a number of `ctypes`."""
-        return (
-            one is not UNKNOWN and not isinstance(one, _NO_STATE) and not self.is_known(one) and not self.is_plain(one)
-        )
+        is_other = not is_symbol(one) and not isinstance(one, _NO_STATE)
+        return is_other and not self.is_known(one) and not self.is_plain(one)
 
     def position(self, part: ast.expr, sources: Sources, scope: Scope) -> None:
         """Record that what ``part`` is an attribute or method of is set to a position, if ``sources`` are one."""
@@ -205,7 +213,7 @@ class Objects:
 
     def rebind(self, place: Place, value: Value) -> None:
         """Record that an object is assigned to a place; whether it is another one than before may be unknown."""
-        before, found = self.at(place), [one for one in (value.target, *value.also) if one is not UNKNOWN]
+        before, found = self.at(place), [one for one in (value.target, *value.also) if not is_symbol(one)]
         if before is UNKNOWN:
             is_other = isinstance(value.target, nn.Cell)
         else:

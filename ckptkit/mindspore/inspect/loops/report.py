@@ -18,11 +18,12 @@ from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN, PASSED_ON
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
-from ckptkit.mindspore.inspect.loops.draws import BEFORE, CACHE, OUTSIDE, TAKEN
+from ckptkit.mindspore.inspect.loops.draws import BEFORE, CACHE, TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
 from ckptkit.mindspore.inspect.loops.libraries import is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, LAYERS, Objects, is_trained
+from ckptkit.mindspore.inspect.loops.outside import OUTSIDE
 from ckptkit.mindspore.inspect.loops.scope import Place
 from ckptkit.mindspore.inspect.loops.statements import Statements
 from ckptkit.mindspore.inspect.values.digest import is_plain

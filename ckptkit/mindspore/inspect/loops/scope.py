@@ -149,6 +149,13 @@ def together(values: Iterable[Value]) -> Sources:
     return frozenset().union(*(one.sources for one in values))
 
 
+def aliases(node: ast.AST, scope: Scope) -> set[Place]:
+    """Return the places that variables of an expression were taken from."""
+    names = [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+    own = {scope.place(name) for name in names}
+    return {place for name in names if (place := scope.value(name).place) is not None} - own
+
+
 @contextlib.contextmanager
 def narrowed(test: ast.expr | None, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> Iterator[None]:
     """Let a variable be only those of its objects in the block that a condition says it is, by ``isinstance``.

@@ -11,12 +11,13 @@ import functools
 import linecache
 import types
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.bytecode import functions_of
 
+T = TypeVar("T")
 _BY_NAME = ("getattr", "setattr", "hasattr")
 _ASKING = ("hasattr", "getattr", "isinstance", "type")  # functions that do not change their first argument
 TRIES: tuple[type[ast.stmt], ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))  # Python 3.10 has only one
@@ -88,6 +89,45 @@ def returns_one(body: Sequence[ast.stmt]) -> bool:
         elif not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.expr)):
             waiting += ast.iter_child_nodes(one)
     return len(found) == 1 and isinstance(body[-1], ast.Return)
+
+
+def reads_itself(one: ast.Assign | ast.AnnAssign | ast.AugAssign, target: ast.expr) -> bool:
+    """Return whether the assigned value is made of the target, so that it is another one each time."""
+    if isinstance(one, ast.AugAssign) or one.value is None:
+        return True
+    name = text_of(target)
+    return any(isinstance(each, type(target)) and text_of(each) == name for each in ast.walk(one.value))
+
+
+def guards_of(  # noqa: PLR0911 - one return per kind reads as the table that it is
+    test: ast.expr, places: Callable[[ast.AST], set[T]], *, missing: bool = True
+) -> list[set[T]]:
+    """Return what a condition says is missing or of another size; one of each set must be.
+
+    Args:
+        test: The condition.
+        places: Returns the places that an expression names.
+        missing: Otherwise, what it says is there.
+    """
+    match test:
+        case ast.BoolOp():
+            found = [guards_of(one, places, missing=missing) for one in test.values]
+            if isinstance(test.op, ast.And) == missing:
+                return [each for one in found for each in one]
+            each_asks = all(each for one in found for each in one)  # or else it is also filled for another reason
+            return [set().union(*(each for one in found for each in one)) if each_asks else set()]
+        case ast.UnaryOp(op=ast.Not()):
+            return guards_of(test.operand, places, missing=not missing)
+        case ast.Name() | ast.Attribute() | ast.Call(func=ast.Name(id="hasattr")):
+            return [set() if missing else places(test)]
+        case ast.Compare(ops=[ast.Is() | ast.NotIn() | ast.IsNot() | ast.In()]):
+            says_missing = isinstance(test.ops[0], (ast.Is, ast.NotIn))
+            is_item = isinstance(test.ops[0], (ast.In, ast.NotIn))
+            asked = test.comparators[0] if is_item else test.left
+            return [places(asked) if says_missing == missing else set()]
+        case ast.Compare():
+            return [set().union(*(places(one) for one in (test.left, *test.comparators)))]
+    return [set()]
 
 
 def assigned_in_methods(kind: type) -> Mapping[str, Collection[str]] | None:

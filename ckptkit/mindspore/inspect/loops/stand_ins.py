@@ -14,7 +14,7 @@ from typing import Any
 
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, in_class, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, Symbol, in_class, own_attributes
 
 _KINDS = OneOf(type, abc.ABCMeta)  # classes of others may run code when an object is made
 _MAKERS = (object, list, dict, set, deque)
@@ -46,11 +46,12 @@ class StandIns:
 
     def has(self, one: Any) -> bool:
         """Return whether the object stands for one that does not exist yet."""
-        return any(one is each for each in self._by_call.values())
+        return isinstance(one, Symbol) or any(one is each for each in self._by_call.values())
 
     def give(self, owner: Any, name: str, value: Any) -> None:
         """Give an object that stands for another one an attribute; leave all other objects as they are."""
-        if self.has(owner) and value is not UNKNOWN and isinstance(own := own_attributes(owner), dict):
+        own = own_attributes(owner) if self.has(owner) and not isinstance(owner, Symbol) else None
+        if isinstance(own, dict) and value is not UNKNOWN:
             own[name] = value
 
     def methods(self, name: str) -> list[Any]:

@@ -6,6 +6,7 @@ Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. 
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from ckptkit.mindspore.inspect.loops.expressions import Expressions
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles, Outside
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     MARKS,
@@ -28,10 +30,11 @@ from ckptkit.mindspore.inspect.loops.scope import (
     Scope,
     Sources,
     Value,
+    aliases,
     is_remade,
     narrowed,
 )
-from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of, text_of
+from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of, guards_of, reads_itself, text_of
 
 
 class Statements:
@@ -46,6 +49,7 @@ class Statements:
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
         after: What a loop changes or draws after it has saved, in order.
+        outside: Records what is read and written outside of the process.
         unread: Names of the functions of which only a part was read, in order.
         unplaced: Loops that save and begin at the same place whatever was restored, in order.
         skipping: Numbers of batches of which those are passed over that were done before the restore.
@@ -60,6 +64,7 @@ class Statements:
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.draws.taken
         self.after: dict[str, None] = self._expressions.calls.after
+        self.outside: Outside = self._expressions.calls.draws.outside
         self.unread: dict[str, None] = {}
         self.unplaced: dict[str, None] = {}
         self.skipping: set[Place] = set()
@@ -71,9 +76,11 @@ class Statements:
         self._block(body, scope)
         self._end(scope)
 
-    def run_with_cells(self, hooks: Sequence[Any]) -> None:
-        """Read ``hooks`` at each call of a cell."""
+    def run_with(self, hooks: Sequence[Any], threads: Sequence[Any], handles: Handles) -> None:
+        """Read ``hooks`` at each call of a cell, and ``threads`` beside each loop that saves."""
         self._expressions.calls.hooks = hooks
+        self._expressions.iteration.threads = [*threads]
+        self.outside.handles.update(handles)
 
     def call(self, function: Any, given: Sequence[Value], scope: Scope, most: int) -> tuple[Value | None, int]:
         """Read a function that is called; return its result, and how many expressions and statements were read.
@@ -107,8 +114,9 @@ class Statements:
         """Read what runs only where ``test``, of an ``if`` that leaves, does not hold."""
         with self._flow.quiet():
             value = self._expressions.value(test, scope)
-        guards = self._guards(test, scope, missing=False) if is_remade(value) else []
-        read = frozenset(read) - self._expressions.aliases(test, scope)
+        guards = guards_of(test, lambda one: self._expressions.places(one, scope), missing=False)
+        guards = guards if is_remade(value) else []
+        read = frozenset(read) - aliases(test, scope)
         returned: list[Value] = []
         self._flow.either(
             value.sources - MARKS,
@@ -155,34 +163,6 @@ class Statements:
         asked = set[Place]().union(*guards)
         begins = {place for place in cache.filled | asked if RESTORED in self._flow.begun(place)}
         return not begins.isdisjoint(asked) and not cache.filled <= begins
-
-    def _guards(  # noqa: PLR0911 - one return per kind reads as the table that it is
-        self, test: ast.expr, scope: Scope, *, missing: bool = True
-    ) -> list[set[Place]]:
-        """Return what a condition says is missing or of another size; one of each set must be.
-
-        With ``missing=False``, what it says is there.
-        """
-        match test:
-            case ast.BoolOp():
-                found = [self._guards(one, scope, missing=missing) for one in test.values]
-                if isinstance(test.op, ast.And) == missing:
-                    return [each for one in found for each in one]
-                each_asks = all(each for one in found for each in one)  # or else it is also filled for another reason
-                return [set().union(*(each for one in found for each in one)) if each_asks else set()]
-            case ast.UnaryOp(op=ast.Not()):
-                return self._guards(test.operand, scope, missing=not missing)
-            case ast.Name() | ast.Attribute() | ast.Call(func=ast.Name(id="hasattr")):
-                return [set() if missing else self._expressions.places(test, scope)]
-            case ast.Compare(ops=[ast.Is() | ast.NotIn() | ast.IsNot() | ast.In()]):
-                says_missing = isinstance(test.ops[0], (ast.Is, ast.NotIn))
-                is_item = isinstance(test.ops[0], (ast.In, ast.NotIn))
-                asked = test.comparators[0] if is_item else test.left
-                return [self._expressions.places(asked, scope) if says_missing == missing else set()]
-            case ast.Compare():
-                sides = [self._expressions.places(one, scope) for one in (test.left, *test.comparators)]
-                return [set().union(*sides)]
-        return [set()]
 
     def _statement(  # noqa: PLR0911, PLR0912 - one branch per kind reads as the table that it is
         self, one: ast.stmt, scope: Scope
@@ -258,7 +238,7 @@ class Statements:
         for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
             places = self._expressions.places(target, scope)
             self._objects.position(target, value.sources, scope)
-            if self._cache is None or not is_remade(value) or _reads_itself(one, target) or places & self._cache.read:
+            if self._cache is None or not is_remade(value) or reads_itself(one, target) or places & self._cache.read:
                 self._expressions.store(target, value, scope)
             else:
                 self._cache.filled |= places
@@ -268,13 +248,15 @@ class Statements:
 
     def _branches(self, one: ast.If, scope: Scope) -> list[Value]:
         returned: list[Value] = []
+        if self.outside.makes_file(one, scope, self._expressions.value, self._block):
+            return returned
         read = self._flow.read_so_far()
         test = self._expressions.test(one.test, scope)
         self._place(test)
         # What a condition on data, or on something that the loop carries, assigns is state, whatever it looks like.
         is_steady = is_remade(test) and not makes_cells(one, test, scope, self._expressions.value)
-        guards = self._guards(one.test, scope) if is_steady else []
-        read -= self._expressions.aliases(one.test, scope)  # m = cache.get(key), and then: if m is None
+        guards = guards_of(one.test, lambda each: self._expressions.places(each, scope)) if is_steady else []
+        read -= aliases(one.test, scope)  # m = cache.get(key), and then: if m is None
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for part in (one.body, one.orelse) for each in part)
         self._flow.either(
             test.sources - MARKS,
@@ -287,14 +269,30 @@ class Statements:
     def _tries(self, one: Any, scope: Scope) -> list[Value]:
         whole = ast.Module(one.body, [])
         asked = [each for each in ast.walk(whole) if isinstance(each, (ast.Attribute, ast.Subscript))]
-        read = self._flow.read_so_far() - self._expressions.aliases(whole, scope)
+        before = self._flow.read_so_far()
         returned = self._block(one.body, scope)
+        # Whether there is a file decides whether the code that reads it fails.
+        files = [each for each in self._flow.read_so_far() - before if each.name == OUTSIDE]
+        failed = frozenset(filter(self._flow.is_carried, files))
+        read = before - aliases(whole, scope)
         for handler in one.handlers:
-            caught = text_of(handler.type) if handler.type is not None else ""
-            asks = asked if caught in ("KeyError", "AttributeError", "LookupError") else []
-            places = set[Place]().union(*(self._expressions.places(each, scope) for each in asks))
-            returned += self._guarded(handler.body, scope, [places], read)
+            handle = functools.partial(self._handles, handler, asked, scope, read, returned)
+            self._flow.either(failed, lambda: None, handle, leaves=False)
         return [*returned, *self._block(one.orelse, scope), *self._block(one.finalbody, scope)]
+
+    def _handles(
+        self,
+        one: ast.ExceptHandler,
+        asked: Sequence[ast.expr],
+        scope: Scope,
+        read: Collection[Place],
+        returned: list[Value],
+    ) -> None:
+        """Read what runs where a block that asks for ``asked`` fails; add what it returns to ``returned``."""
+        caught = text_of(one.type) if one.type is not None else ""
+        asks = asked if caught in ("KeyError", "AttributeError", "LookupError") else []
+        places = set[Place]().union(*(self._expressions.places(each, scope) for each in asks))
+        returned += self._guarded(one.body, scope, [places], read)
 
     def _cases(self, one: ast.Match, scope: Scope) -> list[Value]:
         """Read each case as a branch, whose other branch are the cases after it."""
@@ -380,20 +378,14 @@ class Statements:
         """Start each iteration; yield what it depends on, and what the loop takes."""
         if isinstance(one, ast.While):
             self._flow.ready()
+            self._expressions.iteration.beside(scope)
             for _ in range(2):
                 self._flow.iterate()
                 yield self._expressions.test(one.test, scope), Value()
             return
         over = self._expressions.value(one.iter, scope)
         self._flow.ready()
+        self._expressions.iteration.beside(scope)
         for element in 2 * [*self._expressions.iteration.elements(one, over, scope)]:
             self._flow.iterate()
             yield over, element
-
-
-def _reads_itself(one: ast.Assign | ast.AnnAssign | ast.AugAssign, target: ast.expr) -> bool:
-    """Return whether the assigned value is made of the target, so that it is another one each time."""
-    if isinstance(one, ast.AugAssign) or one.value is None:
-        return True
-    name = text_of(target)
-    return any(isinstance(each, type(target)) and text_of(each) == name for each in ast.walk(one.value))

@@ -1,4 +1,4 @@
-# exact
+# exact, named
 # The best weights are in a file together with their score, and a start reads the score back; after the last batch the weights of that file are loaded.
 import os
 

@@ -1,4 +1,4 @@
-# exact, named
+# exact, quiet
 # Losses are rows of a database on disk that nothing reads.
 import os
 

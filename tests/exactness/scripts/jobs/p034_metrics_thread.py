@@ -1,4 +1,4 @@
-# exact, named
+# exact, quiet
 # Losses and weight norms go through a queue to a thread that writes them to a file.
 import json
 import os

@@ -275,11 +275,11 @@ def log_that_is_shown_and_settings(cell, batches, rate, restore):
     [
         (left_out_by_a_later_start, ["file 'left-out.txt'"]),
         (read_by_a_function, ["file 'rates.txt'"]),
-        (rows_of_a_database, ["the database rows"]),
+        (rows_of_a_database, ["the database 'rows.db'"]),
         (rows_of_a_table, ["file 'seen.bin'"]),
         (variable_of_the_environment, ["os.environ['RATE']"]),
         (item_of_the_environment, ["os.environ['RATE']"]),
-        (files_in_a_folder, ["folder hard"]),
+        (files_in_a_folder, ["folder 'hard'"]),
         (files_in_a_folder_before, ["folder '.'"]),
         (file_that_stays_open, ["file 'log.txt'"]),
         (size_of_a_file, ["file 'log.txt'"]),
