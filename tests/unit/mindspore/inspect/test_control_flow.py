@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
+from mindspore import nn
 
+from ckptkit.mindspore.inspect.carried_attributes import carried
 from ckptkit.mindspore.inspect.control_flow import flow_of
 from ckptkit.mindspore.inspect.frames import loops_ahead, variables_ahead
 
@@ -117,3 +119,21 @@ def test_handlers_run_by_errors_alone(function):
     plain = {one.argval for one in flow.instructions if one.offset in flow.without_errors}
     assert {"handler", "handled", "ValueError"}.isdisjoint(plain)
     assert {"early", "late"} <= plain
+
+
+class Caught(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.calls = self.failures = 0
+
+    def construct(self, x):
+        self.calls = self.calls + 1
+        try:
+            x = x.abs()
+        except:  # noqa: E722 - of an error of any class
+            self.failures = self.failures + 1
+        return x
+
+
+def test_what_an_error_alone_counts_is_not_carried():
+    assert list(carried(Caught(), "construct")) == [("calls", 0)]
