@@ -238,7 +238,8 @@ def _copy(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, ...],
     whole = slice(max(-(-at // row_bytes), take[0].start), min(end // row_bytes, take[0].stop))
     if whole.start < whole.stop:
         rows = data[whole.start * row_bytes - at : whole.stop * row_bytes - at]
-        found = rows.reshape(whole.stop - whole.start, *shape[1:])[(slice(None), *take[1:])]
+        wanted = (slice(None), *take[1:])
+        found = rows.reshape(whole.stop - whole.start, *shape[1:])[wanted]
         into[whole.start - take[0].start : whole.stop - take[0].start] = found
     for row in sorted({at // row_bytes, (end - 1) // row_bytes}):
         start, stop = max(at, row * row_bytes), min(end, (row + 1) * row_bytes)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timezone
+from datetime import datetime
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
+
+from ckptkit.core.text import time_in
 
 _WIDE = 200  # columns without a terminal, so that piped tables are not wrapped
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -49,13 +51,8 @@ def size(size_bytes: int) -> str:
 
 def ago(created_at: str, now: datetime) -> str:
     """Return the age at ``now`` in its largest unit, such as "5 min"; "-" for an invalid or a future time."""
-    try:
-        then = datetime.fromisoformat(created_at)
-    except ValueError:
-        return "-"
-    if then.tzinfo is None:
-        then = then.replace(tzinfo=timezone.utc)
-    seconds = int((now - then).total_seconds())
+    then = time_in(created_at)
+    seconds = int((now - then).total_seconds()) if then is not None else -1
     if seconds < 0:
         return "-"  # the clocks of two machines differ
     length, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])

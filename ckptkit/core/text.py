@@ -1,11 +1,11 @@
-"""Formats durations, sizes, numbers, lists and paths for people and documents. Any thread."""
+"""Formats durations, sizes, numbers, lists and paths for people and documents, and reads times. Any thread."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 
 ENDS = {
     "finished": "finished",
@@ -22,6 +22,8 @@ _SECTION = re.compile(r"^-{9,}\n- ([^:\n]+):.*\n-{9,}\n", re.MULTILINE)
 _PYTHON_STACK = "Python Call Stack"
 _BAD_FILE = re.compile(r"The corresponding data file is|Invalid image")
 _DATA_FILE = re.compile(r"The corresponding data file is: .+?(?=\. Error|$)")
+
+_FRACTION = re.compile(r"(?<=:\d\d)[.,](\d+)")
 
 _MOST_LISTED = 3  # in a message, whose first line says what to do
 
@@ -115,3 +117,16 @@ def many(count: int, one: str, more: str | None = None) -> str:
 def escaped(text: str) -> str:
     """Return a path with escapes for what is not valid Unicode, so that a document can hold it."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def time_in(text: str) -> datetime | None:
+    """Return the time in a document's text, which is in UTC unless it says otherwise; None if it is not a time.
+
+    Python 3.10 reads neither "Z" nor a fraction of other than three or six digits by itself.
+    """
+    whole = _FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text.replace("Z", "+00:00"))
+    try:
+        at = datetime.fromisoformat(whole)
+    except ValueError:
+        return None
+    return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at

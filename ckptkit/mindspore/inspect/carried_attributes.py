@@ -20,6 +20,7 @@ from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import in_class, is_users, names_in, own_attributes
 from ckptkit.mindspore.inspect.bytecode import instructions_of
+from ckptkit.mindspore.inspect.control_flow import flow_of
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD")
@@ -38,11 +39,12 @@ def carried(cell: nn.Cell, method: str) -> Iterator[tuple[str, Any]]:
     read: set[str] = set()
     anew: set[str] = set()  # assigned before they are read
     found: dict[str, Any] = {}
+    flow = flow_of(function.__code__)
     behind = 0  # instructions before this offset may be jumped over
     for one in instructions_of(function.__code__):
         if one.opcode in (*dis.hasjrel, *dis.hasjabs):
             behind = max(behind, one.argval)
-        name, certain = one.argval, one.offset >= behind
+        name, certain = one.argval, one.offset >= behind and one.offset in flow.without_errors
         if one.opname in _LOADS and name in own and name not in anew:
             read.add(name)
             if isinstance(own[name], GENERATORS):

@@ -6,7 +6,6 @@ every variable counts as used. Main thread only.
 
 from __future__ import annotations
 
-import dis
 import inspect
 import sys
 import types
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias
 
 from ckptkit.core.stack import frames_from
 from ckptkit.mindspore.inspect.attributes import is_users, named_in, names_in, variables_in
+from ckptkit.mindspore.inspect.control_flow import flow_of
 
 _LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")
 
@@ -57,10 +57,9 @@ def locals_of(frame: types.FrameType) -> dict[str, Any]:
 
 def loops_ahead(frame: types.FrameType) -> list[range]:
     """Return the instruction offsets of the loops that ``frame`` is in or has not reached yet."""
-    jumps = [one for one in dis.get_instructions(frame.f_code) if one.opcode in (*dis.hasjrel, *dis.hasjabs)]
-    return [
-        range(one.argval, one.offset + 1) for one in jumps if one.argval < one.offset and one.offset >= frame.f_lasti
-    ]
+    flow = flow_of(frame.f_code)
+    ahead = flow.ahead(frame.f_lasti)
+    return [part for loop in flow.loops if not ahead.isdisjoint(loop) for part in flow.ranges(loop)]
 
 
 def variables_ahead(frame: types.FrameType) -> Iterator[tuple[str, object]]:
@@ -70,12 +69,9 @@ def variables_ahead(frame: types.FrameType) -> Iterator[tuple[str, object]]:
     if "__file__" not in frame.f_globals:
         yield from named_in(own.keys(), *scopes, parts=own.keys())
         return
-    instructions = list(dis.get_instructions(frame.f_code))
-    begin = frame.f_lasti
-    for one in instructions:
-        if one.offset >= begin and one.opcode in (*dis.hasjrel, *dis.hasjabs):
-            begin = min(begin, one.argval)  # back to the start of the loop
-    ahead = [one for one in instructions if one.offset >= begin]
+    flow = flow_of(frame.f_code)
+    offsets = flow.ahead(frame.f_lasti)
+    ahead = [one for one in flow.instructions if one.offset in offsets]
     inner = [one.argval for one in ahead if isinstance(one.argval, types.CodeType)]
     names = {one.argval for one in ahead if one.opname.startswith(_LOADS)}.union(*map(variables_in, inner))
     parts = {one.argval for one in ahead if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}.union(*map(names_in, inner))

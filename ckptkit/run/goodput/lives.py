@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 
+from ckptkit.core.text import time_in
 from ckptkit.format.events import Began, Ended, Event, How, Interval, LifeEnded, Saved, Spent
 
 FAILED: tuple[How | None, ...] = (None, "failed")  # without a last save
@@ -154,8 +154,5 @@ def between(one: Moment, other: Moment) -> float | None:
 
 def seconds_of(text: str) -> float | None:
     """Return the seconds since the epoch of a recorded time, which is in UTC unless it says otherwise."""
-    try:
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        return (at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at).timestamp()
-    except (ValueError, OverflowError):
-        return None
+    at = time_in(text)
+    return None if at is None else at.timestamp()

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 
 from ckptkit.checkpoint.open import decode_manifest
 from ckptkit.core.parallel import each_of
+from ckptkit.core.text import time_in
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.codec import decode
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument
@@ -41,10 +42,10 @@ def read_story(storage: Storage, now: datetime) -> RunStory:
 
 def time_of(text: str) -> datetime | None:
     """Return the time in a document's text, in UTC; None if it is not a time."""
+    at = time_in(text)
     try:
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)
-    except (ValueError, OverflowError):
+        return at and at.astimezone(timezone.utc)
+    except OverflowError:
         return None
 
 

@@ -1,11 +1,11 @@
-"""What an error says in one line, also an error of a pipeline, which says it below."""
+"""What an error says in one line, also an error of a pipeline, which says it below; and what times documents hold."""
 
 from __future__ import annotations
 
 import mindspore.dataset as ds
 import pytest
 
-from ckptkit.core.text import is_about_data, message_of
+from ckptkit.core.text import is_about_data, message_of, time_in
 
 RULE = "-" * 66
 
@@ -67,3 +67,24 @@ def test_bad_file_is_named(images):
     message = error_of(ds.ImageFolderDataset(images, shuffle=False).map(refuses, "image"))
     assert message.startswith("ValueError: 10 bytes are no picture (The corresponding data file is: ")
     assert message.endswith("/1.jpg)")
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("2030-01-01T12:00:00Z", "2030-01-01T12:00:00+00:00"),
+        ("2030-01-01T12:00:00", "2030-01-01T12:00:00+00:00"),
+        ("2030-01-01T12:00:00.5+00:00", "2030-01-01T12:00:00.500000+00:00"),
+        ("2030-01-01T12:00:00,123456789Z", "2030-01-01T12:00:00.123456+00:00"),
+        ("2030-01-01T12:00:00.250000-03:30", "2030-01-01T12:00:00.250000-03:30"),
+    ],
+)
+def test_every_python_reads_the_same_times(text, read):
+    at = time_in(text)
+    assert at is not None
+    assert at.isoformat() == read
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "12:00:00.5", "2030-01-01T12:00:00."])
+def test_what_is_no_time_is_none(text):
+    assert time_in(text) is None

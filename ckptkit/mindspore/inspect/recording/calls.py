@@ -29,6 +29,7 @@ from ckptkit.core.stack import frames_from
 from ckptkit.manager.hooks import Recorded
 from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.operators import DROPOUTS, DROPOUTS_OF_MINT, functional, is_random_primitive
+from ckptkit.mindspore.inspect.recording.qualified import qualified_name
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain, tensors_in
 
 # Functions of MindSpore that compute. Others, such as those that read a context, would only make records long.
@@ -189,7 +190,7 @@ def _understood(frame: types.FrameType) -> _Code | None:
 def _kind_of(frame: types.FrameType) -> tuple[str, str]:
     """Return the kind and the name of what a frame runs; the kind is empty if it is not recorded."""
     code, module, one = frame.f_code, str(frame.f_globals.get("__name__", "")), frame.f_locals.get("self")
-    name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+    name = qualified_name(frame)
     kind = ""
     if code is _CELL_CALL:
         kind = "cell"
@@ -235,7 +236,7 @@ def _line_of(frame: types.FrameType | None) -> str:
     """Return the line of the user's code that is running, with its function."""
     for one in frames_from(frame):
         if _is_own(one):
-            name = getattr(one.f_code, "co_qualname", one.f_code.co_name).replace("<locals>.", "")
+            name = qualified_name(one).replace("<locals>.", "")
             within = "" if name == "<module>" else f" in {name}()"
             return f"{Path(one.f_code.co_filename).name}:{one.f_lineno}{within}"
     return ""
