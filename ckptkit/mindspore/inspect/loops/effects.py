@@ -173,7 +173,7 @@ def fills(called: Any, owner: Any, name: str) -> bool:
     """Return whether the call changes its first argument."""
     if name == "at" and isinstance(owner, np.ufunc):
         return True
-    return name in ("shuffle", "SubElement") or called in _FILLS
+    return name in ("shuffle", "SubElement", "pack_into", "readinto", "recv_into") or called in _FILLS
 
 
 def draws_out_of_reach(called: Any, *, empty: bool) -> str:

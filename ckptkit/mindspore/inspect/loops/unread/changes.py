@@ -14,6 +14,7 @@ import concurrent.futures
 import gc
 import logging
 import multiprocessing.pool
+import struct
 import subprocess
 import threading
 import types
@@ -84,9 +85,10 @@ class Changes:
             place = self._objects.reworks(reworked, f"{call.scope.path}{text_of(node.func)}")
             self._flow.write(place, call.sources, call.scope, whole=False)
         unbound = isinstance(owner, type) and changes(call.name, owner)  # list.append(losses, loss)
-        if node.args and (unbound or fills(target, owner, call.name)):
-            self._reader.change(node.args[0], call.sources, call.scope)
-            self._around(call.given[0].target, call.sources, call.scope)
+        if call.nodes and (unbound or fills(target, owner, call.name)):
+            at = 1 if target is struct.pack_into and len(call.nodes) > 1 else 0
+            self._reader.change(call.nodes[at], call.sources, call.scope)
+            self._around(call.given[at].target, call.sources, call.scope)
         keeps = call.name == "setdefault" and not is_remade(Value(sources=call.sources))
         is_told = self.is_told(node, call.owner)
         if isinstance(node.func, ast.Attribute) and (keeps or is_told or changes(call.name, owner)):
@@ -147,7 +149,7 @@ def _is_held(whole: Any, part: Any) -> bool:
         for one in gc.get_referents(waiting.popleft()):
             if one is part:
                 return True
-            if id(one) not in seen and (type(one) in (dict, list, tuple) or type(one).__module__ == home):
+            if id(one) not in seen and (isinstance(one, (dict, list, tuple)) or type(one).__module__ == home):
                 seen.add(id(one))
                 waiting.append(one)
     return False
