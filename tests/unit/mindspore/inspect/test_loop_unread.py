@@ -1,5 +1,7 @@
 """State behind what a loop calls is named where the code or the memory of that is not read: others may keep it."""
 
+# ruff: noqa: S602, S605, S607, S314, RUF006 - processes, trees and tasks as people make them
+
 from __future__ import annotations
 
 import asyncio
