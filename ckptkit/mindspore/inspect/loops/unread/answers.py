@@ -43,7 +43,7 @@ _RUNS = OneOf(
     *(subprocess.run, subprocess.call, subprocess.check_call, subprocess.check_output, subprocess.Popen),
     asyncio.create_subprocess_exec,
 )
-_CONNECTIONS = (
+CONNECTIONS = (
     *(socket.socket, http.client.HTTPConnection, multiprocessing.managers.BaseProxy),
     *(multiprocessing.connection._ConnectionBase, asyncio.StreamReader, asyncio.StreamWriter),
 )
@@ -112,7 +112,7 @@ class Answers:
         is_told = any(DATA in one.sources for one in call.arguments)
         if called is urllib.request.urlopen or getattr(called, "__module__", None) == "requests.api":
             return self._asks(call, Place("network", ELSEWHERE), writes=is_told)
-        if isinstance(owner, _CONNECTIONS) and not _SETS.fullmatch(call.name):
+        if isinstance(owner, CONNECTIONS) and not _SETS.fullmatch(call.name):
             is_told |= _ASKS.fullmatch(call.name) is not None or changes(call.name, owner)
             return self._asks(call, Place(id(owner), ELSEWHERE), writes=is_told)
         return frozenset()

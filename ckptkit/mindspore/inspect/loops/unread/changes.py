@@ -40,8 +40,10 @@ from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import Reader
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside.handles import opened_by
+from ckptkit.mindspore.inspect.loops.outside.texts import is_path
 from ckptkit.mindspore.inspect.loops.scope import Scope, Sources, Value, is_remade, together
 from ckptkit.mindspore.inspect.loops.source import text_of
+from ckptkit.mindspore.inspect.loops.unread.answers import CONNECTIONS
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, np.ndarray)  # whose methods have known names
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
@@ -116,15 +118,16 @@ class Changes:
         is_log = isinstance(one, (logging.Logger, logging.LoggerAdapter)) and node.func.attr in _LOGS
         method = in_class(type(one), node.func.attr)
         is_read = type(method) is types.FunctionType and is_users(method.__module__)
-        return self._is_opaque(one) and not (is_log or is_read)
+        is_method = method is not UNKNOWN and not isinstance(method, (property, types.MemberDescriptorType))
+        return is_method and self._is_opaque(one) and not (is_log or is_read)
 
     def _is_opaque(self, one: Any) -> bool:
         """Return whether an object keeps what it is told where nobody looks."""
-        if is_symbol(one) or isinstance(one, (*_PLAIN, *_CODE, *_CONTAINERS, *_RUN, *GENERATORS)):
+        if is_symbol(one) or isinstance(one, (*_PLAIN, *_CODE, *_CONTAINERS, *_RUN, *CONNECTIONS, *GENERATORS)):
             return False
         if str(type(one).__module__).partition(".")[0] == "mindspore" or isinstance(one, nn.Cell) or is_ours(one):
             return False
-        return not self._objects.is_named(one) and opened_by(one, "") is None
+        return not (is_path(one) or self._objects.is_named(one)) and opened_by(one, "") is None
 
     def _around(self, one: Any, sources: Sources, scope: Scope) -> None:
         """Record a change of an object for those that hold it, such as a tree for one of its elements."""
