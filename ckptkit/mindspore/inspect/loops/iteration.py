@@ -121,7 +121,8 @@ class Iteration:
     def beside(self, scope: Scope) -> None:
         """Read what other threads do while a loop that saves goes on."""
         for one in self.threads if self._flow.innermost_saves() else ():
-            self._reader.calls.follow(one, (), {}, scope)
+            with self._flow.beside():
+                self._reader.calls.follow(one, (), {}, scope)
 
     def starts(self, call: Call) -> None:
         """Record that a call starts a thread of a class of the user's."""
