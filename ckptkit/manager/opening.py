@@ -159,7 +159,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     if setup.saving.mid_cycle == "rewind":
         state.mark_cycle_start()  # first: where it is refused, nothing was changed
     rank_sync = RankSync(state.world, setup.save)
-    setup.mirrors.reach(rank_sync.say)
+    setup.mirrors.reach(rank_sync)
     opened = _open(
         setup, Opening(checkpoint, rewind, setup.system.host, setup.system.clock, setup.system.new_token), state
     )

@@ -19,7 +19,7 @@ from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.progress_bar import Countdown
-from ckptkit.errors import SaveFailedError, StorageError, UnusableCheckpointError
+from ckptkit.errors import ResumeError, SaveFailedError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import NotEndedError
@@ -106,27 +106,29 @@ class Chain:
         """Number of commits since the newest one that is known to be at every mirror."""
         return max((self._lag_of(one) for one in self._followers), default=0)
 
-    def reach(self, say: Callable[[str], Sequence[str]]) -> None:
-        """Find out which mirrors can be used; a collective if there are any.
-
-        Args:
-            say: Returns what each rank said, by rank.
+    def reach(self, rank_sync: RankSync) -> None:
+        """Find out which mirrors can be used; a collective in a job of many ranks, also without mirrors.
 
         Raises:
+            ResumeError: If the ranks have different mirrors.
             StorageError: If a required mirror cannot be reached from some rank.
         """
-        if not self.exists:
+        if rank_sync.is_alone and not self.exists:
             return
         own = [_fault_of(one.storage) for one in self._followers]
-        each = [json.loads(one) for one in say(json.dumps([str(fault or "") for fault in own]))]
+        said = [[one.storage.url, str(fault or "")] for one, fault in zip(self._followers, own, strict=True)]
+        each = [json.loads(one) for one in rank_sync.say(json.dumps(said))]
+        for rank, theirs in enumerate(each):
+            if (urls := [url for url, _ in theirs]) != (first := [url for url, _ in each[0]]):
+                raise ResumeError(
+                    f"rank {rank} has the mirrors {', '.join(urls) or 'none'}, but rank 0 has "
+                    f"{', '.join(first) or 'none'}. Give all ranks the same mirror=. Nothing was started"
+                )
         self._present = []
         for number, one in enumerate(self._followers):
             one.uploads = None
-            faults = [
-                f"rank {rank}: {said[number]}" if each[1:] else said[number]
-                for rank, said in enumerate(each)
-                if said[number]
-            ]
+            told = [(f"rank {rank}: " if each[1:] else "", theirs[number][1]) for rank, theirs in enumerate(each)]
+            faults = [who + fault for who, fault in told if fault]
             if faults:
                 self._go_on_without(one, faults[0], own[number])
             else:

@@ -12,7 +12,7 @@ from support.options import grouped
 from support.runs.ranks import CYCLE, PATIENCE, SIZE, Life, Mortal, check_whole, committed, digests_at, new_run
 
 import ckptkit as ck
-from ckptkit.errors import StorageError
+from ckptkit.errors import ResumeError, StorageError
 from ckptkit.manager import background
 from ckptkit.manager.mirroring import uploads
 from ckptkit.storage import LocalStorage
@@ -172,3 +172,15 @@ def test_checkpoint_of_another_number_of_ranks_is_uploaded_whole(tmp_path: Path)
     found = lives(job(tmp_path, 9, ranks=2))
     assert {one.checkpoint for one in found} == set(names(8))
     assert committed(tmp_path / "bucket")[-2:] == [*names(8), *names(9, attempt=2)]
+
+
+def test_ranks_with_different_mirrors_are_refused(tmp_path: Path) -> None:
+    """As in a script that gives the mirror to rank 0 only."""
+
+    def act(world) -> None:
+        mirror = tmp_path / "mirror" if world.rank == 0 else None
+        ck.CheckpointManager(tmp_path / "root", mirror=mirror).restore(new_run(world))
+
+    ended = run_ranks(2, act, timeout=timedelta(seconds=30))
+    assert all(isinstance(one.error, ResumeError) and "rank 1 has the mirrors none" in str(one.error) for one in ended)
+    assert not (tmp_path / "mirror").exists()
