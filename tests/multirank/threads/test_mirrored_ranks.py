@@ -16,7 +16,7 @@ from ckptkit.errors import ResumeError, StorageError
 from ckptkit.manager import background
 from ckptkit.manager.mirroring import uploads
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.faults import EVERY, MUTATING, Fault, FaultyStorage
 from ckptkit.testing.ranks import Ended, results_of, run_ranks
 
 HOMES = ("memory", "neighbour", "bucket")
@@ -184,3 +184,28 @@ def test_ranks_with_different_mirrors_are_refused(tmp_path: Path) -> None:
     ended = run_ranks(2, act, timeout=timedelta(seconds=30))
     assert all(isinstance(one.error, ResumeError) and "rank 1 has the mirrors none" in str(one.error) for one in ended)
     assert not (tmp_path / "mirror").exists()
+
+
+@pytest.mark.extended  # each death of a rank is waited for
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("dies", [0, 1])
+def test_death_at_any_upload_call_leaves_whole_checkpoints(tmp_path: Path, dies: int, when: str) -> None:
+    results_of(job(tmp_path / "counted", 5, ranks=2))
+    lived = results_of(job(tmp_path / "counted", 9, ranks=2))
+    possible = EVERY if when == "before" else MUTATING
+    calls = [at for at, call in enumerate(lived[dies][1].each["bucket"].calls, 1) if call.operation in possible]
+    fired = 0
+    for nth in calls:
+        base = tmp_path / str(nth)
+        results_of(job(base, 5, ranks=2))
+        fault = Fault("kill", nth=nth, when=when)
+        job(base, 9, ranks=2, faults={dies: [("bucket", fault)]}, rank_patience=timedelta(seconds=1))
+        fired += fault.fired
+        for home in HOMES:
+            for name in committed(base / home):
+                check_whole(base / home, name, 2)
+        found = lives(job(base, 12, ranks=2))
+        assert tuple(one.digest for one in found) == digests_at(2, 12), nth
+        assert committed(base / "bucket")[-1] == committed(base / "memory")[-1], nth
+        shutil.rmtree(base)
+    assert fired >= len(calls) - 2  # the last calls of a life may come in another order
