@@ -308,10 +308,15 @@ class Chain:
 
     def _bringer_of(self, parent: CheckpointName | None) -> _Follower | None:
         """Return the nearest mirror that has ``parent``, if the root lacks it."""
-        places = [] if parent is None or not self._present else Homes(self.homes).copies(parent)
-        if not places or places[0] is self._local:
+        if parent is None or not self._present or Homes([self._local]).copies(parent):
             return None
-        return next(one for one in self._present if one.storage is places[0])
+        for one in self._present:
+            try:
+                if Homes([one.storage]).copies(parent):
+                    return one
+            except StorageError as error:  # the attempt is open: nothing depends on what comes back
+                _log.info("could not see whether %s is at the mirror %s: %s", parent, one.storage.url, error)
+        return None
 
     def _refuse_same_places(self) -> None:
         urls = [self._local.url]

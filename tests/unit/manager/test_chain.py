@@ -545,3 +545,22 @@ def test_fault_at_any_upload_call_loses_nothing(tmp_path, template, home, when, 
         except AssertionError as error:
             raise AssertionError(f"with the fault at {what}: {error}") from error
         shutil.rmtree(base)
+
+
+def test_mirror_that_fails_once_the_attempt_is_open_does_not_end_the_start(tmp_path):
+    started(tmp_path, 2, 5).manager.close()
+    shutil.rmtree(tmp_path / "memory")
+    commit = f"checkpoints/{name_at(1, 5)}/COMMIT"
+    life = Life(tmp_path)
+    begin = life.manager._setup.mirrors.begin
+
+    def failing(*arguments) -> None:
+        faults.append(life.homes["neighbour"].inject(Fault("error", operations={"read"}, key=commit)))
+        begin(*arguments)
+
+    faults: list[Fault] = []
+    life.manager._setup.mirrors.begin = failing
+    assert life.restore().checkpoint == name_at(1, 5)
+    assert faults[0].fired == 1
+    life.settle()
+    assert life.saved_at(6) == name_at(2, 6)
