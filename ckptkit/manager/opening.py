@@ -185,7 +185,7 @@ def _open(setup: Setup, opening: Opening, state: Capturable) -> Opened:
     if state.world.size == 1:
         return setup.mirrors.open(opening, OneRank(state))
     if state.world.rank == 0:
-        return lead(state.world, state, lambda leader: setup.mirrors.open(opening, leader))
+        return lead(state.world, setup.mirrors.homes, state, lambda leader: setup.mirrors.open(opening, leader))
     return follow(state.world, setup.mirrors.homes, state)
 
 

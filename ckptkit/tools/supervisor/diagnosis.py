@@ -67,7 +67,8 @@ def diagnose(life: Life) -> Finding:
     if life.asked is not None:
         return _asked(life, life.asked)
     if life.returncode == _PREEMPTED:
-        return _deserted(life) if any(one.ranks > 1 for one in ranks) else _preempted(life)
+        saved = any(one.how == b"preempted" for one in ranks)
+        return _deserted(life) if not saved and any(one.ranks > 1 for one in ranks) else _preempted(life)
     return _of_ranks(life) if ranks else _of_process(life, None)
 
 
