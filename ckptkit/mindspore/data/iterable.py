@@ -42,7 +42,7 @@ class IterablePosition:
         own_draws: Empty: it draws in the training thread, so restoring the generators there is enough.
 
     Raises:
-        TypeError: If it can be iterated once only and has no state.
+        ResumeError: If it can be iterated once only and has no state.
     """
 
     own_draws: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class IterablePosition:
         self._has_state = hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
         # Do not call iter(iterable): that may start a loader's workers.
         if not self._has_state and isinstance(iterable, Iterator):
-            raise TypeError(
+            raise ResumeError(
                 f"a {type(iterable).__name__} can be iterated only once, so a restart could not read its batches "
                 "again; pass an object that makes a new iterator for every epoch (a list, an object with __iter__), "
                 "or give it state_dict() and load_state_dict()"

@@ -188,7 +188,8 @@ def resumable(
         monotonic: Gives seconds, to estimate the cost of a replay.
 
     Raises:
-        TypeError: If ``dataset`` is none of these: an iterator without a state is used up by its first start.
+        TypeError: If ``dataset`` cannot be iterated.
+        ResumeError: If it is an iterator without a state, which is used up by its first start.
         ValueError: If ``epochs`` is not positive, or an option does not fit the kind of ``dataset``.
     """
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:

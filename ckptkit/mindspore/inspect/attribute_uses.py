@@ -17,6 +17,7 @@ from ckptkit.mindspore.inspect.bytecode import functions_of
 from ckptkit.mindspore.inspect.loops.source import blocks_of, body_of
 
 _SHOWS = re.compile(r"print|debug|info|warning|error|critical")
+_ON_SCREEN = ("sys.stdout.write", "sys.stdout.flush", "sys.stderr.write", "sys.stderr.flush")
 # Calls that change nothing: functions of Python, functions of modules, and methods of values.
 _FUNCTIONS = re.compile(
     r"abs|bool|dict|enumerate|float|int|len|list|max|min|range|repr|reversed|round|set|sorted|str|sum|tuple|zip"
@@ -316,6 +317,8 @@ def _is_stored(one: ast.AST) -> bool:
 
 
 def _shows(call: ast.Call) -> bool:
+    if isinstance(call.func, ast.Attribute) and ast.unparse(call.func) in _ON_SCREEN:
+        return True
     is_print = isinstance(call.func, ast.Name) and call.func.id == "print"
     is_log = isinstance(call.func, ast.Attribute) and call.func.attr != "print"
     return (is_print or is_log) and _SHOWS.fullmatch(_last_name(call.func)) is not None

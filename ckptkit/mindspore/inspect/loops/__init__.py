@@ -9,15 +9,12 @@ not exist yet. Main thread only.
 
 from __future__ import annotations
 
-import functools
-import threading
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
 from ckptkit.mindspore.inspect.loops.flow import Flow
@@ -29,6 +26,7 @@ from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope, Sources
 from ckptkit.mindspore.inspect.loops.source import ahead, behind, body_of
 from ckptkit.mindspore.inspect.loops.statements import Statements
+from ckptkit.mindspore.inspect.loops.unread.beside import running_threads, waiting_tasks
 
 
 def find_in_loops(
@@ -53,16 +51,16 @@ def find_in_loops(
         cells: What is trained.
         written: Gets the places that the code writes.
     """
-    threads = [*_of_threads()]
+    others = [*running_threads()], [*waiting_tasks()]
     flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
-    statements = _read(flow, objects, since, hooks, threads)
+    statements = _read(flow, objects, since, hooks, others)
     if any(place.name == OUTSIDE for place in flow.changed):
         begun, before = _read_before(since, known)
         outside = {before.outside.renamed(place) for place in flow.changed if place.name == OUTSIDE}
         made = {place: sources & outside for place, sources in begun.made_of(OUTSIDE).items() if sources & outside}
         if made or before.outside.handles:
             flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
-            statements = _read(flow, objects, since, hooks, threads, given=made, handles=before.outside.handles)
+            statements = _read(flow, objects, since, hooks, others, given=made, handles=before.outside.handles)
     fed = read_data(data, flow, statements)
     if written is not None:
         written |= objects.written(flow.writes, statements.taken)
@@ -92,22 +90,12 @@ def _read_before(since: Lines | None, known: Iterable[Any]) -> tuple[Flow, State
     return flow, statements
 
 
-def _of_threads() -> Iterator[Any]:
-    """Yield the functions that other threads run."""
-    for one in threading.enumerate():
-        own = own_attributes(one)
-        if type(one) is threading.Thread and callable(own.get("_target")):
-            yield functools.partial(own["_target"], *(own.get("_args") or ()), **(own.get("_kwargs") or {}))
-        elif is_users(type(one).__module__):
-            yield types.MethodType(in_class(type(one), "run"), one)
-
-
 def _read(
     flow: Flow,
     objects: Objects,
     since: Lines | None,
     hooks: Sequence[Any],
-    threads: Sequence[Any] = (),
+    others: tuple[Sequence[Any], Sequence[Any]] = ((), ()),
     *,
     given: Mapping[Place, Sources] = types.MappingProxyType({}),
     handles: Handles | None = None,
@@ -119,7 +107,7 @@ def _read(
         objects: Knows the objects that code names.
         since: Where to begin.
         hooks: Functions that calls of the trained cells also run.
-        threads: Functions that other threads run.
+        others: Functions that other threads run, and coroutines that wait.
         given: What places were made of before.
         handles: What connections belong to.
     """
@@ -129,7 +117,7 @@ def _read(
         for _, frame in running_frames()
     }
     statements = Statements(flow, objects, Libraries(frame.f_globals for _, frame in running_frames()), running)
-    statements.run_with(hooks, threads, handles or {})
+    statements.run_with(hooks, *others, handles or {})
     for _ in passes(flow):
         flow.used.clear()  # it is known only after the first pass which loops save
         for place, sources in given.items():

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mindspore import amp, nn
+from mindspore import nn
 
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, in_class, is_constant, is_users, owner_of
@@ -39,16 +39,13 @@ from ckptkit.mindspore.inspect.loops.effects import (
     PUTS_BACK,
     RESETS,
     REWORKS,
-    changes,
     computes,
     ends,
-    fills,
     is_compiled,
     is_draw,
     is_ours,
     makes_generator,
     only_written,
-    outputs,
     trains,
 )
 from ckptkit.mindspore.inspect.loops.flow import Flow
@@ -63,10 +60,12 @@ from ckptkit.mindspore.inspect.loops.scope import (
     Scope,
     Sources,
     Value,
-    is_remade,
     together,
 )
 from ckptkit.mindspore.inspect.loops.source import body_of, returns_one, text_of
+from ckptkit.mindspore.inspect.loops.unread.answers import Answers
+from ckptkit.mindspore.inspect.loops.unread.beside import Beside
+from ckptkit.mindspore.inspect.loops.unread.changes import Changes
 
 _DEEPEST = 8  # nesting of followed calls
 _MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these give a function, and call none
@@ -88,6 +87,8 @@ class Calls:
     Attributes:
         draws: Records what calls draw from.
         after: What a loop changes or draws after it has saved, in order.
+        changes: Records what calls change.
+        beside: Reads what runs beside the loop.
     """
 
     def __init__(
@@ -113,6 +114,9 @@ class Calls:
         self.draws = Draws(flow, objects)
         self.after: dict[str, None] = {}
         self.hooks: Sequence[Any] = ()  # functions that a call of a cell also runs
+        self.changes = Changes(flow, objects, reader)
+        self.beside = Beside(flow, objects, reader)
+        self._answers = Answers(flow, objects, self.draws.outside)
 
     @property
     def within_function(self) -> bool:
@@ -159,13 +163,14 @@ class Calls:
             sources = found.sources | self.draws.kept(call, found) | marks
             return found._replace(sources=sources | (call.called.sources - MARKS))
         self.draws.of(call)
-        self._reader.iteration.starts(call)
-        sources = call.sources | self._functions_given(call) | self.draws.outside.of(call)
+        self.beside.starts(call)
+        self.beside.tells(call)
+        sources = call.sources | self._functions_given(call) | self.draws.outside.of(call) | self._answers.of(call)
         known = self._new(call) or self.draws.outside.made(call, sources | marks)
         known = known or rearranged(call, sources | (marks & {DATA}))
         if known is not None:
             return known
-        self._changes(call)
+        self.changes.of(call)
         if call.called.target is len:
             sources -= {DATA}
         elif call.name.endswith("_like") or call.name.startswith("new_"):  # of the shape of the first
@@ -216,7 +221,7 @@ class Calls:
 
     def _parts(self, node: ast.Call, scope: Scope) -> Call:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        with self._flow.quiet() if name in RESETS else contextlib.nullcontext():
+        with self._flow.quiet() if name in RESETS or self._is_told(node, scope) else contextlib.nullcontext():
             if isinstance(node.func, ast.Attribute):
                 owner = self._reader.value(node.func.value, scope)
                 called = self._reader.attribute(owner, node.func, scope)
@@ -229,6 +234,15 @@ class Calls:
             given += [(one, each) for each in (value.items if isinstance(one, ast.Starred) else ()) or [value]]
         named = {one.arg: self._argument(one.value, scope, written=one.value in written) for one in node.keywords}
         return Call(node, scope, name, owner, called, [one for one, _ in given], [one for _, one in given], named)
+
+    def _is_told(self, node: ast.Call, scope: Scope) -> bool:
+        """Return whether code names an object only to tell it something."""
+        if node is not self.changes.unused or not isinstance(node.func, ast.Attribute):
+            return False
+        if not isinstance(node.func.value, (ast.Name, ast.Attribute)):
+            return False
+        with self._flow.quiet():
+            return self.changes.is_told(node, self._reader.value(node.func.value, scope))
 
     def _steer(self, call: Call, *, trains: bool, computes: bool) -> None:
         """Record what training depends on if the call trains, computes or ends it."""
@@ -340,15 +354,19 @@ class Calls:
             inside = Scope(code, function.__globals__, scope.path, now)
             bind(self._flow, inside, function, [*([] if instance is UNKNOWN else [Value(instance)]), *given], named)
             inside.returns_one = returns_one(body)
-            self._functions.append(code)
-            self._yields.append([])
-            returned += self._block(body, inside)
-            self._functions.pop()
-            if yields := self._yields.pop():
-                returned += [Value(sources=together(yields)), Value()]
+            returned += self.run(body, inside)
         if not found:
             return None
         return (returned[0] if len(returned) == 1 else Value())._replace(sources=together(returned))
+
+    def run(self, body: Sequence[ast.stmt], inside: Scope) -> list[Value]:
+        """Read statements of a function that is not the one being read; return what they return or yield."""
+        self._functions.append(inside.code)
+        self._yields.append([])
+        returned = self._block(body, inside)
+        self._functions.pop()
+        yields = self._yields.pop()
+        return [*returned, *([Value(sources=together(yields)), Value()] if yields else [])]
 
     def _inlined(self, one: Inline, given: Sequence[Value], named: Mapping[str | None, Value]) -> Value | None:
         """Read the expression of a lambda where it was made."""
@@ -367,29 +385,6 @@ class Calls:
         known |= before
         return returned
 
-    def _changes(self, call: Call) -> None:
-        """Record the objects that a call changes in place."""
-        node, target, owner = call.node, call.called.target, call.owner.target
-        for one in outputs(target, node):
-            self._reader.change(one, call.sources, call.scope, whole=one in only_written(target, node))
-        reworked = owner if REWORKS.fullmatch(call.name) else next((one.target for one in call.given), None)
-        if isinstance(reworked, nn.Cell) and (reworked is owner or target is amp.auto_mixed_precision):
-            place = self._objects.reworks(reworked, f"{call.scope.path}{text_of(node.func)}")
-            self._flow.write(place, call.sources, call.scope, whole=False)
-        unbound = isinstance(owner, type) and changes(call.name, owner)  # list.append(losses, loss)
-        if node.args and (unbound or fills(target, owner, call.name)):
-            self._reader.change(node.args[0], call.sources, call.scope)
-        keeps = call.name == "setdefault" and not is_remade(Value(sources=call.sources))
-        if isinstance(node.func, ast.Attribute) and (keeps or changes(call.name, owner)):
-            self._reader.change(node.func.value, call.sources, call.scope, whole=call.name in RESETS)
-        if not isinstance(node.func, ast.Attribute):  # add = losses.append
-            self.change_by(target, call.sources, call.scope)
-        if isinstance(node.func, ast.Attribute) and is_seeded(call):
-            self._reader.store(node.func.value, Value(UNKNOWN, together(call.arguments)), call.scope)
-
     def change_by(self, method: Any, sources: Sources, scope: Scope) -> None:
         """Record what a call of a method that is not the user's changes, such as that of a list."""
-        bound = owner_of(method)
-        is_changed = bound is not None and changes(method.__name__, bound)
-        for place in self._objects.places_of(bound) if is_changed else ():
-            self._flow.write(place, sources, scope, whole=method.__name__ in RESETS)
+        self.changes.by(method, sources, scope)

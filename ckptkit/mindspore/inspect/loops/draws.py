@@ -11,7 +11,7 @@ import io
 import itertools
 import random
 import types
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,9 @@ TAKEN = "the number of batches taken"  # by islice()
 BEFORE = "the batches before"
 # These keep what they were given: a batch, all of them, or whether one of them was the last to be dropped.
 _KEEPS = OneOf(itertools.pairwise, itertools.tee, itertools.cycle, itertools.dropwhile, itertools.compress)
-_TAKES = ("send", "__next__", "spawn")  # methods that advance their object
+_TAKES = ("send", "__next__", "spawn", "asend", "__anext__")  # methods that advance their object
 _ADVANCE = ("read", "readline", "readlines", "readinto")  # a file that stays open
+_TAKEN_FROM = (Iterator, AsyncIterator, Coroutine, np.random.SeedSequence)
 _GLOBALS = OneOf(random._inst, np.random.mtrand._rand)  # checkpoints hold their states
 
 
@@ -58,7 +59,7 @@ class Draws:
         """Record the generators and iterators that a call advances."""
         node, target = call.node, call.called.target
         names = (*_TAKES, *(_ADVANCE if isinstance(call.owner.target, io.IOBase) else ()))
-        takes = target is next or (isinstance(node.func, ast.Attribute) and call.name in names)
+        takes = target is next or target is anext or (isinstance(node.func, ast.Attribute) and call.name in names)
         if isinstance(node.func, ast.Attribute):
             self.draw(node.func.value, call.owner, call.scope, takes=takes)
         else:  # a method in a variable, such as draw = rng.random
@@ -71,7 +72,7 @@ class Draws:
     def draw(self, node: ast.expr, value: Value, scope: Scope, *, takes: bool) -> None:
         """Record that a call advances a generator, or takes from an iterator that was not made of our batches."""
         target = value.target
-        takes = takes and isinstance(target, (Iterator, np.random.SeedSequence)) and RESTORED not in value.sources
+        takes = takes and isinstance(target, _TAKEN_FROM) and RESTORED not in value.sources
         in_reach = not isinstance(target, random.SystemRandom) and target not in _GLOBALS
         draws = isinstance(target, GENERATORS) and in_reach
         if draws and self._flow.is_looping():

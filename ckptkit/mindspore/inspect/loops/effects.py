@@ -9,6 +9,7 @@ import ast
 import bisect
 import builtins
 import contextvars
+import ctypes
 import datetime
 import heapq
 import operator
@@ -58,7 +59,7 @@ SEEDS = ("seed", "setstate")  # methods of a generator after which its first see
 _FILLS = OneOf(
     *(operator.setitem, operator.delitem, np.put, np.place, np.putmask, np.fill_diagonal, np.put_along_axis),
     *(operator.iadd, operator.iconcat, operator.isub, operator.imul, operator.itruediv, operator.ior, operator.iand),
-    *(bisect.insort_left, bisect.insort_right),
+    *(bisect.insort_left, bisect.insort_right, ctypes.memset, ctypes.memmove),
     *(heapq.heapify, heapq.heappop, heapq.heappush, heapq.heappushpop, heapq.heapreplace),
 )
 _ENDS = OneOf(sys.exit, os._exit, getattr(builtins, "exit", None), getattr(builtins, "quit", None))
@@ -172,7 +173,7 @@ def fills(called: Any, owner: Any, name: str) -> bool:
     """Return whether the call changes its first argument."""
     if name == "at" and isinstance(owner, np.ufunc):
         return True
-    return name == "shuffle" or called in _FILLS
+    return name in ("shuffle", "SubElement", "pack_into", "readinto", "recv_into") or called in _FILLS
 
 
 def draws_out_of_reach(called: Any, *, empty: bool) -> str:

@@ -41,7 +41,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
 from ckptkit.mindspore.inspect.loops.source import text_of
 
 _MOST = 20_000  # expressions and statements read per frame
-_ITEMS = ("get", "setdefault", "values", "items")  # methods that return what is in an object
+_ITEMS = ("get", "setdefault", "values", "items", "find", "getroot")  # methods that return what is in an object
 
 
 class Expressions:
@@ -104,6 +104,9 @@ class Expressions:
                 return Value()
             case ast.Attribute():
                 return self.attribute(self.value(node.value, scope), node, scope)
+            case ast.Await():
+                value = self.value(node.value, scope)
+                return value._replace(place=None, sources=value.sources | self.calls.beside.told)
             case ast.Call():
                 return self.calls.value(node, scope)
             case ast.NamedExpr():
@@ -145,7 +148,7 @@ class Expressions:
                 return Value(Inline(node, scope))
             case _:
                 parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
-                is_one = isinstance(node, (ast.Await, ast.Starred)) and parts
+                is_one = isinstance(node, ast.Starred) and parts
                 return parts[0]._replace(place=None) if is_one else Value(UNKNOWN, together(parts))
 
     def _subscript(self, owner: Value, index: Value, node: ast.Subscript, scope: Scope) -> Value:

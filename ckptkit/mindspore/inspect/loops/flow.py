@@ -45,6 +45,7 @@ class Flow:
         steering: The places that training depends on, in the order in which they were found.
         used: The watched names of which values are made that training gets.
         writes: The places that loops and the code of the data write.
+        lasting: The ids of the code of functions that last from one iteration to the next, such as coroutines.
 
     Args:
         watched: Names of variables, attributes and items of which it is asked whether training uses their values;
@@ -72,6 +73,7 @@ class Flow:
         self._left: dict[Place, ast.AST] = {}  # what some iterations wrote, and the loop that they are of
         self._iterations: list[_Iteration] = []
         self._saving: set[ast.AST] = set()  # loops in which a checkpoint may be taken
+        self.lasting: set[int] = set()
 
     @property
     def control(self) -> Sources:
@@ -102,7 +104,7 @@ class Flow:
         if self._is_compiled and not self._is_quiet:
             self.compiled[place] = None
         for one in self._iterations if not self._is_quiet else ():
-            if place not in one.assigned and _lasts(place, one, scope):
+            if place not in one.assigned and self._lasts(place, one, scope):
                 one.exposed.add(place)
                 one.read.add(place)
         is_taken = place in self.taken and bool(self._iterations)
@@ -171,7 +173,7 @@ class Flow:
         if self.is_looping():
             self.changed[place] = None
         for one in self._iterations:
-            if _lasts(place, one, scope):
+            if self._lasts(place, one, scope):
                 one.written.add(place)
                 if whole and not self._is_once:
                     one.assigned.add(place)
@@ -353,16 +355,15 @@ class Flow:
             yield
         self.leave(decides - MARKS)
 
+    def _lasts(self, place: Place, iteration: _Iteration, scope: Scope) -> bool:
+        """Return whether the place exists in the next iteration too; each call of a function has new variables."""
+        is_own = place.within == id(scope.code) or (
+            place.within == scope.code.co_filename and place.name in scope.code.co_cellvars
+        )
+        return not is_own or iteration.function == id(scope.code) or id(scope.code) in self.lasting
+
     def _depend(self, sources: Sources, begun: Mapping[Place, Sources]) -> None:
         """Record that what was written since ``begun`` depends on ``sources``, since it might not have been written."""
         for place, now in self._made_of.items():
             if now is not begun.get(place):
                 self._made_of[place] = now | sources
-
-
-def _lasts(place: Place, iteration: _Iteration, scope: Scope) -> bool:
-    """Return whether the place exists in the next iteration too; each call of a function has new variables."""
-    is_own = place.within == id(scope.code) or (
-        place.within == scope.code.co_filename and place.name in scope.code.co_cellvars
-    )
-    return not is_own or iteration.function == id(scope.code)

@@ -9,7 +9,6 @@ import ast
 import functools
 import gc
 import itertools
-import threading
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 from mindspore import nn
 
 from ckptkit.manager.active_run import NumberedBatches
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users
+from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.loops.call import MOST_ARGUMENTS, PASSED_ON, Call, item_given, mapping_of, one_of
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.draws import Draws
@@ -42,6 +41,10 @@ class CallReader(Protocol):
 
     def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Value:
         """Follow a special method of an object of the user's."""
+        ...
+
+    def run(self, body: Sequence[ast.stmt], inside: Scope) -> list[Value]:
+        """Read statements of a function that is not the one being read; return what they return or yield."""
         ...
 
     def follow(
@@ -99,7 +102,6 @@ class Iteration:
         self._objects = objects
         self._reader = reader
         self.own_numbers: set[Place] = set()  # of batches that ckptkit does not position
-        self.threads: list[Any] = []  # functions that other threads run
 
     def elements(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> Sequence[Value]:
         """Return what a loop takes: each object of a short list, otherwise one value for all items.
@@ -117,21 +119,6 @@ class Iteration:
         if over.target is UNKNOWN and 0 < len(over.items) <= FEW:
             return [*{_same(each): each for each in over.items}.values()]
         return self._plain(one, over, scope) or [self.element(over, scope)]
-
-    def beside(self, scope: Scope) -> None:
-        """Read what other threads do while a loop that saves goes on."""
-        for one in self.threads if self._flow.innermost_saves() else ():
-            with self._flow.beside():
-                self._reader.calls.follow(one, (), {}, scope)
-
-    def starts(self, call: Call) -> None:
-        """Record that a call starts a thread of a class of the user's."""
-        one = call.owner.target
-        if call.name != "start" or not isinstance(one, threading.Thread):
-            return
-        run = types.MethodType(in_class(type(one), "run"), one)
-        if is_users(type(one).__module__) and run not in self.threads:
-            self.threads.append(run)
 
     def element(self, over: Value, scope: Scope) -> Value:
         """Return one value for all that an iteration gives."""

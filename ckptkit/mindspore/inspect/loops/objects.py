@@ -339,6 +339,12 @@ class Objects:
         """Return the places at which the object was met."""
         return [place for place, (_, each) in self._places.items() if each is one]
 
+    def met_like(self, one: Any) -> list[tuple[Place, Any]]:
+        """Return the other objects of the same library that were met, each with its place."""
+        home = type(one).__module__
+        pairs = [*self._places.items()]
+        return [(place, each) for place, (_, each) in pairs if each is not one and type(each).__module__ == home]
+
     def at(self, place: Place) -> Any:
         """Return the object at a place; `UNKNOWN` if none was recorded."""
         return self._places.get(place, ("", UNKNOWN))[1]

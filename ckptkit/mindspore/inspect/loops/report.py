@@ -26,6 +26,7 @@ from ckptkit.mindspore.inspect.loops.objects import ITEMS, LAYERS, Objects, is_t
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE
 from ckptkit.mindspore.inspect.loops.scope import Place
 from ckptkit.mindspore.inspect.loops.statements import Statements
+from ckptkit.mindspore.inspect.loops.unread.answers import ELSEWHERE
 from ckptkit.mindspore.inspect.values.digest import is_plain
 
 _MOST_PASSES = 4
@@ -42,6 +43,7 @@ _WAYS_OUT = {
     CACHE: "Compute it before the training begins, or keep it in a Parameter, or in an object that is given by name",
     PASSED_ON: "Begin it with what restore() returns, or keep it in an object that is given by name",
     BEFORE: "Let a loader for ckptkit.data.resumable give such batches, or give the one before by name in an object",
+    ELSEWHERE: "Keep it in an object that is given by name, and tell it again after restore()",
     OUTSIDE: "Keep what it needs in an object that is given by name: what is there may be ahead of the checkpoint",
 }
 

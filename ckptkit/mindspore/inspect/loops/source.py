@@ -91,6 +91,13 @@ def returns_one(body: Sequence[ast.stmt]) -> bool:
     return len(found) == 1 and isinstance(body[-1], ast.Return)
 
 
+def result_of(one: ast.stmt) -> ast.expr | None:
+    """Return the expression whose result a statement does not use, also where it waits for it; None for others."""
+    if not isinstance(one, ast.Expr):
+        return None
+    return one.value.value if isinstance(one.value, ast.Await) else one.value
+
+
 def reads_itself(one: ast.Assign | ast.AnnAssign | ast.AugAssign, target: ast.expr) -> bool:
     """Return whether the assigned value is made of the target, so that it is another one each time."""
     if isinstance(one, ast.AugAssign) or one.value is None:

@@ -34,7 +34,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
     is_remade,
     narrowed,
 )
-from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of, guards_of, reads_itself, text_of
+from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of, guards_of, reads_itself, result_of, text_of
 
 
 class Statements:
@@ -76,10 +76,10 @@ class Statements:
         self._block(body, scope)
         self._end(scope)
 
-    def run_with(self, hooks: Sequence[Any], threads: Sequence[Any], handles: Handles) -> None:
-        """Read ``hooks`` at each call of a cell, and ``threads`` beside each loop that saves."""
+    def run_with(self, hooks: Sequence[Any], threads: Sequence[Any], tasks: Sequence[Any], handles: Handles) -> None:
+        """Read ``hooks`` at each call of a cell, and ``threads`` and ``tasks`` beside each loop that saves."""
         self._expressions.calls.hooks = hooks
-        self._expressions.iteration.threads = [*threads]
+        self._expressions.calls.beside.threads, self._expressions.calls.beside.tasks = [*threads], [*tasks]
         self.outside.handles.update(handles)
 
     def call(self, function: Any, given: Sequence[Value], scope: Scope, most: int) -> tuple[Value | None, int]:
@@ -189,6 +189,7 @@ class Statements:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 scope.define(one)  # what it does when it is called is read at the call
             case _:
+                self._expressions.calls.changes.unused = result_of(one)
                 for each in ast.iter_child_nodes(one):
                     if isinstance(each, ast.expr):
                         self._expressions.value(each, scope)
@@ -378,14 +379,14 @@ class Statements:
         """Start each iteration; yield what it depends on, and what the loop takes."""
         if isinstance(one, ast.While):
             self._flow.ready()
-            self._expressions.iteration.beside(scope)
+            self._expressions.calls.beside.read(scope)
             for _ in range(2):
                 self._flow.iterate()
                 yield self._expressions.test(one.test, scope), Value()
             return
         over = self._expressions.value(one.iter, scope)
         self._flow.ready()
-        self._expressions.iteration.beside(scope)
+        self._expressions.calls.beside.read(scope)
         for element in 2 * [*self._expressions.iteration.elements(one, over, scope)]:
             self._flow.iterate()
             yield over, element

@@ -842,15 +842,15 @@ def test_a_restore_forgets_the_batches_of_before(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "error", "message"),
     [
-        (lambda: iter(plain_list()), r"a list_iterator can be iterated only once"),
-        (lambda: (batch for batch in plain_list()), r"a generator can be iterated only once"),
-        (lambda: 5, r"a int cannot be iterated"),
+        (lambda: iter(plain_list()), ck.ResumeError, r"a list_iterator can be iterated only once"),
+        (lambda: (batch for batch in plain_list()), ck.ResumeError, r"a generator can be iterated only once"),
+        (lambda: 5, TypeError, r"a int cannot be iterated"),
     ],
 )
-def test_what_cannot_be_iterated_again_is_refused(make, message):
-    with pytest.raises(TypeError, match=message):
+def test_what_cannot_be_iterated_again_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
         data.resumable(make(), 2)
 
 

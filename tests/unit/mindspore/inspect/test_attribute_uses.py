@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
@@ -31,6 +32,8 @@ class Logged:
     def epoch_end(self, log):
         last = [round(one, 3) for one in self.losses]
         log.info("losses %s", last)
+        sys.stdout.write(f"{len(last)} of {self.width}\r")
+        sys.stdout.flush()
         print(f"{max(last):{self.width}}", "high" if self.high else "low", dict(self.seen))
         self.losses.clear()
 

@@ -53,6 +53,7 @@ class Outside:
         self._objects = objects
         self.handles: Handles = {}
         self._swept: dict[str, Place] = {}  # folders of which all may have been written at once
+        self._met: dict[Place, None] = {}
 
     def of(self, call: Call) -> Sources:
         """Record what a call reads and writes; return what it reads."""
@@ -82,6 +83,11 @@ class Outside:
             self._flow.write(self._place(handle.thing, call.scope), frozenset(), call.scope, whole=True)
         target = handle if handle is not None else made_text(call)
         return Value(target, sources) if target is not UNKNOWN else None
+
+    def mentioned(self, text: str) -> list[Place]:
+        """Return the files that code reads or writes whose names are in a text, such as a command."""
+        names = ((place, os.path.basename(str(place.within))) for place in [*self._met])
+        return [place for place, name in names if name and "{" not in name and name in text]
 
     def item(self, owner: Value, name: str, key: Value | None, scope: Scope) -> Sources:
         """Record that an operator asks `os.environ`, or an open file, or the like; return what is read."""
@@ -189,6 +195,7 @@ class Outside:
 
     def _place(self, one: Thing, scope: Scope) -> Place:
         place = Place(one.key, OUTSIDE)
+        self._met[place] = None
         self._objects.note(f"{scope.path}{one.shown}", None, place)
         return place
 
