@@ -214,7 +214,7 @@ class Job:
         """Rank 0's start; ``said`` gets what it tells the others."""
         opening = Opening("latest", False, "simulated", lambda: _BEGAN, self._new_token)
         world = Leading(self.ranks, [] if said is None else said)
-        return lead(world, TinyState(), lambda leader: open_attempt(self.storage, opening, leader))
+        return lead(world, [self.storage], TinyState(), lambda leader: open_attempt(self.storage, opening, leader))
 
     def restart(self, said: list[str] | None = None) -> None:
         """Rank 0's start, after which the job belongs to another attempt."""
@@ -223,7 +223,7 @@ class Job:
 
     def follow(self, rank: int, said: list[str]) -> Opened:
         """The start of another rank."""
-        return follow(Following(rank, self.ranks, said), self.storage, TinyState())
+        return follow(Following(rank, self.ranks, said), [self.storage], TinyState())
 
     def sweep(self) -> list[CheckpointName]:
         """Clear away what dead attempts left."""

@@ -185,7 +185,7 @@ class ActiveRun:
         """
         quietly = ended_by is not None
         left = countdown(timeout := self._limited(timeout))
-        self.services.mirrors.use_all()
+        self.services.mirrors.end(is_given_up=self.final_save.is_mirror_given_up)
         try:
             self.wait(timeout)
             if not self.final_save.is_mirror_given_up:

@@ -363,6 +363,7 @@ class CheckpointManager:
             return
         if self._run is not None:
             self._run.services.saver.hurry()
+            self._run.services.mirrors.hurry()
         try:
             self._close(None, error)
         except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error

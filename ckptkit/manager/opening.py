@@ -159,7 +159,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     if setup.saving.mid_cycle == "rewind":
         state.mark_cycle_start()  # first: where it is refused, nothing was changed
     rank_sync = RankSync(state.world, setup.save)
-    setup.mirrors.reach(rank_sync.say)
+    setup.mirrors.reach(rank_sync)
     opened = _open(
         setup, Opening(checkpoint, rewind, setup.system.host, setup.system.clock, setup.system.new_token), state
     )
@@ -185,7 +185,7 @@ def _open(setup: Setup, opening: Opening, state: Capturable) -> Opened:
     if state.world.size == 1:
         return setup.mirrors.open(opening, OneRank(state))
     if state.world.rank == 0:
-        return lead(state.world, state, lambda leader: setup.mirrors.open(opening, leader))
+        return lead(state.world, setup.mirrors.homes, state, lambda leader: setup.mirrors.open(opening, leader))
     return follow(state.world, setup.mirrors.homes, state)
 
 

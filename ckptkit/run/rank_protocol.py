@@ -67,7 +67,7 @@ class _Order(BaseModel):
 
     do: Literal["take", "begin", "go", "stop"]
     name: str | None = None
-    home: str | None = None
+    home: int = 0
     commit: Commit | None = None
     manifest: Manifest | None = None
     tables: list[RankManifest] = []  # without the state of the ranks: each rank reads its own
@@ -89,11 +89,13 @@ class Leader:
 
     Args:
         world: The ranks.
+        homes: The run root and its mirrors; the other ranks have the same, maybe by other paths.
         state: The state of rank 0.
     """
 
-    def __init__(self, world: World, state: Counted) -> None:
+    def __init__(self, world: World, homes: Sequence[Storage], state: Counted) -> None:
         self._world = world
+        self._homes = homes
         self._state = state
         self._is_severed = False
 
@@ -126,7 +128,7 @@ class Leader:
         order = _Order(
             do="take",
             name=str(opened.name),
-            home=storage.url,
+            home=next((at for at, home in enumerate(self._homes) if home is storage), 0),
             commit=opened.commit,
             manifest=opened.manifest,
             tables=[one.model_copy(update={"state": {}}) for one in opened.ranks],
@@ -170,15 +172,16 @@ class Leader:
                 )
 
 
-def lead(world: World, state: Counted, open_it: Callable[[Leader], Opened]) -> Opened:
+def lead(world: World, homes: Sequence[Storage], state: Counted, open_it: Callable[[Leader], Opened]) -> Opened:
     """Open an attempt as rank 0; raise what ``open_it`` raises, in every rank.
 
     Args:
         world: The ranks.
+        homes: The run root and its mirrors.
         state: The state of rank 0.
         open_it: Opens the attempt for a `ckptkit.run.attempt.Target`.
     """
-    leader = Leader(world, state)
+    leader = Leader(world, homes, state)
     try:
         opened = open_it(leader)
     except Exception as error:
@@ -221,7 +224,7 @@ def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened:
         taken: list[Contents] = []
 
         def act(order: _Order = order, taken: list[Contents] = taken) -> None:
-            storage = _home_at(homes, order.home)
+            storage = homes[order.home]
             opened = _received(storage, order, world)
             contents = load(storage, opened, _home(world, opened), sizes_known=True)  # rank 0 compared the sizes
             state.apply(contents)
@@ -229,16 +232,6 @@ def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened:
 
         own, _ = _act(world, act, state)
         applied = taken[0] if taken else None
-
-
-def _home_at(homes: Sequence[Storage], url: str | None) -> Storage:
-    for home in homes:
-        if home.url == url:
-            return home
-    raise ResumeError(
-        f"rank 0 reads the checkpoint at {url}, but this rank has {' and '.join(home.url for home in homes)}. Give all "
-        "ranks the same root and mirrors"
-    )
 
 
 def _see(storage: Storage, attempt: AttemptDocument) -> None:

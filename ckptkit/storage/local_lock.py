@@ -8,6 +8,7 @@ Source: flock(2). Threads: any.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -60,7 +61,12 @@ class RootLock:
         """Give the lock back, if it is held."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked process has the same descriptor, and keeps it open
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.release()
 
     def _open(self) -> int | None:
         if self._descriptor is None and self._path is not None:

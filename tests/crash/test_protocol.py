@@ -26,6 +26,7 @@ HOLDS = [
     "run AWAY",
     "run AWAY ONLY_ONE_ATTEMPT WITHOUT_I3",
     "mirror",
+    "mirror CHAIN",
     "durable",
     "lease",
     "lease STANDS_STILL FENCE_ALONE",

@@ -9,9 +9,10 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 
-from ckptkit.cli.errors import complain
+from ckptkit.cli.errors import WrongUsageError, complain
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
+from ckptkit.errors import CkptKitError
 from ckptkit.tools.copy.flush import flush
 
 _ENDS = {
@@ -32,7 +33,12 @@ def run_flush(
     """
     here = open_root(root, root_options)
     there = [open_root(mirror, mirror_options, flag="--mirror-option", writes=True) for mirror in mirrors]
-    found = flush(here, there)
+    try:
+        found = flush(here, there)
+    except CkptKitError:
+        raise
+    except ValueError as error:
+        raise WrongUsageError(str(error)) from error
     if as_json:
         print(json.dumps({"root": here.url, "mirrors": [dataclasses.asdict(one) for one in found]}))
     for one in found:

@@ -20,6 +20,7 @@ from pathlib import Path
 VARIABLE = "CKPTKIT_HEARTBEAT"
 ENDING = ".heartbeat"
 STACKS_ENDING = ".stacks"
+MIRRORS_BYTES = 2048
 _MAGIC = 0x636B70746B697431  # "ckptkit1"
 
 
@@ -106,7 +107,7 @@ class Record(ctypes.Structure):
         ("before", ctypes.c_double * len(Phase)),
         ("banks", _Bank * 2),
         ("root", ctypes.c_char * 1024),
-        ("mirrors", ctypes.c_char * 2048),
+        ("mirrors", ctypes.c_char * MIRRORS_BYTES),
         ("checkpoint", ctypes.c_char * 128),
         ("how", ctypes.c_char * 32),
         ("error", ctypes.c_char * 256),

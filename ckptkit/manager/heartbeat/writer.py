@@ -26,6 +26,7 @@ from ckptkit.manager.heartbeat.category import category_of
 from ckptkit.manager.heartbeat.process_start import process_start
 from ckptkit.manager.heartbeat.record import (
     ENDING,
+    MIRRORS_BYTES,
     SIZE_BYTES,
     STACKS_ENDING,
     Phase,
@@ -115,7 +116,8 @@ class HeartbeatWriter:
         for one in Phase:
             record.before[one] = self._before.get(one, 0.0)
         record.put("root", root)
-        record.put("mirrors", "\n".join(mirrors))
+        told = "\n".join(mirrors)
+        record.put("mirrors", told if len(told.encode()) < MIRRORS_BYTES else "")  # half a URL is another one
         record.put("checkpoint", checkpoint or "")
         self.enter(Phase.FIRST_STEP)
 

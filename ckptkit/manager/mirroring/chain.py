@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
-from ckptkit.core.progress_bar import Countdown
-from ckptkit.errors import SaveFailedError, StorageError, UnusableCheckpointError
+from ckptkit.core.progress_bar import Countdown, countdown
+from ckptkit.errors import ResumeError, SaveFailedError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import NotEndedError
@@ -36,25 +36,26 @@ from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certifi
 from ckptkit.storage import RootLock, Storage, is_same_place
 
 _log = logging.getLogger("ckptkit")
+OPTIONAL_PATIENCE = timedelta(seconds=30)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Follower:
-    """Holds one mirror during one attempt.
-
-    Attributes:
-        options: The user's options.
-        lock: Held by what uploads to it; of its own, because each thread opens it.
-        uploads: Uploads to it; None while it is away.
-    """
+    """Holds one mirror during one attempt."""
 
     options: Mirror
-    lock: RootLock
-    uploads: Uploads | None = None
+    lock: RootLock  # held by what uploads to it; of its own, because each thread opens it
+    uploads: Uploads | None = None  # None while it is away
+    is_given_up: bool = False  # the end of the training does not wait for it any more
 
     @property
     def storage(self) -> Storage:
         return self.options.storage
+
+    def patience(self, seconds_left: Countdown) -> Countdown:
+        """Return how long the end of the training waits for a mirror that is not required."""
+        mine = countdown(timedelta(0) if self.is_given_up else OPTIONAL_PATIENCE)
+        return lambda: min(mine(), seconds_left())
 
 
 class Chain:
@@ -89,6 +90,7 @@ class Chain:
         self._commits: set[str] = set()  # of this attempt, with the one of the start
         self._agreed: dict[CheckpointName, Sequence[bool]] = {}  # of many ranks: which mirrors a commit is uploaded to
         self._is_alone = True
+        self._is_ending = False
         self._refuse_same_places()
 
     @property
@@ -106,31 +108,34 @@ class Chain:
         """Number of commits since the newest one that is known to be at every mirror."""
         return max((self._lag_of(one) for one in self._followers), default=0)
 
-    def reach(self, say: Callable[[str], Sequence[str]]) -> None:
-        """Find out which mirrors can be used; a collective if there are any.
-
-        Args:
-            say: Returns what each rank said, by rank.
+    def reach(self, rank_sync: RankSync) -> None:
+        """Find out which mirrors can be used; a collective in a job of many ranks, also without mirrors.
 
         Raises:
+            ResumeError: If the ranks have different mirrors.
             StorageError: If a required mirror cannot be reached from some rank.
         """
-        if not self.exists:
+        if rank_sync.is_alone and not self.exists:
             return
         own = [_fault_of(one.storage) for one in self._followers]
-        each = [json.loads(one) for one in say(json.dumps([str(fault or "") for fault in own]))]
-        self._present = []
+        said = [[one.storage.url, str(fault or "")] for one, fault in zip(self._followers, own, strict=True)]
+        each = [json.loads(one) for one in rank_sync.say(json.dumps(said))]
+        for rank, theirs in enumerate(each):
+            if (urls := [url for url, _ in theirs]) != (first := [url for url, _ in each[0]]):
+                raise ResumeError(
+                    f"rank {rank} has the mirrors {', '.join(urls) or 'none'}, but rank 0 has "
+                    f"{', '.join(first) or 'none'}. Give all ranks the same mirror=. Nothing was started"
+                )
+        faults: list[str] = []
         for number, one in enumerate(self._followers):
-            one.uploads = None
-            faults = [
-                f"rank {rank}: {said[number]}" if each[1:] else said[number]
-                for rank, said in enumerate(each)
-                if said[number]
-            ]
-            if faults:
-                self._go_on_without(one, faults[0], own[number])
-            else:
-                self._present.append(one)
+            one.uploads, one.is_given_up = None, False
+            told = [(f"rank {rank}: " if each[1:] else "", theirs[number][1]) for rank, theirs in enumerate(each)]
+            faults.append(next((who + fault for who, fault in told if fault), ""))
+        away = [one for one, fault in zip(self._followers, faults, strict=True) if fault]
+        self._present = [one for one in self._followers if one not in away]
+        for one, fault, cause in zip(self._followers, faults, own, strict=True):
+            if fault:
+                self._go_on_without(one, fault, cause, away)
 
     def open(self, opening: Opening, target: Target) -> Opened:
         """Open an attempt; call `reach` first.
@@ -153,7 +158,7 @@ class Chain:
             rank_sync: The ranks of the job.
             patience: How long ranks wait for each other.
         """
-        self._is_alone = rank_sync.is_alone
+        self._is_alone, self._is_ending = rank_sync.is_alone, False
         parent = CheckpointName.parse(opened.document.parent or "")
         self._commits = {str(parent)} if parent is not None else set()
         bringer = self._bringer_of(parent) if rank_sync.leads else None
@@ -186,7 +191,8 @@ class Chain:
                 uploader,
                 (self._local.url, one.storage.url),
                 tries=ERROR_BUDGET,
-                tolerant=self._tolerant or not one.options.required,
+                # An error of one rank's upload would end that rank alone; the end of the training raises it.
+                tolerant=self._tolerant or not one.options.required or not rank_sync.is_alone,
                 prepare=one.lock.share,  # what another program uploads for the run's last start ends first
                 every=one.options.every,
                 monotonic=self._monotonic,
@@ -250,36 +256,48 @@ class Chain:
 
     def settle(self, seconds_left: Countdown) -> None:
         """Wait for the uploads as `Uploads.settle` does; a failed one is tried once more."""
+        if self._is_ending:
+            return  # `finish` follows, and waits for each mirror as that deserves
         for uploads in self._uploads:
             uploads.settle(seconds_left)
-            if uploads.try_again():
+            if self._is_alone and uploads.try_again():  # many ranks upload only what they have agreed on
                 uploads.settle(seconds_left)
 
     def finish(self, seconds_left: Countdown) -> None:
-        """Do the same as `Uploads.finish` for every mirror, the required ones first; then raise the first failure.
+        """Do the same as `Uploads.finish` for every mirror at once, then raise the first failure.
 
-        The failure of a mirror that is not required is a warning. Afterwards other programs may upload from the root.
+        A mirror that is not required comes last, gets `OPTIONAL_PATIENCE` at most, and its failure is a warning.
+        Afterwards other programs may upload from the root.
         """
         failure: Exception | None = None
+        self.end(is_given_up=False)
         for one in sorted(self._present, key=lambda one: not one.options.required):
             if one.uploads is None:
                 continue
             try:
-                one.uploads.finish(seconds_left)
+                one.uploads.finish(seconds_left if one.options.required else one.patience(seconds_left))
             except (SaveFailedError, NotEndedError) as error:
                 if one.options.required:
                     failure = failure or error
                 else:
+                    one.is_given_up = True
                     _log.warning("the mirror is not required, so the end does not wait for it any more: %s", error)
             if not one.uploads.is_busy:
                 one.lock.release()
+        self._is_ending = False
         if failure is not None:
             raise failure
 
-    def use_all(self) -> None:
-        """Upload as fast as possible from now on."""
+    def end(self, *, is_given_up: bool) -> None:
+        """Upload the newest commit everywhere, as fast as possible; `finish` follows unless that was given up."""
+        self._is_ending = not is_given_up
+        for uploads in self._uploads if self._is_ending else ():
+            uploads.urge()
+
+    def hurry(self) -> None:
+        """Do the same as `Uploads.hurry` for every mirror: this rank ends because of an error."""
         for uploads in self._uploads:
-            uploads.use_all()
+            uploads.hurry()
 
     def abandon(self) -> None:
         """Do the same as `Uploads.abandon` for every mirror."""
@@ -306,10 +324,15 @@ class Chain:
 
     def _bringer_of(self, parent: CheckpointName | None) -> _Follower | None:
         """Return the nearest mirror that has ``parent``, if the root lacks it."""
-        places = [] if parent is None or not self._present else Homes(self.homes).copies(parent)
-        if not places or places[0] is self._local:
+        if parent is None or not self._present or Homes([self._local]).copies(parent):
             return None
-        return next(one for one in self._present if one.storage is places[0])
+        for one in self._present:
+            try:
+                if Homes([one.storage]).copies(parent):
+                    return one
+            except StorageError as error:  # the attempt is open: nothing depends on what comes back
+                _log.info("could not see whether %s is at the mirror %s: %s", parent, one.storage.url, error)
+        return None
 
     def _refuse_same_places(self) -> None:
         urls = [self._local.url]
@@ -320,14 +343,14 @@ class Chain:
                 raise ValueError(f"two mirrors are the same place: {one.storage.url}")
             urls.append(one.storage.url)
 
-    def _go_on_without(self, one: _Follower, error: str, cause: StorageError | None) -> None:
+    def _go_on_without(self, one: _Follower, error: str, cause: StorageError | None, away: Sequence[_Follower]) -> None:
         if one.options.required:
             raise StorageError(
                 f"the mirror {one.storage.url} cannot be reached: {error}. Only the mirror shows whether another "
                 "process has this run, so nothing was started. Mirror(..., required=False) starts anyway, without "
                 "this mirror."
             ) from cause
-        others = [self._local.url, *(other.storage.url for other in self._followers if other is not one)]
+        others = [self._local.url, *(other.storage.url for other in self._followers if other not in away)]
         rule = "=" * 78
         _log.warning(
             "%s\nNO MIRROR: %s cannot be reached: %s\n  This process trains with %s alone: nothing is uploaded there, "
@@ -343,6 +366,8 @@ def _fault_of(mirror: Storage) -> StorageError | None:
         reach(mirror)
     except StorageError as error:
         return error
+    except OSError as error:  # in one rank alone, the others would wait for its word
+        return StorageError(f"could not look at {mirror.url}: {error}")
     return None
 
 

@@ -54,6 +54,10 @@ class Uploading(Protocol):
         """Send as fast as possible from now on: training has ended; any thread may call this."""
         ...
 
+    def use_share(self) -> None:
+        """Keep to the bound again: training goes on."""
+        ...
+
 
 class Uploads:
     """Manages the uploads of one attempt.
@@ -104,7 +108,7 @@ class Uploads:
         self._error: BaseException | None = None  # error of the last upload, until one succeeds
         self._untold: BaseException | None = None
         self._stale: StaleAttemptError | None = None
-        self._abandoned = False
+        self._abandoned = self._is_hurried = False
         _finish_at_exit(self)
 
     @property
@@ -223,20 +227,30 @@ class Uploads:
             SaveFailedError: If the upload to the mirror fails.
             StaleAttemptError: As in `collect`.
         """
-        self._uploader.use_all()
+        self.urge()
         self.settle(seconds_left)
-        for _ in range(1 if self._behind[-1:] == [self._given_up] else self._tries - 1):
+        for number in range(1 if self._behind[-1:] == [self._given_up] else self._tries - 1):
+            if (number > 0 or self._is_hurried) and isinstance(self._error, SaveFailedError):
+                break  # another rank's part is missing: that rank has had its time twice
             if not self.try_again(given_up=True):
                 break
             self.settle(seconds_left)
+        self._uploader.use_share()
         self.collect(tolerate=True)
         if self._behind and self._error is not None:
             self._given_up = self._behind[-1]
             raise self._lacking(self._error) from self._error
 
-    def use_all(self) -> None:
-        """Upload as fast as possible from now on: training has ended."""
+    def urge(self) -> None:
+        """Upload the newest commit now if it only waits for its time, and as fast as possible; does not wait."""
         self._uploader.use_all()
+        if not self.is_busy and self._error is None:
+            self.try_again(given_up=True)
+
+    def hurry(self) -> None:
+        """Wait at most a few more seconds for other ranks, and do not wait for a missing part again."""
+        self._is_hurried = True
+        self._uploader.hurry()
 
     def abandon(self) -> None:
         """Let the interpreter exit without waiting for an upload; it is completed or removed by a later start."""
@@ -318,6 +332,8 @@ class Uploads:
             if outcome == "void":
                 self._void = name
                 self._error = StorageError("an attempt abandoned it half uploaded there, so it can never be completed")
+            elif outcome == "gone":
+                self._behind.remove(name)
             else:
                 place = self._behind.index(name)
                 skipped, self._behind = self._behind[:place], self._behind[place + 1 :]

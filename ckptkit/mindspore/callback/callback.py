@@ -114,7 +114,7 @@ class CheckpointCallback(Callback):
             save=save,
             keep=keep,
             saving=saving,
-            mirror=mirrors_of(mirror),
+            mirror=mirrors_of(mirror) or None,
             ranks=ranks,
             preemption=preemption,
         )

@@ -16,7 +16,8 @@ from ckptkit.core.stack import frames_from
 from ckptkit.mindspore.inspect.attributes import is_users, named_in, names_in, variables_in
 from ckptkit.mindspore.inspect.control_flow import flow_of
 
-_LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")
+_OF_MODULES = ("LOAD_NAME", "LOAD_GLOBAL")
+_OWN = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")  # no variable of the module, also if they have no value yet
 
 
 Lines: TypeAlias = Mapping[tuple[int, types.CodeType], int]
@@ -73,7 +74,8 @@ def variables_ahead(frame: types.FrameType) -> Iterator[tuple[str, object]]:
     offsets = flow.ahead(frame.f_lasti)
     ahead = [one for one in flow.instructions if one.offset in offsets]
     inner = [one.argval for one in ahead if isinstance(one.argval, types.CodeType)]
-    names = {one.argval for one in ahead if one.opname.startswith(_LOADS)}.union(*map(variables_in, inner))
+    names = {one.argval for one in ahead if one.opname.startswith(_OF_MODULES)}.union(*map(variables_in, inner))
+    names |= {one.argval for one in ahead if one.opname.startswith(_OWN) and one.argval in own}
     parts = {one.argval for one in ahead if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}.union(*map(names_in, inner))
     # Sorted: an object is found by its first name, which must be the same in every process.
     yield from named_in(sorted(names), *scopes, parts=sorted(parts))

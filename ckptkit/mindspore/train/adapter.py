@@ -6,7 +6,7 @@ checkpoint before and after a restore; a contradiction raises. Main thread only.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import mindspore as ms
 from mindspore.boost import GradientAccumulation
@@ -66,6 +66,14 @@ class BoostCycle:
     def micro_step(self) -> int:
         """Counter of the `GradientAccumulation`, which the updating call resets."""
         return _whole_number(self._accumulation._accumulation_step)
+
+
+def reports_cycles(one: object) -> TypeGuard[CycleAdapter]:
+    """Return whether an object has what a `CycleAdapter` has, also as parameters of a cell.
+
+    From Python 3.12 on, ``isinstance`` does not see parameters: a cell gives them by ``__getattr__``.
+    """
+    return hasattr(one, "accumulation_steps") and hasattr(one, "micro_step")
 
 
 def accumulation_steps_of(adapter: CycleAdapter | None) -> int:

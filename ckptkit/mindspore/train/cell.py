@@ -269,6 +269,11 @@ class AccumulationTrainCell(nn.Cell):
 
     def _refuse_another_world(self) -> None:
         if (ranks := world().size) != self._ranks:
+            if ranks == 1:
+                raise ConnectionError(
+                    f"the group of {self._ranks} ranks is gone: MindSpore has closed it, as it does after it has lost "
+                    "another rank. Look for the rank that ended first, and start the job again"
+                )
             raise ValueError(
                 f"this cell was made before mindspore.communication.init(), for {self._ranks} rank, not {ranks}. "
                 "Make it after init()"

@@ -26,6 +26,7 @@ from ckptkit.mindspore.train.adapter import (
     accumulation_steps_of,
     check_restored,
     counters_of,
+    reports_cycles,
     updates_next,
 )
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
@@ -356,12 +357,12 @@ def counting_of(
         if cycle is not None:
             raise ValueError("an AccumulationTrainCell counts for itself; leave Training(cycle=...) out")
         return OwnCounting(cell, may_change_k=may_change_k, delivers_first=delivers_first)
-    if cycle is None and isinstance(cell, CycleAdapter):
+    if cycle is None and reports_cycles(cell):
         cycle = cell
     if cycle is None:
         _hint_at_boost(cell)
         return ForeignCounting(cell, cells, None, delivers_first=delivers_first)
-    if not isinstance(cycle, CycleAdapter):
+    if not reports_cycles(cycle):
         raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(cycle).__name__}")
     return ForeignCounting(cell, cells, cycle, delivers_first=delivers_first)
 

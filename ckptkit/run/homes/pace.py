@@ -1,7 +1,7 @@
 """Bounds how many bytes a second an upload sends, so that training has the rest of the network.
 
 Guarantees: up to any moment, no more was let through than the rate allows since the first byte, and one piece. Once
-lifted, nothing waits any more. Threads: one spends; any may lift.
+lifted, nothing waits any more, until it is restored. Threads: one spends; any may lift or restore.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Pace:
         self._bytes_per_second = bytes_per_second
         self._monotonic = monotonic
         self._lifted = Latch()
-        self._pause = pause or self._lifted.wait
+        self._pause = pause or self._wait
         self._free_at = monotonic()
 
     def spend(self, size_bytes: int) -> None:
@@ -42,6 +42,13 @@ class Pace:
         self._free_at = max(now, self._free_at) + size_bytes / self._bytes_per_second
         self._pause(self._free_at - now)
 
+    def _wait(self, seconds: float) -> None:
+        self._lifted.wait(seconds)
+
     def lift(self) -> None:
-        """Let everything through from now on."""
+        """Let everything through from now on, until `restore`."""
         self._lifted.open()
+
+    def restore(self) -> None:
+        """Bound again what comes from now on."""
+        self._lifted = Latch()

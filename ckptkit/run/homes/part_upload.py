@@ -25,7 +25,8 @@ from ckptkit.run.homes.pace import Pace
 from ckptkit.run.homes.upload import UploadOutcome
 from ckptkit.storage import Storage
 
-_PAUSE = timedelta(milliseconds=100)
+_FIRST_PAUSE = timedelta(milliseconds=50)
+_LONGEST_PAUSE = timedelta(seconds=1)
 _FAREWELL = timedelta(seconds=10)
 
 
@@ -79,7 +80,7 @@ class PartUploader:
         """
         check_fence(self._mirror, self._attempt)
         if not self._is_committed(name):
-            return "present"  # nothing is left to do: the save failed
+            return "gone"
         there = read_commit(self._mirror, name)
         if there is not None:
             return "void" if isinstance(there, Void) else "present"
@@ -97,6 +98,10 @@ class PartUploader:
         """Send as fast as possible from now on: training has ended; any thread may call this."""
         self._pace.lift()
 
+    def use_share(self) -> None:
+        """Keep to the bound again: training goes on."""
+        self._pace.restore()
+
     def hurry(self) -> None:
         """Wait at most a few more seconds for rank 0; any thread may call this."""
         self._patience = min(self._patience, _FAREWELL)
@@ -107,7 +112,7 @@ class PartUploader:
 
     def _is_committed(self, name: CheckpointName) -> bool:
         """Wait until rank 0 has committed ``name`` at the run root, or given it up."""
-        begun = self._monotonic()
+        begun, pause = self._monotonic(), _FIRST_PAUSE
         while True:
             there = read_commit(self._local, name)
             if there is not None:
@@ -115,7 +120,8 @@ class PartUploader:
             if self._monotonic() - begun >= self._patience.total_seconds():
                 raise SaveFailedError(f"rank 0 has not committed {name} at {self._local.url}, so no part was uploaded")
             self._hurried = Latch()
-            self._hurried.wait(_PAUSE.total_seconds())
+            self._hurried.wait(pause.total_seconds())
+            pause = min(_LONGEST_PAUSE, pause * 1.5)
 
     def _copy(self, name: CheckpointName) -> None:
         opened = open_checkpoint(self._local, name, self._attempt)
@@ -125,9 +131,9 @@ class PartUploader:
         self.size_bytes, self.done_bytes = receipt.all_bytes, 0
         transfer = Transfer(self._local, self._mirror, opened, self._proven, rank=self._rank)
         try:
+            self._mirror.delete([failure])  # first: rank 0 gives up where it finds one, also of an earlier try
             transfer.compare(self._count)
             transfer.copy(self._count)
-            self._mirror.delete([failure])  # of an earlier try
             post(self._mirror, name, receipt)
         except CkptKitError:
             with contextlib.suppress(StorageError):  # rank 0 would wait for this part

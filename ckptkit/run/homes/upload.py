@@ -23,12 +23,19 @@ from typing import Literal
 from ckptkit.checkpoint.commit import create_once, keys_below, make_durable, read_commit, remove_data, void_or_leave
 from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
-from ckptkit.checkpoint.receipts import Receipts, receipt_of
+from ckptkit.checkpoint.receipts import Receipts, failure_key, receipt_of
 from ckptkit.checkpoint.transfer import Transfer
-from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.errors import (
+    CheckpointNotFoundError,
+    CkptKitError,
+    CorruptCheckpointError,
+    SaveFailedError,
+    StaleAttemptError,
+    StorageError,
+)
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument, Commit, Void
-from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key
+from ckptkit.format.layout import CHECKPOINTS, FROZEN, CheckpointName, attempt_key
 from ckptkit.run.fence import check_fence
 from ckptkit.run.homes.combined import Homes
 from ckptkit.run.homes.pace import Pace
@@ -37,14 +44,15 @@ from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.origin import read_run
 from ckptkit.run.retention import Retention
-from ckptkit.run.sweep import sweep
+from ckptkit.run.sweep import remove_frozen, sweep
 from ckptkit.storage import Storage
+from ckptkit.storage.capacity import room_of
 
 _log = logging.getLogger("ckptkit")
 
 _LONGER = 3  # ranks store about as much as each other, but not every way to a mirror is equally fast
 
-UploadOutcome = Literal["copied", "present", "void"]
+UploadOutcome = Literal["copied", "present", "void", "gone"]
 
 
 class Uploader:
@@ -98,6 +106,7 @@ class Uploader:
         self._proven: set[str] = set()
         self._begun: set[CheckpointName] = set()
         self._shared: frozenset[int] = frozenset()  # numbers of the local documents when both had the same
+        self._tried: set[CheckpointName] = set()  # whose other parts were waited for
         self._has_run = False  # whether the local root had run.json then, too
         self.size_bytes = 0
         self.done_bytes = 0
@@ -109,8 +118,8 @@ class Uploader:
             name: A checkpoint of the local root, or one that another home has.
 
         Returns:
-            ``"copied"``; ``"present"``: nothing was left to do; ``"void"``: the mirror's folder of that name can never
-            become a checkpoint, because an attempt gave it up.
+            ``"copied"``; ``"present"``: it was already there; ``"void"``: the mirror's folder of that name can never
+            become a checkpoint, because an attempt gave it up; ``"gone"``, of a part only: its save failed.
 
         Raises:
             CheckpointNotFoundError: If no home has it any more.
@@ -132,11 +141,11 @@ class Uploader:
             if isinstance(there, Commit) and self._brings_home:
                 self._bring_home(name)
             return "void" if isinstance(there, Void) else "present"
-        source, document = self._source_of(name), self._document(name)
+        document = self._document(name)
         if name.attempt not in self._shared:  # it was read at a third home, whose documents come later
             create_once(self._mirror, attempt_key(name.attempt), encode(document))
         try:
-            self._copy(source, open_checkpoint(source, name, document))
+            self._copy_from_any(name, document)
         except CkptKitError:
             # A later attempt may have swept the uploaded files; then StaleAttemptError is the error to raise.
             with contextlib.suppress(StorageError):
@@ -149,6 +158,10 @@ class Uploader:
     def use_all(self) -> None:
         """Send as fast as possible from now on: training has ended; any thread may call this."""
         self._pace.lift()
+
+    def use_share(self) -> None:
+        """Keep to the bound again: training goes on."""
+        self._pace.restore()
 
     def hurry(self) -> None:
         """Wait at most a few more seconds for other ranks; any thread may call this."""
@@ -164,10 +177,17 @@ class Uploader:
         own = name.attempt == self._attempt.attempt
         return self._attempt if own else Documents(Homes(self._homes)).document(name.attempt)
 
-    def _source_of(self, name: CheckpointName) -> Storage:
-        """Return the nearest home that has ``name``; the local root if none has it."""
-        others = (home for home in self._homes if home is not self._mirror)
-        return next((home for home in others if isinstance(read_commit(home, name), Commit)), self._local)
+    def _copy_from_any(self, name: CheckpointName, document: AttemptDocument) -> None:
+        """Copy ``name`` from the nearest home that has it whole; raise the local root's error if none has."""
+        try:
+            self._copy(self._local, open_checkpoint(self._local, name, document))
+        except (CheckpointNotFoundError, CorruptCheckpointError):
+            for home in self._homes[1:]:
+                with contextlib.suppress(CheckpointNotFoundError, CorruptCheckpointError):
+                    if home is not self._mirror:
+                        self._copy(home, open_checkpoint(home, name, document))
+                        return
+            raise
 
     def _bring_home(self, name: CheckpointName) -> None:
         """Copy ``name`` from the mirror to the local root, so that the next start reads it there.
@@ -175,11 +195,13 @@ class Uploader:
         Nothing depends on this copy, so a failure is a warning.
         """
         self._brings_home = False
-        if read_commit(self._local, name) is not None:  # or void: a start found the remains of such a copy
-            return
-        opened = open_checkpoint(self._mirror, name, self._document(name))
-        self.size_bytes, self.done_bytes = opened.size_bytes, 0
         try:
+            if read_commit(self._local, name) is not None:  # or void: a start found the remains of such a copy
+                return
+            opened = open_checkpoint(self._mirror, name, self._document(name))
+            # In memory, with room for the next save beside it: that one matters more.
+            room_of(self._local, CHECKPOINTS).expect(2 * opened.size_bytes, f"{name} and the next save")
+            self.size_bytes, self.done_bytes = opened.size_bytes, 0
             transfer = Transfer(self._mirror, self._local, opened)
             transfer.compare()
             transfer.finish(self._count, before_commit=lambda: check_fence(self._local, self._attempt))
@@ -187,10 +209,19 @@ class Uploader:
             check_fence(self._mirror, self._attempt)  # a later attempt may have swept what was copied
             _log.warning(
                 "could not copy %s back to %s: %s. It stays at %s, where the next start reads it",
-                *(name, self._local.url, error, self._mirror.url),
+                *(name, self._local.url, str(error).rstrip("."), self._mirror.url),
             )
+            self._remove_remains(name)
         else:
             _log.info("%s is back at %s, copied from %s", name, self._local.url, self._mirror.url)
+
+    def _remove_remains(self, name: CheckpointName) -> None:
+        """Remove what an unfinished copy of ``name`` has left at the local root, which may be short of room."""
+        with contextlib.suppress(StorageError, CorruptCheckpointError):  # else the sweep of the next start does
+            check_fence(self._local, self._attempt)
+            if void_or_leave(self._local, name, self._attempt.token):
+                remove_data(self._local, name)
+            remove_frozen(self._local, name.attempt, self._attempt.token)
 
     def _copy(self, source: Storage, opened: OpenedCheckpoint) -> None:
         self._begun.add(opened.name)
@@ -214,6 +245,10 @@ class Uploader:
         self._receipts = Receipts(self._mirror, self._ranks, patience, monotonic=self._monotonic)
         if self._is_hurried:
             self._receipts.hurry()
+        if opened.name in self._tried:  # what a part's first try has left is not the outcome of the next one
+            number = opened.ranks[0].save_number
+            self._mirror.delete([failure_key(opened.name, rank, number) for rank in range(1, self._ranks)])
+        self._tried = {opened.name}
         found = self._receipts.collect(opened.name, receipt_of(opened, 0), check)
         for receipt, file in zip(found, opened.manifest.rank_files, strict=True):
             if receipt.file != file:

@@ -17,12 +17,12 @@ from ckptkit.errors import CheckpointNotFoundError, CkptKitError, ResumeError
 from ckptkit.format.documents import AttemptDocument, Commit
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.homes.separation import refuse_separate, share_documents
-from ckptkit.run.homes.upload import Uploader
+from ckptkit.run.homes.upload import Uploader, UploadOutcome
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
-from ckptkit.storage import RootLock, Storage
+from ckptkit.storage import RootLock, Storage, is_same_place
 
 FlushOutcome = Literal["uploaded", "present", "void", "failed"]
 
@@ -54,7 +54,15 @@ def lacking(root: Storage, mirrors: Sequence[Storage]) -> list[Storage]:
     newest = _newest(root)
     if newest is None:
         return []
-    return [mirror for mirror in mirrors if not isinstance(read_commit(mirror, newest[0]), Commit)]
+    return [mirror for mirror in mirrors if not _has(mirror, newest[0])]
+
+
+def _has(mirror: Storage, name: CheckpointName) -> bool:
+    """Return whether ``mirror`` has committed ``name``; False if it cannot be seen, and then `flush` says why."""
+    try:
+        return isinstance(read_commit(mirror, name), Commit)
+    except CkptKitError:
+        return False
 
 
 def flush(root: Storage, mirrors: Sequence[Storage]) -> list[Flushed]:
@@ -62,10 +70,14 @@ def flush(root: Storage, mirrors: Sequence[Storage]) -> list[Flushed]:
 
     Raises:
         CheckpointNotFoundError: If the root has no checkpoint.
+        ValueError: If a mirror is the root.
         ResumeError: If a training of the root is still running on this machine, or another program uploads from it.
         CorruptCheckpointError: If the checkpoints of the root cannot be used.
         StorageError: If the root is no local folder, or failed. The failure of a mirror is in the outcome.
     """
+    for mirror in mirrors:
+        if is_same_place(root.url, mirror.url):
+            raise ValueError(f"the mirror is the run root itself: {mirror.url}")
     lock = RootLock(root)
     if not lock.take_alone():
         raise ResumeError(
@@ -99,4 +111,5 @@ def _flush_to(root: Storage, mirror: Storage, name: CheckpointName, attempt: Att
         outcome = uploader.upload(name)
     except CkptKitError as error:
         return Flushed(mirror.url, str(name), "failed", str(error))
-    return Flushed(mirror.url, str(name), "uploaded" if outcome == "copied" else outcome)
+    said: dict[UploadOutcome, FlushOutcome] = {"copied": "uploaded", "present": "present", "void": "void"}
+    return Flushed(mirror.url, str(name), said[outcome])

@@ -37,6 +37,8 @@ class LeftBehind:
             return
         try:
             root = self._open_root(self._root)
+            if root.is_remote:
+                return  # what lies there needs no machine that is there, and the next start uploads it
             late = lacking(root, [self._open_root(one) for one in self._mirrors])
             if not late:
                 return

@@ -67,7 +67,8 @@ def diagnose(life: Life) -> Finding:
     if life.asked is not None:
         return _asked(life, life.asked)
     if life.returncode == _PREEMPTED:
-        return _preempted(life)
+        saved = any(one.how == b"preempted" for one in ranks)
+        return _deserted(life) if not saved and any(one.ranks > 1 for one in ranks) else _preempted(life)
     return _of_ranks(life) if ranks else _of_process(life, None)
 
 
@@ -109,6 +110,16 @@ def _preempted(life: Life) -> Finding:
     who = signal.Signals(life.asked).name if life.asked is not None else "a signal"
     saved = ", and it saved" if any(one.how == b"preempted" for one in life.ranks) else ""
     return Finding("preempted", f"{who} asked it to end{saved}", record=_first(life.ranks))
+
+
+def _deserted(life: Life) -> Finding:
+    """Return the finding of a job of many ranks that got a SIGTERM which the supervisor did not get, and saved nothing.
+
+    MindSpore sends one to its own process after it has lost another rank, such as one on a machine that is gone.
+    """
+    found = _of_ranks(life)
+    what = "SIGTERM ended it and nothing was saved; MindSpore sends that when another rank is lost"
+    return replace(found, what=what, signal="SIGTERM") if found.cause == "killed" else found
 
 
 def _asked(life: Life, number: int) -> Finding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -29,6 +30,8 @@ from ckptkit.tools.supervisor.life_phases import leader_of
 from ckptkit.tools.supervisor.options import Options
 from ckptkit.tools.supervisor.processes import become_reaper
 from ckptkit.tools.supervisor.requests import END_SIGNALS, Requests
+
+_GLANCE = timedelta(seconds=0.1)
 
 
 class Supervisor:
@@ -117,14 +120,24 @@ class Supervisor:
                 self._left_behind.note(leader.text("root"), leader.text("mirrors").splitlines())
             self._on_life(self._life_log.enter(life, decision, down))
             if decision.exit_code is not None:
-                self._left_behind.upload()
+                self._upload_left_behind(requests)
                 return decision.exit_code
             asked = self._pause(requests, decision)
             if asked is not None:
                 self._say(f"{signal.Signals(asked).name} ended the pause: no other life begins")
-                self._left_behind.upload()
+                self._upload_left_behind(requests)
                 return 128 + asked if asked == signal.SIGINT else 143
             down = self._monotonic() - life.ended
+
+    def _upload_left_behind(self, requests: Requests) -> None:
+        """Upload what the last life has left, in a thread of its own: a signal ends the wait for it."""
+        upload = threading.Thread(target=self._left_behind.upload, name="ckptkit-left-behind", daemon=True)
+        upload.start()
+        while upload.is_alive():
+            if any(one in END_SIGNALS for one in requests.take()):
+                self._say("the upload is broken off; the next start completes it")
+                return
+            requests.wait(_GLANCE)
 
     def _pause(self, requests: Requests, decision: Decision) -> int | None:
         """Wait before the next life; return the signal that asks for the end, if one comes."""

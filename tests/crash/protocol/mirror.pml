@@ -1,5 +1,6 @@
 /* One run on two roots: each machine has a local one, and all have the mirror. run/homes,
  * docs/adr/0019. Machine 1 trains; its uploads lag. Somebody starts on machine 2 by mistake; machine 1 starts again.
+ * With CHAIN there is a nearer mirror, too, and what a machine's root lacks comes back to it (docs/adr/0059).
  *
  * Left out, since run.pml has it: failed saves, voids, frozen shards. A commit without its files does not occur. */
 
@@ -7,7 +8,14 @@
 #define PLACES   4
 #define SIZE     12                             /* folders: ATTEMPTS * PLACES */
 #define MIRROR   0                              /* the other roots are machines */
+#ifdef CHAIN
+#define NEAR     3
+#define ROOTS    4
+#define is_at_near(what, i) root[NEAR].what[i]
+#else
 #define ROOTS    3
+#define is_at_near(what, i) false
+#endif
 
 #define NONE 0
 
@@ -27,8 +35,8 @@ bool lost, two_roots_disagree;
 hidden byte f, g, a, head, best, count, last;
 hidden byte line[SIZE + 1];
 
-#define has_document(r, a)  (root[r].document[a] || root[MIRROR].document[a])
-#define seen(r, f)          (root[r].commit[f] || root[MIRROR].commit[f])
+#define has_document(r, a)  (root[r].document[a] || root[MIRROR].document[a] || is_at_near(document, a))
+#define seen(r, f)          (root[r].commit[f] || root[MIRROR].commit[f] || is_at_near(commit, f))
 
 /* The lineage of attempt n, by the documents of root r and of the mirror. */
 inline walk(r, n) {
@@ -126,7 +134,7 @@ inline retain(r) {
 #ifdef ROOM_WITHOUT_LOOK
 #define may_make_room(f)    true
 #else
-#define may_make_room(f)    root[MIRROR].commit[f]
+#define may_make_room(f)    (root[MIRROR].commit[f] || is_at_near(commit, f))
 #endif
 
 /* The local root is in memory, and has no room: of its lineage the oldest goes that the mirror has, too. Sets `gone`. */
@@ -164,6 +172,9 @@ begin:
         count = 0
     }
     if :: stale -> goto begin :: else fi;
+#ifdef CHAIN
+    root[NEAR].document[n] = true;              /* then at the nearer one, */
+#endif
     d_step {                                    /* then at the local root */
         two_roots_disagree = (begun_by[n] != me);
         root[machine].document[n] = true
@@ -180,6 +191,15 @@ begin:
     }
     if :: stale -> goto stopped :: ignored && !stale -> goto begin :: else fi;
 
+#ifdef CHAIN
+    if                                          /* what the local root lacks comes back to it */
+    :: begun_at != NONE && !root[machine].commit[begun_at] ->
+        fence(machine);
+        if :: stale -> goto stopped :: else fi;
+        if :: seen(machine, begun_at) -> root[machine].commit[begun_at] = true :: else fi
+    :: true
+    fi;
+#endif
     if :: begun_at == NONE -> at = folder(n, 1) :: else -> at = folder(n, place(begun_at) + 1) fi;
     do
     :: saves == most_saves || attempt(at) != n -> break
@@ -204,6 +224,18 @@ begin:
             retain(MIRROR);
             if :: stale -> goto stopped :: else fi
         fi;
+#ifdef CHAIN
+        if
+        :: skip                                 /* the same at the nearer one, whatever became of the other upload */
+        :: fence(NEAR);
+            if :: stale -> goto stopped :: else fi;
+            fence(NEAR);
+            if :: stale -> goto stopped :: else fi;
+            if :: root[machine].commit[at] -> root[NEAR].commit[at] = true :: else fi;
+            retain(NEAR);
+            if :: stale -> goto stopped :: else fi
+        fi;
+#endif
         at++
     od;
 stopped:

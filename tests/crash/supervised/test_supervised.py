@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -250,3 +251,25 @@ def parsed(name: str) -> CheckpointName:
     found = CheckpointName.parse(name)
     assert found is not None
     return found
+
+
+def test_signal_breaks_off_an_upload_that_hangs(tmp_path: Path) -> None:
+    """The mirror's folder is a pipe that nobody reads, so that the upload never ends."""
+    (tmp_path / "train.py").write_text(STUBBORN)
+    job = Supervised([sys.executable, "train.py", str(tmp_path / "far")], "--grace", "1s", folder=tmp_path)
+    try:
+        assert job.process.stdout is not None
+        assert job.process.stdout.readline() == "trained\n"
+        document = tmp_path / "far" / "run.json"
+        document.unlink()
+        os.mkfifo(document)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.process.stderr is not None
+        said = ""
+        while "uploading what" not in said:
+            said = job.process.stderr.readline()
+            assert said
+        job.process.send_signal(signal.SIGTERM)
+    finally:
+        assert job.end(30) == 143, job.stderr
+    assert "the upload is broken off" in job.stderr

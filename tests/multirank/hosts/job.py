@@ -15,10 +15,8 @@ from exactness.equivalence.comparison import Line, assert_equal, read_trace, ste
 from support.hosts.cluster import Cluster, Host
 from support.hosts.running import LIMIT, Running, until
 
-from ckptkit.run.catalog import list_checkpoints
-from ckptkit.storage import open_storage
 from multirank.hosts import life as life_module
-from multirank.hosts.life import Life, opened
+from multirank.hosts.life import Life
 
 SCRIPT = Path(life_module.__file__)
 PORT = 8118
@@ -124,32 +122,13 @@ class Job:
         paths = [self.life.trace(rank) for rank in range(self.life.world_size)]
         return [read_trace(path) if path.exists() else [] for path in paths]
 
+    def lags(self, rank: int = 0) -> list[int]:
+        """How far the mirror that is farthest behind was behind, after each micro-step."""
+        return [*map(int, self.life.lag(rank).read_text().split())]
+
     def said(self) -> str:
         """All that was written, for messages and to look for warnings."""
         return "\n".join(one.said() for one in self.ranks)
-
-
-def newest(cluster: Cluster, home: str) -> tuple[str, int] | None:
-    """The name of the newest checkpoint that lies at a home, and its micro-steps; None if there is none.
-
-    Args:
-        cluster: Has the bucket.
-        home: As in `Life`, of a certain host.
-    """
-
-    def look() -> tuple[str, int] | None:
-        variables = cluster.variables()
-        root, options = opened(
-            home,
-            endpoint_url=variables["AWS_ENDPOINT_URL"],
-            key=variables["AWS_ACCESS_KEY_ID"],
-            secret=variables["AWS_SECRET_ACCESS_KEY"],
-        )
-        found = list_checkpoints(open_storage(root, options))
-        places = [(info.progress.batches_delivered, info.name) for info in found if info.progress is not None]
-        return max(places)[::-1] if places else None
-
-    return cluster.storage.call(look)
 
 
 def assert_continues(reference: Job, began: int, last: Job, *before: Job) -> None:
@@ -172,3 +151,8 @@ def assert_continues(reference: Job, began: int, last: Job, *before: Job) -> Non
         for life in (last, *before):
             assert_equal(expected, life.traces()[rank])
     assert [one["weights"] for one in reports] == [one["weights"] for one in reference.reports()]
+
+
+def dealt(found: list[list[Line]]) -> list[str]:
+    """All ranks' samples, in the order of the one that they share."""
+    return [sample for lines in zip(*found, strict=True) for line in lines for sample in line.samples]

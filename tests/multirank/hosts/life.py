@@ -6,11 +6,12 @@ where it is told to, until the test lets it go on.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from mindspore import nn
 from mindspore.communication import init
 
 import ckptkit as ck
+from multirank.hosts.homes import opened
 from multirank.msrun.job import Net
 
 SAMPLES, GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 24, 12, 2, 3  # for one, two, three and six ranks
@@ -39,6 +41,7 @@ class Life:
         homes: The run root, then its mirrors: paths with ``{disk}`` or ``{memory}``, URLs of the storage host's
             bucket, or ``ENDPOINT/BUCKET/FOLDER`` of any other S3 server. None trains without ckptkit's callback, for
             comparison.
+        mirrors: Options of each mirror, as of `ckptkit.Mirror`, ``every`` in seconds; none for those that are left out.
         elastic: As for `ckptkit.Ranks`.
         stand_still: After which micro-steps since the run's first start every rank waits for the test.
         retry_for: Seconds for which a request to the storage is tried.
@@ -47,6 +50,7 @@ class Life:
     notes: str = ""
     world_size: int = 1
     homes: tuple[str, ...] = ()
+    mirrors: tuple[dict[str, Any], ...] = ()
     elastic: bool = False
     stand_still: tuple[int, ...] = ()
     retry_for: float = 60
@@ -57,7 +61,7 @@ class Life:
     @classmethod
     def loads(cls, text: str) -> Life:
         fields = json.loads(text)
-        return replace(cls(**fields), homes=tuple(fields["homes"]), stand_still=tuple(fields["stand_still"]))
+        return cls(**{name: tuple(given) if isinstance(given, list) else given for name, given in fields.items()})
 
     @property
     def accumulation_steps(self) -> int:
@@ -77,6 +81,10 @@ class Life:
 
     def trace(self, rank: int) -> Path:
         return Path(self.notes, f"trace-{rank}.jsonl")
+
+    def lag(self, rank: int) -> Path:
+        """The file with a line for each micro-step: how far the mirror that is farthest behind was behind."""
+        return Path(self.notes, f"lag-{rank}")
 
     def report(self, rank: int) -> Path:
         return Path(self.notes, f"rank-{rank}.json")
@@ -105,27 +113,27 @@ def pause(life: Life, rank: int, at: int) -> None:
         time.sleep(0.02)
 
 
-def opened(home: str, **options: Any) -> tuple[str, dict[str, Any] | None]:
-    """The root and the ``storage_options`` of a home.
-
-    Args:
-        home: As in `Life`.
-        options: Of a storage on the network.
-    """
-    if home.startswith("http://"):
-        address, _, folder = home.removeprefix("http://").partition("/")
-        return f"s3://{folder}", {**options, "endpoint_url": f"http://{address}"}
-    return home, options if "://" in home else None
-
-
 def options(life: Life) -> dict[str, Any]:
     """The homes as options of a callback."""
     (root, connected), *mirrors = (opened(home, retry_for=timedelta(seconds=life.retry_for)) for home in life.homes)
     found: dict[str, Any] = {"root": root, "storage_options": connected}
     if mirrors:
-        ((mirror, mirrored),) = mirrors
-        found["mirror"] = ck.Mirror(mirror, keep=ck.KeepLatest(100), storage_options=mirrored)
+        given = itertools.chain(life.mirrors, itertools.repeat({}))
+        found["mirror"] = [mirror(*home, **how) for home, how in zip(mirrors, given, strict=False)]
     return found
+
+
+def mirror(where: str, connected: dict[str, Any] | None, *, every: float = 0, **how: Any) -> ck.Mirror:
+    """A mirror that keeps all.
+
+    Args:
+        where: Its URL.
+        connected: Its ``storage_options``.
+        every: Seconds.
+        how: Other options.
+    """
+    pace = timedelta(seconds=every)
+    return ck.Mirror(where, keep=ck.KeepLatest(100), every=pace, storage_options=connected, **how)
 
 
 class Kept(ck.CheckpointCallback):
@@ -145,6 +153,9 @@ class Kept(ck.CheckpointCallback):
         params = run_context.original_args()
         self._trace.step(params)
         super().on_train_step_end(run_context)
+        if self._life.homes[1:]:
+            with self._life.lag(self._rank).open("a") as lags:
+                print(self._session.manager.mirror_lag, file=lags)
         pause(self._life, self._rank, params.cur_step_num)
 
 

@@ -11,7 +11,8 @@ from support.hosts.cluster import Cluster, Host
 from support.hosts.faults import HostLost, LinkDown, PacketLoss, SlowLink, StorageReboot
 from support.hosts.running import until
 
-from multirank.hosts.job import Job, assert_continues, newest
+from multirank.hosts.homes import newest
+from multirank.hosts.job import Job, assert_continues
 from multirank.hosts.life import Life
 
 pytestmark = pytest.mark.extended

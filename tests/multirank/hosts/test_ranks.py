@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exactness.equivalence.comparison import Line
 from support.hosts.cluster import Cluster, Host
 from support.hosts.faults import HostLost, LinkDown, PacketLoss, SlowLink, StorageReboot
 from support.hosts.running import until
 
-from multirank.hosts.job import How, Job, assert_continues, newest
+from multirank.hosts.homes import newest
+from multirank.hosts.job import How, Job, assert_continues, dealt
 from multirank.hosts.life import MICRO_BATCH, Life
 
 pytestmark = pytest.mark.extended
@@ -63,11 +63,6 @@ def lose(cluster: Cluster, job: Job, rank: int) -> None:
     assert 0 not in codes
     assert job.ranks[rank].returncode == -9
     cluster.replace(lost)
-
-
-def dealt(found: list[list[Line]]) -> list[str]:
-    """All ranks' samples, in the order of the one that they share."""
-    return [sample for lines in zip(*found, strict=True) for line in lines for sample in line.samples]
 
 
 @pytest.mark.parametrize(("ranks", "how"), [(2, "variables"), (3, "variables"), (2, "msrun")])

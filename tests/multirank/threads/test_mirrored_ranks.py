@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from support.options import grouped
 from support.runs.ranks import CYCLE, PATIENCE, SIZE, Life, Mortal, check_whole, committed, digests_at, new_run
 
 import ckptkit as ck
-from ckptkit.errors import StorageError
+from ckptkit.errors import ResumeError, StorageError
 from ckptkit.manager import background
 from ckptkit.manager.mirroring import uploads
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage
-from ckptkit.testing.ranks import Ended, results_of, run_ranks
+from ckptkit.testing.faults import EVERY, MUTATING, Fault, FaultyStorage
+from ckptkit.testing.ranks import Ended, RankLostError, results_of, run_ranks
 
 HOMES = ("memory", "neighbour", "bucket")
 RANKS = 3
@@ -41,8 +42,13 @@ class Homes:
             self.each[home].inject(fault)
 
 
-def job(base: Path, until: int, *, ranks=RANKS, faults=None, final=True, mirrors=({}, {}), **options) -> list[Ended]:
-    """A job whose ranks train up to ``until``; ``faults`` by rank: pairs of a home and a fault."""
+def job(
+    base: Path, until: int, *, ranks=RANKS, faults=None, final=True, mirrors=({}, {}), raises=None, **options
+) -> list[Ended]:
+    """A job whose ranks train up to ``until``; ``faults`` by rank: pairs of a home and a fault.
+
+    Where rank 1 ``raises`` after so many batches, nobody waits for uploads before.
+    """
 
     def act(world) -> tuple[Life, Homes]:
         homes = Homes(base, (faults or {}).get(world.rank, ()))
@@ -60,7 +66,10 @@ def job(base: Path, until: int, *, ranks=RANKS, faults=None, final=True, mirrors
                 handle = manager.step(run)
                 if handle is not None:
                     handle.exception()
-                    settle(manager)
+                    if raises is None:
+                        settle(manager)
+                if world.rank == 1 and run.batches == raises:
+                    raise ValueError("its own")
             if final:
                 life.saved.append(manager.save_final(run))
         life.digest = run.digest()
@@ -172,3 +181,89 @@ def test_checkpoint_of_another_number_of_ranks_is_uploaded_whole(tmp_path: Path)
     found = lives(job(tmp_path, 9, ranks=2))
     assert {one.checkpoint for one in found} == set(names(8))
     assert committed(tmp_path / "bucket")[-2:] == [*names(8), *names(9, attempt=2)]
+
+
+def test_ranks_with_different_mirrors_are_refused(tmp_path: Path) -> None:
+    """As in a script that gives the mirror to rank 0 only."""
+
+    def act(world) -> None:
+        mirror = tmp_path / "mirror" if world.rank == 0 else None
+        ck.CheckpointManager(tmp_path / "root", mirror=mirror).restore(new_run(world))
+
+    ended = run_ranks(2, act, timeout=timedelta(seconds=30))
+    assert all(isinstance(one.error, ResumeError) and "rank 1 has the mirrors none" in str(one.error) for one in ended)
+    assert not (tmp_path / "mirror").exists()
+
+
+@pytest.mark.extended  # each death of a rank is waited for
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("dies", [0, 1])
+def test_death_at_any_upload_call_leaves_whole_checkpoints(tmp_path: Path, dies: int, when: str) -> None:
+    results_of(job(tmp_path / "counted", 5, ranks=2))
+    lived = results_of(job(tmp_path / "counted", 9, ranks=2))
+    possible = EVERY if when == "before" else MUTATING
+    calls = [at for at, call in enumerate(lived[dies][1].each["bucket"].calls, 1) if call.operation in possible]
+    fired = 0
+    for nth in calls:
+        base = tmp_path / str(nth)
+        results_of(job(base, 5, ranks=2))
+        fault = Fault("kill", nth=nth, when=when)
+        job(base, 9, ranks=2, faults={dies: [("bucket", fault)]}, rank_patience=timedelta(seconds=1))
+        fired += fault.fired
+        for home in HOMES:
+            for name in committed(base / home):
+                check_whole(base / home, name, 2)
+        found = lives(job(base, 12, ranks=2))
+        assert tuple(one.digest for one in found) == digests_at(2, 12), nth
+        assert committed(base / "bucket")[-1] == committed(base / "memory")[-1], nth
+        shutil.rmtree(base)
+    assert fired >= len(calls) - 2  # the last calls of a life may come in another order
+
+
+def test_part_whose_first_try_fails_at_the_end_arrives_with_the_second(tmp_path: Path) -> None:
+    """Rank 0 finds what the first try has left, and does not give up for it."""
+    fault = Fault("error", operations={"write"}, key=f"*{names(4)[0]}/rank-00001*")
+    found = lives(job(tmp_path, 4, ranks=2, faults={1: [("bucket", fault)]}))
+    assert fault.fired == 1
+    assert {one.saved[-1] for one in found} == set(names(4))
+    assert committed(tmp_path / "bucket")[-1:] == names(4)
+    check_whole(tmp_path / "bucket", names(4)[0], 2)
+
+
+@pytest.mark.parametrize("on_error", ["warn", "raise"])
+def test_upload_that_fails_ends_no_rank_alone(tmp_path: Path, on_error: str) -> None:
+    fault = Fault("error", operations={"write"}, key=f"*{names(3)[0]}/rank-00000*")
+    found = lives(job(tmp_path, 9, ranks=2, faults={0: [("bucket", fault)]}, on_save_error=on_error))
+    assert fault.fired == 1
+    assert tuple(one.digest for one in found) == digests_at(2, 9)
+    assert committed(tmp_path / "bucket")[-1:] == names(9)
+
+
+def test_ranks_may_reach_the_homes_by_different_paths(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+
+    def act(world) -> str | None:
+        base = tmp_path / ("real" if world.rank == 0 else "link")
+        run = new_run(world)
+        with ck.CheckpointManager(base / "root", save=ck.SaveEvery(micro_steps=3)) as manager:
+            checkpoint = manager.restore(run).checkpoint
+            for _ in run.train_until(3):
+                manager.step(run)
+            manager.save_final(run)
+        return checkpoint
+
+    assert results_of(run_ranks(2, act)) == [None, None]
+    assert results_of(run_ranks(2, act)) == names(3) * 2
+
+
+def test_rank_that_raises_lets_no_upload_wait_for_it(tmp_path: Path) -> None:
+    """Else the end would take several times the patience of the ranks."""
+    results_of(job(tmp_path, 5, ranks=2))
+    fault = Fault("kill", operations={"write"}, key="*a000002*/rank-00001*")
+    begun = time.monotonic()
+    ended = job(tmp_path, 9, ranks=2, faults={1: [("bucket", fault)]}, raises=7, rank_patience=timedelta(minutes=5))
+    assert fault.fired == 1
+    assert isinstance(ended[1].error, ValueError)
+    assert isinstance(ended[0].error, RankLostError)
+    assert time.monotonic() - begun < 60

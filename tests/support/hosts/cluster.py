@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import Self
 
-from support.hosts.namespace import Namespace, missing, run, sweep
+from support.hosts.namespace import MEMORY, PREFIX, Namespace, missing, run, sweep
 from support.hosts.running import Running
 from support.servers.client import ACCESS_KEY, REGION, SECRET_KEY, s3_client
 from support.servers.fixtures import Bucket
@@ -28,7 +28,6 @@ from support.servers.moto_server import MotoServer
 T = TypeVar("T")
 
 TESTS = Path(__file__).parents[2]
-MEMORY = "/dev/shm"  # noqa: S108 - a folder is made there that others cannot enter
 S3_PORT = 9000
 _NETWORK = "10.77.0"
 _CARD = "eth0"
@@ -199,7 +198,7 @@ class Cluster:
             raise
 
     def _make(self, hosts: int) -> None:
-        self._memory = Path(tempfile.mkdtemp(dir=MEMORY, prefix="ckptkit-hosts-"))
+        self._memory = Path(tempfile.mkdtemp(dir=MEMORY, prefix=f"{PREFIX}-{os.getpid()}-"))
         self._stack.callback(shutil.rmtree, self._memory)
         self._folder.mkdir(parents=True, exist_ok=True)
         self.switch = Namespace.make("switch")

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PREFIX = "ckptkit-test"
+MEMORY = "/dev/shm"  # noqa: S108 - folders are made there that others cannot enter
 END_SECONDS = 60
 _PLACE = Path("/var/run/netns")
 _CLONE_NEWNET = 0x40000000
@@ -57,10 +58,18 @@ def run(*command: object) -> str:
 
 
 def sweep() -> None:
-    """Remove the namespaces, with their processes, of makers that were killed."""
-    for place in _PLACE.glob(f"{PREFIX}-*"):
-        if not Path(f"/proc/{place.name.removeprefix(PREFIX).split('-')[1]}").exists():
-            Namespace(place.name).delete()
+    """Remove the namespaces, with their processes, and the folders in memory of makers that were killed."""
+    for place in [*_PLACE.glob(f"{PREFIX}-*"), *Path(MEMORY).glob(f"{PREFIX}-*")]:
+        if Path(f"/proc/{place.name.removeprefix(PREFIX).split('-')[1]}").exists():
+            continue
+        if place.parent == _PLACE:
+            try:
+                Namespace(place.name).delete()
+            except RuntimeError:
+                if place.exists():  # otherwise another process has just swept it
+                    raise
+        else:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 class Namespace:

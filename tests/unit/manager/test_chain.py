@@ -20,8 +20,9 @@ from ckptkit.core.worker import NoThreadError
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.manager import background
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.mirroring import uploads
+from ckptkit.manager.mirroring import chain, uploads
 from ckptkit.manager.options import Mirror, System
+from ckptkit.run.homes import upload
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
@@ -545,3 +546,134 @@ def test_fault_at_any_upload_call_loses_nothing(tmp_path, template, home, when, 
         except AssertionError as error:
             raise AssertionError(f"with the fault at {what}: {error}") from error
         shutil.rmtree(base)
+
+
+def test_mirror_that_fails_once_the_attempt_is_open_does_not_end_the_start(tmp_path):
+    started(tmp_path, 2, 5).manager.close()
+    shutil.rmtree(tmp_path / "memory")
+    commit = f"checkpoints/{name_at(1, 5)}/COMMIT"
+    life = Life(tmp_path)
+    begin = life.manager._setup.mirrors.begin
+
+    def failing(*arguments) -> None:
+        faults.append(life.homes["neighbour"].inject(Fault("error", operations={"read"}, key=commit)))
+        begin(*arguments)
+
+    faults: list[Fault] = []
+    life.manager._setup.mirrors.begin = failing
+    assert life.restore().checkpoint == name_at(1, 5)
+    assert faults[0].fired == 1
+    life.settle()
+    assert life.saved_at(6) == name_at(2, 6)
+
+
+# What one home has to do with another
+
+
+@pytest.mark.parametrize("on_error", ["warn", "raise"])
+@pytest.mark.parametrize("damaged", ["memory", "neighbour"])
+def test_damaged_home_keeps_no_other_from_what_it_lacks(tmp_path, damaged, on_error):
+    """The root's copy is damaged and the neighbour is new; or the root is lost and the neighbour's copy damaged."""
+    started(tmp_path, 2, 5).manager.close()
+    other = "neighbour" if damaged == "memory" else "memory"
+    shutil.rmtree(tmp_path / other)
+    corrupt(tmp_path / damaged, name_at(1, 5), *(["manifest.json"] if damaged == "neighbour" else []))
+    life = Life(tmp_path, on_save_error=on_error)
+    assert life.restore().checkpoint == name_at(1, 5)
+    life.settle()
+    life.train(6)
+    life.manager.step(life.run)  # raises nothing
+    if other == "neighbour":
+        assert name_at(1, 5) in committed(tmp_path, "neighbour")
+        assert digest_of(tmp_path / "neighbour", name_at(1, 5)) == digest_at(5)
+    assert life.saved_at(7) == name_at(2, 7)
+    for home in HOMES:
+        assert name_at(2, 7) in committed(tmp_path, home)
+
+
+def hold(life: Life, home: str) -> threading.Event:
+    """Let all writes at a home wait."""
+    go = threading.Event()
+    life.homes[home].inject(Fault(lambda: go.wait(60), operations={"write"}, times=None))
+    return go
+
+
+def test_stuck_mirror_that_is_not_required_does_not_hold_up_the_end(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(chain, "OPTIONAL_PATIENCE", timedelta(seconds=0.2))
+    life = Life(tmp_path, mirrors=({"required": False}, {"every": timedelta(hours=1)}))
+    life.restore()
+    life.saved_at(2)
+    go = hold(life, "neighbour")
+    life.train(5)
+    life.manager.save(life.run).result()
+    assert name_at(1, 5) not in committed(tmp_path, "bucket")
+    life.manager.close(timedelta(seconds=30))
+    assert name_at(1, 5) in committed(tmp_path, "bucket")
+    assert "the mirror is not required" in warnings_in(caplog)
+    go.set()
+    life.settle()
+
+
+def test_end_begins_all_uploads_before_it_waits_for_one(tmp_path):
+    life = Life(tmp_path, mirrors=({}, {"every": timedelta(hours=1)}))
+    life.restore()
+    life.saved_at(2)
+    go = hold(life, "neighbour")
+    life.train(5)
+    life.manager.save(life.run).result()
+    with pytest.raises(TimeoutError):
+        life.manager.close(timedelta(seconds=0.2))
+    life.manager._setup.mirrors._uploads[1].settle(LONG.total_seconds)
+    assert name_at(1, 5) in committed(tmp_path, "bucket")
+    go.set()
+    life.settle()
+
+
+def test_bound_holds_again_after_a_final_save_that_was_not_the_last(tmp_path):
+    life = Life(tmp_path, mirrors=({}, {"bandwidth": 1}))
+    life.restore()
+    life.train(2)
+    life.manager.save_final(life.run)
+    assert committed(tmp_path, "bucket") == [name_at(1, 2)]
+    life.train(5)
+    life.manager.save(life.run).result()
+    assert life.manager._setup.mirrors._uploads[1].is_busy
+    assert name_at(1, 5) not in committed(tmp_path, "bucket")
+    life.manager.close()
+
+
+class NoRoom:
+    def expect(self, needed_bytes, what):
+        raise StorageError(f"there is no room for {what}")
+
+
+def test_copy_back_to_a_root_in_memory_asks_for_room(tmp_path, monkeypatch, caplog):
+    started(tmp_path, 2, 5).manager.close()
+    shutil.rmtree(tmp_path / "memory")
+    monkeypatch.setattr(upload, "room_of", lambda storage, folder: NoRoom())
+    life, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(1, 5)
+    assert "there is no room for" in warnings_in(caplog)
+    assert not [
+        key
+        for key in tree(tmp_path / "memory")
+        if key.startswith(("checkpoints/", "frozen/")) and not key.endswith("COMMIT")
+    ]
+    assert life.saved_at(6) == name_at(2, 6)
+
+
+def test_copy_back_that_fails_leaves_nothing(tmp_path):
+    started(tmp_path, 2, 5).manager.close()
+    shutil.rmtree(tmp_path / "memory")
+    life = Life(tmp_path)
+    failed = life.homes["memory"].inject(Fault("error", operations={"write"}, nth=2))
+    assert life.restore().checkpoint == name_at(1, 5)
+    life.settle()
+    assert failed.fired == 1
+    assert not [
+        key
+        for key in tree(tmp_path / "memory")
+        if key.startswith(("checkpoints/", "frozen/")) and not key.endswith("COMMIT")
+    ]
+    assert life.saved_at(6) == name_at(2, 6)
+    check_all(tmp_path)

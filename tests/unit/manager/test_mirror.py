@@ -1442,6 +1442,9 @@ class Uploading:
     def use_all(self):
         pass
 
+    def use_share(self):
+        pass
+
     def hurry(self):
         pass
 

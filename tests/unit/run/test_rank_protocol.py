@@ -52,7 +52,7 @@ def start(storage, states, open_it):
 
     def act(world):
         if world.rank == 0:
-            return lead(world, states[0], open_it)
+            return lead(world, [storage], states[0], open_it)
         return follow(world, [storage], states[world.rank])
 
     return run_ranks(len(states), act, timeout=timedelta(seconds=30))
@@ -98,7 +98,7 @@ def test_rank_that_sees_another_root_raises_that_itself():
 
     def act(world):
         if world.rank == 0:
-            return lead(world, State(), take(storage))
+            return lead(world, [storage], State(), take(storage))
         return follow(world, [elsewhere if world.rank == 1 else storage], State())
 
     told = [str(one.error) for one in run_ranks(3, act, timeout=timedelta(seconds=30))]

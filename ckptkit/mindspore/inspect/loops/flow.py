@@ -62,6 +62,7 @@ class Flow:
         self._is_feeding = False
         self._is_compiled = False
         self._is_once = False
+        self._is_beside = False
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
@@ -124,6 +125,13 @@ class Flow:
         self._is_feeding = True
         yield
         self._is_feeding = False
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """Count no write in the block as one of the loop: another thread, which may be that of the data, makes it."""
+        self._is_beside = True
+        yield
+        self._is_beside = False
 
     @contextlib.contextmanager
     def depending(self, sources: Sources) -> Iterator[None]:
@@ -258,8 +266,8 @@ class Flow:
         return loop in self._saving
 
     def is_looping(self) -> bool:
-        """Return whether the code that is read is in a loop, and neither that of the data nor compiled."""
-        return bool(self._iterations) and not self._is_feeding and not self._is_compiled
+        """Return whether the code that is read is in a loop, and not that of the data or a thread, nor compiled."""
+        return bool(self._iterations) and not (self._is_feeding or self._is_compiled or self._is_beside)
 
     def innermost_saves(self) -> bool:
         """Return whether a checkpoint may be taken in the innermost current loop."""

@@ -375,18 +375,24 @@ class Statements:
         if self._are_placed and (is_position or is_ours(value.target) or self._objects.is_named(value.target)):
             self._are_placed[-1] = True
 
+    def _read_beside(self, scope: Scope) -> None:
+        """Read what others do meanwhile: where a loop of theirs begins says nothing of this one."""
+        before = [*self._are_placed]
+        self._expressions.calls.beside.read(scope)
+        self._are_placed = before
+
     def _iterations(self, one: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> Iterator[tuple[Value, Value]]:
         """Start each iteration; yield what it depends on, and what the loop takes."""
         if isinstance(one, ast.While):
             self._flow.ready()
-            self._expressions.calls.beside.read(scope)
+            self._read_beside(scope)
             for _ in range(2):
                 self._flow.iterate()
                 yield self._expressions.test(one.test, scope), Value()
             return
         over = self._expressions.value(one.iter, scope)
         self._flow.ready()
-        self._expressions.calls.beside.read(scope)
+        self._read_beside(scope)
         for element in 2 * [*self._expressions.iteration.elements(one, over, scope)]:
             self._flow.iterate()
             yield over, element

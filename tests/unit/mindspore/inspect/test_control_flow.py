@@ -48,6 +48,13 @@ def tried_again(at, see):
     return late
 
 
+def named_as_in_the_module(at, see):
+    see(sys._getframe(), late)
+    at([early for early in at])  # noqa: C416
+    for around in at:
+        at(around)
+
+
 class At:
     """Is called, entered, and has one item; is true once."""
 
@@ -111,6 +118,10 @@ def test_loop_that_only_an_error_repeats_is_one():
     assert found["in a loop"]
     assert names_in(tried_again, found["loops"]) >= {"early", "ValueError"}
     assert "late" not in names_in(tried_again, found["loops"])
+
+
+def test_variable_without_a_value_is_not_the_modules():
+    assert {"early", "around"}.isdisjoint(seen(named_as_in_the_module)["names"])
 
 
 @pytest.mark.parametrize("function", [handled_before, looped, tried_again])

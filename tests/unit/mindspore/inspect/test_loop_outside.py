@@ -572,8 +572,12 @@ def thread_made_after_the_restore(cell, batches, rate, restore):
     restore()
     thread = Counting()
     thread.start()
-    for x, y in batches:
-        thread.losses.put(float(cell(x, y * thread.count)))
+    try:
+        for x, y in batches:
+            thread.losses.put(float(cell(x, y * thread.count)))
+    finally:
+        thread.losses.put(None)
+        thread.join()
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import types
 
 import mindspore as ms
@@ -60,6 +62,28 @@ def every_epoch_again(job):
         for x, y in ROWS:
             job.cell(x, y)
             job.manager.step(job.state)
+
+
+def begins_again_beside_a_thread(job):
+    """The thread waits in a loop of its own, which has no position."""
+    asked = queue.Queue()
+    counter = Counting(asked)
+    counter.start()
+    try:
+        every_epoch_again(job)
+    finally:
+        asked.put(None)
+        counter.join()
+
+
+class Counting(threading.Thread):
+    def __init__(self, asked):
+        super().__init__(daemon=True)
+        self.asked = asked
+
+    def run(self):
+        while self.asked.get() is not None:
+            pass
 
 
 def every_step_again(job):
@@ -211,6 +235,7 @@ def test_number_of_batches_that_ckptkit_positions_is_named(root):
         positions_another_loader,
         positions_what_holds_the_rows,
         takes_from_another_iterator,
+        begins_again_beside_a_thread,
     ],
 )
 def test_loop_that_begins_again_is_named(loop, root):

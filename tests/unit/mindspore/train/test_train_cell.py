@@ -806,3 +806,12 @@ def test_bad_types_are_refused():
 def test_k_cannot_be_assigned():
     with pytest.raises(AttributeError):
         accumulate(2).accumulation_steps = 3
+
+
+def test_group_that_is_gone_is_not_the_script(monkeypatch):
+    """MindSpore closes the group of a rank that has lost another one; its cell was made in the right order."""
+    cell = accumulate(2)
+    (first,) = batches(1)
+    monkeypatch.setattr(cell, "_ranks", 2)
+    with pytest.raises(ConnectionError, match="the group of 2 ranks is gone"):
+        cell(*first)

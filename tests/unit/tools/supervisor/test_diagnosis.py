@@ -23,6 +23,14 @@ def error(kind: str = "ValueError", message: str = "bad", **fields):
     [
         (life_of(returncode=0), "finished"),
         (life_of(returncode=143), "preempted"),
+        (life_of(record_of(), returncode=143), "preempted"),
+        (life_of(record_of(ranks=2), returncode=143), "killed"),  # MindSpore's own signal, after it has lost a rank
+        (life_of(record_of(ranks=2, how="preempted"), returncode=143), "preempted"),
+        (
+            life_of(record_of(ranks=2, how="preempted"), record_of(rank=1, ranks=2, pid=101), returncode=143),
+            "preempted",
+        ),
+        (life_of(record_of(ranks=2), returncode=143, asked=signal.SIGTERM), "preempted"),
         (life_of(record_of(how="preempted"), returncode=1), "preempted"),
         (life_of(returncode=-15, asked=signal.SIGTERM), "interrupted"),
         (life_of(returncode=143, asked=signal.SIGINT), "preempted"),

@@ -56,7 +56,8 @@ class Beside:
         if not self._flow.innermost_saves():
             return
         for one in self.threads:
-            self._reader.calls.follow(one, (), {}, scope)
+            with self._flow.beside():
+                self._reader.calls.follow(one, (), {}, scope)
         self._is_task = True
         for task in self.tasks:
             self._read_task(task)

@@ -1,0 +1,266 @@
+"""A job of one rank with all tiers: its host's memory, another host's memory, and the bucket, while each may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.hosts.cluster import Cluster, Host
+from support.hosts.faults import HostLost, LinkDown, SlowLink, StorageReboot
+from support.hosts.running import until
+
+from multirank.hosts.homes import checkpoints, newest
+from multirank.hosts.job import Job, assert_continues
+from multirank.hosts.life import Life
+
+pytestmark = pytest.mark.extended
+
+ROOT = "{memory}/run"
+BUCKET = "s3://runs/run"
+END = Life().micro_steps
+CUT = timedelta(seconds=10)
+SELDOM = 3600  # the first commit of a life is uploaded at once, and then only the last one
+
+Undisturbed = Callable[[int], Job]
+
+
+class Tiers:
+    """A job whose chain is memory, neighbour and bucket.
+
+    Args:
+        cluster: Its first host trains, the second one is the neighbour.
+        folder: For notes.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self._folder = folder
+        self._lives: list[Job] = []
+        self.open_neighbour()
+
+    def open_neighbour(self) -> None:
+        """Let the second host keep an empty bucket in its memory."""
+        self.neighbour.serve(self.neighbour.memory / "s3")
+        self.neighbour.make_bucket("near")
+
+    @property
+    def host(self) -> Host:
+        return self.cluster.hosts[0]
+
+    @property
+    def neighbour(self) -> Host:
+        return self.cluster.hosts[1]
+
+    @property
+    def homes(self) -> tuple[str, str, str]:
+        return ROOT, f"{self.neighbour.endpoint}/near/run", BUCKET
+
+    def start(
+        self,
+        *stand_still: int,
+        near: dict[str, Any] | None = None,
+        far: dict[str, Any] | None = None,
+        retry_for: float = 3,
+    ) -> Job:
+        """Start the next life.
+
+        Args:
+            stand_still: As in `Life`.
+            near: Further options of the neighbour.
+            far: Options of the bucket.
+            retry_for: As in `Life`.
+        """
+        mirrors = ({"required": False, **(near or {})}, far or {})
+        life = Life(homes=self.homes, mirrors=mirrors, stand_still=stand_still, retry_for=retry_for)
+        self._lives.append(Job(self.cluster, [self.host], self._folder / f"life-{len(self._lives)}", life))
+        return self._lives[-1]
+
+    def end(self) -> None:
+        """Kill what runs."""
+        for life in self._lives:
+            life.__exit__()
+
+    def newest(self) -> list[int | None]:
+        """The micro-steps of the newest checkpoint in memory, at the neighbour, and in the bucket."""
+        found = [newest(self.cluster, self.host.home(home)) for home in self.homes]
+        return [one and one[1] for one in found]
+
+    def wait(self, job: Job, *expected: int | None) -> None:
+        """Wait until a life that stands still has that at its homes."""
+        until(lambda: self.newest() == [*expected], f"{expected} lie there", alive=job.ranks)
+
+    def names(self, place: int) -> list[str]:
+        """What lies at the home of that number."""
+        return [name for name, _ in checkpoints(self.cluster, self.host.home(self.homes[place]))]
+
+    def assert_all_have_the_end(self) -> None:
+        newest_names = {self.names(place)[-1] for place in range(3)}
+        assert len(newest_names) == 1
+        assert self.newest() == [END] * 3
+
+
+@pytest.fixture
+def tiers(cluster: Cluster, tmp_path: Path) -> Iterator[Tiers]:
+    made = Tiers(cluster, tmp_path / "notes")
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_a_killed_training_goes_on_from_memory(tiers: Tiers, undisturbed: Undisturbed) -> None:
+    """Memory has more than both mirrors, whose cables are cut; what they lack is uploaded by the next life."""
+    first = tiers.start(10, 15)
+    first.wait_standing(10)
+    tiers.wait(first, 10, 10, 10)
+    with LinkDown(tiers.host) as cut:
+        first.go_on(10)
+        first.wait_standing(15)
+        tiers.wait(first, 15, 10, 10)
+        first.ranks[0].kill()
+        assert first.ranks[0].returncode == -9
+        assert cut.fired == 1
+    assert tiers.newest() == [15, 10, 10]
+    newest_name = tiers.names(0)[-1]
+    second = tiers.start()
+    assert_continues(undisturbed(1), 15, second, first)
+    tiers.assert_all_have_the_end()
+    assert all(newest_name in tiers.names(place) for place in range(3))
+
+
+def test_a_lost_host_goes_on_from_its_neighbour(tiers: Tiers, undisturbed: Undisturbed) -> None:
+    """The bucket is older; what the neighbour lacked is lost, and the new host's memory gets the checkpoint."""
+    first = tiers.start(10, 15, far={"every": SELDOM})
+    first.wait_standing(10)
+    tiers.wait(first, 10, 10, 1)
+    newest_name = tiers.names(1)[-1]
+    lost = tiers.host
+    with LinkDown(lost) as cut:
+        first.go_on(10)
+        first.wait_standing(15)
+        tiers.wait(first, 15, 10, 1)
+        assert HostLost(lost).begin().fired >= 1
+        assert cut.fired == 1
+    assert not lost.memory.exists()
+    assert not lost.disk.exists()
+    tiers.cluster.replace(lost)
+    assert tiers.newest() == [None, 10, 1]
+    second = tiers.start(11, far={"every": SELDOM})
+    second.wait_standing(11)
+    until(lambda: newest_name in tiers.names(0), "memory has it back", alive=second.ranks)
+    second.go_on(11)
+    assert_continues(undisturbed(1), 10, second, first)
+    tiers.assert_all_have_the_end()
+
+
+def test_a_lost_host_and_neighbour_go_on_from_the_bucket(tiers: Tiers, undisturbed: Undisturbed) -> None:
+    first = tiers.start(1, 10, far={"every": SELDOM})
+    first.wait_standing(1)
+    tiers.wait(first, 1, 1, 1)
+    first.go_on(1)
+    first.wait_standing(10)
+    tiers.wait(first, 10, 10, 1)
+    for lost in (tiers.neighbour, tiers.host):
+        assert HostLost(lost).begin().fired >= 1
+        assert not lost.memory.exists()
+        tiers.cluster.replace(lost)
+    tiers.open_neighbour()
+    assert tiers.newest() == [None, None, 1]
+    newest_name = tiers.names(2)[-1]
+    second = tiers.start()
+    assert_continues(undisturbed(1), 1, second, first)
+    tiers.assert_all_have_the_end()
+    assert newest_name in tiers.names(0)
+    assert newest_name in tiers.names(1)
+
+
+def test_a_neighbour_that_is_away_for_a_while_gets_the_rest(tiers: Tiers, undisturbed: Undisturbed) -> None:
+    job = tiers.start(10, 20)
+    job.wait_standing(10)
+    tiers.wait(job, 10, 10, 10)
+    with LinkDown(tiers.neighbour) as cut:
+        job.go_on(10)
+        job.wait_standing(20)
+        tiers.wait(job, 20, 10, 20)
+        assert job.ranks[0].lasts(CUT)
+        assert tiers.newest() == [20, 10, 20]
+        assert cut.fired == 1
+    job.go_on(20)
+    assert_continues(undisturbed(1), 0, job)
+    assert job.lags()[19] >= 8  # two of the ten commits up to 20 may not have been counted yet
+    tiers.assert_all_have_the_end()
+
+
+def test_a_neighbour_cut_off_for_good_is_a_warning_at_the_end(tiers: Tiers, undisturbed: Undisturbed) -> None:
+    job = tiers.start(10)
+    job.wait_standing(10)
+    tiers.wait(job, 10, 10, 10)
+    cut = LinkDown(tiers.neighbour).begin()
+    job.go_on(10)
+    assert_continues(undisturbed(1), 0, job)
+    assert cut.fired == 1
+    assert "the mirror is not required, so the end does not wait for it any more" in job.ranks[0].text()
+    assert tiers.newest() == [END, 10, END]
+    assert job.lags()[-1] >= END - 12  # of the commits after 10, two may not have been counted yet
+
+
+def test_a_start_without_the_neighbour_and_one_with_it_again(tiers: Tiers, undisturbed: Undisturbed) -> None:
+    first = tiers.start(10, 20)
+    first.wait_standing(10)
+    tiers.wait(first, 10, 10, 10)
+    cut = LinkDown(tiers.neighbour).begin()
+    first.go_on(10)
+    first.wait_standing(20)
+    tiers.wait(first, 20, 10, 20)
+    first.ranks[0].kill()
+    second = tiers.start(30)
+    second.wait_standing(30)
+    tiers.wait(second, 30, 10, 30)
+    assert "NO MIRROR" in second.ranks[0].text()
+    second.ranks[0].kill()
+    assert cut.fired == 1
+    cut.end()
+    missing = tiers.names(0)[-1]
+    third = tiers.start(31)
+    third.wait_standing(31)
+    until(lambda: missing in tiers.names(1), "the neighbour has what it lacked", alive=third.ranks)
+    assert "NO MIRROR" not in third.ranks[0].text()
+    third.go_on(31)
+    assert_continues(undisturbed(1), 30, third, first, second)
+    tiers.assert_all_have_the_end()
+
+
+def test_storage_that_boots_holds_back_no_neighbour(tiers: Tiers, undisturbed: Undisturbed) -> None:
+    job = tiers.start(10, 20, retry_for=60)
+    job.wait_standing(10)
+    tiers.wait(job, 10, 10, 10)
+    near = tiers.homes[1]
+    with StorageReboot(tiers.cluster.storage) as boot:
+        job.go_on(10)
+        job.wait_standing(20)
+        until(lambda: newest(tiers.cluster, near)[1] == 20, "20 is at the neighbour", alive=job.ranks)
+        assert boot.fired == 1
+    tiers.wait(job, 20, 20, 20)
+    job.go_on(20)
+    assert_continues(undisturbed(1), 0, job)
+    tiers.assert_all_have_the_end()
+
+
+def test_bandwidth_leaves_a_slow_cable_to_the_bucket(tiers: Tiers, undisturbed: Undisturbed) -> None:
+    """At a byte a second nothing comes to the neighbour while it trains; the end does not wait for that."""
+    job = tiers.start(10, 20, near={"bandwidth": 1})
+    job.wait_standing(10)
+    tiers.wait(job, 10, None, 10)
+    with SlowLink(tiers.host, kilobits=256) as slow:
+        job.go_on(10)
+        job.wait_standing(20)
+        tiers.wait(job, 20, None, 20)
+        job.go_on(20)
+        assert_continues(undisturbed(1), 0, job)
+        assert slow.fired > 10
+    assert job.lags()[19] >= 19
+    tiers.assert_all_have_the_end()
+    assert len(tiers.names(1)) == 2  # the one that was under way for all that time, and the last one
