@@ -60,7 +60,8 @@ class Beside:
                 self._reader.calls.follow(one, (), {}, scope)
         self._is_task = True
         for task in self.tasks:
-            self._read_task(task)
+            with self._flow.beside():
+                self._read_task(task)
         self._is_task = False
 
     def starts(self, call: Call) -> None:
