@@ -18,7 +18,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -124,6 +124,19 @@ def rows(found: dict[str, list[Times]]) -> Iterator[str]:
         yield " | ".join([f"{home:<16}", *(f"{seconds:>17.2f} s" for seconds in medians), loads])
 
 
+def measure(folder: Path, *, mib: int, times: int, homes: Sequence[str]) -> dict[str, list[Times]]:
+    """Restarts with each home in turn, so many times."""
+    found: dict[str, list[Times]] = {home: [] for home in homes}
+    shutil.rmtree(folder, ignore_errors=True)
+    with Cluster(2, folder / "hosts") as cluster:
+        bench = Bench(cluster, folder / "notes", mib)
+        for _ in range(times):
+            for home, each in found.items():
+                each.append(bench.restart(home))
+                print(f"{home}: {each[-1]}", file=sys.stderr, flush=True)
+    return found
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.restarts", description=__doc__)
@@ -132,14 +145,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--homes", default=",".join(HOMES))
     options = parser.parse_args()
-    found: dict[str, list[Times]] = {home: [] for home in options.homes.split(",")}
-    shutil.rmtree(options.folder, ignore_errors=True)
-    with Cluster(2, options.folder / "hosts") as cluster:
-        bench = Bench(cluster, options.folder / "notes", options.mib)
-        for _ in range(options.times):
-            for home, times in found.items():
-                times.append(bench.restart(home))
-                print(f"{home}: {times[-1]}", file=sys.stderr, flush=True)
+    found = measure(options.folder, mib=options.mib, times=options.times, homes=options.homes.split(","))
     print(*rows(found), sep="\n")
 
 
