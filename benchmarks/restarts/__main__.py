@@ -30,6 +30,7 @@ from support.hosts.running import Running, until
 JOB = Path(__file__).with_name("job.py")
 PHASES = ("process and imports", "restore", "first micro-step", "in all")
 HOMES = ("memory", "disk", "neighbour", "bucket")
+HOLD_AT = 3  # micro-steps; a save begins after the second one
 LIMIT = timedelta(minutes=10)
 
 
@@ -71,7 +72,7 @@ class Bench:
         run = f"run-{self._number}"
         root = self._host.folders["disk" if home == "disk" else "memory"] / run
         mirror = {"neighbour": f"{self._neighbour.endpoint}/near/{run}", "bucket": f"s3://runs/{run}"}.get(home)
-        first, _ = self._start(root, mirror, "first")
+        first, _ = self._start(root, mirror, "first", HOLD_AT)
         where = mirror or str(root)
         until(lambda: newest(self._cluster, where), f"a checkpoint is at the {home}", alive=[first], limit=LIMIT)
         killed = time.time()
@@ -91,9 +92,9 @@ class Bench:
         phases = [end - begin for begin, end in itertools.pairwise(ends)]
         return Times((*phases, sum(phases)), os.getloadavg()[0])
 
-    def _start(self, root: Path, mirror: str | None, which: str) -> tuple[Running, Path]:
+    def _start(self, root: Path, mirror: str | None, which: str, steps: int | None = None) -> tuple[Running, Path]:
         notes = self._folder / f"{root.name}-{which}"
-        given = json.dumps([str(root), mirror, str(notes), self._width])
+        given = json.dumps([str(root), mirror, str(notes), self._width, steps])
         command = (sys.executable, JOB, given)
         log = notes.with_suffix(".log")
         return self._host.start(*command, log=log, environment=self._cluster.variables()), notes

@@ -1,14 +1,21 @@
-"""A training that notes when it was where; its argument is JSON: root, mirror or null, notes, and a width."""
+"""A training that notes when it was where; its argument is JSON: root, mirror or null, notes, width, and steps or null.
+
+After so many micro-steps it waits to be killed.
+"""
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from datetime import timedelta
 from pathlib import Path
 
-root, mirror, notes, width = json.loads(sys.argv[1])
+root, mirror, notes, width, steps = json.loads(sys.argv[1])
+
+
+SAVE_AT = 2
 
 
 def stamp(what: str) -> None:
@@ -44,6 +51,8 @@ class Clock(ms.train.Callback):
 
     def on_train_step_end(self, run_context) -> None:
         stamp("stepped")
+        if run_context.original_args().cur_step_num == steps:
+            signal.pause()  # so that the upload does not compete with it
 
 
 def mirrors() -> list[ck.Mirror]:
@@ -63,7 +72,7 @@ def main() -> None:
     ckpt = ck.CheckpointCallback(
         root,
         mirror=mirrors(),
-        save=ck.SaveEvery(micro_steps=4),
+        save=ck.SaveEvery(micro_steps=SAVE_AT),
         keep=ck.KeepLatest(2),
         training=ck.Training(read_only=[clock]),
     )
