@@ -11,6 +11,7 @@ The files on the disk are dropped from the page cache before. Both servers are m
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -31,6 +32,7 @@ JOB = Path(__file__).with_name("job.py")
 PHASES = ("process and imports", "restore", "first micro-step", "in all")
 HOMES = ("memory", "disk", "neighbour", "bucket")
 HOLD_AT = 3  # micro-steps; a save begins after the second one
+UPLOADED = "is uploaded to the mirror"  # to ask the server again and again would slow it down
 LIMIT = timedelta(minutes=10)
 
 
@@ -73,8 +75,10 @@ class Bench:
         root = self._host.folders["disk" if home == "disk" else "memory"] / run
         mirror = {"neighbour": f"{self._neighbour.endpoint}/near/{run}", "bucket": f"s3://runs/{run}"}.get(home)
         first, _ = self._start(root, mirror, "first", HOLD_AT)
-        where = mirror or str(root)
-        until(lambda: newest(self._cluster, where), f"a checkpoint is at the {home}", alive=[first], limit=LIMIT)
+        there = (
+            functools.partial(newest, self._cluster, str(root)) if mirror is None else lambda: UPLOADED in first.text()
+        )
+        until(there, f"a checkpoint is at the {home}", alive=[first], limit=LIMIT)
         killed = time.time()
         first.kill()
         if mirror is not None:
