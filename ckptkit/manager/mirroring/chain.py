@@ -36,6 +36,7 @@ from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certifi
 from ckptkit.storage import RootLock, Storage, is_same_place
 
 _log = logging.getLogger("ckptkit")
+_ENDPOINTS = "At different endpoints, give one of them another bucket or folder: a home is known by its URL"
 OPTIONAL_PATIENCE = timedelta(seconds=30)
 
 
@@ -338,9 +339,9 @@ class Chain:
         urls = [self._local.url]
         for one in self._followers:
             if is_same_place(self._local.url, one.storage.url):  # then there would be no second copy
-                raise ValueError(f"mirror is the run root itself: {one.storage.url}")
+                raise ValueError(f"mirror is the run root itself: {one.storage.url}. {_ENDPOINTS}")
             if any(is_same_place(url, one.storage.url) for url in urls):
-                raise ValueError(f"two mirrors are the same place: {one.storage.url}")
+                raise ValueError(f"two mirrors are the same place: {one.storage.url}. {_ENDPOINTS}")
             urls.append(one.storage.url)
 
     def _go_on_without(self, one: _Follower, error: str, cause: StorageError | None, away: Sequence[_Follower]) -> None:

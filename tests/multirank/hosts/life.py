@@ -43,6 +43,8 @@ class Life:
             comparison.
         mirrors: Options of each mirror, as of `ckptkit.Mirror`, ``every`` in seconds; none for those that are left out.
         elastic: As for `ckptkit.Ranks`.
+        save_every: Micro-steps.
+        settle: Whether every rank waits for its saves and uploads before it stands still.
         stand_still: After which micro-steps since the run's first start every rank waits for the test.
         retry_for: Seconds for which a request to the storage is tried.
     """
@@ -52,6 +54,8 @@ class Life:
     homes: tuple[str, ...] = ()
     mirrors: tuple[dict[str, Any], ...] = ()
     elastic: bool = False
+    save_every: int = 1
+    settle: bool = False
     stand_still: tuple[int, ...] = ()
     retry_for: float = 60
 
@@ -137,13 +141,13 @@ def mirror(where: str, connected: dict[str, Any] | None, *, every: float = 0, **
 
 
 class Kept(ck.CheckpointCallback):
-    """Saves every micro-step and traces it before."""
+    """Saves and traces; each micro-step is traced before its save."""
 
     def __init__(self, life: Life, rank: int, trace: Trace) -> None:
         self._life, self._rank, self._trace = life, rank, trace
         super().__init__(
             **options(life),
-            save=ck.SaveEvery(micro_steps=1),
+            save=ck.SaveEvery(micro_steps=life.save_every),
             keep=ck.KeepLatest(100),
             saving=ck.Saving(when_busy="wait"),
             ranks=ck.Ranks(elastic=life.elastic, check_replicas=life.world_size > 1),
@@ -156,6 +160,8 @@ class Kept(ck.CheckpointCallback):
         if self._life.homes[1:]:
             with self._life.lag(self._rank).open("a") as lags:
                 print(self._session.manager.mirror_lag, file=lags)
+        if self._life.settle and params.cur_step_num in self._life.stand_still:
+            self._session.manager.wait()
         pause(self._life, self._rank, params.cur_step_num)
 
 

@@ -140,6 +140,8 @@ class MotoServer:
 class _Kept:
     """What moto holds as files of a folder; each is a line of JSON about the object, then its bytes.
 
+    The line says which address the object came from, too.
+
     Args:
         folder: Has a folder for each bucket.
     """
@@ -162,8 +164,8 @@ class _Kept:
                 kept = self._backend.put_object(bucket.name, unquote(file.name), data, etag=fields["etag"])
                 kept.set_metadata(fields["metadata"])
 
-    def store(self, method: str, path: str) -> None:
-        """Bring the folder up to date after a request."""
+    def store(self, method: str, path: str, who: str) -> None:
+        """Bring the folder up to date after a request of that address."""
         if method not in ("PUT", "POST", "DELETE"):
             return
         name, _, key = path.lstrip("/").partition("/")
@@ -174,14 +176,18 @@ class _Kept:
                 self._forget(folder)
                 return
             folder.mkdir(exist_ok=True)
-            for one in [key] if key else [unquote(file.name) for file in folder.glob("[!.]*")]:
-                self._store(folder / quote(one, safe=""), held.keys.get(one))
+            if key:
+                self._store(folder / quote(key, safe=""), held.keys.get(key), who)
+                return
+            for file in folder.glob("[!.]*"):  # many may have been deleted
+                if unquote(file.name) not in held.keys:
+                    file.unlink()
 
-    def _store(self, file: Path, held: Any) -> None:
+    def _store(self, file: Path, held: Any, who: str) -> None:
         if held is None:
             file.unlink(missing_ok=True)
             return
-        about = {"etag": held._etag, "metadata": dict(held.metadata)}
+        about = {"etag": held._etag, "metadata": dict(held.metadata), "from": who}
         new = file.with_name(".new")
         new.write_bytes(json.dumps(about).encode() + b"\n" + held.value)
         new.rename(file)
@@ -214,7 +220,7 @@ def main(address: str, port: str, folder: str | None = None) -> None:
 
         def answer_once_kept(self: DomainDispatcherApplication, environ: dict[str, Any], start_response: Any) -> Any:
             answered = answer(self, environ, start_response)
-            kept.store(environ["REQUEST_METHOD"], environ["PATH_INFO"])
+            kept.store(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["REMOTE_ADDR"])
             return answered
 
         DomainDispatcherApplication.__call__ = answer_once_kept

@@ -1,0 +1,24 @@
+"""The benchmark of restarts comes to its table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.restarts.__main__ import Times, measure, rows
+
+pytestmark = pytest.mark.extended
+
+
+def test_restarts_are_measured(tmp_path: Path) -> None:
+    found = measure(tmp_path / "bench", mib=1, times=1, homes=["neighbour"])
+    (one,) = found["neighbour"]
+    assert all(seconds > 0 for seconds in one.seconds)
+    assert sum(one.seconds[:-1]) == pytest.approx(one.seconds[-1])
+
+
+def test_table_has_medians() -> None:
+    times = [Times((seconds, 0, 0, seconds), seconds) for seconds in (1.0, 9.0, 2.0)]
+    _, row = rows({"memory": times})
+    assert [cell.strip() for cell in row.split("|")] == ["memory", "2.00 s", "0.00 s", "0.00 s", "2.00 s", "1 to 9"]
