@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from tenacity import RetryCallState, wait_exponential
 
+from ckptkit.core.latch import Latch
 from ckptkit.core.text import many
+from ckptkit.core.worker import Worker
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.heartbeat.record import Record
 from ckptkit.storage import Storage
@@ -131,9 +132,16 @@ class Supervisor:
 
     def _upload_left_behind(self, requests: Requests) -> None:
         """Upload what the last life has left, in a thread of its own: a signal ends the wait for it."""
-        upload = threading.Thread(target=self._left_behind.upload, name="ckptkit-left-behind", daemon=True)
-        upload.start()
-        while upload.is_alive():
+        ended = Latch()
+
+        def upload() -> None:
+            try:
+                self._left_behind.upload()
+            finally:
+                ended.open()
+
+        Worker(upload, "ckptkit-left-behind").start()
+        while not ended.is_open:
             if any(one in END_SIGNALS for one in requests.take()):
                 self._say("the upload is broken off; the next start completes it")
                 return
