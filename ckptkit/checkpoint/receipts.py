@@ -36,7 +36,7 @@ _CERTIFIED = "certified-from-"
 _PREFIX = f"receipts/{_CERTIFIED}"
 _FIRST_PAUSE = timedelta(milliseconds=20)
 _LONGEST_PAUSE = timedelta(seconds=1)
-_FAREWELL = timedelta(seconds=10)
+FAREWELL = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Receipts:
 
     def hurry(self) -> None:
         """Wait at most a few seconds: this rank exits because of an error, and other ranks may have died of it."""
-        self._patience = min(self._patience, _FAREWELL)
+        self._patience = min(self._patience, FAREWELL)
         self._woken.open()
 
     def collect(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:

@@ -215,7 +215,8 @@ class Chain:
         """
         if not self._is_alone:
             agreed = [is_final or all(each) for each in zip(*free, strict=True)]
-            self._agreed = {**dict([*self._agreed.items()][-1:]), name: agreed}
+            last = [*self._agreed.items()][-1:]  # its writer may not have offered it yet
+            self._agreed = {**dict(last), name: agreed}
 
     def sparing(self, policy: KeepPolicy) -> KeepPolicy:
         """Return ``policy`` for the run root, extended to keep the checkpoints that are being uploaded."""

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.receipts import failure_key, post, post_failure, receipt_of
+from ckptkit.checkpoint.receipts import FAREWELL, failure_key, post, post_failure, receipt_of
 from ckptkit.checkpoint.transfer import Transfer
 from ckptkit.core.latch import Latch
 from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError, StorageError
@@ -27,7 +27,6 @@ from ckptkit.storage import Storage
 
 _FIRST_PAUSE = timedelta(milliseconds=50)
 _LONGEST_PAUSE = timedelta(seconds=1)
-_FAREWELL = timedelta(seconds=10)
 
 
 class PartUploader:
@@ -104,7 +103,7 @@ class PartUploader:
 
     def hurry(self) -> None:
         """Wait at most a few more seconds for rank 0; any thread may call this."""
-        self._patience = min(self._patience, _FAREWELL)
+        self._patience = min(self._patience, FAREWELL)
         self._hurried.open()
 
     def sweep(self) -> None:
@@ -119,7 +118,7 @@ class PartUploader:
                 return isinstance(there, Commit)
             if self._monotonic() - begun >= self._patience.total_seconds():
                 raise SaveFailedError(f"rank 0 has not committed {name} at {self._local.url}, so no part was uploaded")
-            self._hurried = Latch()
+            self._hurried = Latch()  # another one for each wait: an open one would let this loop spin
             self._hurried.wait(pause.total_seconds())
             pause = min(_LONGEST_PAUSE, pause * 1.5)
 
