@@ -58,6 +58,7 @@ def find(
     dataset: ds.Dataset | None = None,
     *,
     named: Collection[object] = (),
+    by_name: Iterable[tuple[str, nn.Cell]] = (),
     stored: Collection[tuple[object, Collection[str]]] = (),
     variables: Iterable[tuple[str, object]] = (),
 ) -> tuple[Finding, ...]:
@@ -67,11 +68,12 @@ def find(
         cell: The train cell, or the cells of a training without one.
         dataset: The pipeline that feeds it.
         named: Objects that checkpoints hold by name. Their contents are not reported.
+        by_name: Those of them that are trained cells, each with its name.
         stored: Objects of which checkpoints hold some attributes, with their names.
         variables: Variables of a custom training loop, each with its place; see `loop_variables`.
     """
     cells = (cell,) if isinstance(cell, nn.Cell) else tuple(cell)
-    found = list(find_in_cells(cells, {id(one) for one in named}, variables, stored))
+    found = list(find_in_cells(cells, {id(one) for one in named}, variables, stored, by_name))
     if dataset is not None:
         found += find_in_pipeline(dataset)
     return tuple(found)

@@ -1,5 +1,7 @@
 """Finds what cannot be exact in the cells of a training: random operators, dead stock cells, state outside the cells.
 
+A cell belongs to the training if it is trained, is given by name, or is held or named by one that does.
+
 Guarantees: changes nothing and runs no user code. Reads the code of `construct` (see `uses`), so a function around the
 train cell, such as a custom step under ``@ms.jit``, is not read. Main thread only.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import mindspore as ms
@@ -45,6 +48,7 @@ def find_in_cells(
     known: Collection[int],
     variables: Iterable[tuple[str, Any]] = (),
     stored: Collection[tuple[object, Collection[str]]] = (),
+    by_name: Iterable[tuple[str, nn.Cell]] = (),
 ) -> Iterator[Finding]:
     """Yield the findings of the cells, of all cells in them (each once), and of the loop's variables.
 
@@ -53,6 +57,7 @@ def find_in_cells(
         known: ``id`` of objects that checkpoints hold by name.
         variables: Variables of the training loop, each with its place.
         stored: Objects of which checkpoints hold some attributes, with their names.
+        by_name: Trained cells that checkpoints hold by name with their attributes; only what they compute is examined.
     """
     attributes = {(id(owner), name) for owner, names in stored for name in names}
     cells = tuple(cells)
@@ -61,75 +66,117 @@ def find_in_cells(
     for one in (one for root in cells for one in cells_of(root)):
         found.setdefault(id(one.cell), one)
     held = Held({*known, *parameters, *found})
-    code = _Code()
+    named = {id(one.cell): (name, one) for name, root in by_name for one in cells_of(root) if id(one.cell) not in found}
+    operators = Operators({*found, *named})
     for one in found.values():
         cell, where = one.cell, place_of(one)
-        if rounds_by_launch(cell):
-            why = "in launches 6 to 15 of a process, its kernel may round otherwise, and a resumed run counts them anew"
-            yield Finding("rounding", where, why, _OTHER_OPTIMIZERS, certain=False)
-        yield from _random(cell, where, code)
+        yield from operators.of(cell, where)
         yield from _carried(cell, where, attributes)
         yield from (_unseen(holder, f"{where}: ") for holder in held.around(cell))
+        yield from (each for path, inner in held.met() for each in operators.inside(inner, f"{where}: {path}"))
         if not one.registered:
             yield from _displaced(cell, where, parameters.keys())
+    for name, one in named.values():
+        yield from operators.of(one.cell, place_of(one, name))
     for place, value in variables:
         yield from (_unseen(holder) for holder in held.below(place, value))
     yield from _dead_accumulation(parameters.values())
 
 
-def place_of(found: Found) -> str:
-    """Return the place of a cell as findings name it."""
-    return f"{found.name or 'the train cell'} ({_kind(found.cell)})"
+def place_of(found: Found, root: str = "") -> str:
+    """Return the place of a cell as findings name it; ``root`` is the name under which its root was given."""
+    names = [one for one in (root, found.name) if one]
+    return f"{'.'.join(names) or 'the train cell'} ({_kind(found.cell)})"
 
 
-class _Code:
-    """Finds the random operators that the code of cells names; reads alike cells once."""
+class Operators:
+    """Finds what cells compute that a resumed run cannot repeat; reads alike cells once.
 
-    def __init__(self) -> None:
+    Args:
+        apart: ``id`` of cells that are examined by themselves.
+    """
+
+    def __init__(self, apart: Collection[int] = ()) -> None:
+        self._apart = {*apart}
+        self._inside: list[nn.Cell] = []  # holds the cells, so that no id is reused
         self._alike = Alike()
         self._read: dict[Hashable, list[Use]] = {}
 
-    def random_uses(self, cell: nn.Cell) -> list[Use]:
+    def of(self, cell: nn.Cell, where: str) -> Iterator[Finding]:
+        """Yield the findings of one cell, and of the cells that its code names and no cell registers."""
+        if rounds_by_launch(cell):
+            why = "in launches 6 to 15 of a process, its kernel may round otherwise, and a resumed run counts them anew"
+            yield Finding("rounding", where, why, _OTHER_OPTIMIZERS, certain=False)
+        yield from self._random(cell, where)
+
+    def inside(self, cell: nn.Cell, where: str) -> Iterator[Finding]:
+        """Yield, as doubts, the findings of a cell that no trained cell registers, and of all cells in it, once.
+
+        A ``set_train`` of the network does not reach it, so a dropout that is not in training drops nothing.
+        """
+        if id(cell) in self._apart:
+            return
+        found = [one for one in cells_of(cell) if id(one.cell) not in self._apart]
+        self._apart.update(id(one.cell) for one in found)
+        self._inside.append(cell)
+        for one in found:
+            is_off = isinstance(one.cell, (*DROPOUTS, *DROPOUTS_OF_MINT)) and not one.cell.training
+            place = f"{where}{one.name and f'.{one.name}'} ({_kind(one.cell)})"
+            yield from (replace(each, certain=False) for each in self.of(one.cell, place) if not is_off)
+
+    def _random(self, cell: nn.Cell, where: str) -> Iterator[Finding]:
+        if isinstance(cell, (*DROPOUTS, *DROPOUTS_OF_MINT)):
+            if not drops_nothing(cell):
+                yield _dropout(type(cell), where)
+            return
+        own = own_attributes(cell)
+        for name in [one for one in own if one not in BARE]:
+            for one in _items(own[name]):
+                if isinstance(one, Primitive) and is_random_primitive(one):
+                    yield _kernel_state(f"{where}: {name} (ops.{type(one).__name__})")
+        if isinstance(cell, nn.MultiheadAttention) and cell.dropout and _in_graph():
+            yield _frozen_seed(f"{where}: its dropout={cell.dropout}")
+        if isinstance(cell, Distribution):
+            return  # its construct names all that it can do; each call of it is read at its call site
+        reported = set()
+        for use in self._uses(cell):
+            if _is_cell(use.target):
+                yield from self.inside(use.target, f"{where}: {use.name}")
+                continue
+            found = _judged(use, where)
+            if found is not None and found not in reported:
+                reported.add(found)
+                yield found
+
+    def _uses(self, cell: nn.Cell) -> list[Use]:
+        """Return the random operators and the cells that the code of a cell names."""
         key = self._alike.key(cell)
         if key not in self._read:
             construct = own_attributes(cell).get("construct")
             if construct is None:
                 construct = types.MethodType(type(cell).construct, cell)
             found = uses(construct, _enters, methods=methods())
-            self._read[key] = [use for use in found if _judged(use, "") is not None]
+            self._read[key] = [one for one in found if _is_cell(one.target) or _judged(one, "") is not None]
         return self._read[key]
 
 
-def _random(cell: nn.Cell, where: str, code: _Code) -> Iterator[Finding]:
-    if isinstance(cell, DROPOUTS):
-        if not drops_nothing(cell):
-            why = "two runs with one seed already draw different masks, restarted or not"
-            yield Finding("operator", where, why, _REPLACE if isinstance(cell, nn.Dropout) else _USE_OURS)
-        return
-    if isinstance(cell, DROPOUTS_OF_MINT):
-        if not drops_nothing(cell):
-            yield _unmeasured(where)
-        return
-    own = own_attributes(cell)
-    for name in [one for one in own if one not in BARE]:
-        for one in _items(own[name]):
-            if isinstance(one, Primitive) and is_random_primitive(one):
-                yield _kernel_state(f"{where}: {name} (ops.{type(one).__name__})")
-    if isinstance(cell, nn.MultiheadAttention) and cell.dropout and _in_graph():
-        yield _frozen_seed(f"{where}: its dropout={cell.dropout}")
-    if isinstance(cell, Distribution):
-        return  # its construct names all that it can do; each call of it is read at its call site
-    reported = set()
-    for use in code.random_uses(cell):
-        found = _judged(use, where)
-        if found is not None and found not in reported:
-            reported.add(found)
-            yield found
+def _is_cell(one: object) -> bool:
+    return issubclass(type(one), nn.Cell)  # isinstance() would ask a weak proxy for its class
+
+
+def _dropout(kind: type, where: str) -> Finding:
+    if issubclass(kind, DROPOUTS_OF_MINT):
+        return _unmeasured(where)
+    why = "two runs with one seed already draw different masks, restarted or not"
+    return Finding("operator", where, why, _REPLACE if issubclass(kind, nn.Dropout) else _USE_OURS)
 
 
 def _judged(use: Use, where: str) -> Finding | None:
+    place = f"{where}: {use.name} in {use.where}"
+    if isinstance(use.target, type) and issubclass(use.target, (*DROPOUTS, *DROPOUTS_OF_MINT)):
+        return _dropout(use.target, place)
     if isinstance(use.target, type) and is_random_primitive(use.target):
-        return _kernel_state(f"{where}: {use.name} in {use.where}")
+        return _kernel_state(place)
     if isinstance(owner_of(use.target), GENERATORS) and (use.compiled or _in_graph()):
         return Finding(
             "operator",
@@ -138,14 +185,10 @@ def _judged(use: Use, where: str) -> Finding | None:
             _USE_OURS,
         )
     _, name, exact = functional().get(id(use.target), (None, "", "pynative"))
-    if not name:
-        return None
     place = f"{where}: {name} in {use.where}"
-    if exact == "unknown":
-        return _unmeasured(place)
-    if exact == "never":
-        return _kernel_state(place)
-    return _frozen_seed(place) if use.compiled or _in_graph() else None
+    if exact == "pynative":
+        return _frozen_seed(place) if name and (use.compiled or _in_graph()) else None
+    return _unmeasured(place) if exact == "unknown" else _kernel_state(place)
 
 
 def _kernel_state(where: str) -> Finding:

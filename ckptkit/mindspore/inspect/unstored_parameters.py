@@ -6,10 +6,12 @@ one hides no other. Main thread only.
 
 from __future__ import annotations
 
+import argparse
 import functools
-from collections import deque
+import threading
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Collection, Iterator
-from types import FunctionType, GeneratorType, MethodType
+from types import FunctionType, GeneratorType, MethodType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import mindspore as ms
@@ -27,6 +29,8 @@ _MOST = 5_000  # objects searched below one start object
 # uses.
 _CONSTANT = (amp.StaticLossScaler, _IteratorLearningRate)
 _NOTHING = (str, bytes, int, float, type(None), np.ndarray, np.generic, Primitive, type, *_CONSTANT)
+# Python's own objects that hold what users put in; `is_users` is False for their classes.
+_HOLDERS = (SimpleNamespace, argparse.Namespace, threading.local, UserDict, UserList, ChainMap)
 _CODE = (FunctionType, MethodType, GeneratorType, functools.partial)
 
 
@@ -54,6 +58,7 @@ class Held:
     def __init__(self, known: Collection[int]) -> None:
         self._known = known
         self._seen: dict[int, Any] = {}  # holds the objects, so that no id is reused
+        self._met: list[tuple[str, nn.Cell]] = []
 
     def around(self, cell: nn.Cell) -> Iterator[Holder]:
         """Do as `below` for the code and each attribute of a cell whose own parameters and cells are known."""
@@ -80,12 +85,18 @@ class Held:
                     found.setdefault(id(holder.one), holder)
                 continue
             if isinstance(value, nn.Cell):
+                self._met.append((path, value))
                 held = [one for one in value.get_parameters() if not self._is_known(one)]
                 if held:
                     found[id(value)] = Holder(path, value, [one.name for one in held])
                     self._seen.update((id(one), one) for one in held)
             waiting.extend(self._following(path, value, holder, name))
         yield from found.values()
+
+    def met(self) -> list[tuple[str, nn.Cell]]:
+        """Return the cells reached since this was called last, each with its place."""
+        met, self._met = self._met, []
+        return met
 
     def _following(
         self, path: str, value: Any, holder: Holder | None, name: str
@@ -98,7 +109,7 @@ class Held:
             yield from ((f"{path}{part}", one, None, "") for part, one in below(value))
         elif isinstance(value, nn.Cell):
             yield from ((f"{path}{part}", one, None, "") for part, one in below(value, BARE))
-        elif is_users(type(value).__module__) or _is_mindspores(value):
+        elif isinstance(value, _HOLDERS) or is_users(type(value).__module__) or _is_mindspores(value):
             holder = Holder(path, value, [])
             yield from ((f"{path}{part}", one, holder, part[1:]) for part, one in below(value))
 

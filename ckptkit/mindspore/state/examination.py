@@ -114,11 +114,11 @@ class Examination:
         given = [(name, sources.given[name]) for name in holders]
         # Where `Model` trains, the code after the running line is not part of the training loop.
         variables = itertools.chain(given, () if sources.by_model() else loop_variables())
-        cells = sources.every_cell()
-        known = sources.known()
-        steps = find_in_steps_of_cells(cells, known, self._changes.written)
+        cells, by_name, known = sources.every_cell(), sources.trained_by_name(), sources.known()
+        steps = find_in_steps_of_cells(cells, known, self._changes.written, by_name=by_name)
         in_part = [(one.owner, one.names) for one in known if isinstance(one, Stored)]
-        found = (*find(cells, pipeline, named=named, stored=in_part, variables=variables), *steps, *left)
+        of_cells = find(cells, pipeline, named=named, by_name=by_name, stored=in_part, variables=variables)
+        found = (*of_cells, *steps, *left)
         if sources.by_model():
             return found
         again = self._read_again()
@@ -135,6 +135,7 @@ class Examination:
                 hooks=hooks_of(trained),
                 data=read_here(again),
                 cells=trained,
+                examined=[*cells, *(one for _, one in by_name)],
                 written=self._changes.written,
             ),
         )

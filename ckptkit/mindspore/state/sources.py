@@ -24,6 +24,7 @@ from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.parameters import CellParameters
+from ckptkit.mindspore.parameters.roles import optimizers_of
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.state.holders import NamedAttributes, Stateful, digests_by_place, told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -82,6 +83,24 @@ class Sources:
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
         return [*self.cells, *(one.cell for one in self.named_cells.values())]
+
+    def trained_by_name(self) -> list[tuple[str, nn.Cell]]:
+        """Return the other cells given by name that are trained: optimizers, and what an optimizer changes.
+
+        Without an optimizer, all of them; see `StateManager`, whose list of cells may be empty.
+        """
+        cells = self.every_cell()
+        others = [(name, one) for name, one in self.given.items() if isinstance(one, nn.Cell)]
+        others = [(name, one) for name, one in others if all(one is not each for each in cells)]
+        optimizers = optimizers_of([*cells, *(one for _, one in others)])
+        changed = {id(one) for each in optimizers for one in getattr(each, "parameters", ())}
+        if not changed:
+            return others
+        return [
+            (name, one)
+            for name, one in others
+            if optimizers_of([one]) or any(id(each) in changed for each in one.get_parameters())
+        ]
 
     def switches(self) -> list[Switches]:
         """Return the switches of all of them."""

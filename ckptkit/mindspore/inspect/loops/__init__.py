@@ -15,13 +15,14 @@ from typing import Any
 
 from mindspore import nn
 
+from ckptkit.mindspore.inspect.cells import Operators
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
-from ckptkit.mindspore.inspect.loops.per_step import read_by_cells, read_data
+from ckptkit.mindspore.inspect.loops.per_step import ids_in, read_by_cells, read_data
 from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope, Sources
 from ckptkit.mindspore.inspect.loops.source import ahead, behind, body_of
@@ -37,6 +38,7 @@ def find_in_loops(
     hooks: Sequence[Any] = (),
     data: Sequence[Any] = (),
     cells: Iterable[nn.Cell] = (),
+    examined: Iterable[nn.Cell] = (),
     written: set[Place] | None = None,
 ) -> Iterator[Finding]:
     """Yield the findings of the loops ahead in the running functions.
@@ -48,19 +50,22 @@ def find_in_loops(
         is_placed: Whether a checkpoint has the position in the data.
         hooks: Functions that calls of the trained cells also run.
         data: What `read_here` returns of the data that a checkpoint positions by reading them again.
-        cells: What is trained.
+        cells: What is trained, or given by name.
+        examined: Cells of which the random operators are reported elsewhere.
         written: Gets the places that the code writes.
     """
+    cells, apart = [*cells], ids_in(examined)
     others = [*running_threads()], [*waiting_tasks()]
     flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
-    statements = _read(flow, objects, since, hooks, others)
+    statements = _read(flow, objects, since, hooks, others, apart=apart)
     if any(place.name == OUTSIDE for place in flow.changed):
         begun, before = _read_before(since, known)
-        outside = {before.outside.renamed(place) for place in flow.changed if place.name == OUTSIDE}
+        outside = {before.draws.outside.renamed(place) for place in flow.changed if place.name == OUTSIDE}
         made = {place: sources & outside for place, sources in begun.made_of(OUTSIDE).items() if sources & outside}
-        if made or before.outside.handles:
+        if made or before.draws.outside.handles:
             flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
-            statements = _read(flow, objects, since, hooks, others, given=made, handles=before.outside.handles)
+            handles = before.draws.outside.handles
+            statements = _read(flow, objects, since, hooks, others, apart=apart, given=made, handles=handles)
     fed = read_data(data, flow, statements)
     if written is not None:
         written |= objects.written(flow.writes, statements.taken)
@@ -97,6 +102,7 @@ def _read(
     hooks: Sequence[Any],
     others: tuple[Sequence[Any], Sequence[Any]] = ((), ()),
     *,
+    apart: Collection[int] = (),
     given: Mapping[Place, Sources] = types.MappingProxyType({}),
     handles: Handles | None = None,
 ) -> Statements:
@@ -108,6 +114,7 @@ def _read(
         since: Where to begin.
         hooks: Functions that calls of the trained cells also run.
         others: Functions that other threads run, and coroutines that wait.
+        apart: ``id`` of cells of which the random operators are reported elsewhere.
         given: What places were made of before.
         handles: What connections belong to.
     """
@@ -118,6 +125,7 @@ def _read(
     }
     statements = Statements(flow, objects, Libraries(frame.f_globals for _, frame in running_frames()), running)
     statements.run_with(hooks, *others, handles or {})
+    statements.draws.operators = Operators(apart)
     for _ in passes(flow):
         flow.used.clear()  # it is known only after the first pass which loops save
         for place, sources in given.items():

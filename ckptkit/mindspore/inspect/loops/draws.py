@@ -15,9 +15,12 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
 import numpy as np
+from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import CACHED, OneOf, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
+from ckptkit.mindspore.inspect.cells import Operators
+from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN, Call, counts_anew, kept
 from ckptkit.mindspore.inspect.loops.effects import draws_out_of_reach, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
@@ -46,6 +49,7 @@ class Draws:
 
     Attributes:
         outside: Records what is read and written outside of the process.
+        operators: Examines cells that the code calls and that nobody trains.
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
     """
 
@@ -53,6 +57,8 @@ class Draws:
         self._flow = flow
         self._objects = objects
         self.outside = Outside(flow, objects)
+        self.operators = Operators()
+        self._inside: dict[int, tuple[Finding, ...]] = {}  # by the cell
         self.taken: dict[int, tuple[str, Any]] = {}
 
     def of(self, call: Call) -> None:
@@ -86,9 +92,24 @@ class Draws:
         counted = self._noted(call, TAKEN, "") if counts_anew(call) else frozenset()  # starts anew with every start
         name = draws_out_of_reach(call.called.target, empty=not call.node.args and not call.node.keywords)
         drawn = self._noted(call, DRAWN, f" ({name})") if name else frozenset()
+        drawn |= self._in_cell(call) if not name else frozenset()
         is_kept = call.called.target in _KEEPS and any(map(_is_of_batches, call.arguments))
         kept = self._noted(call, BEFORE, "") if is_kept else frozenset()
         return counted | drawn | kept
+
+    def _in_cell(self, call: Call) -> Sources:
+        """Return the draws in a called cell that is not trained, such as a teacher or an augmentation."""
+        cell = call.called.target
+        if not isinstance(cell, nn.Cell):
+            return frozenset()
+        path = f"{call.scope.path}{text_of(call.node.func)}"
+        if id(cell) not in self._inside:
+            self._inside[id(cell)] = tuple(self.operators.inside(cell, path))
+        if not self._inside[id(cell)]:
+            return frozenset()
+        place = Place(id(cell), DRAWN)
+        self._objects.note(path, self._inside[id(cell)], place)
+        return frozenset((place,))
 
     def bound(self, target: Any, name: str, one: Any, scope: Scope) -> Value:
         """Read an argument that a `functools.partial` holds from one call to the next."""

@@ -20,7 +20,7 @@ from mindspore import nn
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, names_in, own_attributes
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, carried
-from ckptkit.mindspore.inspect.cells import place_of
+from ckptkit.mindspore.inspect.cells import Operators, place_of
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
@@ -62,7 +62,11 @@ class _Step:
 
 
 def find_in_steps_of_cells(
-    cells: Iterable[nn.Cell], known: Iterable[Any], written: set[Place] | None = None
+    cells: Iterable[nn.Cell],
+    known: Iterable[Any],
+    written: set[Place] | None = None,
+    *,
+    by_name: Iterable[tuple[str, nn.Cell]] = (),
 ) -> Iterator[Finding]:
     """Yield the findings of the code that cells call.
 
@@ -70,15 +74,19 @@ def find_in_steps_of_cells(
         cells: What is trained: one cell, or network and optimizer.
         known: Objects that checkpoints hold by name. Nothing below them is reported.
         written: Gets the places that the code writes.
+        by_name: Cells among the known objects that are trained, too, each with its name.
     """
-    found = {id(one.cell): one for root in cells for one in cells_of(root)}
+    roots = [*(("", one) for one in cells), *by_name]
+    found: dict[int, tuple[str, nn.Cell]] = {}
+    for name, one in ((name, one) for name, root in roots for one in cells_of(root)):
+        found.setdefault(id(one.cell), (place_of(one, name), one.cell))
     told = {
-        Place(id(one.cell), name): value
-        for one in found.values()
+        Place(id(cell), name): value
+        for _, cell in found.values()
         for method in ("construct", "__call__")
-        for name, value in carried(one.cell, method)
+        for name, value in carried(cell, method)
     }
-    steps = steps_of_cells([(place_of(one), one.cell) for one in found.values()])
+    steps = steps_of_cells(found.values())
     objects = Objects([*known, *(one for one in told.values() if isinstance(one, GENERATORS))])
     yield from _found(steps, objects, told=told, written=written)
 
@@ -108,7 +116,12 @@ def find_in_steps_of_callbacks(
     objects = Objects(known, told, read_by_cells(cells))
     context = types.SimpleNamespace(original_args=arguments_of_callbacks(cells))
     steps = [*_of_metrics(metrics), *_of_callbacks(callbacks, context)]
-    yield from _found(steps, objects, draws=True, data=data, written=written)
+    yield from _found(steps, objects, draws=True, data=data, cells=cells, written=written)
+
+
+def ids_in(cells: Iterable[nn.Cell]) -> frozenset[int]:
+    """Return the ``id`` of the cells and of all cells in them."""
+    return frozenset(id(one.cell) for root in cells for one in cells_of(root))
 
 
 def read_by_cells(cells: Iterable[nn.Cell]) -> frozenset[Place]:
@@ -156,10 +169,12 @@ def _found(
     draws: bool = False,
     told: Collection[Place] = (),
     data: Sequence[Any] = (),
+    cells: Iterable[nn.Cell] = (),
     written: set[Place] | None = None,
 ) -> Iterator[Finding]:
     flow = Flow()
     statements = Statements(flow, objects, Libraries([]), {})
+    statements.draws.operators = Operators(ids_in(cells))
     steps = [*steps]
     for _ in passes(flow):
         left = _MOST

@@ -98,7 +98,9 @@ def reported(
         holder = objects.holder(place) if place not in without and place not in read.skipping else None
         if holder is None or (place.name == DRAWN and not draws) or id(objects.at(place)) in read.taken:
             continue
-        if place in flow.taken and not flow.is_carried(place):
+        if place.name == DRAWN and objects.at(place) is not None:
+            yield from objects.at(place)
+        elif place in flow.taken and not flow.is_carried(place):
             yield _taken(holder[0])
         else:
             name = _last_word(holder[0]) if place.name == ITEMS and not holder[1] else place.name

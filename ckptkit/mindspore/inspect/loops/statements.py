@@ -14,12 +14,13 @@ from typing import Any
 
 from ckptkit.mindspore.inspect.loops.call import makes_cells
 from ckptkit.mindspore.inspect.loops.containers import is_changed_in_place
+from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
-from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles, Outside
+from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     MARKS,
@@ -49,7 +50,7 @@ class Statements:
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
         after: What a loop changes or draws after it has saved, in order.
-        outside: Records what is read and written outside of the process.
+        draws: Records what calls draw from.
         unread: Names of the functions of which only a part was read, in order.
         unplaced: Loops that save and begin at the same place whatever was restored, in order.
         skipping: Numbers of batches of which those are passed over that were done before the restore.
@@ -62,9 +63,9 @@ class Statements:
         self._objects = objects
         self._cache: Cache | None = None  # being filled
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
-        self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.draws.taken
+        self.draws: Draws = self._expressions.calls.draws
+        self.taken: dict[int, tuple[str, Any]] = self.draws.taken
         self.after: dict[str, None] = self._expressions.calls.after
-        self.outside: Outside = self._expressions.calls.draws.outside
         self.unread: dict[str, None] = {}
         self.unplaced: dict[str, None] = {}
         self.skipping: set[Place] = set()
@@ -80,7 +81,7 @@ class Statements:
         """Read ``hooks`` at each call of a cell, and ``threads`` and ``tasks`` beside each loop that saves."""
         self._expressions.calls.hooks = hooks
         self._expressions.calls.beside.threads, self._expressions.calls.beside.tasks = [*threads], [*tasks]
-        self.outside.handles.update(handles)
+        self.draws.outside.handles.update(handles)
 
     def call(self, function: Any, given: Sequence[Value], scope: Scope, most: int) -> tuple[Value | None, int]:
         """Read a function that is called; return its result, and how many expressions and statements were read.
@@ -249,7 +250,7 @@ class Statements:
 
     def _branches(self, one: ast.If, scope: Scope) -> list[Value]:
         returned: list[Value] = []
-        if self.outside.makes_file(one, scope, self._expressions.value, self._block):
+        if self.draws.outside.makes_file(one, scope, self._expressions.value, self._block):
             return returned
         read = self._flow.read_so_far()
         test = self._expressions.test(one.test, scope)

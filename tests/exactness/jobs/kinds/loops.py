@@ -10,7 +10,7 @@ from mindspore import nn, ops
 
 import ckptkit as ck
 from exactness.jobs.job import job
-from exactness.jobs.outcome import Exact, Refused, Told
+from exactness.jobs.outcome import Exact, Named, Refused, Told
 from exactness.jobs.parts import EPOCHS, FEATURES, K, Loss, Net, accumulating, adam, rows, slices
 
 
@@ -52,7 +52,7 @@ class Pair:
         return loss
 
 
-@job(Exact(), "pynative")
+@job(Named("nn.RMSProp", differs=None), "pynative")
 def adversarial_pair(run):
     pair = Pair()
 
@@ -69,7 +69,7 @@ def adversarial_pair_in_one_list(run):
     run.loop([*pair.cells, pair.judges], ck.data.resumable(slices(), EPOCHS), lambda x, y: None)
 
 
-@job(Exact(), "pynative")
+@job(Named("nn.RMSProp", differs=None), "pynative")
 def adversarial_pair_with_an_optimizer_renamed(run):
     pair = Pair()
     pair.judges.update_parameters_name("judges.")
@@ -82,7 +82,7 @@ def adversarial_pair_with_an_optimizer_renamed(run):
     run.loop(cells, ck.data.resumable(slices(), EPOCHS), step)
 
 
-@job(Exact(), "pynative")
+@job(Named("nn.RMSProp", differs=None), "pynative")
 def maker_trained_by_the_number_of_batches(run):
     pair = Pair()
     batches = ck.data.resumable(slices(), EPOCHS)
@@ -497,3 +497,29 @@ def epochs_left_early_by_the_loop(run):
                 if at == 14:
                     break
         manager.save_final(state)
+
+
+def by_hand(run, cells, calls=lambda x: x, **stateful):
+    network = Net().set_train()
+    optimizer = adam(network)
+    gradients = ms.value_and_grad(lambda x, y: ops.cross_entropy(network(calls(x)), y), None, optimizer.parameters)
+
+    def step(x, y):
+        loss, found = gradients(x, y)
+        optimizer(found)
+        return loss
+
+    named = {name: make(network, optimizer) for name, make in stateful.items()}
+    run.loop(cells(network, optimizer), ck.data.resumable(slices(), EPOCHS), step, **named)
+
+
+@job(Named("noise.0 (nn.Dropout)"), "pynative")
+def random_cell_beside_the_trained_ones(run):
+    noise = nn.SequentialCell(nn.Dropout(p=0.3), nn.ReLU()).set_train()
+    by_hand(run, lambda *cells: [*cells], lambda x: noise(x))
+
+
+@job(Exact(), "pynative")
+def random_cell_beside_the_trained_ones_that_is_off(run):
+    noise = nn.SequentialCell(nn.Dropout(p=0.3), nn.ReLU())
+    by_hand(run, lambda *cells: [*cells], lambda x: noise(x))

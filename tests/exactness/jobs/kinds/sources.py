@@ -276,11 +276,7 @@ def hard_examples_by_losses_that_are_not_stored(run):
     mine(run, Mined())
 
 
-@job(
-    Told("state_dict"),
-    "graph",
-    differs="a state that changes after its delivery is named at the resume, and not before",
-)
+@job(Told("state_dict"), "graph")
 def hard_examples_by_losses_in_the_loaders_state(run):
     """The state of a loader is that of its delivery, so what the loop tells it afterwards would be lost."""
     mine(run, StoredMined())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import collections
 import functools
 import gc
 import time
@@ -55,6 +57,23 @@ def test_parameters_in_plain_containers_are_named(kept, kind):
     assert "mean0, mean1 would be in no checkpoint" in found.why
     assert "StateManager(..., kept=it)" in found.fix
     assert StateManager(cell, kept=kept).findings() == ()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        types.SimpleNamespace(mean=parameter("mean")),
+        argparse.Namespace(mean=parameter("mean")),
+        collections.UserList([parameter("mean")]),
+        collections.UserDict(mean=parameter("mean")),
+        collections.ChainMap({}, {"mean": parameter("mean")}),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_parameters_in_objects_of_the_standard_library_are_named(kept):
+    (found,) = find(Running(kept))
+    assert found.where == f"the train cell (Running): kept ({type(kept).__name__})"
+    assert "would be in no checkpoint" in found.why
 
 
 def test_much_below_one_thing_hides_no_other(monkeypatch):
