@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, TypeVar
 
 import mindspore as ms
-from mindspore import nn
 from mindspore.train import LambdaCallback, LearningRateScheduler, ReduceLROnPlateau
 
 from ckptkit.core.tensors import Leaf
@@ -124,7 +123,7 @@ class Examination:
         again = self._read_again()
         stored = [*sources.known(), *(sources.known_data() if again is None else ())]
         constants = constants_in_loops(cells, in_graph=mode_in_force() == "GRAPH")
-        trained = [*cells, *(one for one in sources.given.values() if isinstance(one, nn.Cell))]
+        trained = [*cells, *sources.cells_by_name()]
         return (
             *found,
             *constants,
@@ -362,7 +361,7 @@ class Examination:
 
     def _used(self, names: Collection[str]) -> Collection[str]:
         """Return the names of variables, attributes and items whose values a loop of the user's gives to training."""
-        hooks = hooks_of(self._sources.every_cell())
+        hooks = hooks_of([*self._sources.every_cell(), *self._sources.cells_by_name()])
         return self._examined(lambda: tuple(used_in_loops(names, self._sources.known(), hooks)))
 
     def judge_doubt(self, doubt: str | None, *, may_refuse: bool = True) -> None:

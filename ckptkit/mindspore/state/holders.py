@@ -31,6 +31,7 @@ from ckptkit.mindspore.inspect.carried_attributes import BARE
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.buffers import Buffers
+from ckptkit.mindspore.parameters.roles import all_of
 from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.generators import GeneratorHolder
@@ -241,7 +242,7 @@ def _places(
         if isinstance(one, nn.Cell):
             if place:
                 return  # a cell inside an object (a scheduler's optimizer) is state of the training's cells
-            parameters = {parameter.name: parameter for parameter in one.get_parameters()}
+            parameters = {parameter.name: parameter for parameter in all_of(one)}
             tensors = {**parameters, **Buffers([one], parameters).now()}
             yield from ((name, _Place(tensor, None)) for name, tensor in tensors.items())
         plain = plain and (isinstance(one, _CONTAINERS) or _is_users(one))

@@ -37,7 +37,7 @@ from ckptkit.mindspore.state.restore import Restore
 from ckptkit.mindspore.state.rewind import CycleStart, check_rewindable
 from ckptkit.mindspore.state.sections import captured
 from ckptkit.mindspore.state.sources import Sources
-from ckptkit.mindspore.state.switches import Switches
+from ckptkit.mindspore.state.switches import Switches, switches_of
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.mindspore.train.named_cell import NamedCell, refuse_sums_of_parts, refuse_uncounted, steady_beside
 from ckptkit.mindspore.train.step_counting import counting_of
@@ -135,6 +135,7 @@ class StateManager:
             parameters=parameters,
             detached=Detached(cells, parameters.moved),
             own_switches=Switches(cells, [one for one in trainable if isinstance(one, ms.Parameter)]),
+            switches_by_name=switches_of(stateful, named_cells),
             rates=parameters.rates(),
         )
         self._examination = Examination(self._sources, strict=strict)
@@ -238,9 +239,7 @@ class StateManager:
         if self._sources.detached.binds(progress.updates):
             self._sources.parameters.leaves(at_boundary=False)
             self._sources.detached.bind()
-        self._sources.own_switches.look(progress.batches_delivered)
-        for one in self._sources.named_cells.values():
-            one.look()
+        self._sources.look_at_switches(progress.batches_delivered)
         return progress
 
     def complete_step(self) -> Progress:

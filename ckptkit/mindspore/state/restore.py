@@ -96,7 +96,7 @@ class Restore:
         sources.first_world = worlds.first
         # Last: a foreign cell may count in one of those objects.
         sources.counting.load(progress, state["train"], left)
-        sources.own_switches.load(state["train"]["switches"], progress.batches_delivered)
+        sources.load_switches(state["train"]["switches"], progress.batches_delivered)
         sources.detached.begin(progress.updates)
         clear_half_restored(sources.every_cell())
         self._keep_rates(state["train"]["rates"])

@@ -50,6 +50,7 @@ class Sources:
         parameters: Parameters and buffers of ``cells``.
         detached: Checks the memory of the parameters.
         own_switches: Switches of the networks of ``cells``.
+        switches_by_name: Switches of the other cells that are given by name.
         rates: Digests of the rates that the run began with.
         first_world: Number of ranks that the run began with; None for that of this job.
         ended: Why training ended for good; None while it may continue.
@@ -71,6 +72,7 @@ class Sources:
     parameters: CellParameters
     detached: Detached
     own_switches: Switches
+    switches_by_name: Mapping[str, Switches]
     rates: dict[str, str]
     first_world: int | None = None
     ended: str | None = None
@@ -83,6 +85,10 @@ class Sources:
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
         return [*self.cells, *(one.cell for one in self.named_cells.values())]
+
+    def cells_by_name(self) -> list[nn.Cell]:
+        """Return all cells that are given by name."""
+        return [one for one in self.given.values() if isinstance(one, nn.Cell)]
 
     def trained_by_name(self) -> list[tuple[str, nn.Cell]]:
         """Return the other cells given by name that are trained: optimizers, and what an optimizer changes.
@@ -103,8 +109,9 @@ class Sources:
         ]
 
     def switches(self) -> list[Switches]:
-        """Return the switches of all of them."""
-        return [self.own_switches, *(one.switches for one in self.named_cells.values())]
+        """Return the switches of all cells, those given by name included."""
+        of_train_cells = (one.switches for one in self.named_cells.values())
+        return [self.own_switches, *self.switches_by_name.values(), *of_train_cells]
 
     def objects(self) -> list[Any]:
         """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
@@ -140,7 +147,27 @@ class Sources:
 
     def deliver(self, batches: int | None) -> None:
         """Count a delivered batch as `Counting.deliver`; note the modes of its micro-step."""
-        self.own_switches.note(self.counting.deliver(batches))
+        delivered = self.counting.deliver(batches)
+        for one in (self.own_switches, *self.switches_by_name.values()):
+            one.note(delivered)
+
+    def look_at_switches(self, delivered: int) -> None:
+        """Look as `Switches.look`, also for the cells given by name.
+
+        Raises:
+            ResumeError: As `Switches.look`.
+        """
+        for one in (self.own_switches, *self.switches_by_name.values()):
+            one.look(delivered)
+        for cell in self.named_cells.values():
+            cell.look()
+
+    def load_switches(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
+        """Continue from the switches that `sections` returned, after ``delivered`` batches; see `Switches.load`."""
+        self.own_switches.load(recorded, delivered)
+        by_name = (recorded or {}).get("by_name", {})
+        for name, one in self.switches_by_name.items():
+            one.load(by_name.get(name), delivered)
 
     def progress(self) -> Progress:
         """Return the position of the training.
@@ -171,6 +198,8 @@ class Sources:
 
     def sections(self, progress: Progress, ranks: int) -> dict[str, Any]:
         """Return everything except the parameters, as a checkpoint at ``progress`` of a job of ``ranks`` stores it."""
+        switches = self.own_switches.record(by_model=self.by_model())
+        by_name = {name: one.record(by_model=self.by_model()) for name, one in self.switches_by_name.items()}
         return {
             "rng": capture_rng(),
             "data": self.position.state(progress.batches_delivered) if self.position else None,
@@ -179,7 +208,7 @@ class Sources:
                 "ended": self.ended,
                 "first_world": ranks if self.first_world is None else self.first_world,
                 "mode": mode_in_force(),
-                "switches": self.own_switches.record(by_model=self.by_model()),
+                "switches": {**switches, "by_name": by_name} if by_name else switches,
                 "rates": self.rates,
                 "arrays": self.arrays,
                 **self.counting.record(),

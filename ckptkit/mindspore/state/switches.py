@@ -222,6 +222,14 @@ class Switches:
             yield f"{place}:" if place else "", network
 
 
+def switches_of(given: Mapping[str, object], without: Collection[str]) -> dict[str, Switches]:
+    """Return the switches of the cells among the objects given by name, except those named ``without``."""
+    cells = {name: one for name, one in given.items() if isinstance(one, nn.Cell) and name not in without}
+    # The weights of an optimizer belong to its network.
+    parameters = {name: () if optimizers_of([one]) else tuple(one.get_parameters()) for name, one in cells.items()}
+    return {name: Switches([one], parameters[name], name) for name, one in cells.items()}
+
+
 def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers, texts and pairs of numbers in a parameter group of `mindspore.experimental.optim`.
 

@@ -7,6 +7,7 @@ import collections
 import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
+from mindspore.experimental import optim
 
 import ckptkit as ck
 from exactness.jobs.job import job
@@ -499,7 +500,7 @@ def epochs_left_early_by_the_loop(run):
         manager.save_final(state)
 
 
-def by_hand(run, cells, calls=lambda x: x, **stateful):
+def by_hand(run, calls):
     network = Net().set_train()
     optimizer = adam(network)
     gradients = ms.value_and_grad(lambda x, y: ops.cross_entropy(network(calls(x)), y), None, optimizer.parameters)
@@ -509,17 +510,49 @@ def by_hand(run, cells, calls=lambda x: x, **stateful):
         optimizer(found)
         return loss
 
-    named = {name: make(network, optimizer) for name, make in stateful.items()}
-    run.loop(cells(network, optimizer), ck.data.resumable(slices(), EPOCHS), step, **named)
+    run.loop([network, optimizer], ck.data.resumable(slices(), EPOCHS), step)
 
 
-@job(Named("noise.0 (nn.Dropout)"), "pynative")
+@job(Named("calls.0 (nn.Dropout)"), "pynative")
 def random_cell_beside_the_trained_ones(run):
     noise = nn.SequentialCell(nn.Dropout(p=0.3), nn.ReLU()).set_train()
-    by_hand(run, lambda *cells: [*cells], lambda x: noise(x))
+    by_hand(run, noise)
 
 
 @job(Exact(), "pynative")
 def random_cell_beside_the_trained_ones_that_is_off(run):
     noise = nn.SequentialCell(nn.Dropout(p=0.3), nn.ReLU())
-    by_hand(run, lambda *cells: [*cells], lambda x: noise(x))
+    by_hand(run, noise)
+
+
+def switched_once(run, switch, optimizer):
+    """Everything is given by name, and the ninth micro-step switches something for all that follow."""
+    network = nn.SequentialCell(nn.Dense(FEATURES, 8), nn.BatchNorm1d(8), nn.Dense(8, 3)).set_train()
+    optimizer = optimizer(network.trainable_params(), 1e-2)
+    gradients = ms.value_and_grad(lambda x, y: ops.cross_entropy(network(x), y), None, optimizer.parameters)
+    done = ms.Parameter(ms.Tensor(0, ms.int32), name="done", requires_grad=False)
+
+    def step(x, y):
+        if int(done) == 8:
+            switch(network, optimizer)
+        ops.assign_add(done, ms.Tensor(1, ms.int32))
+        loss, found = gradients(x, y)
+        optimizer(found)
+        return loss
+
+    run.loop([], ck.data.resumable(slices(), EPOCHS), step, network=network, optimizer=optimizer, done=done)
+
+
+@job(Exact(), "pynative")
+def layer_frozen_of_a_network_given_by_name(run):
+    switched_once(run, lambda network, _: setattr(network[0].weight, "requires_grad", False), nn.Adam)
+
+
+@job(Exact(), "pynative")
+def norm_in_evaluation_of_a_network_given_by_name(run):
+    switched_once(run, lambda network, _: network[1].set_train(False), nn.Adam)
+
+
+@job(Exact(), "pynative")
+def weight_decay_of_an_optimizer_given_by_name(run):
+    switched_once(run, lambda _, optimizer: optimizer.param_groups[0].update(weight_decay=0.3), optim.SGD)

@@ -324,3 +324,50 @@ def test_options_of_parameter_groups_are_stored(tmp_path, caplog, change):
     assert SAID not in caplog.text
     job("whole").restart(weight_decay=0.3)
     assert f"weight_decay of parameter group 0{SAID}" in caplog.text
+
+
+class ByName:
+    """A training whose network and optimizer are both given by name."""
+
+    def __init__(self, root):
+        begin_process(mode="pynative")
+        self.network = Mlp().set_train()
+        self.optimizer = optim.SGD(self.network.trainable_params(), lr=0.1)
+        self.state = ck.StateManager([], network=self.network, optimizer=self.optimizer)
+        self.manager = ck.CheckpointManager(root)
+        self.manager.restore(self.state)
+
+    def switched(self):
+        """What may be switched, as it is now."""
+        still = [one.name for one in self.network.get_parameters() if not one.requires_grad]
+        evaluating = [name for name, cell in self.network.cells_and_names() if not cell.training]
+        return still, evaluating, self.optimizer.param_groups[0]["weight_decay"], float(self.optimizer.lrs[0])
+
+
+def freeze(job):
+    job.network.hidden.weight.requires_grad = False
+
+
+def evaluate(job):
+    job.network.norm.set_train(False)
+
+
+def decay(job):
+    job.optimizer.param_groups[0]["weight_decay"] = 0.3
+
+
+def warm_up(job):
+    job.optimizer.lrs[0].set_data(ms.Tensor(0.25))
+
+
+@pytest.mark.parametrize("switch", [freeze, evaluate, decay, warm_up])
+def test_switches_of_cells_given_by_name_return(tmp_path, switch):
+    job = ByName(tmp_path / "run")
+    begun = job.switched()
+    switch(job)
+    expected = job.switched()
+    assert expected != begun
+    job.state.count_delivered()
+    job.manager.step(job.state)
+    job.manager.save_final(job.state)
+    assert ByName(tmp_path / "run").switched() == expected
