@@ -57,7 +57,7 @@ def find_in_cells(
         known: ``id`` of objects that checkpoints hold by name.
         variables: Variables of the training loop, each with its place.
         stored: Objects of which checkpoints hold some attributes, with their names.
-        by_name: Trained cells that checkpoints hold by name with their attributes; only what they compute is examined.
+        by_name: Trained cells that checkpoints hold by name, each with its own plain attributes.
     """
     attributes = {(id(owner), name) for owner, names in stored for name in names}
     cells = tuple(cells)
@@ -78,6 +78,8 @@ def find_in_cells(
             yield from _displaced(cell, where, parameters.keys())
     for name, one in named.values():
         yield from operators.of(one.cell, place_of(one, name))
+        if one.name:  # of the cell itself, plain attributes are stored
+            yield from _carried(one.cell, place_of(one, name), attributes)
     for place, value in variables:
         yield from (_unseen(holder) for holder in held.below(place, value))
     yield from _dead_accumulation(parameters.values())

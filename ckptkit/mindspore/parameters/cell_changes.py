@@ -10,7 +10,12 @@ import itertools
 import operator
 from collections.abc import Sequence
 
+import mindspore as ms
 from mindspore import nn
+
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.parameters.roles import all_of
+from ckptkit.mindspore.state.compatibility import some
 
 # Where nn.Cell keeps parameters and cells. If these move, `tests/unit/mindspore/parameters/test_cell_changes.py` fails.
 _KEPT_IN = ("_params", "_cells")
@@ -31,3 +36,36 @@ class CellChanges:
             return True
         now = itertools.chain.from_iterable(map(dict.values, self._kept))
         return not all(map(operator.is_, now, self._held))
+
+
+class KeptParameters:
+    """Refuses a training whose cells have other parameters than when this was made.
+
+    Args:
+        cells: The cells.
+        name: Name under which they were given, for messages.
+    """
+
+    def __init__(self, cells: Sequence[nn.Cell], name: str = "") -> None:
+        self._cells = cells
+        self._prefix = f"{name}/" if name else ""
+        self._changes = CellChanges(cells)
+        self._known = self._now()  # holds the parameters, so that no id is reused
+
+    def refuse_replaced(self) -> None:
+        """Raise ResumeError if a parameter was replaced, added or removed."""
+        if not self._changes.are_changed():
+            return
+        now = self._now()
+        if self._known.keys() != now.keys():
+            every = {**self._known, **now}
+            names = sorted({f"{self._prefix}{every[one].name}" for one in self._known.keys() ^ now.keys()})
+            raise ResumeError(
+                f"parameters were replaced or added after the StateManager was made: {some(names)}. The optimizer "
+                "keeps the old ones, and a new start does not have the new ones, so no resume could be exact. Set a "
+                "parameter with ops.assign; change the network before making the StateManager"
+            )
+        self._changes = CellChanges(self._cells)
+
+    def _now(self) -> dict[int, ms.Parameter]:
+        return {id(one): one for cell in self._cells for one in all_of(cell)}

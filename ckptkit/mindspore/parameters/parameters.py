@@ -17,10 +17,10 @@ from mindspore import nn
 from ckptkit.core.contents import Contents, WantedPart
 from ckptkit.core.placement import Box, PlacementByName
 from ckptkit.core.tensors import Array, Leaf, Role, bytes_of
-from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.buffers import Buffers
-from ckptkit.mindspore.parameters.cell_changes import CellChanges
+from ckptkit.mindspore.parameters.cell_changes import KeptParameters
 from ckptkit.mindspore.parameters.restore import RestoreTarget
 from ckptkit.mindspore.parameters.roles import Roles, all_of, optimizers_of
 from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
@@ -64,7 +64,7 @@ class CellParameters:
             # names.
             cell.check_names_and_refresh_name()
         self._cells = cells
-        self._cell_changes = CellChanges(cells)
+        self._kept = KeptParameters(cells)
         self._by_name = _by_name(cells)
         self._registered = Buffers(cells, self._by_name)
         self._buffers = self._registered.now()
@@ -92,24 +92,10 @@ class CellParameters:
         Raises:
             ResumeError: If the cells have other parameters than when this was made.
         """
-        self._refuse_replaced()
+        self._kept.refuse_replaced()
         chosen = self._tracked(at_boundary)
         synchronize([one.tensor for one in chosen])
         return [one.leaf() for one in chosen]
-
-    def _refuse_replaced(self) -> None:
-        if not self._cell_changes.are_changed():
-            return
-        known, now = _by_id(self._by_name.values()), _by_id(one for cell in self._cells for one in all_of(cell))
-        if known.keys() != now.keys():
-            every = {**known, **now}
-            names = sorted({every[one].name for one in known.keys() ^ now.keys()})
-            raise ResumeError(
-                f"parameters were replaced or added after the StateManager was made: {some(names)}. The optimizer "
-                "keeps the old ones, and a new start does not have the new ones, so no resume could be exact. Set a "
-                "parameter with ops.assign; change the network before making the StateManager"
-            )
-        self._cell_changes = CellChanges(self._cells)
 
     def _tracked(self, at_boundary: bool) -> list[TrackedTensor]:
         buffers = self._registered.now()
@@ -245,10 +231,6 @@ class CellParameters:
 def digest_of(leaf: Leaf) -> str:
     """Return the digest of the bits of ``leaf``."""
     return xxhash.xxh3_128_hexdigest(bytes_of(leaf.array).data)
-
-
-def _by_id(parameters: Iterable[ms.Parameter]) -> dict[int, ms.Parameter]:
-    return {id(one): one for one in parameters}
 
 
 def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:

@@ -22,6 +22,7 @@ from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
+from ckptkit.mindspore.parameters.cell_changes import KeptParameters
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import optimizers_of
@@ -81,6 +82,10 @@ class Sources:
     began_with: Mapping[str, str] = field(default_factory=dict)
     restored_states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     arrays: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        named = {**dict(self.trained_by_name()), **{name: one.cell for name, one in self.named_cells.items()}}
+        self._kept_by_name = [KeptParameters([one], name) for name, one in named.items()]
 
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
@@ -197,7 +202,13 @@ class Sources:
             ) from error
 
     def sections(self, progress: Progress, ranks: int) -> dict[str, Any]:
-        """Return everything except the parameters, as a checkpoint at ``progress`` of a job of ``ranks`` stores it."""
+        """Return everything except the parameters, as a checkpoint at ``progress`` of a job of ``ranks`` stores it.
+
+        Raises:
+            ResumeError: If a cell that is trained and given by name has other parameters than at the beginning.
+        """
+        for kept in self._kept_by_name:
+            kept.refuse_replaced()
         switches = self.own_switches.record(by_model=self.by_model())
         by_name = {name: one.record(by_model=self.by_model()) for name, one in self.switches_by_name.items()}
         return {

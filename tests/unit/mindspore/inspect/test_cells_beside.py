@@ -164,6 +164,22 @@ def test_dropout_of_a_network_given_by_name_is_refused(beside, tmp_path):
         train(job, [job.optimizer] if beside == "the optimizer" else [], model=job.network, **named)
 
 
+class Draws(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.rng = np.random.default_rng(3)
+
+    def construct(self, x):
+        return x * float(self.rng.random())
+
+
+def test_generator_in_a_network_given_by_name_is_refused(tmp_path):
+    job = Job(tmp_path / "run")
+    job.network[1] = Draws()
+    with pytest.raises(ResumeError, match=r"model\.1 \(Draws\): rng \(Generator\)"):
+        train(job, [job.optimizer], model=job.network)
+
+
 def test_optimizer_given_by_name_that_rounds_by_launch_is_refused(tmp_path):
     job = Job(tmp_path / "run", nn.RMSProp)
     ck.nn.replace_dropout(job.network)

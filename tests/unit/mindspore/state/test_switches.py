@@ -23,6 +23,7 @@ from support.training import (
 )
 
 import ckptkit as ck
+from ckptkit.errors import ResumeError
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
 
 SAID = ": restored to the value at the save"
@@ -371,3 +372,11 @@ def test_switches_of_cells_given_by_name_return(tmp_path, switch):
     job.manager.step(job.state)
     job.manager.save_final(job.state)
     assert ByName(tmp_path / "run").switched() == expected
+
+
+def test_replaced_parameter_of_a_network_given_by_name_is_refused(tmp_path):
+    job = ByName(tmp_path / "run")
+    job.network.out.bias = ms.Parameter(ms.Tensor([0.0, 0.0, 0.0]), name="out.bias")
+    job.state.count_delivered()
+    with pytest.raises(ResumeError, match=r"network/out\.bias.*ops\.assign"):
+        job.manager.save(job.state)
