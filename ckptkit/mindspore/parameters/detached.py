@@ -12,7 +12,8 @@ thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from mindspore import nn
 
@@ -31,10 +32,18 @@ class Detached:
         cells: Cells of the training.
         moved: Returns the names of parameters whose memory has changed since its last call.
         name: Name under which the cells were given, for messages.
+        count: Returns the number of updates of their optimizer, if that is not the training's.
     """
 
-    def __init__(self, cells: Sequence[nn.Cell], moved: Callable[[], set[str]], name: str = "") -> None:
+    def __init__(
+        self,
+        cells: Sequence[nn.Cell],
+        moved: Callable[[], set[str]],
+        name: str = "",
+        count: Callable[[], int] | None = None,
+    ) -> None:
         self._ask = moved
+        self._count = count
         bound = [one for one in optimizers_of(cells) if has_compiled_method(one)]
         self._names = {held.name for one in bound for held in all_of(one)}
         self._prefix = f"{name}/" if name else ""
@@ -45,11 +54,13 @@ class Detached:
 
     def begin(self, updates: int) -> None:
         """Set the number of updates at which this process begins."""
-        self._begun_at = updates
+        self._begun_at = updates if self._count is None else self._count()
 
     def binds(self, updates: int) -> bool:
         """Return whether this process has made its first update and `bind` has not been called yet."""
-        return not self._bound and updates > self._begun_at and bool(self._names)
+        if self._bound or not self._names:
+            return False
+        return (updates if self._count is None else self._count()) > self._begun_at
 
     def bind(self) -> None:
         """Record that the present memory is that of the first update."""
@@ -61,11 +72,22 @@ class Detached:
         moved = self._ask() & self._names
         if not self._bound or mode_in_force() == "GRAPH":
             return
+        updates = updates if self._count is None else self._count()
         if self._moved and updates > self._moved_at:
             raise ResumeError(_words([f"{self._prefix}{name}" for name in sorted(self._moved)]))
         if moved:
             self._moved |= moved
             self._moved_at = updates
+
+
+def detached_of(given: Mapping[str, object], without: Collection[str]) -> list[Detached]:
+    """Return the checks of the optimizers among the objects given by name, except those named ``without``."""
+    found = {name: one for name, one in given.items() if isinstance(one, nn.Optimizer) and name not in without}
+    return [Detached([one], Addresses(one).moved, name, partial(_updates_of, one)) for name, one in found.items()]
+
+
+def _updates_of(optimizer: nn.Optimizer) -> int:
+    return int(optimizer.global_step.asnumpy().item())
 
 
 class Addresses:

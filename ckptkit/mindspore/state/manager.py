@@ -24,7 +24,7 @@ from ckptkit.manager.hooks import Observer
 from ckptkit.manager.options import Ranks, refuse_other_types
 from ckptkit.mindspore.data.resumable import Resumable, position_of
 from ckptkit.mindspore.inspect import Finding
-from ckptkit.mindspore.parameters.detached import Detached
+from ckptkit.mindspore.parameters.detached import Detached, detached_of
 from ckptkit.mindspore.parameters.half_restored import refuse_half_restored
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import cells_of
@@ -133,7 +133,7 @@ class StateManager:
             position=self.position,
             batches=dataset if isinstance(dataset, Resumable) else None,
             parameters=parameters,
-            detached=Detached(cells, parameters.moved),
+            detached=[Detached(cells, parameters.moved), *detached_of(stateful, named_cells)],
             own_switches=Switches(cells, [one for one in trainable if isinstance(one, ms.Parameter)]),
             switches_by_name=switches_of(stateful, named_cells),
             rates=parameters.rates(),
@@ -236,9 +236,7 @@ class StateManager:
             self._sources.batches.refuse_another_thread()
             self._examination.judge_doubt(self._sources.counting.read_ahead())
         progress = self._sources.progress()
-        if self._sources.detached.binds(progress.updates):
-            self._sources.parameters.leaves(at_boundary=False)
-            self._sources.detached.bind()
+        self._sources.bind(progress.updates)
         self._sources.look_at_switches(progress.batches_delivered)
         return progress
 
@@ -261,7 +259,7 @@ class StateManager:
         self._examination.judge_save(leaves, sections)
         if self._sources.ended is None:
             self._sources.counting.prove(progress, self._sources.parameters)
-            self._sources.detached.refuse(progress.updates)
+            self._sources.refuse_detached(progress.updates)
         return captured(progress, leaves, sections)
 
     def leaves(self, *, at_boundary: bool) -> list[Leaf]:
@@ -302,7 +300,7 @@ class StateManager:
             return self.capture()
         start.check_unchanged(self._sources.parameters.mutable_leaves())
         leaves = self._sources.parameters.leaves(at_boundary=True)
-        self._sources.detached.refuse(start.progress.updates)
+        self._sources.refuse_detached(start.progress.updates)
         return captured(start.progress, leaves, start.sections)
 
     def apply(self, contents: Contents) -> None:

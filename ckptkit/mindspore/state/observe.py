@@ -59,7 +59,7 @@ class StateObserver:
             ResumeError: If parameters got memory that no update sees: a save would be refused for it.
         """
         if self._sources.ended is None:
-            self._sources.detached.refuse(self._state.progress().updates)
+            self._sources.refuse_detached(self._state.progress().updates)
         digests = {name: _number(value) or digest_of_value(value) for name, value in self._seen()}
         shapes = set()
         for leaf in self._sources.parameters.leaves(at_boundary=False):

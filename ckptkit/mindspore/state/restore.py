@@ -97,7 +97,8 @@ class Restore:
         # Last: a foreign cell may count in one of those objects.
         sources.counting.load(progress, state["train"], left)
         sources.load_switches(state["train"]["switches"], progress.batches_delivered)
-        sources.detached.begin(progress.updates)
+        for memory in sources.detached:
+            memory.begin(progress.updates)
         clear_half_restored(sources.every_cell())
         self._keep_rates(state["train"]["rates"])
         self._rng = state["rng"]

@@ -49,7 +49,7 @@ class Sources:
         position: Position in the dataset; None without one.
         batches: The `ckptkit.data.resumable` that gave it, or None.
         parameters: Parameters and buffers of ``cells``.
-        detached: Checks the memory of the parameters.
+        detached: Checks the memory of the parameters: of ``cells``, and of each optimizer given by name.
         own_switches: Switches of the networks of ``cells``.
         switches_by_name: Switches of the other cells that are given by name.
         rates: Digests of the rates that the run began with.
@@ -71,7 +71,7 @@ class Sources:
     position: Position | None
     batches: Resumable | None
     parameters: CellParameters
-    detached: Detached
+    detached: Sequence[Detached]
     own_switches: Switches
     switches_by_name: Mapping[str, Switches]
     rates: dict[str, str]
@@ -112,6 +112,19 @@ class Sources:
             for name, one in others
             if optimizers_of([one]) or any(id(each) in changed for each in one.get_parameters())
         ]
+
+    def refuse_detached(self, updates: int) -> None:
+        """Raise ResumeError as `Detached.refuse`, for any of them."""
+        for one in self.detached:
+            one.refuse(updates)
+
+    def bind(self, updates: int) -> None:
+        """Record the memory that the optimizers are bound to, if this process has just made its first update."""
+        unbound = [one for one in self.detached if one.binds(updates)]
+        if unbound:
+            self.parameters.leaves(at_boundary=False)  # looks where the parameters are now
+        for one in unbound:
+            one.bind()
 
     def switches(self) -> list[Switches]:
         """Return the switches of all cells, those given by name included."""

@@ -98,6 +98,42 @@ def test_weight_replaced_beside_foreign_cell_fails_the_save():
         saved.train(2)
 
 
+class ByName:
+    """A network whose optimizer is given by name."""
+
+    def __init__(self):
+        begin_process(mode="pynative")
+        self.network = Mlp()
+        self.optimizer = nn.Momentum(self.network.trainable_params(), 0.1, 0.9)
+        self.gradients = ms.value_and_grad(self.network, None, self.optimizer.parameters)
+        self.state = ck.StateManager([self.network], optimizer=self.optimizer)
+        self.state.begin("runs/detached")
+
+    def train(self, micro_steps, *, updates=True):
+        for _ in range(micro_steps):
+            rows = samples(4)
+            _, found = self.gradients(ms.Tensor(rows["x"]), ms.Tensor(rows["y"]))
+            if updates:
+                self.optimizer(found)
+            self.state.count_delivered()
+            self.state.capture()
+
+
+def test_memory_of_an_optimizer_given_by_name_that_no_update_sees_fails_the_save():
+    job = ByName()
+    job.train(3)
+    job.optimizer.learning_rate.set_data(ms.Tensor(0.02, ms.float32))
+    with pytest.raises(ck.ResumeError, match=r"^optimizer/learning_rate got new memory after the first update"):
+        job.train(4)
+
+
+def test_memory_given_before_the_first_update_of_an_optimizer_given_by_name_is_saved():
+    job = ByName()
+    job.train(3, updates=False)
+    job.optimizer.learning_rate.set_data(ms.Tensor(0.02, ms.float32))
+    job.train(4)
+
+
 @pytest.mark.parametrize("change", [write_weight, replace_statistic])
 def test_what_updates_still_see_is_saved(change):
     saved = Saved()
