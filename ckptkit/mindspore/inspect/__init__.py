@@ -19,7 +19,13 @@ from ckptkit.mindspore.inspect.frames import loop_variables
 from ckptkit.mindspore.inspect.loops import find_in_loops, used_in_loops
 from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks, find_in_steps_of_cells, hooks_of
 from ckptkit.mindspore.inspect.partial_generators import find_partial_generators
-from ckptkit.mindspore.inspect.pipelines import find_in_pipeline, find_kept_by_stateless, read_here, sources_of
+from ckptkit.mindspore.inspect.pipelines import (
+    find_in_pipeline,
+    find_kept_by_stateless,
+    find_random_operators,
+    read_here,
+    sources_of,
+)
 from ckptkit.mindspore.inspect.values.changed import ChangedValues
 from ckptkit.mindspore.inspect.values.lost import find_lost_state, find_parted_objects
 from ckptkit.mindspore.inspect.values.roots import Root, roots_of_loops
@@ -40,6 +46,7 @@ __all__ = [
     "find_lost_state",
     "find_parted_objects",
     "find_partial_generators",
+    "find_random_operators",
     "hooks_of",
     "is_number",
     "left_out",

@@ -40,6 +40,7 @@ from ckptkit.mindspore.parameters.roles import all_of
 _USE_OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
 _MOST_NAMES = 5
 _OTHER_OPTIMIZERS = "Use nn.Adam, nn.RMSProp(centered=True) or mindspore.experimental.optim.RMSprop"
+_OF_SAMPLES = "Draw from a generator made of (seed, epoch, index of the sample): ckptkit.data.sample_rng"
 _REPLACE = "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a ready-made network"
 
 
@@ -125,6 +126,17 @@ class Operators:
             is_off = isinstance(one.cell, (*DROPOUTS, *DROPOUTS_OF_MINT)) and not one.cell.training
             place = f"{where}{one.name and f'.{one.name}'} ({_kind(one.cell)})"
             yield from (replace(each, certain=False) for each in self.of(one.cell, place) if not is_off)
+
+    def in_data(self, use: Use, where: str) -> Iterator[Finding]:
+        """Yield the findings of an object that code of the data names; that code is never compiled."""
+        _, name, _ = functional().get(id(use.target), (None, "", ""))
+        if name:
+            why = "it draws from a generator of MindSpore's, which reading the data again does not set back"
+            yield Finding("pipeline", f"{where}: {name}", why, _OF_SAMPLES, certain=False)
+        elif _is_cell(use.target):
+            yield from self.inside(use.target, f"{where}: {use.name}")
+        elif isinstance(use.target, type) and issubclass(use.target, (*DROPOUTS, *DROPOUTS_OF_MINT)):
+            yield replace(_dropout(use.target, f"{where}: {use.name}"), certain=False)
 
     def _random(self, cell: nn.Cell, where: str) -> Iterator[Finding]:
         if isinstance(cell, (*DROPOUTS, *DROPOUTS_OF_MINT)):

@@ -27,6 +27,7 @@ from ckptkit.mindspore.inspect.attribute_uses import (
 )
 from ckptkit.mindspore.inspect.attributes import attribute, below, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
+from ckptkit.mindspore.inspect.cells import Operators
 from ckptkit.mindspore.inspect.finding import Finding
 
 # The two process-wide generators; the module functions are methods of them.
@@ -53,6 +54,29 @@ def find_in_pipeline(dataset: ds.Dataset) -> Iterator[Finding]:
                     seen.add(found)
                     yield found
     yield from _waits_for_training(dataset)
+
+
+def find_random_operators(data: Any) -> Iterator[Finding]:
+    """Yield the random operators of MindSpore, and the cells with some, that the code of data names, each once.
+
+    Args:
+        data: What is read again to reach a place in it: a pipeline, an iterable of the user's, or None.
+    """
+    operators, seen = Operators(), set()
+    for name, code in _named_code(data):
+        for use in uses(code, _enters):
+            for found in operators.in_data(use, f"{name}: {use.where}"):
+                if found not in seen:
+                    seen.add(found)
+                    yield found
+
+
+def _named_code(data: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(data, ds.Dataset):
+        yield from ((type(data).__name__, code) for code in _methods(data, ("__iter__", "__getitem__", "__next__")))
+        return
+    for node in _nodes(data):
+        yield from ((type(node).__name__, code) for code in (*_worker_code(node), *_single_code(node)))
 
 
 def find_kept_by_stateless(dataset: ds.Dataset) -> Iterator[Finding]:

@@ -38,6 +38,7 @@ from ckptkit.mindspore.inspect import (
     find_lost_state,
     find_parted_objects,
     find_partial_generators,
+    find_random_operators,
     hooks_of,
     is_number,
     left_out,
@@ -117,10 +118,10 @@ class Examination:
         steps = find_in_steps_of_cells(cells, known, self._changes.written, by_name=by_name)
         in_part = [(one.owner, one.names) for one in known if isinstance(one, Stored)]
         of_cells = find(cells, pipeline, named=named, by_name=by_name, stored=in_part, variables=variables)
-        found = (*of_cells, *steps, *left)
+        again = self._read_again()
+        found = (*of_cells, *find_random_operators(again), *steps, *left)
         if sources.by_model():
             return found
-        again = self._read_again()
         stored = [*sources.known(), *(sources.known_data() if again is None else ())]
         constants = constants_in_loops(cells, in_graph=mode_in_force() == "GRAPH")
         trained = [*cells, *sources.cells_by_name()]

@@ -7,14 +7,15 @@ import functools
 import types
 
 import mindspore as ms
+import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import nn
+from mindspore import nn, ops
 from support.training import begin_process
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.inspect import find
+from ckptkit.mindspore.inspect import find, find_random_operators
 
 ROWS = [(ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.zeros((2, 6), np.float32))) for _ in range(3)]
 
@@ -32,6 +33,7 @@ class Noise(nn.Cell):
 
 AT_MODULE = Noise().set_train()
 OFF = Noise()
+NORMAL = ops.StandardNormal(seed=5)
 
 
 def calls(noise, x):
@@ -210,3 +212,62 @@ def test_cell_that_the_loop_calls_and_that_changes_nothing_is_no_finding(loop, n
     job = Job(tmp_path / "run", noise=noise)
     ck.nn.replace_dropout(job.network)
     loop(job, [job.network, job.optimizer])
+
+
+def noisy(x):
+    return AT_MODULE(ms.Tensor(x)).asnumpy()
+
+
+def drawn(x):
+    return x + ops.randn(x.shape).asnumpy()
+
+
+def made_there(x):
+    return nn.Dropout(p=0.3)(ms.Tensor(x)).asnumpy()
+
+
+def operator_with_a_seed(x):
+    return x + NORMAL(x.shape).asnumpy()
+
+
+class Loader:
+    def __init__(self, make):
+        self.make = make
+
+    def __iter__(self):
+        for x in range(4):
+            yield (self.make(np.full((2, 6), x, np.float32)),)
+
+
+def mapped(make):
+    return ds.NumpySlicesDataset(np.ones((4, 6), np.float32), ["x"]).map(make, ["x"])
+
+
+@pytest.mark.parametrize("data", [mapped, Loader])
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [(noisy, "AT_MODULE.drop (nn.Dropout)"), (drawn, "ops.randn"), (made_there, "nn.Dropout")],
+    ids=["a cell", "a function", "a class"],
+)
+def test_random_operator_of_mindspore_in_data_is_found(data, make, where):
+    """A map runs it in a thread, and a loader while training waits; reading the data again does not set it back."""
+    begin_process()
+    (found,) = find_random_operators(data(make))
+    assert found.where.endswith(f": {where}")
+
+
+@pytest.mark.parametrize("data", [mapped, Loader])
+def test_operator_with_a_seed_of_its_own_in_data_is_no_finding(data):
+    """Another process makes it anew, and reads the data again from the beginning."""
+    begin_process()
+    assert [*find_random_operators(data(operator_with_a_seed))] == []
+
+
+@pytest.mark.parametrize("data", [mapped, Loader])
+def test_draws_in_data_are_refused_before_training(data, tmp_path):
+    begin_process(mode="pynative")
+    network = nn.Dense(6, 6)
+    batches = ck.data.resumable(data(drawn), epochs=1)
+    state = ck.StateManager([network], batches, strict=True)
+    with ck.CheckpointManager(tmp_path / "run") as manager, pytest.raises(ResumeError, match=r"ops\.randn"):
+        manager.restore(state)
