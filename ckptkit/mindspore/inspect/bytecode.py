@@ -64,7 +64,12 @@ class Use:
 
 
 def uses(
-    code: Any, enters: Callable[[str], bool], *, compiled: bool = False, methods: Mapping[str, Any] = _NO_METHODS
+    code: Any,
+    enters: Callable[[str], bool],
+    *,
+    compiled: bool = False,
+    methods: Mapping[str, Any] = _NO_METHODS,
+    closures: bool = False,
 ) -> Iterator[Use]:
     """Yield every object that ``code`` and everything it calls name, in order.
 
@@ -73,8 +78,9 @@ def uses(
         enters: Whether to follow calls into functions of the module of that name.
         compiled: Whether all of the code is compiled.
         methods: What an attribute of that name stands for if its owner is unknown, such as an argument.
+        closures: Whether to follow functions of the user's that functions of libraries hold, as a gradient does.
     """
-    yield from (use for use in _Walk(enters, methods).run(code, compiled) if not use.sets)
+    yield from (use for use in _Walk(enters, methods, closures=closures).run(code, compiled) if not use.sets)
 
 
 def assignments(code: Any, enters: Callable[[str], bool]) -> Iterator[Use]:
@@ -135,8 +141,11 @@ class _Frame:
 class _Walk:
     """Reads code objects one after the other, all of one function before those of what it calls."""
 
-    def __init__(self, enters: Callable[[str], bool], methods: Mapping[str, Any] = _NO_METHODS) -> None:
+    def __init__(
+        self, enters: Callable[[str], bool], methods: Mapping[str, Any] = _NO_METHODS, *, closures: bool = False
+    ) -> None:
         self._enters = enters
+        self._closures = closures
         self._methods = methods
         self._visited: dict[Hashable, _Frame] = {}  # holds the frames, so that no id is reused
         self._waiting: deque[_Frame] = deque()
@@ -178,6 +187,8 @@ class _Walk:
     def _add(self, target: Any, compiled: bool, *, anyone: bool = False) -> None:
         for function, instance in functions_of(target):
             if not anyone and not self._enters(getattr(function, "__module__", None) or ""):
+                for one in held_by(function) if self._closures and function.__closure__ else ():
+                    self._add(one, compiled)
                 continue
             if is_compiled(function):
                 wrapped = vars(function)["__wrapped__"]

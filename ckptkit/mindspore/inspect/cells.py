@@ -35,11 +35,12 @@ from ckptkit.mindspore.inspect.operators import (
 from ckptkit.mindspore.inspect.same_code import Alike
 from ckptkit.mindspore.inspect.sequential import Found, cells_of
 from ckptkit.mindspore.inspect.unstored_parameters import CONTAINERS, Held, Holder
-from ckptkit.mindspore.parameters.roles import all_of
+from ckptkit.mindspore.parameters.roles import all_of, optimizers_of
 
 _USE_OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
 _MOST_NAMES = 5
 _OTHER_OPTIMIZERS = "Use nn.Adam, nn.RMSProp(centered=True) or mindspore.experimental.optim.RMSprop"
+_WRITES = ("assign", "scatter_", "apply_")  # functions that change parameters
 _OF_SAMPLES = "Draw from a generator made of (seed, epoch, index of the sample): ckptkit.data.sample_rng"
 _REPLACE = "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a ready-made network"
 
@@ -127,6 +128,25 @@ class Operators:
             place = f"{where}{one.name and f'.{one.name}'} ({_kind(one.cell)})"
             yield from (replace(each, certain=False) for each in self.of(one.cell, place) if not is_off)
 
+    def in_graph(self, function: Any, where: str) -> tuple[list[Finding], bool]:
+        """Return what is inexact in a function only because it is compiled, and whether the function trains.
+
+        In PYNATIVE, what the same operators draw outside of it may be exact.
+        """
+        found: dict[Finding, None] = {}
+        trains = False
+        for use in uses(function, _enters, compiled=True, methods=methods(), closures=True):
+            if not _is_cell(use.target):
+                trains = trains or use.name.rpartition(".")[2].startswith(_WRITES)
+                found.update(dict.fromkeys(filter(None, [_judged(use, where)])))
+                continue
+            trains = trains or bool(optimizers_of([use.target]))
+            for one in cells_of(use.target):
+                place = f"{where}: {use.name}{one.name and f'.{one.name}'} ({_kind(one.cell)})"
+                told = {*self._random(one.cell, place)}
+                found.update((each, None) for each in self._random(one.cell, place, compiled=True) if each not in told)
+        return [*found], trains
+
     def in_data(self, use: Use, where: str) -> Iterator[Finding]:
         """Yield the findings of an object that code of the data names; that code is never compiled."""
         _, name, _ = functional().get(id(use.target), (None, "", ""))
@@ -138,7 +158,7 @@ class Operators:
         elif isinstance(use.target, type) and issubclass(use.target, (*DROPOUTS, *DROPOUTS_OF_MINT)):
             yield replace(_dropout(use.target, f"{where}: {use.name}"), certain=False)
 
-    def _random(self, cell: nn.Cell, where: str) -> Iterator[Finding]:
+    def _random(self, cell: nn.Cell, where: str, *, compiled: bool = False) -> Iterator[Finding]:
         if isinstance(cell, (*DROPOUTS, *DROPOUTS_OF_MINT)):
             if not drops_nothing(cell):
                 yield _dropout(type(cell), where)
@@ -148,7 +168,7 @@ class Operators:
             for one in _items(own[name]):
                 if isinstance(one, Primitive) and is_random_primitive(one):
                     yield _kernel_state(f"{where}: {name} (ops.{type(one).__name__})")
-        if isinstance(cell, nn.MultiheadAttention) and cell.dropout and _in_graph():
+        if isinstance(cell, nn.MultiheadAttention) and cell.dropout and (compiled or _in_graph()):
             yield _frozen_seed(f"{where}: its dropout={cell.dropout}")
         if isinstance(cell, Distribution):
             return  # its construct names all that it can do; each call of it is read at its call site
@@ -157,7 +177,7 @@ class Operators:
             if _is_cell(use.target):
                 yield from self.inside(use.target, f"{where}: {use.name}")
                 continue
-            found = _judged(use, where)
+            found = _judged(replace(use, compiled=compiled or use.compiled), where)
             if found is not None and found not in reported:
                 reported.add(found)
                 yield found
@@ -170,7 +190,9 @@ class Operators:
             if construct is None:
                 construct = types.MethodType(type(cell).construct, cell)
             found = uses(construct, _enters, methods=methods())
-            self._read[key] = [one for one in found if _is_cell(one.target) or _judged(one, "") is not None]
+            self._read[key] = [
+                one for one in found if _is_cell(one.target) or _judged(replace(one, compiled=True), "") is not None
+            ]
         return self._read[key]
 
 

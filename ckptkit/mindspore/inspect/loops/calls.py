@@ -151,12 +151,14 @@ class Calls:
         unknown = found is None  # what it does is not read, but told from its object and name
         computing = unknown and computes(call.called.target, call.owner.target, call.name)
         self._steer(call, trains=unknown and trains(call.called.target, call.name), computes=computing)
-        marks = marks_of(call, computes=computing)
+        within = held_by(call.called.target) if computing else []
+        graphs = [call.called.target] if is_graph else filter(is_compiled, within)
+        marks = marks_of(call, computes=computing).union(*(self.draws.in_graph(call, one) for one in graphs))
         if is_draw(call.called.target) or (unknown and changes_stored(call, self._objects.is_named(call.owner.target))):
             self.late(node, scope)
-        held = [*self.hooks, *held_by(call.called.target)] if computing else []
+        held = [*self.hooks, *within] if computing else []
         for one in (*held, *(functions_in(call.owner.target) if unknown else ())):
-            with self._flow.compiling(is_graph):
+            with self._flow.compiling(is_graph or is_compiled(one)):
                 inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * MOST_ARGUMENTS, {}, scope)
             self._flow.steer(inner.sources if inner is not None else frozenset())
         if found is not None:

@@ -59,6 +59,7 @@ class Draws:
         self.outside = Outside(flow, objects)
         self.operators = Operators()
         self._inside: dict[int, tuple[Finding, ...]] = {}  # by the cell
+        self._compiled: dict[int, tuple[list[Finding], bool]] = {}  # by the function
         self.taken: dict[int, tuple[str, Any]] = {}
 
     def of(self, call: Call) -> None:
@@ -109,6 +110,20 @@ class Draws:
             return frozenset()
         place = Place(id(cell), DRAWN)
         self._objects.note(path, self._inside[id(cell)], place)
+        return frozenset((place,))
+
+    def in_graph(self, call: Call, function: Any) -> Sources:
+        """Return the draws that a compiled function makes, and that are inexact only there."""
+        path = f"{call.scope.path}{text_of(call.node.func)}()"
+        if id(function) not in self._compiled:
+            self._compiled[id(function)] = self.operators.in_graph(function, path)
+        found, trains = self._compiled[id(function)]
+        if not found:
+            return frozenset()
+        place = Place(id(function), DRAWN)
+        self._objects.note(path, found, place)
+        if trains:
+            self._flow.steer(frozenset((place,)))
         return frozenset((place,))
 
     def bound(self, target: Any, name: str, one: Any, scope: Scope) -> Value:

@@ -556,3 +556,37 @@ def norm_in_evaluation_of_a_network_given_by_name(run):
 @job(Exact(), "pynative")
 def weight_decay_of_an_optimizer_given_by_name(run):
     switched_once(run, lambda _, optimizer: optimizer.param_groups[0].update(weight_decay=0.3), optim.SGD)
+
+
+class Noise(nn.Cell):
+    """Draws what is exact in PYNATIVE, and not where it is compiled."""
+
+    def construct(self, x):
+        return x + 0.1 * ops.standard_normal(x.shape)
+
+
+def functional(run, compile_it):
+    network = nn.SequentialCell(nn.Dense(FEATURES, 8), Noise(), nn.Dense(8, 3)).set_train()
+    optimizer = adam(network)
+
+    def forward(x, y):
+        return ops.cross_entropy(network(x), y)
+
+    gradients = ms.value_and_grad(forward, None, optimizer.parameters)
+
+    def step(x, y):
+        loss, found = gradients(x, y)
+        optimizer(found)
+        return loss
+
+    run.loop([network, optimizer], ck.data.resumable(slices(), EPOCHS), compile_it(step))
+
+
+@job(Named("network.1 (Noise): ops.standard_normal"), "pynative")
+def noise_in_a_compiled_step(run):
+    functional(run, ms.jit)
+
+
+@job(Exact(), "pynative")
+def noise_in_a_step_that_nobody_compiles(run):
+    functional(run, lambda step: step)
