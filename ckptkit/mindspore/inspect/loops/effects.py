@@ -118,7 +118,9 @@ def is_compiled(called: Any) -> bool:
     function = called.__func__ if type(called) is types.MethodType else called
     if type(function) is not types.FunctionType or "__wrapped__" not in vars(function):
         return False
-    return str(function.__globals__.get("__name__")).partition(".")[0] == "mindspore"
+    # MindSpore decorates methods of its own, too, such as `nn.Cell.get_parameters`; what it makes is local.
+    is_made = is_users(function.__module__) or "<locals>" in function.__qualname__
+    return is_made and str(function.__globals__.get("__name__")).partition(".")[0] == "mindspore"
 
 
 def asked_parameters(owner: Any, name: str) -> Any:

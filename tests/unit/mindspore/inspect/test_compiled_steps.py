@@ -125,3 +125,36 @@ def test_compiled_prediction_that_is_only_printed_is_no_finding(tmp_path):
         print(predict(x))
 
     job.train(step_and_print)
+
+
+def test_method_that_mindspore_decorates_compiles_nothing(tmp_path):
+    """As for `nn.Cell.get_parameters`, which has a wrapped function as a compiled one has."""
+    job = Job(tmp_path / "run", Noisy())
+    step = whole_step(job, lambda function: function)
+
+    def step_and_ask(x):
+        job.optimizer.learning_rate.requires_grad = any(one.requires_grad for one in job.network.get_parameters())
+        step(x)
+
+    job.train(step_and_ask)
+
+
+def loss_in_graph_mode(job):
+    network = job.network
+
+    def loss(x):
+        return ((network(x) + ops.randn(2, 6)) ** 2).mean()
+
+    gradients = job.gradients(loss)
+
+    def step(x):
+        job.optimizer(gradients(x)[1])
+
+    return step
+
+
+def test_loss_that_draws_in_graph_mode_is_refused(tmp_path):
+    job = Job(tmp_path / "run")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    with pytest.raises(ResumeError, match=rf"ops\.randn in loss\(\).*{KEEPS}"):
+        job.train(loss_in_graph_mode(job))
