@@ -141,11 +141,15 @@ class Operators:
                 found.update(dict.fromkeys(filter(None, [_judged(use, where)])))
                 continue
             trains = trains or bool(optimizers_of([use.target]))
-            for one in cells_of(use.target):
-                place = f"{where}: {use.name}{one.name and f'.{one.name}'} ({_kind(one.cell)})"
-                told = {*self._random(one.cell, place)}
-                found.update((each, None) for each in self._random(one.cell, place, compiled=True) if each not in told)
+            found.update(dict.fromkeys(self._compiled(use.target, f"{where}: {use.name}")))
         return [*found], trains
+
+    def _compiled(self, cell: nn.Cell, where: str) -> Iterator[Finding]:
+        """Yield what is inexact in a cell, and in those inside it, only because compiled code calls it."""
+        for one in cells_of(cell):
+            place = f"{where}{one.name and f'.{one.name}'} ({_kind(one.cell)})"
+            told = {*self._random(one.cell, place)}
+            yield from (each for each in self._random(one.cell, place, compiled=True) if each not in told)
 
     def in_data(self, use: Use, where: str) -> Iterator[Finding]:
         """Yield the findings of an object that code of the data names; that code is never compiled."""
@@ -176,6 +180,8 @@ class Operators:
         for use in self._uses(cell):
             if _is_cell(use.target):
                 yield from self.inside(use.target, f"{where}: {use.name}")
+                if use.compiled and not compiled and use.target is not cell:
+                    yield from self._compiled(use.target, f"{where}: {use.name}")
                 continue
             found = _judged(replace(use, compiled=compiled or use.compiled), where)
             if found is not None and found not in reported:

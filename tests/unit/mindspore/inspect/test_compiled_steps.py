@@ -10,6 +10,7 @@ from support.training import begin_process
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
+from ckptkit.mindspore.inspect import find
 
 ROWS = [ms.Tensor(np.ones((2, 6), np.float32)) for _ in range(3)]
 KEEPS = "a compiled graph keeps the seed"
@@ -158,3 +159,33 @@ def test_loss_that_draws_in_graph_mode_is_refused(tmp_path):
     ms.set_context(mode=ms.GRAPH_MODE)
     with pytest.raises(ResumeError, match=rf"ops\.randn in loss\(\).*{KEEPS}"):
         job.train(loss_in_graph_mode(job))
+
+
+class Whole(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.noise = nn.Dense(6, 6), Noisy()
+
+    def construct(self, x):
+        return self.noise(self.dense(x))
+
+
+class Compiled(Whole):
+    @ms.jit
+    def construct(self, x):
+        return self.noise(self.dense(x))
+
+
+def compiled_later():
+    cell = Whole()
+    cell.construct = ms.jit(cell.construct)
+    return cell
+
+
+@pytest.mark.parametrize("make", [Compiled, compiled_later])
+def test_cell_that_a_compiled_construct_calls_is_found(make):
+    begin_process(mode="pynative")
+    (found,) = find(make())
+    assert "self.noise (Noisy): ops.randn in construct()" in found.where
+    assert KEEPS in found.why
+    assert find(Whole()) == ()
