@@ -122,23 +122,21 @@ class Examination:
         found = (*of_cells, *find_random_operators(again), *steps, *left)
         if sources.by_model():
             return found
-        stored = [*sources.known(), *(sources.known_data() if again is None else ())]
+        stored = [*known, *(sources.known_data() if again is None else ())]
         constants = constants_in_loops(cells, in_graph=mode_in_force() == "GRAPH")
         trained = [*cells, *sources.cells_by_name()]
-        return (
-            *found,
-            *constants,
-            *find_in_loops(
-                stored,
-                since,
-                is_placed=sources.position is not None,
-                hooks=hooks_of(trained),
-                data=read_here(again),
-                cells=trained,
-                examined=[*cells, *(one for _, one in by_name)],
-                written=self._changes.written,
-            ),
+        in_loops = find_in_loops(
+            stored,
+            since,
+            is_placed=sources.position is not None,
+            hooks=hooks_of(trained),
+            data=read_here(again),
+            cells=trained,
+            examined=[*cells, *(one for _, one in by_name)],
+            written=self._changes.written,
+            trained_by=sources.trained_by,
         )
+        return (*found, *constants, *in_loops)
 
     def _lost_state(self) -> tuple[Finding, ...]:
         given, loader = self._given(), self._sources.loader

@@ -60,6 +60,7 @@ class Sources:
         began_with: Digests of the parameters as a loop of `resumable` found them.
         restored_states: Digests of the states of objects given by name, by place, as the same loop restored them.
         arrays: Digests of the script's arrays as the run began; ``callbacks`` are the classes that it began with.
+        trained_by: Compiled functions of the loop that train, by expression.
     """
 
     cell: nn.Cell
@@ -82,6 +83,7 @@ class Sources:
     began_with: Mapping[str, str] = field(default_factory=dict)
     restored_states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     arrays: Mapping[str, str] = field(default_factory=dict)
+    trained_by: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         named = {**dict(self.trained_by_name()), **{name: one.cell for name, one in self.named_cells.items()}}
@@ -167,7 +169,7 @@ class Sources:
         """Count a delivered batch as `Counting.deliver`; note the modes of its micro-step."""
         delivered = self.counting.deliver(batches)
         for one in (self.own_switches, *self.switches_by_name.values()):
-            one.note(delivered)
+            one.note(delivered, compiled=bool(self.trained_by))
 
     def look_at_switches(self, delivered: int) -> None:
         """Look as `Switches.look`, also for the cells given by name.
@@ -176,7 +178,7 @@ class Sources:
             ResumeError: As `Switches.look`.
         """
         for one in (self.own_switches, *self.switches_by_name.values()):
-            one.look(delivered)
+            one.look(delivered, compiled=bool(self.trained_by))
         for cell in self.named_cells.values():
             cell.look()
 
@@ -222,8 +224,9 @@ class Sources:
         """
         for kept in self._kept_by_name:
             kept.refuse_replaced()
-        switches = self.own_switches.record(by_model=self.by_model())
-        by_name = {name: one.record(by_model=self.by_model()) for name, one in self.switches_by_name.items()}
+        how = {"by_model": self.by_model(), "compiled": bool(self.trained_by)}
+        switches = self.own_switches.record(**how)
+        by_name = {name: one.record(**how) for name, one in self.switches_by_name.items()}
         return {
             "rng": capture_rng(),
             "data": self.position.state(progress.batches_delivered) if self.position else None,

@@ -1,10 +1,10 @@
 """Stores and restores what a loop switches: ``requires_grad``, modes of cells, and options of parameter groups.
 
 Guarantees: a resumed training has the switches of the interrupted one at the save, whatever the script sets before its
-loop. A compiled graph keeps the modes that it was compiled with, so in GRAPH the modes of the first micro-step are
-stored, and a resumed process that compiled another graph is refused. Of a network that trained and is in evaluation
-mode at the save, the modes of its last micro-step are stored: the loop is about to set them again. If it does not, that
-is logged at its next micro-step. Main thread only.
+loop. A compiled graph keeps the modes that it was compiled with, so in GRAPH, and where the step of a loop is compiled,
+the modes of the first micro-step are stored, and a resumed process that compiled another graph is refused. Of a network
+that trained and is in evaluation mode at the save, the modes of its last micro-step are stored: the loop is about to
+set them again. If it does not, that is logged at its next micro-step. Main thread only.
 """
 
 from __future__ import annotations
@@ -67,14 +67,18 @@ class Switches:
         self._told = False
         self._begun: str | None = None
 
-    def note(self, delivered: int) -> None:
+    def note(self, delivered: int, *, compiled: bool = False) -> None:
         """Note the modes of the micro-step that ended or begins, the last one of ``delivered``.
+
+        Args:
+            delivered: Batches delivered so far.
+            compiled: Whether the step is compiled in PYNATIVE mode, too.
 
         Raises:
             ResumeError: As `look`.
         """
-        self.look(delivered)
-        if mode_in_force() == "GRAPH":
+        self.look(delivered, compiled=compiled)
+        if compiled or mode_in_force() == "GRAPH":
             return  # the graph's modes are stored, and asking every cell takes longer than all else of a micro-step
         self._at_call = self._modes()
         stay = {place for place, modes in enumerate(self._at_call) if _evaluates(modes)} & self._taken_for_training
@@ -88,10 +92,15 @@ class Switches:
                 ", ".join(type(self._cells[place][0]).__name__ for place in sorted(stay)),
             )
 
-    def record(self, *, by_model: bool = False) -> dict[str, Any]:
-        """Return what a checkpoint stores; ``by_model`` says that ``Model`` sets the modes before each micro-step."""
+    def record(self, *, by_model: bool = False, compiled: bool = False) -> dict[str, Any]:
+        """Return what a checkpoint stores.
+
+        Args:
+            by_model: Whether ``Model`` sets the modes before each micro-step.
+            compiled: As for `note`.
+        """
         still = [*itertools.compress(self._parameters, map(operator.not_, map(_requires_grad, self._infos)))]
-        graph = mode_in_force() == "GRAPH"
+        graph = compiled or mode_in_force() == "GRAPH"
         if not graph and not by_model:
             self._taken_for_training |= self._turned_back()
         return {
@@ -134,8 +143,8 @@ class Switches:
         """Leave switching to the loop from now on."""
         self._restored = None
 
-    def look(self, delivered: int) -> None:
-        """Note the modes with which the first micro-step of this process was compiled.
+    def look(self, delivered: int, *, compiled: bool = False) -> None:
+        """Note the modes with which the first micro-step of this process was compiled; ``compiled`` as for `note`.
 
         Raises:
             ResumeError: If the graph of the interrupted training was compiled with other modes.
@@ -143,16 +152,16 @@ class Switches:
         if self._begun_at is None or delivered == self._begun_at:
             return
         self._begun_at = None
-        now = self._names() if mode_in_force() == "GRAPH" else None
+        now = self._names() if compiled or mode_in_force() == "GRAPH" else None
         if self._compiled is None or now is None:
             self._compiled = now
         elif now != self._compiled:
             switched = sorted(f"{self._prefix}{name}" for name in set(now) ^ set(self._compiled))
             raise ResumeError(
-                f"set_train of {some(switched)} was switched before the first micro-step after the restore. In GRAPH "
-                "mode, the interrupted training continued with the graph that it had compiled before, so this graph "
-                "is different. Switch it before the training begins, or train in PYNATIVE_MODE; start under another "
-                "root"
+                f"set_train of {some(switched)} was switched before the first micro-step after the restore. Where the "
+                "step is compiled, the interrupted training continued with the graph that it had compiled before, so "
+                "this graph is different. Switch it before the training begins, or train without a graph; start under "
+                "another root"
             )
 
     def _digest(self) -> str:

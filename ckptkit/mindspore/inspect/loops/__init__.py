@@ -40,6 +40,7 @@ def find_in_loops(
     cells: Iterable[nn.Cell] = (),
     examined: Iterable[nn.Cell] = (),
     written: set[Place] | None = None,
+    trained_by: set[str] | None = None,
 ) -> Iterator[Finding]:
     """Yield the findings of the loops ahead in the running functions.
 
@@ -53,6 +54,7 @@ def find_in_loops(
         cells: What is trained, or given by name.
         examined: Cells of which the random operators are reported elsewhere.
         written: Gets the places that the code writes.
+        trained_by: Gets the expressions of the compiled functions that change parameters.
     """
     cells, apart = [*cells], ids_in(examined)
     others = [*running_threads()], [*waiting_tasks()]
@@ -69,6 +71,8 @@ def find_in_loops(
     fed = read_data(data, flow, statements)
     if written is not None:
         written |= objects.written(flow.writes, statements.taken)
+    if trained_by is not None:
+        trained_by.update(statements.draws.trained_by)
     yield from reported(flow, objects, statements, is_placed=is_placed, fed=fed)
 
 

@@ -50,6 +50,7 @@ class Draws:
     Attributes:
         outside: Records what is read and written outside of the process.
         operators: Examines cells that the code calls and that nobody trains.
+        trained_by: The compiled functions that change parameters, in order.
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
     """
 
@@ -59,6 +60,7 @@ class Draws:
         self.outside = Outside(flow, objects)
         self.operators = Operators()
         self._inside: dict[int, tuple[Finding, ...]] = {}  # by the cell
+        self.trained_by: dict[str, None] = {}
         self._compiled: dict[int, tuple[list[Finding], bool]] = {}  # by the function
         self.taken: dict[int, tuple[str, Any]] = {}
 
@@ -113,11 +115,13 @@ class Draws:
         return frozenset((place,))
 
     def in_graph(self, call: Call, function: Any) -> Sources:
-        """Return the draws that a compiled function makes, and that are inexact only there."""
+        """Return the draws that a compiled function, or one of a gradient, makes, and that are inexact only there."""
         path = f"{call.scope.path}{text_of(call.node.func)}()"
         if id(function) not in self._compiled:
             self._compiled[id(function)] = self.operators.in_graph(function, path)
         found, trains = self._compiled[id(function)]
+        if trains or function is not call.called.target:
+            self.trained_by[path] = None
         if not found:
             return frozenset()
         place = Place(id(function), DRAWN)

@@ -525,20 +525,29 @@ def random_cell_beside_the_trained_ones_that_is_off(run):
     by_hand(run, noise)
 
 
-def switched_once(run, switch, optimizer):
+def switched_once(run, switch, optimizer, compile_it=lambda update: update):
     """Everything is given by name, and the ninth micro-step switches something for all that follow."""
     network = nn.SequentialCell(nn.Dense(FEATURES, 8), nn.BatchNorm1d(8), nn.Dense(8, 3)).set_train()
     optimizer = optimizer(network.trainable_params(), 1e-2)
-    gradients = ms.value_and_grad(lambda x, y: ops.cross_entropy(network(x), y), None, optimizer.parameters)
+
+    def forward(x, y):
+        return ops.cross_entropy(network(x), y)
+
+    gradients = ms.value_and_grad(forward, None, optimizer.parameters)
     done = ms.Parameter(ms.Tensor(0, ms.int32), name="done", requires_grad=False)
+
+    def update(x, y):
+        loss, found = gradients(x, y)
+        optimizer(found)
+        return loss
+
+    update = compile_it(update)
 
     def step(x, y):
         if int(done) == 8:
             switch(network, optimizer)
         ops.assign_add(done, ms.Tensor(1, ms.int32))
-        loss, found = gradients(x, y)
-        optimizer(found)
-        return loss
+        return update(x, y)
 
     run.loop([], ck.data.resumable(slices(), EPOCHS), step, network=network, optimizer=optimizer, done=done)
 
@@ -556,6 +565,12 @@ def norm_in_evaluation_of_a_network_given_by_name(run):
 @job(Exact(), "pynative")
 def weight_decay_of_an_optimizer_given_by_name(run):
     switched_once(run, lambda _, optimizer: optimizer.param_groups[0].update(weight_decay=0.3), optim.SGD)
+
+
+@job(Exact(), "pynative")
+def norm_in_evaluation_that_a_compiled_step_does_not_see(run):
+    """The step keeps the graph that it compiled when the norm was in training; so does a resumed one."""
+    switched_once(run, lambda network, _: network[1].set_train(False), nn.Adam, ms.jit)
 
 
 class Noise(nn.Cell):
