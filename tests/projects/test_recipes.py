@@ -41,6 +41,10 @@ OF_MINDNLP = (  # and diffusers and transformers
     *("certifi", "charset-normalizer", "filelock", "idna", "PyYAML", "regex", "requests", "tqdm", "urllib3"),
     *("importlib-metadata", "zipp"),
 )
+OF_MINDAUDIO = (  # what it imports, even where a training does not use it
+    *("decorator", "easydict", "joblib", "Levenshtein", "mir_eval", "rapidfuzz", "scikit-learn", "six"),
+    *("PyYAML", "threadpoolctl", "tqdm", "wget"),
+)
 PATCHES = PROJECT / "examples/projects"
 PAGE = (PROJECT / "docs/projects.md").read_text()
 
@@ -233,3 +237,33 @@ def test_mindnlp_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path
         assert report["diagnosis"]["where"] == "operator Dropout"
     else:
         assert report["exact"], report
+
+
+def test_mindaudio_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path]) -> None:
+    import yaml
+    from scipy.io import wavfile
+
+    packages = package("mindaudio==0.3.0", *OF_MINDAUDIO)
+    theirs, example = Path(__file__).parent / "mindaudio", tmp_path / "examples/deepspeech2"
+    shutil.copytree(packages / "mindaudio", example / "mindaudio")  # which comes first: it is beside the script
+    for name in ("train.py", "dataset.py"):
+        shutil.copy(theirs / name, example)
+    apply("mindaudio.patch", tmp_path)
+    shutil.copy(theirs / "train_one_step.py", example / "mindaudio/utils")
+    # CPU has no NPUGetFloatStatusV2, which the check for overflows calls: without it, nothing ever overflows.
+    cell, check = example / "mindaudio/utils/train_one_step.py", "self.get_overflow_status(status, grads)"
+    change(cell, check, "ms.Tensor(False)")
+    options = yaml.safe_load((theirs / "deepspeech2.yaml").read_text())
+    options["TrainingConfig"].update(epochs=3, batch_size=1, train_manifest="manifest.json")
+    options["SpectConfig"]["sample_rate"] = 4000
+    options["ModelConfig"].update(hidden_size=16, hidden_layers=1)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(options))
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        noise = rng.integers(-3000, 3000, 2000).astype(np.int16)
+        wavfile.write(tmp_path / f"{number}.wav", 4000, noise)
+        (tmp_path / f"{number}.txt").write_text("NOISE")
+    samples = [{"wav_path": f"{number}.wav", "transcript_path": f"{number}.txt"} for number in range(4)]
+    (tmp_path / "manifest.json").write_text(json.dumps({"root_path": str(tmp_path), "samples": samples}))
+    command = "examples/deepspeech2/train.py --config tiny.yaml --device_target CPU --mode 1"
+    assert doctor(tmp_path, packages, *command.split(), steps=8)["exact"]
