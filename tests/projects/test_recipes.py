@@ -45,6 +45,12 @@ OF_MINDAUDIO = (  # what it imports, even where a training does not use it
     *("decorator", "easydict", "joblib", "Levenshtein", "mir_eval", "rapidfuzz", "scikit-learn", "six"),
     *("PyYAML", "threadpoolctl", "tqdm", "wget"),
 )
+OF_MINDOCR = (  # what it imports, even where a training does not use it
+    *("addict", "contourpy", "cycler", "filelock", "fonttools", "huggingface-hub==0.36.0", "joblib", "kiwisolver"),
+    *("lmdb", "matplotlib==3.10.8", "opencv-python-headless==4.11.0.86", "packaging", "pyclipper", "pycocotools"),
+    *("pyparsing", "python-dateutil", "PyYAML", "rapidfuzz", "requests", "scikit-learn", "sentencepiece", "seqeval"),
+    *("shapely<3", "six", "threadpoolctl", "tqdm"),
+)
 PATCHES = PROJECT / "examples/projects"
 PAGE = (PROJECT / "docs/projects.md").read_text()
 
@@ -267,3 +273,41 @@ def test_mindaudio_is_as_the_page_says(tmp_path: Path, package: Callable[..., Pa
     (tmp_path / "manifest.json").write_text(json.dumps({"root_path": str(tmp_path), "samples": samples}))
     command = "examples/deepspeech2/train.py --config tiny.yaml --device_target CPU --mode 1"
     assert doctor(tmp_path, packages, *command.split(), steps=8)["exact"]
+
+
+def test_mindocr_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path]) -> None:
+    """With accumulation over two batches and a moving average of the weights."""
+    import yaml
+    from PIL import Image
+
+    packages = package("mindocr==0.5.0", *OF_MINDOCR)
+    theirs = Path(__file__).parent / "mindocr"
+    shutil.copytree(packages / "mindocr", tmp_path / "mindocr")  # which comes first: the script puts it there
+    shutil.copytree(theirs / "tools", tmp_path / "tools")
+    apply("mindocr.patch", tmp_path)
+    # The layers of ABINet import what MindSpore 2.10 no longer has; DBNet does not use them.
+    (tmp_path / "mindocr/models/utils/abinet_layers.py").write_text(
+        "from mindspore.nn import Cell\n"
+        "ABINetBlock = PositionalEncoding = PositionAttention = TransformerEncoder = TransformerDecoder = Cell\n"
+        "_default_tfmer_cfg = CharsetMapper = onehot = None\n"
+    )
+    options = yaml.safe_load((theirs / "db_r18_icdar15.yaml").read_text())
+    options["system"].update(mode=1, log_interval=1, val_while_train=False)
+    options["model"]["backbone"]["pretrained"] = False
+    options["scheduler"].update(num_epochs=3, warmup_epochs=1)
+    train = options["train"]
+    train.update(dataset_sink_mode=False, ema=True, gradient_accumulation_steps=2)
+    train["dataset"].update(dataset_root=".", data_dir="images", label_file="labels.txt")
+    train["loader"].update(batch_size=2, num_workers=1)
+    for step in train["dataset"]["transform_pipeline"]:
+        if "RandomCropWithBBox" in step:
+            step["RandomCropWithBBox"]["crop_size"] = [64, 64]
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(options))
+    rng = np.random.default_rng(0)
+    (tmp_path / "images").mkdir()
+    text = [{"transcription": "A", "points": [[10, 10], [70, 10], [70, 60], [10, 60]]}]
+    with (tmp_path / "labels.txt").open("w") as labels:
+        for number in range(16):
+            Image.fromarray(rng.integers(0, 255, (80, 80, 3), dtype=np.uint8)).save(tmp_path / f"images/{number}.png")
+            labels.write(f"{number}.png\t{json.dumps(text)}\n")
+    assert doctor(tmp_path, packages, "tools/train.py", "--config", "tiny.yaml", steps=18)["exact"]
