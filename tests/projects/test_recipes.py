@@ -23,7 +23,7 @@ from support.process import python
 
 import ckptkit
 
-pytestmark = [pytest.mark.projects, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.projects, pytest.mark.timeout(3600)]
 
 OF_MINDFORMERS = (  # what it imports, even where a training does not use it
     *("mindpet==1.0.4", "sentencepiece", "tiktoken", "jieba", "nltk==3.9.1", "rouge-chinese", "deprecated", "wrapt"),
@@ -76,7 +76,7 @@ def examined(
     return python(
         *("-m", "ckptkit", "doctor", "--json", "--steps", steps, "--kills", 3, "--", sys.executable, *command),
         expect=None,
-        timeout=1700,
+        timeout=3500,
         environment={"GLOG_v": "3", "PYTHONPATH": paths, **environment},
         cwd=folder,
     )
@@ -85,6 +85,7 @@ def examined(
 def doctor(folder: Path, packages: Path, *command: str, steps: int, **environment: str) -> Mapping[str, Any]:
     done = examined(folder, packages, *command, steps=steps, **environment)
     assert done.stdout, done.stderr[-5000:]
+    print(done.stdout)  # `pytest -rP` shows it
     return json.loads(done.stdout)
 
 
@@ -92,6 +93,7 @@ def ended(folder: Path, packages: Path, *command: str, steps: int) -> str:
     """What is said of a job whose first life ends with an error."""
     done = examined(folder, packages, *command, steps=steps)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr[-5000:]
+    print(done.stderr)
     return done.stderr
 
 
