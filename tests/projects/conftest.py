@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -18,7 +19,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     home = Path(kept).absolute() if kept else tmp_path_factory.mktemp("projects")
 
     def install(*requirements: str) -> Path:
-        folder = home / "+".join(requirements)
+        digest = hashlib.sha256(" ".join(requirements).encode()).hexdigest()[:8]
+        folder = home / f"{requirements[0]}-{digest}"
         if not (folder / "complete").exists():
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target"]
             subprocess.run([*pip, str(folder), *requirements], check=True, capture_output=True, text=True)
