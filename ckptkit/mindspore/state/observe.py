@@ -49,6 +49,7 @@ class StateObserver:
     def __init__(self, state: StateManager, sources: Sources) -> None:
         self._state = state
         self._sources = sources
+        self._at_first: frozenset[str] = frozenset()  # the variables that there were
         # A cell without an optimizer is the network of a functional loop; a graph may call it.
         self._calls = None if sources.by_model() or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
 
@@ -156,11 +157,8 @@ class StateObserver:
         loader = getattr(self._state.position, "stateful", None)
         if loader is not None:
             reach.walk(f"{LOADER}{type(loader).__name__}", loader)
-        # Nearest frames first, so that an object reachable in several ways gets the shortest path.
-        for where, frame in running_frames():
-            for name, value in {**dict(variables_ahead(frame)), **locals_of(frame)}.items():
-                if not name.startswith("__"):
-                    reach.walk(f"{where}:{name}", value)
+        for path, value in self._variables():
+            reach.walk(path, value)
         reach.walk(type(self._state.cell).__name__, self._state.cell)
         given = dict(zip(self._sources.stateful, self._sources.objects(), strict=True))
         for name, one in given.items():
@@ -173,6 +171,21 @@ class StateObserver:
         # Variables such as a loop's `loss` and `image` have been digested above; all that is empty has one digest.
         shown = {path: one for path, one in reach.found.items() if ":" not in path or one.digest not in known}
         return shown | {path: one for path, one in reach.found.items() if one.text.endswith(" of 0")}
+
+    def _variables(self) -> list[tuple[str, Any]]:
+        """Return the variables of the running functions, with what leads to an object at all times first.
+
+        Of these, the nearest functions come first, so that an object gets a short path. Variables that were made after
+        the first look come last: they may lead to another object each time.
+        """
+        found = [
+            (f"{where}:{name}", value)
+            for where, frame in running_frames()
+            for name, value in {**dict(variables_ahead(frame)), **locals_of(frame)}.items()
+            if not name.startswith("__")
+        ]
+        self._at_first = self._at_first or frozenset(path for path, _ in found)
+        return sorted(found, key=lambda one: one[0] not in self._at_first)
 
 
 def _told(one: Any) -> dict[str, Any]:

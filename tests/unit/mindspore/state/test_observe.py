@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import array
+import collections
+import contextvars
 import enum
 import io
 import itertools
 import random
 import sys
+import threading
 import types
 from collections import Counter, deque
 from typing import ClassVar
@@ -322,6 +326,83 @@ def test_state_in_objects_of_the_standard_library_is_found():
         *("it.bytes", "it.array", "it.count", "it.text", "it.items")
     }
     assert next(kept.items) == 2
+
+
+TEMPERATURE: contextvars.ContextVar[float] = contextvars.ContextVar("temperature", default=1.0)
+
+
+def test_state_in_what_holds_values_for_others_is_found():
+    """Such objects of the standard library are in Python, or have a way to read them that runs no other code."""
+    found = {path: one.text for path, one in reached([*holders()]).items()}
+    assert found == {
+        "it[0].maps": "list of 2",
+        "it[1].data": "dict of 1",
+        "it[2].clip": "0.5",
+        "it[3].level": "2",
+        "it[4].get()": "1.0",
+    }
+
+
+def holders():
+    yield collections.ChainMap({"clip": 0.5}, {})
+    yield collections.UserDict(clip=0.5)
+    yield argparse.Namespace(clip=0.5)
+    local = threading.local()
+    local.level = 2
+    yield local
+    yield TEMPERATURE
+    yield contextvars.ContextVar("without a value")
+
+
+class Fold(int):
+    pass
+
+
+class Mirrored(random.Random):
+    mirror = None
+
+
+def test_what_a_class_adds_to_a_number_or_generator_is_found():
+    fold, generator = Fold(3), Mirrored(1)
+    fold.strikes, generator.mirror = 1, 0.5
+    found = {path: one.text for path, one in reached(types.SimpleNamespace(fold=fold, generator=generator)).items()}
+    assert found == {
+        "it.fold": "Fold: '3'",
+        "it.fold.strikes": "1",
+        "it.generator": "state of a Mirrored",
+        "it.generator.mirror": "0.5",
+        "it.generator.gauss_next": "None",
+    }
+
+
+def test_a_value_is_found_by_every_path():
+    """Otherwise, a variable that a loop makes would hide where it is kept."""
+    kept = Holder()
+    kept.slot = np.ones(3)
+    assert set(reached({"alpha": kept.slot, "kept": kept})) == {"it['alpha']", "it['kept'].slot"}
+
+
+def test_variables_of_before_lead_to_an_object_first():
+    """So its path stays the same, whatever the loop calls it in between."""
+
+    zeta = Holder()
+    observer = StateManager(train_cell()).observer()
+    before = {path for path in observer.observe()[1] if path.endswith(".slot")}
+    alpha = zeta
+    assert {path for path in observer.observe()[1] if path.endswith(".slot")} == before
+    assert alpha is zeta
+
+
+def test_parameters_of_a_network_that_is_not_stored_are_found():
+    """Also in its inner cells of MindSpore."""
+
+    class Teacher:
+        def __init__(self):
+            self.network = Mlp()
+
+    begin_process(mode="pynative")
+    names = {name for name, _ in Mlp().parameters_and_names()}
+    assert {f"it.network.{name}" for name in names} <= set(reached(Teacher()))
 
 
 def test_state_in_a_class_is_found():
