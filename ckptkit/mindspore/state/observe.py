@@ -126,7 +126,7 @@ class StateObserver:
             inputs = {} if self._calls is None or batch is self._calls.inputs else self._calls.inputs or {}
             given = {id(value) for value in columns.values()}
             made = {name: value for name, value in inputs.items() if id(value) not in given and is_plain(value)}
-            yield from ((f"batch/input {name}", value) for name, value in made.items())
+            yield from ((f"input/{name}", value) for name, value in made.items())
         if outputs is not None and is_plain(outputs):
             yield "loss", outputs
 
