@@ -188,7 +188,7 @@ def _origin(
     If none was passed on as it was, this is the last function of the user's that gave or got another number; without
     one, the line of the user's code.
     """
-    given, its_given = {**mine.drawn, **mine.values}, {**its.drawn, **its.values}
+    given, its_given = (mine.values, its.values) if mine.values != its.values else (mine.drawn, its.drawn)
     pairs = {(given[name], its_given.get(name)) for name in given} - {(digest, digest) for digest in given.values()}
     for at in reversed(range(len(one))):
         first, second = one[at], other[at]
