@@ -8,6 +8,7 @@ micro-steps.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from mindspore import nn
 from ckptkit.manager.hooks import LOADER, Recorded, Setting, Suspect, Unseen
 from ckptkit.mindspore.inspect.attributes import attribute
 from ckptkit.mindspore.inspect.cells import place_of
-from ckptkit.mindspore.inspect.frames import locals_of, running_frames, variables_ahead
+from ckptkit.mindspore.inspect.frames import locals_of, made_anew, running_frames, variables_ahead
 from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.recording.calls import CallRecorder
@@ -181,11 +182,17 @@ class StateObserver:
         found = [
             (f"{where}:{name}", value)
             for where, frame in running_frames()
-            for name, value in {**dict(variables_ahead(frame)), **locals_of(frame)}.items()
+            for name, value in self._variables_of(frame).items()
             if not name.startswith("__")
         ]
         self._at_first = self._at_first or frozenset(path for path, _ in found)
         return sorted(found, key=lambda one: one[0] not in self._at_first)
+
+    def _variables_of(self, frame: types.FrameType) -> dict[str, Any]:
+        found = {**dict(variables_ahead(frame)), **locals_of(frame)}
+        # At first, those that the loop makes anew hold only what was left by the code before it.
+        left = set() if self._at_first else made_anew(frame)
+        return {name: value for name, value in found.items() if name not in left}
 
 
 def _told(one: Any) -> dict[str, Any]:

@@ -565,3 +565,20 @@ def test_object_that_draws_in_state_dict_is_named():
     assert isinstance(observer, StateObserver)
     assert observer.drawing_in_state_dict() == ["b (Draws)"]
     assert random.getstate() == before
+
+
+def test_what_a_loop_makes_anew_was_not_lost():
+    """A variable of before with such a name is no state: what it held at the restore is never read."""
+    begin_process(mode="pynative")
+    rows, level, step, total = [], 3, 0, 0
+    for row in range(3):
+        rows.append(row)
+        step = row
+    observer = StateManager(train_cell()).observer()
+    found = [set(observer.observe()[1])]
+    for row in rows:
+        step = row + level
+        total += row + step
+        found.append(set(observer.observe()[1]))
+    names = [{path.partition("():")[2] for path in one} & {"row", "rows", "level", "step", "total"} for one in found]
+    assert names[:2] == [{"rows", "level", "total"}, {"rows", "level", "step", "total", "row"}]
