@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.manager.hooks import LOADER, Recorded, Setting, Suspect, Unseen
+from ckptkit.manager.hooks import LOADER, READS_AHEAD, Recorded, Setting, Suspect, Unseen
 from ckptkit.mindspore.inspect.attributes import attribute
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import locals_of, made_anew, running_frames, variables_ahead
@@ -92,7 +92,10 @@ class StateObserver:
     def suspects(self) -> list[Suspect]:
         """Return what is known, without running, to keep the job from being exact."""
         found = self._state.examined()
-        return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
+        known = [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
+        why = "it makes batches ahead of training"
+        reading = dict.fromkeys(where for where, _ in code_of(self._dataset()))
+        return known + [Suspect(kind=READS_AHEAD, where=where, why=why, fix="") for where in reading]
 
     def replicated(self) -> list[str]:
         """Return the names of the digests that must be the same in every rank."""

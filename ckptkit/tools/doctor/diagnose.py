@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ckptkit.manager.hooks import Suspect, Unseen
+from ckptkit.manager.hooks import READS_AHEAD, Suspect, Unseen
 from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit
 from ckptkit.tools.doctor.lost import compared, forgotten, lost_of_loader, lost_of_named, lost_values
@@ -321,7 +321,7 @@ def _first(difference: Difference) -> str:
 
 def _suspects(difference: Difference) -> tuple[Suspect, ...]:
     begun = difference.reference.begun
-    return begun.suspects if begun is not None else ()
+    return tuple(one for one in begun.suspects if one.kind != READS_AHEAD) if begun is not None else ()
 
 
 def suspect_at(difference: Difference, culprit: Culprit) -> Suspect | None:

@@ -27,6 +27,7 @@ from support.training import Mlp, begin_process, each_mode
 
 import ckptkit
 from ckptkit.errors import ResumeError
+from ckptkit.manager.hooks import READS_AHEAD
 from ckptkit.mindspore.inspect.frames import variables_ahead
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
@@ -540,7 +541,9 @@ def test_state_of_callbacks_and_pipelines_is_unseen():
     companions = OtherCallbacks()
     state = StateManager(train_cell(), dataset, callbacks=companions)
     companions.bind([Ema()], [], lambda cell: True)
-    _, unseen = state.observer().observe()
+    observer = state.observer()
+    _, unseen = observer.observe()
+    assert [one.where for one in observer.suspects() if one.kind == READS_AHEAD] == ["GeneratorDataset: Numbers"]
     assert unseen["callback Ema.decay"].text == "0.5"
     assert unseen["GeneratorDataset: Numbers.given"].text == "0"
 
