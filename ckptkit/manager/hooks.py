@@ -23,12 +23,15 @@ from ckptkit.storage import Storage
 VARIABLE = "CKPTKIT_HOOKS"
 LOADER = "loader "  # how the path of an unseen value begins that a loader with a state of its own holds
 
+READS_AHEAD = "reads ahead"
+
 
 class Suspect(BaseModel):
     """Describes a part of the job that may keep it from being exact, found without running it.
 
     Attributes:
-        kind: ``operator`` or ``pipeline`` for random parts; any other value for the rest.
+        kind: ``operator`` or ``pipeline`` for random parts; `READS_AHEAD` for code of the user's that makes batches
+            ahead of training, which is no fault by itself; any other value for the rest.
         where: Name of the part.
         why: What is wrong with it.
         fix: What to do.
@@ -58,9 +61,9 @@ class Unseen(BaseModel):
     like_weights: bool = False
 
 
-Setting: TypeAlias = Literal["pynative", "deterministic", "one thread", "one worker"]
+Setting: TypeAlias = Literal["pynative", "deterministic", "one thread", "one worker", "read little ahead"]
 """What a job may be run with, to see whether it makes two runs equal: GRAPH off, `mindspore.set_deterministic`, one
-thread for kernels, one worker for data."""
+thread for kernels, one worker for data, as few batches as possible read ahead of training."""
 
 
 class Recorded(BaseModel):

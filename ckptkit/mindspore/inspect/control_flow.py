@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 _ALWAYS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")
+_READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR")
+_ASSIGNS = ("STORE_NAME", "STORE_GLOBAL", "STORE_FAST")
 _TRIES = ("SETUP_FINALLY", "SETUP_WITH", "SETUP_ASYNC_WITH")  # of Python 3.10
 
 _Edges = Mapping[int, list[int]]
@@ -44,6 +46,18 @@ class Flow:
     def ahead(self, position: int) -> set[int]:
         """Return the offsets of what may still run at a frame's ``f_lasti``."""
         return _reached([self._offsets[max(0, bisect_right(self._offsets, position) - 1)]], self._after)
+
+    def assigned_anew(self, position: int) -> set[str]:
+        """Return the variables that are assigned again behind a frame's ``f_lasti``, and not read before that."""
+        begin = self._after[self._offsets[max(0, bisect_right(self._offsets, position) - 1)]]
+        uses = {one.offset: one for one in self.instructions if one.opname in (*_READS, *_ASSIGNS)}
+        found = set[str]()
+        for name in {one.argval for one in uses.values() if one.opname in _ASSIGNS}:
+            mine = {offset: one.opname for offset, one in uses.items() if one.argval == name}
+            edges = {offset: [] if offset in mine else after for offset, after in self._after.items()}
+            first = {mine[offset] for offset in _reached(begin, edges) & mine.keys()}
+            found |= {name} if first and first.isdisjoint(_READS) else set()
+        return found
 
     def ranges(self, loop: Iterable[int]) -> list[range]:
         """Return the parts of the code that instructions make up."""

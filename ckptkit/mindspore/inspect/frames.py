@@ -56,6 +56,16 @@ def locals_of(frame: types.FrameType) -> dict[str, Any]:
     return found
 
 
+def made_anew(frame: types.FrameType) -> set[str]:
+    """Return the variables of ``frame`` that its code assigns again before anything reads them.
+
+    Those that a function in it names may be read by that function.
+    """
+    code = frame.f_code
+    inner = (variables_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    return flow_of(code).assigned_anew(frame.f_lasti) - set(code.co_cellvars).union(*inner)
+
+
 def loops_ahead(frame: types.FrameType) -> list[range]:
     """Return the instruction offsets of the loops that ``frame`` is in or has not reached yet."""
     flow = flow_of(frame.f_code)

@@ -7,6 +7,8 @@ of finds below each given object, and at objects of libraries. Main thread only.
 from __future__ import annotations
 
 import array
+import contextlib
+import contextvars
 import datetime
 import decimal
 import enum
@@ -16,6 +18,7 @@ import io
 import itertools
 import math
 import operator
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -28,7 +31,7 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.manager.hooks import Unseen
-from ckptkit.mindspore.inspect.attributes import below, is_users
+from ckptkit.mindspore.inspect.attributes import attributes_of, below, is_users, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain, tensors_in
 
@@ -39,6 +42,9 @@ _AS_BYTES = (bytearray, array.array)
 _AS_TEXT = (decimal.Decimal, fractions.Fraction, datetime.datetime, datetime.timedelta, itertools.count)
 _BUFFERS = (io.StringIO, io.BytesIO)
 _CODE_KINDS = (FunctionType, MethodType, GeneratorType, functools.partial)
+_NUMBERS = (int, float, complex)
+_HOLDERS = ("argparse.Namespace", "collections", "weakref")  # modules, or one class of them
+_OF_CELLS = ("_params", "_buffers")  # where a cell keeps these
 
 # Where a dataset node keeps the user's Python code. These are public attributes except two of BatchDataset; if those
 # are missing, only a name is missing in a report.
@@ -59,7 +65,7 @@ class Reachability:
     def __init__(self, stored: Sequence[ms.Tensor], weight_shapes: set[tuple[int, ...]]) -> None:
         self._stored = {id(one) for one in stored}
         self._weight_shapes = weight_shapes
-        self._visited: set[int] = set()
+        self._visited: dict[int, Unseen | None] = {}  # with what was found; None for what has parts
         self._full = 0  # the walk ends at this many finds
         self.found: dict[str, Unseen] = {}
 
@@ -75,22 +81,36 @@ class Reachability:
             return
         if not isinstance(value, type(None) | bool | int | float):
             if id(value) in self._visited:
+                # By each path: which of them leads to a value first may change as a loop runs.
+                self._note(path, self._visited[id(value)])
                 return
-            self._visited.add(id(value))
+            self._visited[id(value)] = None
         if isinstance(value, type):
             self._walk_class(path, value, depth)
         elif isinstance(value, nn.Cell):
             self._walk_cell(path, value, depth)
-        elif (plain := plain_form(value)) is not None:
-            self.found[path] = Unseen(digest=digest_of_value(plain), text=f"{type(value).__name__}: {in_words(plain)}")
-        elif is_plain(value) and not any(id(one) in self._stored for one in tensors_in(value)):
-            shapes = {one.shape for one in tensors_in(value) if self._may_be_gradient(one)}
-            like = 2 * len(shapes) >= len(self._weight_shapes) > 0  # one array of a weight's shape may be anything
-            words = f"{value.name}: {in_words(value)}" if isinstance(value, ms.Parameter) else in_words(value)
-            self.found[path] = Unseen(digest=digest_of_value(value), text=words, like_weights=like)
         else:
-            for name, one in _below(value):
+            seen = self._seen(value)
+            if id(value) in self._visited:
+                self._visited[id(value)] = seen
+            self._note(path, seen)
+            for name, one in _below(value) if seen is None else _added(value):
                 self._walk(f"{path}{name}", one, depth + 1)
+
+    def _note(self, path: str, seen: Unseen | None) -> None:
+        if seen is not None:
+            self.found[path] = seen
+
+    def _seen(self, value: Any) -> Unseen | None:
+        """Return what a value holds, if it is plain and in no checkpoint."""
+        if (plain := plain_form(value)) is not None:
+            return Unseen(digest=digest_of_value(plain), text=f"{type(value).__name__}: {in_words(plain)}")
+        if not is_plain(value) or any(id(one) in self._stored for one in tensors_in(value)):
+            return None
+        shapes = {one.shape for one in tensors_in(value) if self._may_be_gradient(one)}
+        like = 2 * len(shapes) >= len(self._weight_shapes) > 0  # one array of a weight's shape may be anything
+        words = f"{value.name}: {in_words(value)}" if isinstance(value, ms.Parameter) else in_words(value)
+        return Unseen(digest=digest_of_value(value), text=words, like_weights=like)
 
     def _may_be_gradient(self, one: Any) -> bool:
         if isinstance(one, ms.Parameter) or math.prod(one.shape) <= 1 or one.shape not in self._weight_shapes:
@@ -107,11 +127,14 @@ class Reachability:
 
     def _walk_cell(self, path: str, cell: nn.Cell, depth: int) -> None:
         for name, one in cell.cells_and_names():
-            self._visited.add(id(one))
+            self._visited[id(one)] = None
             here = f"{path}.{name}" if name else path
-            for attribute, value in vars(one).items():
-                if attribute not in BARE and (_is_users(one) or isinstance(value, ms.Parameter)):
-                    self._walk(f"{here}.{attribute}", value, depth + 1)
+            own = own_attributes(one)
+            held = itertools.chain.from_iterable((own.get(kept) or {}).items() for kept in _OF_CELLS)
+            users = ((part, value) for part, value in own.items() if part not in BARE and _is_users(one))
+            for part, value in itertools.chain(held, users):
+                if value is not None or _is_users(one):
+                    self._walk(f"{here}.{part}", value, depth + 1)
 
 
 def plain_form(value: Any) -> Any:
@@ -122,6 +145,8 @@ def plain_form(value: Any) -> Any:
     kind = type(value)
     if isinstance(value, enum.Enum):
         form: Any = value.name
+    elif isinstance(value, _NUMBERS) and kind not in (bool, *_NUMBERS) and not isinstance(value, np.generic):
+        form = next(one for one in _NUMBERS if isinstance(value, one)).__repr__(value)
     elif kind in _AS_BYTES:
         form = bytes(value)
     elif kind in _AS_TEXT:
@@ -147,16 +172,35 @@ def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
                     yield f"{type(node).__name__}: {named_code(one)}", one
 
 
+def _added(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a class of the user's adds to a plain value, such as to a number, a list or a generator."""
+    if _is_users(value) and not isinstance(value, enum.Enum):
+        yield from ((f".{name}", one) for name, one in attributes_of(value))
+
+
 def _below(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
-    if _is_users(value) or isinstance(value, (*_CODE_KINDS, SimpleNamespace)):
+    if isinstance(value, threading.local):  # without a `__dict__` in its class
+        own = threading.local.__getattribute__(value, "__dict__")
+        yield from ((f".{name}", one) for name, one in own.items())
+    elif _is_users(value) or isinstance(value, (*_CODE_KINDS, SimpleNamespace)):
         yield from below(value)
     elif isinstance(value, weakref.ref):
         yield from (("()", one) for one in (value(),) if one is not None)
+    elif kind is contextvars.ContextVar:
+        with contextlib.suppress(LookupError):
+            yield ".get()", value.get()
     elif isinstance(value, dict | list | tuple | deque):
         yield from itertools.islice(below(value), _MAX_ITEMS)
+    elif _is_holder(kind):
+        yield from below(value)
     elif _top(kind.__module__) == "mindspore":  # such as amp.DynamicLossScaler, which is not a cell
         yield from ((path, one) for path, one in below(value) if isinstance(one, ms.Parameter))
+
+
+def _is_holder(kind: type) -> bool:
+    """Return whether objects of a class of the standard library hold what the user puts in, as attributes."""
+    return kind.__module__ in _HOLDERS or f"{kind.__module__}.{kind.__qualname__}" in _HOLDERS
 
 
 def _nodes(dataset: Any) -> Iterator[Any]:

@@ -8,6 +8,7 @@ micro-steps.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.manager.hooks import LOADER, Recorded, Setting, Suspect, Unseen
+from ckptkit.manager.hooks import LOADER, READS_AHEAD, Recorded, Setting, Suspect, Unseen
 from ckptkit.mindspore.inspect.attributes import attribute
 from ckptkit.mindspore.inspect.cells import place_of
-from ckptkit.mindspore.inspect.frames import locals_of, running_frames, variables_ahead
+from ckptkit.mindspore.inspect.frames import locals_of, made_anew, running_frames, variables_ahead
 from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.recording.calls import CallRecorder
@@ -49,6 +50,7 @@ class StateObserver:
     def __init__(self, state: StateManager, sources: Sources) -> None:
         self._state = state
         self._sources = sources
+        self._at_first: frozenset[str] = frozenset()  # the variables that there were
         # A cell without an optimizer is the network of a functional loop; a graph may call it.
         self._calls = None if sources.by_model() or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
 
@@ -90,7 +92,10 @@ class StateObserver:
     def suspects(self) -> list[Suspect]:
         """Return what is known, without running, to keep the job from being exact."""
         found = self._state.examined()
-        return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
+        known = [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
+        why = "it makes batches ahead of training"
+        reading = dict.fromkeys(where for where, _ in code_of(self._dataset()))
+        return known + [Suspect(kind=READS_AHEAD, where=where, why=why, fix="") for where in reading]
 
     def replicated(self) -> list[str]:
         """Return the names of the digests that must be the same in every rank."""
@@ -125,7 +130,7 @@ class StateObserver:
             inputs = {} if self._calls is None or batch is self._calls.inputs else self._calls.inputs or {}
             given = {id(value) for value in columns.values()}
             made = {name: value for name, value in inputs.items() if id(value) not in given and is_plain(value)}
-            yield from ((f"batch/input {name}", value) for name, value in made.items())
+            yield from ((f"input/{name}", value) for name, value in made.items())
         if outputs is not None and is_plain(outputs):
             yield "loss", outputs
 
@@ -156,11 +161,8 @@ class StateObserver:
         loader = getattr(self._state.position, "stateful", None)
         if loader is not None:
             reach.walk(f"{LOADER}{type(loader).__name__}", loader)
-        # Nearest frames first, so that an object reachable in several ways gets the shortest path.
-        for where, frame in running_frames():
-            for name, value in {**dict(variables_ahead(frame)), **locals_of(frame)}.items():
-                if not name.startswith("__"):
-                    reach.walk(f"{where}:{name}", value)
+        for path, value in self._variables():
+            reach.walk(path, value)
         reach.walk(type(self._state.cell).__name__, self._state.cell)
         given = dict(zip(self._sources.stateful, self._sources.objects(), strict=True))
         for name, one in given.items():
@@ -173,6 +175,27 @@ class StateObserver:
         # Variables such as a loop's `loss` and `image` have been digested above; all that is empty has one digest.
         shown = {path: one for path, one in reach.found.items() if ":" not in path or one.digest not in known}
         return shown | {path: one for path, one in reach.found.items() if one.text.endswith(" of 0")}
+
+    def _variables(self) -> list[tuple[str, Any]]:
+        """Return the variables of the running functions, with what leads to an object at all times first.
+
+        Of these, the nearest functions come first, so that an object gets a short path. Variables that were made after
+        the first look come last: they may lead to another object each time.
+        """
+        found = [
+            (f"{where}:{name}", value)
+            for where, frame in running_frames()
+            for name, value in self._variables_of(frame).items()
+            if not name.startswith("__")
+        ]
+        self._at_first = self._at_first or frozenset(path for path, _ in found)
+        return sorted(found, key=lambda one: one[0] not in self._at_first)
+
+    def _variables_of(self, frame: types.FrameType) -> dict[str, Any]:
+        found = {**dict(variables_ahead(frame)), **locals_of(frame)}
+        # At first, those that the loop makes anew hold only what was left by the code before it.
+        left = set() if self._at_first else made_anew(frame)
+        return {name: value for name, value in found.items() if name not in left}
 
 
 def _told(one: Any) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from ckptkit.tools.doctor.trial import Life
 
 _NAME_END = re.compile(r"[.(\[]")
 _ROUNDING = 0.02  # of a loss; bfloat16 has 8 bits
-# In a micro-step the batch precedes the loss, and the loss precedes the results of the update.
-_ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng", "named", "told")
+# In a micro-step the batch precedes what the loop makes of it and the loss, and these the results of the update.
+_ORDER = ("batch", "input", "loss", "accumulators", "weights", "optimizer", "counters", "rng", "named", "told")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ckptkit.manager.hooks import Recorded
 
 _MAX_EXTRA = 50_000  # calls, to read batches again
 _IN_EXPRESSIONS = re.compile(r"<(genexpr|lambda|listcomp|setcomp|dictcomp)>\(\)")  # these read variables around them
+_ITEM = re.compile(r"\.\d+$")  # of a tuple or list that a call got
 _CELLS = ("cell", "random cell", "graph")
 _OF_MINDSPORE = (*_CELLS, "operator", "random operator", "function", "gradients")
 
@@ -149,10 +150,7 @@ def _first(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None
             return _code_at(mine, running, (mine, its))
         if mine.values != its.values:
             if mine.event == "return":
-                if mine.kind == "code" and _IN_EXPRESSIONS.search(mine.where):
-                    return _last_number(one[:at], other[:at], running) or _named(mine, tuple(running), mine.called)
-                found = _named(mine, tuple(running), (*mine.called, *its.called))
-                return replace(found, through=_drawn_inside(one[:at], other[:at], mine))
+                return _returned(one[: at + 1], other[: at + 1], running)
             if mine.event == "step":
                 return _in_place(one[:at], mine, its)
             return _origin(one[:at], other[:at], mine, its, running)
@@ -165,6 +163,19 @@ def _named(call: Recorded, within: tuple[Recorded, ...], called: tuple[str, ...]
     return Culprit(call.kind, call.where, call.line, within, tuple(dict.fromkeys(called)))
 
 
+def _returned(one: Sequence[Recorded], other: Sequence[Recorded], running: list[Recorded]) -> Culprit:
+    """Return what makes the last call return something else; the records end with its return."""
+    mine, its = one[-1], other[-1]
+    if mine.kind == "code" and _IN_EXPRESSIONS.search(mine.where):
+        return _last_number(one[:-1], other[:-1], running) or _named(mine, tuple(running), mine.called)
+    began = [at for at, event in enumerate(one[:-1]) if (event.event, event.depth) == ("call", mine.depth)]
+    at = began[-1] if began else 0  # it may have begun in an earlier micro-step
+    if mine.kind == "code" and began and one[at].drawn != other[at].drawn:
+        return _origin(one[:at], other[:at], one[at], other[at], running)
+    found = _named(mine, tuple(running), (*mine.called, *its.called))
+    return replace(found, through=_drawn_inside(one[:-1], other[:-1], mine))
+
+
 def _origin(
     one: Sequence[Recorded],
     other: Sequence[Recorded],
@@ -172,29 +183,40 @@ def _origin(
     its: Recorded,
     running: list[Recorded],
 ) -> Culprit:
-    """Return what made the number that an operator got.
+    """Return what made the number that a call got.
 
-    If none was passed on as it was, this is the last function of the user's that gave another number; without one, the
-    line of the user's code.
+    If none was passed on as it was, this is the last function of the user's that gave or got another number; without
+    one, the line of the user's code.
     """
-    pairs = {(mine.values[name], its.values.get(name)) for name in mine.values} - {
-        (digest, digest) for digest in mine.values.values()
-    }
-    for first, second in zip(reversed(one), reversed(other), strict=True):
+    given, its_given = (mine.values, its.values) if mine.values != its.values else (mine.drawn, its.drawn)
+    pairs = {(given[name], its_given.get(name)) for name in given} - {(digest, digest) for digest in given.values()}
+    for at in reversed(range(len(one))):
+        first, second = one[at], other[at]
         drawn = {(digest, second.drawn.get(name)) for name, digest in first.drawn.items()}
         if first.event == "return" and first.kind in ("code", "random") and drawn & pairs:
             return _named(first, tuple(running), (*first.called, *second.called))
-    names = sorted(name for name in mine.values if mine.values[name] != its.values.get(name))
-    passed = f"{', '.join(names[:2])} of {mine.where}" if mine.event == "call" else ""
+        if _is_around(first, running) and drawn & pairs:
+            return _origin(one[:at], other[:at], first, second, running[: first.depth])
+    names = sorted(name for name in given if given[name] != its_given.get(name))
+    plain = list(dict.fromkeys(_ITEM.sub("", name) for name in names))
+    passed = f"{', '.join(plain[:2])} of {mine.where}" if mine.event == "call" else ""
     return _last_number(one, other, running) or replace(_code_at(mine, running, (mine, its)), passed=passed)
 
 
 def _last_number(one: Sequence[Recorded], other: Sequence[Recorded], running: list[Recorded]) -> Culprit | None:
-    """Return the last function of the user's that gave another number."""
-    for first, second in zip(reversed(one), reversed(other), strict=True):
-        if first.event == "return" and first.kind == "code" and first.drawn != second.drawn:
-            return _named(first, tuple(running), (*first.called, *second.called))
+    """Return the last function of the user's that gave another number, or what gave the one that it got."""
+    for at in reversed(range(len(one))):
+        first, second = one[at], other[at]
+        if first.kind == "code" and first.drawn != second.drawn:
+            if first.event == "return":
+                return _named(first, tuple(running), (*first.called, *second.called))
+            if _is_around(first, running):
+                return _origin(one[:at], other[:at], first, second, running[: first.depth])
     return None
+
+
+def _is_around(call: Recorded, running: list[Recorded]) -> bool:
+    return call.event == "call" and call.depth < len(running) and running[call.depth] is call
 
 
 def _drawn_inside(one: Sequence[Recorded], other: Sequence[Recorded], call: Recorded) -> str:

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ckptkit.manager.hooks import Suspect, Unseen
+from ckptkit.manager.hooks import READS_AHEAD, Suspect, Unseen
 from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit
 from ckptkit.tools.doctor.lost import compared, forgotten, lost_of_loader, lost_of_named, lost_values
@@ -45,7 +45,7 @@ def diagnose_disagreement(difference: Difference) -> Diagnosis:
     kind = kind_of(difference.names)
     # If generators differ while all else is equal, a thread of the pipeline draws from them. If equal batches give
     # another loss, the cause is an operator.
-    fitting = "pipeline" if kind in ("batch", "rng") else "operator"
+    fitting = "pipeline" if kind in ("batch", "input", "rng") else "operator"
     what = "the job is not reproducible even without an interruption"
     for one in (fitting, "pipeline", "operator"):
         found = _suspected(difference, one, what)
@@ -255,7 +255,7 @@ def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diag
     values = {**lost, **difference.expected.unseen, **difference.found.unseen}
     steps = difference.reference.steps
     named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one], steps)]
-    if not named or kind_of(difference.names) in ("batch", "loss"):
+    if not named or kind_of(difference.names) in ("batch", "input", "loss"):
         return None
     return Diagnosis(
         "accumulators-left-out",
@@ -321,7 +321,7 @@ def _first(difference: Difference) -> str:
 
 def _suspects(difference: Difference) -> tuple[Suspect, ...]:
     begun = difference.reference.begun
-    return begun.suspects if begun is not None else ()
+    return tuple(one for one in begun.suspects if one.kind != READS_AHEAD) if begun is not None else ()
 
 
 def suspect_at(difference: Difference, culprit: Culprit) -> Suspect | None:

@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ckptkit.manager.hooks import Setting
+from ckptkit.manager.hooks import READS_AHEAD, Recorded, Setting, Suspect
 from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit, culprit_in_calls, culprit_in_data
 from ckptkit.tools.doctor.diagnose import Diagnosis, suspect_at
 from ckptkit.tools.doctor.trace import read_record
 from ckptkit.tools.doctor.trial import Life
 
+READ_LITTLE: Setting = "read little ahead"
+_AHEAD: dict[str, tuple[Setting, ...]] = {"as usual": (), "little": (READ_LITTLE,)}
 _MAX_PAIRS = 3  # of recorded lives that agree: a difference may be rare
 RECORDED_STEPS = 24  # before the micro-step that differed
 _SETTINGS: dict[str, tuple[Setting, ...]] = {
@@ -168,6 +170,58 @@ class Disagreement:
         return Diagnosis(
             code, place_of_culprit(culprit), cause, f"{fix}{f'. It does not help to {tried}' if tried else ''}"
         )
+
+
+@dataclass(frozen=True)
+class Race:
+    """Examines how an uninterrupted life differs that read little ahead: its data depend on how far training is.
+
+    Args:
+        difference: Between that life and one that read ahead as usual.
+        changing: Paths of what training changes and no checkpoint holds.
+        folder: Gets the records.
+        start: As in `Disagreement`.
+    """
+
+    difference: Difference
+    changing: tuple[str, ...]
+    folder: Path
+    start: Callable[[str, int, Recording], Life]
+
+    def diagnosis(self) -> Diagnosis:
+        """Run two recorded lives, one of each kind; return the diagnosis."""
+        readers = [one.where for one in _readers(self.difference.reference)]
+        culprit = self._culprit()
+        where = culprit.where if culprit is not None else readers[0]
+        return Diagnosis(
+            "nondeterministic-pipeline",
+            where,
+            f"if as little as possible is read ahead, micro-step {self.difference.step} gets another batch, without an "
+            f"interruption: {where} likely reads what training changes meanwhile, and after a resume it reads it at "
+            f"another time. Training changes {', '.join(self.changing[:4])}",
+            "let a sample depend on (seed, epoch, index of the sample) only, and do what depends on training in the "
+            "loop, with the batch that it got",
+            tuple(one for one in readers if one != where)[:3],
+        )
+
+    def _culprit(self) -> Culprit | None:
+        records: list[list[Recorded]] = []
+        for words, settings in _AHEAD.items():
+            file = self.folder / f"calls-ahead-{len(records) + 1}.record"
+            recording = Recording(file, settings=settings)
+            if not self.start(f"recorded, read ahead {words}", self.difference.step, recording).ended_as_planned:
+                return None
+            records.append(list(read_record(file)))
+        return culprit_in_data(*records)
+
+
+def reads_ahead(life: Life) -> bool:
+    """Return whether code of the user's makes batches ahead of training."""
+    return bool(_readers(life))
+
+
+def _readers(life: Life) -> list[Suspect]:
+    return [one for one in life.begun.suspects if one.kind == READS_AHEAD] if life.begun is not None else []
 
 
 def diagnose_emptied_root(url: str) -> Diagnosis:

@@ -20,6 +20,7 @@ from ckptkit.tools.doctor.compare import (
     beyond_the_end,
     first_difference,
     first_unequal_replica,
+    kind_of,
     marks_of_process,
     other_losses,
     unstable,
@@ -30,10 +31,13 @@ from ckptkit.tools.doctor.diagnose import (
     diagnose_resume,
 )
 from ckptkit.tools.doctor.disagreement import (
+    READ_LITTLE,
     Disagreement,
+    Race,
     Recording,
     diagnose_emptied_root,
     diagnose_unequal_replica,
+    reads_ahead,
 )
 from ckptkit.tools.doctor.elastic import Elastic
 from ckptkit.tools.doctor.lost import forgotten
@@ -44,6 +48,7 @@ from ckptkit.tools.doctor.report import (
     Options,
     Report,
     UnusableScriptError,
+    checked,
     failure_of,
     rank_in_words,
 )
@@ -108,7 +113,7 @@ class Examination:
         unequal = first_unequal_replica(first)
         if unequal is not None:  # first: a save that the script makes itself has ended such a life with an error
             return self._report(first, first.last_step, unequal, diagnose_unequal_replica(unequal))
-        done = _checked(first)
+        done = checked(first)
         emptied = next((one.begun.url for one in first.each_rank if one.begun is not None and one.begun.empties), None)
         if emptied is not None:
             return self._report(first, done, diagnosis=diagnose_emptied_root(emptied))
@@ -130,8 +135,24 @@ class Examination:
             if difference is not None:
                 return self._report(first, last, difference, self._of_resume(difference, shaky[difference.rank or 0]))
             notes.update(dict.fromkeys(_notes(life, first, until, shaky)))
+        race = self._race(first, last, tuple(notes))
+        if race is not None:
+            return self._report(first, last, race.difference, race.diagnosis())
         report = self._report(first, last, notes=tuple(notes))
         return report if elastic is None else self._continued(report, elastic.run(shaky))
+
+    def _race(self, first: Life, last: int, changing: tuple[str, ...]) -> Race | None:
+        """Return how a life differs that reads little ahead, if the data's code may read what is ``changing``.
+
+        On an idle machine, a pipeline may be so far ahead that each life reads all of it before training changes it.
+        """
+        if not changing or not reads_ahead(first) or not self._may_record():
+            return None
+        life = self._uninterrupted("read little ahead", last, Recording(settings=(READ_LITTLE,)))
+        difference = self._difference(life, first, last)
+        if difference is None or kind_of(difference.names) != "batch":
+            return None
+        return Race(difference, changing, self._folder, self._uninterrupted)
 
     def _elastic(self, first: Life, last: int) -> Elastic | None:
         """Start the job on the other number of ranks, if one is to be examined.
@@ -343,33 +364,6 @@ class Examination:
             ranks=len(first.each_rank),
             seconds=self._budget.spent,
         )
-
-
-def _checked(first: Life) -> int:
-    """Return the last micro-step of the first life; refuse a life that shows nothing."""
-    if first.refused is not None:
-        raise UnusableScriptError(f"the script cannot be examined: {first.refused}")
-    if first.begun is None:
-        if first.exit_code != 0:
-            raise FailedLifeError(f"{failure_of(first)}; it had not reached a CheckpointCallback or manager yet", first)
-        raise UnusableScriptError(
-            "the script used no CheckpointCallback and no CheckpointManager. Add one, as in `ckpt.train(model, epochs, "
-            "dataset)`, so that there is something to resume"
-        )
-    if not first.ended_as_planned:
-        raise FailedLifeError(failure_of(first), first)
-    unlike = next((one for one in first.ranks if one.steps.keys() != first.steps.keys()), None)
-    if unlike is not None:
-        raise UnusableScriptError(
-            f"rank {unlike.rank} called CheckpointManager.step after {len(unlike.steps)} micro-steps, and rank 0 after "
-            f"{len(first.steps)}. Call it in every rank, after the same micro-steps"
-        )
-    if first.last_step < 2 or len(first.steps) != first.last_step:
-        raise UnusableScriptError(
-            f"the script called CheckpointManager.step after {len(first.steps)} micro-steps, and the last one was "
-            f"number {first.last_step}. Call it after every micro-step, and let the script train at least two"
-        )
-    return first.last_step
 
 
 def _begun_too_early(life: Life, first: Life, begun: int) -> Difference | None:

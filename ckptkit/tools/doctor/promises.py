@@ -217,7 +217,11 @@ def _unlike(new: Life, old: Life, after: int, progress: Progress, starts: Starts
     line, begun = old.steps[after], new.begun
     restored = begun.restored if begun is not None else None
     assert begun is not None and restored is not None  # noqa: S101, PT018 - the plan says so
-    kinds = ("batch/", "counters/") if progress.at_boundary else ("batch/", "counters/", "accumulators/")
+    kinds = (
+        ("batch/", "input/", "counters/")
+        if progress.at_boundary
+        else ("batch/", "input/", "counters/", "accumulators/")
+    )
     expected, found = (_without(one, kinds, restored.cut) for one in (line.digests, begun.digests))
     excused = _changed_names(new, old, after) - _lost_names(new, old, after, starts)
     names = _moved(restored.progress, progress) or [name for name in differing(found, expected) if name not in excused]
@@ -330,7 +334,7 @@ def _cycles(life: Life, after: int) -> dict[int, list[_Micro]]:
 
 
 def _key(line: Stepped) -> _BatchKey:
-    return tuple(sorted((name, one) for name, one in line.digests.items() if name.startswith("batch/")))
+    return tuple(sorted((name, one) for name, one in line.digests.items() if name.startswith(("batch/", "input/"))))
 
 
 def _of_data(

@@ -116,3 +116,35 @@ def failure_of(life: Life) -> str:
         f"{life.name} ended with exit code {life.exit_code} after {life.last_step} micro-steps"
         f"{'' if life.seeded else restart}"
     )
+
+
+def checked(first: Life) -> int:
+    """Return the last micro-step of the first life.
+
+    Raises:
+        UnusableScriptError: If the life shows nothing.
+        FailedLifeError: If it failed.
+    """
+    if first.refused is not None:
+        raise UnusableScriptError(f"the script cannot be examined: {first.refused}")
+    if first.begun is None:
+        if first.exit_code != 0:
+            raise FailedLifeError(f"{failure_of(first)}; it had not reached a CheckpointCallback or manager yet", first)
+        raise UnusableScriptError(
+            "the script used no CheckpointCallback and no CheckpointManager. Add one, as in `ckpt.train(model, epochs, "
+            "dataset)`, so that there is something to resume"
+        )
+    if not first.ended_as_planned:
+        raise FailedLifeError(failure_of(first), first)
+    unlike = next((one for one in first.ranks if one.steps.keys() != first.steps.keys()), None)
+    if unlike is not None:
+        raise UnusableScriptError(
+            f"rank {unlike.rank} called CheckpointManager.step after {len(unlike.steps)} micro-steps, and rank 0 after "
+            f"{len(first.steps)}. Call it in every rank, after the same micro-steps"
+        )
+    if first.last_step < 2 or len(first.steps) != first.last_step:
+        raise UnusableScriptError(
+            f"the script called CheckpointManager.step after {len(first.steps)} micro-steps, and the last one was "
+            f"number {first.last_step}. Call it after every micro-step, and let the script train at least two"
+        )
+    return first.last_step

@@ -24,5 +24,7 @@ def use_settings(settings: Sequence[Setting]) -> None:
             ms.set_context(deterministic="ON")
         elif one == "one thread":
             ms.set_context(runtime_num_threads=1)
-        else:
+        elif one == "one worker":
             ds.config.set_num_parallel_workers(1)
+        else:
+            ds.config.set_prefetch_size(1)

@@ -9,7 +9,7 @@ from mindspore import nn
 
 from ckptkit.mindspore.inspect.carried_attributes import carried
 from ckptkit.mindspore.inspect.control_flow import flow_of
-from ckptkit.mindspore.inspect.frames import loops_ahead, variables_ahead
+from ckptkit.mindspore.inspect.frames import loops_ahead, made_anew, variables_ahead
 
 early = late = handler = handled = around = 0
 
@@ -148,3 +148,23 @@ class Caught(nn.Cell):
 
 def test_what_an_error_alone_counts_is_not_carried():
     assert list(carried(Caught(), "construct")) == [("calls", 0)]
+
+
+def test_variables_that_are_assigned_before_they_are_read():
+    def loop(rows, sometimes, kept):
+        left = here = 1
+        frame = sys._getframe()
+        found.append(made_anew(frame))
+        for left, *_ in rows:
+            if left:
+                sometimes = left
+            here = sometimes
+            kept += here
+        return inner()
+
+    def inner():
+        return found
+
+    found = []
+    loop([], 1, 0)
+    assert found == [{"left", "here", "_"}]

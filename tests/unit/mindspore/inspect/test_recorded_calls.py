@@ -188,11 +188,12 @@ def test_operations_of_data_are_recorded_and_give_the_same():
 
 def test_settings_are_set(monkeypatch):
     monkeypatch.setenv("MS_JIT", "1")
-    before = ms.get_context("deterministic"), ds.config.get_num_parallel_workers()
-    use_settings(["pynative", "deterministic", "one worker"])
+    before = ms.get_context("deterministic"), ds.config.get_num_parallel_workers(), ds.config.get_prefetch_size()
+    use_settings(["pynative", "deterministic", "one worker", "read little ahead"])
     try:
         found = ms.get_context("mode"), ms.get_context("deterministic"), ds.config.get_num_parallel_workers()
-        assert found == (ms.PYNATIVE_MODE, "ON", 1)
+        assert (*found, ds.config.get_prefetch_size()) == (ms.PYNATIVE_MODE, "ON", 1, 1)
     finally:
         ms.set_context(deterministic=before[0])
         ds.config.set_num_parallel_workers(before[1])
+        ds.config.set_prefetch_size(before[2])

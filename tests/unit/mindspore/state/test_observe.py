@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import array
+import collections
+import contextvars
 import enum
 import io
 import itertools
 import random
 import sys
+import threading
 import types
 from collections import Counter, deque
 from typing import ClassVar
@@ -23,6 +27,7 @@ from support.training import Mlp, begin_process, each_mode
 
 import ckptkit
 from ckptkit.errors import ResumeError
+from ckptkit.manager.hooks import READS_AHEAD
 from ckptkit.mindspore.inspect.frames import variables_ahead
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
@@ -71,9 +76,9 @@ def test_what_a_loop_makes_of_a_batch_is_seen():
     state.observe_step((3, label), None)
     cell(rows, label)
     found, _ = observer.observe()
-    batch = {name: one for name, one in found.items() if name.startswith("batch/")}
-    assert set(batch) == {"batch/0", "batch/1", "batch/input 0"}
-    assert batch["batch/input 0"] == digest_of_value(rows)
+    batch = {name: one for name, one in found.items() if name.startswith(("batch/", "input/"))}
+    assert set(batch) == {"batch/0", "batch/1", "input/0"}
+    assert batch["input/0"] == digest_of_value(rows)
 
 
 def test_objects_have_the_same_names_in_every_process():
@@ -324,6 +329,83 @@ def test_state_in_objects_of_the_standard_library_is_found():
     assert next(kept.items) == 2
 
 
+TEMPERATURE: contextvars.ContextVar[float] = contextvars.ContextVar("temperature", default=1.0)
+
+
+def test_state_in_what_holds_values_for_others_is_found():
+    """Such objects of the standard library are in Python, or have a way to read them that runs no other code."""
+    found = {path: one.text for path, one in reached([*holders()]).items()}
+    assert found == {
+        "it[0].maps": "list of 2",
+        "it[1].data": "dict of 1",
+        "it[2].clip": "0.5",
+        "it[3].level": "2",
+        "it[4].get()": "1.0",
+    }
+
+
+def holders():
+    yield collections.ChainMap({"clip": 0.5}, {})
+    yield collections.UserDict(clip=0.5)
+    yield argparse.Namespace(clip=0.5)
+    local = threading.local()
+    local.level = 2
+    yield local
+    yield TEMPERATURE
+    yield contextvars.ContextVar("without a value")
+
+
+class Fold(int):
+    pass
+
+
+class Mirrored(random.Random):
+    mirror = None
+
+
+def test_what_a_class_adds_to_a_number_or_generator_is_found():
+    fold, generator = Fold(3), Mirrored(1)
+    fold.strikes, generator.mirror = 1, 0.5
+    found = {path: one.text for path, one in reached(types.SimpleNamespace(fold=fold, generator=generator)).items()}
+    assert found == {
+        "it.fold": "Fold: '3'",
+        "it.fold.strikes": "1",
+        "it.generator": "state of a Mirrored",
+        "it.generator.mirror": "0.5",
+        "it.generator.gauss_next": "None",
+    }
+
+
+def test_a_value_is_found_by_every_path():
+    """Otherwise, a variable that a loop makes would hide where it is kept."""
+    kept = Holder()
+    kept.slot = np.ones(3)
+    assert set(reached({"alpha": kept.slot, "kept": kept})) == {"it['alpha']", "it['kept'].slot"}
+
+
+def test_variables_of_before_lead_to_an_object_first():
+    """So its path stays the same, whatever the loop calls it in between."""
+
+    zeta = Holder()
+    observer = StateManager(train_cell()).observer()
+    before = {path for path in observer.observe()[1] if path.endswith(".slot")}
+    alpha = zeta
+    assert {path for path in observer.observe()[1] if path.endswith(".slot")} == before
+    assert alpha is zeta
+
+
+def test_parameters_of_a_network_that_is_not_stored_are_found():
+    """Also in its inner cells of MindSpore."""
+
+    class Teacher:
+        def __init__(self):
+            self.network = Mlp()
+
+    begin_process(mode="pynative")
+    names = {name for name, _ in Mlp().parameters_and_names()}
+    assert {f"it.network.{name}" for name in names} <= set(reached(Teacher()))
+
+
 def test_state_in_a_class_is_found():
     assert "it.shared" in reached(Kept)
 
@@ -459,7 +541,9 @@ def test_state_of_callbacks_and_pipelines_is_unseen():
     companions = OtherCallbacks()
     state = StateManager(train_cell(), dataset, callbacks=companions)
     companions.bind([Ema()], [], lambda cell: True)
-    _, unseen = state.observer().observe()
+    observer = state.observer()
+    _, unseen = observer.observe()
+    assert [one.where for one in observer.suspects() if one.kind == READS_AHEAD] == ["GeneratorDataset: Numbers"]
     assert unseen["callback Ema.decay"].text == "0.5"
     assert unseen["GeneratorDataset: Numbers.given"].text == "0"
 
@@ -484,3 +568,20 @@ def test_object_that_draws_in_state_dict_is_named():
     assert isinstance(observer, StateObserver)
     assert observer.drawing_in_state_dict() == ["b (Draws)"]
     assert random.getstate() == before
+
+
+def test_what_a_loop_makes_anew_was_not_lost():
+    """A variable of before with such a name is no state: what it held at the restore is never read."""
+    begin_process(mode="pynative")
+    rows, level, step, total = [], 3, 0, 0
+    for row in range(3):
+        rows.append(row)
+        step = row
+    observer = StateManager(train_cell()).observer()
+    found = [set(observer.observe()[1])]
+    for row in rows:
+        step = row + level
+        total += row + step
+        found.append(set(observer.observe()[1]))
+    names = [{path.partition("():")[2] for path in one} & {"row", "rows", "level", "step", "total"} for one in found]
+    assert names[:2] == [{"rows", "level", "total"}, {"rows", "level", "step", "total", "row"}]

@@ -8,8 +8,10 @@ from ckptkit.manager.hooks import Recorded
 from ckptkit.tools.doctor.culprit import culprit_after_resume, culprit_in_calls, culprit_in_data, culprit_in_data_again
 
 
-def call(where, depth=0, kind="cell", **values):
-    return Recorded(event="call", where=where, depth=depth, kind=kind, line="train.py:9", values=values)
+def call(where, depth=0, kind="cell", line="train.py:9", drawn=None, **values):
+    """``drawn`` are numbers that a function of the user's got."""
+    given = dict(drawn or {})
+    return Recorded(event="call", where=where, depth=depth, kind=kind, line=line, values=values, drawn=given)
 
 
 def back(where, depth=0, kind="cell", drawn="", called=(), **values):
@@ -107,6 +109,43 @@ def test_expression_with_its_own_scope_is_of_the_function_whose_number_it_reads(
     assert found.where == "rate()"
     same = [record(call(where, kind="code"), back(where, kind="code", output=number)) for number in "34"]
     assert culprit_in_calls(*same, 2).where == where
+
+
+@pytest.mark.parametrize("passed", ["3", "5"], ids=["as it is", "made of it"])
+def test_number_that_a_function_got_is_of_what_gave_it(passed):
+    """The function that passes it on has not made it. It may be read where nothing is recorded, as by `ChainMap`."""
+
+    def one(number, later):
+        given = {"limit.0": number}
+        return record(
+            call("scaled()", kind="code", line="train.py:40", drawn=given),
+            call("clipped()", 1, kind="code", line="train.py:20", drawn=given),
+            call("ops.mul", 2, kind="function", x="1", y=later),
+        )
+
+    found = culprit_in_calls(one("3", passed), one("4", f"{passed} else" if passed == "5" else "4"), 2)
+    assert (found.where, found.passed, found.within) == ("train.py:40", "limit of scaled()", ())
+
+
+@pytest.mark.parametrize("inner", ["clipped.<genexpr>() in train.py:9", "", "clipped.<lambda>() in train.py:9"])
+def test_what_a_function_makes_of_another_number_is_of_what_gave_it(inner):
+    def one(number):
+        made = [call(inner, 1, kind="code", x="1"), back(inner, 1, kind="code", output=number)]
+        return record(
+            call("limit()", kind="code"),
+            back("limit()", kind="code", drawn=number, called=("ChainMap.get",)),
+            call("clipped()", kind="code", drawn={"limit.0": number}, x="1"),
+            *(made if inner else []),
+            back("clipped()", kind="code", output=number),
+        )
+
+    found = culprit_in_calls(one("3"), one("4"), 2)
+    assert (found.where, found.called) == ("limit()", ("ChainMap.get",))
+
+
+def test_function_that_began_in_an_earlier_micro_step_is_named():
+    one, other = (record(back("epoch()", kind="code", output=number)) for number in "34")
+    assert culprit_in_calls(one, other, 2).where == "epoch()"
 
 
 def test_another_way_through_the_code_is_of_the_line():

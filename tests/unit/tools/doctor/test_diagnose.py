@@ -55,6 +55,21 @@ def test_batch_that_comes_each_epoch_is_the_first():
     assert (found.code, "of micro-step 5" in found.cause) == ("data-shifted", True)
 
 
+@pytest.mark.parametrize(("step", "other"), [(9, 1), (6, 5)], ids=["begun anew", "of another place"])
+def test_data_that_came_as_it_had_to_is_not_blamed(step, other):
+    """What a loop makes of it with what it has forgotten may be what it made in another micro-step."""
+
+    def line(at, made):
+        one = stepped(at, {"script:bank.rows": f"after {at}, {made}"}, loss=f"of {made}")
+        return one.model_copy(update={"digests": {**one.digests, "input/2": f"made {made}"}})
+
+    full = life([line(at, at) for at in range(1, LAST + 1)])
+    again = resumed(line(step, other), begun=step - 1)
+    start = again.begun.model_copy(update={"unseen": {"script:bank.rows": told("empty")}})
+    found = diagnosed(replace(again, events=[start, *again.events[1:]]), full)
+    assert (found.code, found.where) == ("forgotten-state", "script:bank.rows")
+
+
 def test_unknown_batch_blames_map_that_draws():
     """A batch that the reference never had is the fault of a map that is known to draw."""
     found = diagnosed(resumed(stepped(6, batch="new")), reference(suspects=(DROPOUT, MAP)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.doctor_lives import life, stepped
 
-from ckptkit.manager.hooks import Unseen
+from ckptkit.manager.hooks import READS_AHEAD, Suspect, Unseen
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.examine import Examination
 from ckptkit.tools.doctor.report import FailedLifeError, Options, UnusableScriptError
@@ -333,3 +333,55 @@ def test_variable_that_the_loop_makes_is_looked_for_in_the_calls(monkeypatch, wh
     report = script.examined(kills=5)
     assert (report.diagnosis.code, report.diagnosis.where) == ("forgotten-state", "script:scale")
     assert sum(plan.record is not None for plan in script.plans) == records
+
+
+READER = Suspect(kind=READS_AHEAD, where="GeneratorDataset: HardSource", why="it reads ahead", fix="")
+
+
+def racing(monkeypatch, *, changing=True, reads=True, kind="batch") -> Script:
+    """A job of which a life that reads little ahead gets something else in micro-step 7."""
+
+    def line(number, begun, step):
+        little = script.plans[-1].settings == ("read little ahead",)
+        values = {"script:source.difficulty": str(step - begun)} if changing else {}
+        return stepped(step, values, **({kind: "another"} if little and step == 7 else {}))
+
+    script = Script(monkeypatch, line=line)
+    made = examine.live
+
+    def with_reader(*args, **named):
+        one = made(*args, **named)
+        start = one.events[0].model_copy(update={"suspects": (READER,) if reads else ()})
+        return replace(one, events=[start, *one.events[1:]])
+
+    monkeypatch.setattr(examine, "live", with_reader)
+    return script
+
+
+def test_data_that_read_what_training_changes_are_inexact(monkeypatch):
+    """Each life of an idle machine may read all of it before training changes it."""
+    script = racing(monkeypatch)
+    report = script.examined()
+    assert (report.difference.step, report.difference.names) == (7, ("batch/x",))
+    assert (report.diagnosis.code, report.diagnosis.where) == ("nondeterministic-pipeline", READER.where)
+    assert "script:source.difficulty" in report.diagnosis.cause
+    assert [plan.settings for plan in script.plans[-3:]] == [("read little ahead",), (), ("read little ahead",)]
+    assert [plan.record is None for plan in script.plans[-3:]] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("job", "lives"),
+    [({"changing": False}, 0), ({"reads": False}, 0), ({"kind": "rng"}, 1)],
+    ids=["nothing changes", "nothing reads ahead", "other batches do not follow"],
+)
+def test_data_that_do_not_race_are_exact(monkeypatch, job, lives):
+    script = racing(monkeypatch, **job)
+    assert script.examined().diagnosis is None
+    assert sum(plan.settings != () for plan in script.plans) == lives
+
+
+def test_limited_time_is_not_spent_on_reading_little_ahead(monkeypatch):
+    script = racing(monkeypatch)
+    script.cost = (1.0, 1.0)
+    assert script.examined(**within(1000)).diagnosis is None
+    assert all(plan.settings == () for plan in script.plans)
