@@ -217,11 +217,7 @@ def _unlike(new: Life, old: Life, after: int, progress: Progress, starts: Starts
     line, begun = old.steps[after], new.begun
     restored = begun.restored if begun is not None else None
     assert begun is not None and restored is not None  # noqa: S101, PT018 - the plan says so
-    kinds = (
-        ("batch/", "input/", "counters/")
-        if progress.at_boundary
-        else ("batch/", "input/", "counters/", "accumulators/")
-    )
+    kinds = ("batch/", "input/", "counters/", *(() if progress.at_boundary else ("accumulators/",)))
     expected, found = (_without(one, kinds, restored.cut) for one in (line.digests, begun.digests))
     excused = _changed_names(new, old, after) - _lost_names(new, old, after, starts)
     names = _moved(restored.progress, progress) or [name for name in differing(found, expected) if name not in excused]
