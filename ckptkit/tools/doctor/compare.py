@@ -110,13 +110,25 @@ def beyond_the_end(life: Life, reference: Life, last: int) -> Difference | None:
 def marks_of_process(first: Life, second: Life) -> frozenset[str]:
     """Return what states hold or tell that differs between two uninterrupted lives anyway, such as a time or `id()`.
 
-    What they hold counts only if the lives are equal in all else; what has another effect is a difference.
+    What they hold is such a mark only if the lives are equal in all else, and if weights show that: of a training
+    whose network is given by name, what is held is all that there is.
     """
     pairs = list(zip(first.each_rank, second.each_rank, strict=False))
     both = [(one.steps[at], other.steps[at]) for one, other in pairs for at in one.steps.keys() & other.steps.keys()]
     names = {name for one, other in both for name in differing(one.digests, other.digests)}
-    trained = any(kind_of([name]) not in ("told", "named", "loss") for name in names)
-    return frozenset(name for name in names if kind_of([name]) in (("told",) if trained else ("told", "named")))
+    differs = any(kind_of([name]) not in ("told", "named", "loss") for name in names)
+    marks = ("told",) if differs or not _shows_training(first) else ("told", "named")
+    return frozenset(name for name in names if kind_of([name]) in marks)
+
+
+def _shows_training(life: Life) -> bool:
+    """Return whether a weight of the cells that were given without a name changes from one micro-step to another."""
+    values: dict[str, str] = {}
+    for line in life.steps.values():
+        for name, digest in line.digests.items():
+            if kind_of([name]) == "weights" and values.setdefault(name, digest) != digest:
+                return True
+    return False
 
 
 def _differences(life: Life, reference: Life, last: int, without: frozenset[str] = frozenset()) -> list[Difference]:

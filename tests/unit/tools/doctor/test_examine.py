@@ -152,6 +152,20 @@ def test_what_every_life_holds_otherwise_counts_if_training_differs(monkeypatch,
         assert report.difference.life is report.lives[1]
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_network_given_by_name_counts_if_no_cell_is_trained(monkeypatch, frozen):
+    """It is all that shows the training, as with a module of mindtorch, also beside a teacher that nothing changes."""
+
+    def line(number, begun, step):
+        one = stepped(step, weights="frozen")
+        digests = {name: text for name, text in one.digests.items() if frozen or not name.startswith("weights/")}
+        return one.model_copy(update={"digests": {**digests, "named/model.w": f"{number} {step}"}})
+
+    report = Script(monkeypatch, line=line).examined()
+    assert (report.difference.step, report.difference.names) == (1, ("named/model.w",))
+    assert report.difference.life is report.lives[1]
+
+
 @pytest.mark.parametrize(("life", "at"), [(2, 3), (5, 9)], ids=["the second", "a resumed one"])
 def test_other_loss_of_any_life_is_told(monkeypatch, life, at):
     def line(number, begun, step):
