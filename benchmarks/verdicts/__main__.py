@@ -22,12 +22,12 @@ from benchmarks.verdicts.table import Verdict, line_of, totals
 LIMIT = 900  # seconds for an examination
 
 
-def verdict_of(
-    script: Script, options: Sequence[str] = ("--steps", "24", "--kills", "2"), *, below: Path | None = None
-) -> Verdict:
-    """Examine one script in a temporary folder, which is made in ``below``."""
+def verdict_of(script: Script, options: Sequence[str] = ("--steps", "24", "--kills", "2")) -> Verdict:
+    """Examine one script in a temporary folder."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="verdict-", dir=below) as folder:
+    # Directly below TMPDIR: sockets of MindSpore's worker processes lie deeper, and a longer path than 107 bytes ends
+    # the workers. From the environment: ``tempfile`` keeps the first answer, which may be a folder that is gone.
+    with tempfile.TemporaryDirectory(prefix="verdict-", dir=os.environ.get("TMPDIR")) as folder:
         command = [sys.executable, "-m", "ckptkit", "doctor", "--json", *options, "--", sys.executable, script.path]
         environment = {"GLOG_v": "3", **os.environ, "ROOT": str(Path(folder) / "run"), "TMPDIR": folder}
         work = Path(folder) / "work"

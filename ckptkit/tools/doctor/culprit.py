@@ -114,16 +114,26 @@ def culprit_in_data(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culpr
 
 
 def culprit_in_data_again(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None:
-    """Return the first operation of which a resumed life got only other outputs for an equal sample.
+    """Return the first operation of which a resumed life, ``other``, got other outputs for equal samples.
 
-    Such a life makes some samples more often, and others less often.
+    Such a life makes some samples more often, and others less often. So it is the operation that gave it only other
+    outputs for a sample; without one, that which gave it outputs for most samples that the first life never got.
     """
     records = [_made(record) for record in (one, other)]
-    for place in sorted(records[0].keys() & records[1].keys()):
-        made = [record[place] for record in records]
-        if any(made[0][given].keys().isdisjoint(made[1][given]) for given in made[0].keys() & made[1].keys()):
-            return Culprit("sample", place[1])
+    for differs in (_nothing_in_common, _mostly_new):
+        for place in sorted(records[0].keys() & records[1].keys()):
+            first, resumed = (record[place] for record in records)
+            if differs([(first[given], resumed[given]) for given in first.keys() & resumed.keys()]):
+                return Culprit("sample", place[1])
     return None
+
+
+def _nothing_in_common(outputs: Sequence[tuple[Counter[str], Counter[str]]]) -> bool:
+    return any(first.keys().isdisjoint(resumed) for first, resumed in outputs)
+
+
+def _mostly_new(outputs: Sequence[tuple[Counter[str], Counter[str]]]) -> bool:
+    return 2 * sum(bool(resumed.keys() - first.keys()) for first, resumed in outputs) > len(outputs)
 
 
 def _made(record: Sequence[Recorded]) -> dict[tuple[int, str], dict[str, Counter[str]]]:

@@ -21,8 +21,8 @@ ONCE = [one for one in OTHERS if one.path.stem in NAMED_WRONGLY_ONCE and one not
 
 @pytest.mark.extended
 @pytest.mark.parametrize("script", [*PLANTED, *SAMPLE, *ONCE], ids=lambda script: script.path.stem)
-def test_verdict_is_the_truth_and_names_the_cause(script, tmp_path):
-    found = verdict_of(script, below=tmp_path)
+def test_verdict_is_the_truth_and_names_the_cause(script):
+    found = verdict_of(script)
     assert found.is_right, found
     assert found.is_cause_right is not False, found.diagnosis
 

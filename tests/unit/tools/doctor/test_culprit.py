@@ -225,3 +225,10 @@ def test_samples_that_a_resume_makes_more_often_are_no_culprit():
     one = [sample(0, "source", "1", "a"), sample(0, "source", "1", "b")]
     assert culprit_in_data_again(one, [sample(0, "source", "1", "b"), *one]) is None
     assert culprit_in_data_again(one, [sample(0, "source", "1", "c")]).where == "source"
+
+
+def test_samples_that_were_equal_in_an_early_epoch_differ_after_a_resume():
+    first = [sample(0, "source", name, f"{name}{epoch}") for epoch in range(3) for name in "abc"]
+    resumed = [sample(0, "source", name, f"{name}{level}") for level in (0, 5) for name in "abc"]
+    assert culprit_in_data_again(first, resumed).where == "source"
+    assert culprit_in_data_again(first, [*first, sample(0, "source", "a", "a3")]) is None  # read further ahead
