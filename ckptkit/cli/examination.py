@@ -60,11 +60,12 @@ def failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
 
 
 class Lives:
-    """Shows a line and a bar for each life on stderr."""
+    """Shows a line and a bar for each life on stderr; if that is no terminal, a line when the life begins."""
 
     def __init__(self) -> None:
+        self._console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True))
+        self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
         self._task: TaskID | None = None
 
     def __enter__(self) -> Lives:
@@ -76,6 +77,8 @@ class Lives:
 
     def begins(self, words: str, steps: int) -> None:
         """Show that another life begins, with ``steps`` micro-steps to do."""
+        if not self._console.is_terminal:
+            self._console.print(f"{words}; {steps} micro-steps", highlight=False, markup=False, soft_wrap=True)
         if self._task is not None:
             self._progress.stop_task(self._task)
         self._task = self._progress.add_task(words, total=steps)

@@ -39,6 +39,8 @@ def test_doctor_finds_sound_job_exact(tmp_path: Path, script: str) -> None:
     assert [life["exit_code"] for life in report["lives"]] == [0, 0, *[-9] * 4, 0]
     assert report["lives"][-1]["ended_at"] == report["steps"] == 24
     assert report["values"] > 25
+    assert said.splitlines()[:2] == ["uninterrupted; 24 micro-steps", "uninterrupted, once more; 24 micro-steps"]
+    assert len(said.splitlines()) == len(report["lives"])
     assert list(tmp_path.iterdir()) == []  # neither a run nor what the script exports after training
 
 

@@ -118,7 +118,7 @@ def test_command_that_cannot_be_examined_is_refused(here, capsys, then, told):
     code, said = examined(capsys, 2, 2, then=then)
     assert code == 2
     assert told in said
-    assert len(said.strip().splitlines()) <= 4 + said.count("━")
+    assert len(said.strip().splitlines()) <= 4 + said.count(" micro-steps\n")
 
 
 def test_limit_of_time_is_refused_with_another_number_of_ranks(capsys):
