@@ -114,9 +114,8 @@ def test_mindcv_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path]
     for name in ("train.py", "config.py"):
         shutil.copy(Path(__file__).parent / "mindcv" / name, tmp_path)
     apply("mindcv.patch", tmp_path)
-    if replaces:
-        attached = "    ck.CheckpointCallback("
-        change(tmp_path / "train.py", attached, f"    ck.nn.replace_dropout(network)\n{attached}")
+    if not replaces:
+        change(tmp_path / "train.py", "    ck.nn.replace_dropout(network)\n", "")
     rng = np.random.default_rng(0)
     for number in range(48):
         folder = tmp_path / f"data/train/c{number % 3}"
