@@ -131,6 +131,7 @@ class Examination:
             is_placed=sources.position is not None,
             hooks=hooks_of(trained),
             data=read_here(again),
+            sources=sources_of(again),
             cells=trained,
             examined=[*cells, *(one for _, one in by_name)],
             written=self._changes.written,

@@ -20,7 +20,7 @@ from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.objects import Objects, contents
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
 from ckptkit.mindspore.inspect.loops.per_step import ids_in, read_by_cells, read_data
 from ckptkit.mindspore.inspect.loops.report import passes, reported
@@ -37,6 +37,7 @@ def find_in_loops(
     is_placed: bool = False,
     hooks: Sequence[Any] = (),
     data: Sequence[Any] = (),
+    sources: Iterable[Any] = (),
     cells: Iterable[nn.Cell] = (),
     examined: Iterable[nn.Cell] = (),
     written: set[Place] | None = None,
@@ -51,6 +52,7 @@ def find_in_loops(
         is_placed: Whether a checkpoint has the position in the data.
         hooks: Functions that calls of the trained cells also run.
         data: What `read_here` returns of the data that a checkpoint positions by reading them again.
+        sources: What `sources_of` returns of these data.
         cells: What is trained, or given by name.
         examined: Cells of which the random operators are reported elsewhere.
         written: Gets the places that the code writes.
@@ -58,8 +60,9 @@ def find_in_loops(
     """
     cells, apart = [*cells], ids_in(examined)
     others = [*running_threads()], [*waiting_tasks()]
+    again = contents(sources)
     flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
-    statements = _read(flow, objects, since, hooks, others, apart=apart)
+    statements = _read(flow, objects, since, hooks, others, apart=apart, again=again)
     if any(place.name == OUTSIDE for place in flow.changed):
         begun, before = _read_before(since, known)
         outside = {before.draws.outside.renamed(place) for place in flow.changed if place.name == OUTSIDE}
@@ -67,7 +70,9 @@ def find_in_loops(
         if made or before.draws.outside.handles:
             flow, objects = Flow(), Objects(known, read_by_cells=read_by_cells(cells))
             handles = before.draws.outside.handles
-            statements = _read(flow, objects, since, hooks, others, apart=apart, given=made, handles=handles)
+            statements = _read(
+                flow, objects, since, hooks, others, apart=apart, again=again, given=made, handles=handles
+            )
     fed = read_data(data, flow, statements)
     if written is not None:
         written |= objects.written(flow.writes, statements.taken)
@@ -107,6 +112,7 @@ def _read(
     others: tuple[Sequence[Any], Sequence[Any]] = ((), ()),
     *,
     apart: Collection[int] = (),
+    again: Collection[int] = (),
     given: Mapping[Place, Sources] = types.MappingProxyType({}),
     handles: Handles | None = None,
 ) -> Statements:
@@ -119,6 +125,7 @@ def _read(
         hooks: Functions that calls of the trained cells also run.
         others: Functions that other threads run, and coroutines that wait.
         apart: ``id`` of cells of which the random operators are reported elsewhere.
+        again: ``id`` of the data that are read again, and of their contents.
         given: What places were made of before.
         handles: What connections belong to.
     """
@@ -130,6 +137,7 @@ def _read(
     statements = Statements(flow, objects, Libraries(frame.f_globals for _, frame in running_frames()), running)
     statements.run_with(hooks, *others, handles or {})
     statements.draws.operators = Operators(apart)
+    statements.draws.read_again = again
     for _ in passes(flow):
         flow.used.clear()  # it is known only after the first pass which loops save
         for place, sources in given.items():

@@ -11,7 +11,7 @@ import io
 import itertools
 import random
 import types
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ class Draws:
     Attributes:
         outside: Records what is read and written outside of the process.
         operators: Examines cells that the code calls and that nobody trains.
+        read_again: ``id`` of the data that a checkpoint positions by reading them again, and of their contents.
         trained_by: The compiled functions that change parameters, in order.
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
     """
@@ -59,6 +60,7 @@ class Draws:
         self._objects = objects
         self.outside = Outside(flow, objects)
         self.operators = Operators()
+        self.read_again: Collection[int] = ()
         self._inside: dict[int, tuple[Finding, ...]] = {}  # by the cell
         self.trained_by: dict[str, None] = {}
         self._compiled: dict[int, tuple[list[Finding], bool]] = {}  # by the function
@@ -86,6 +88,8 @@ class Draws:
         draws = isinstance(target, GENERATORS) and in_reach
         if draws and self._flow.is_looping():
             self._objects.in_place.setdefault(id(target), f"{scope.path}{text_of(node)}")
+        if self._flow.is_beside and id(target) in self.read_again:
+            return  # the thread belongs to the data, and reading them again repeats what it draws
         if (takes or draws) and not self._objects.is_known(target) and self._flow.saves():
             path = self._objects.path_of(target, f"{scope.path}{text_of(node)}")
             self.taken.setdefault(id(target), (path, target))

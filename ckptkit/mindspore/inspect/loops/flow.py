@@ -45,6 +45,7 @@ class Flow:
         steering: The places that training depends on, in the order in which they were found.
         used: The watched names of which values are made that training gets.
         writes: The places that loops and the code of the data write.
+        is_beside: Whether the code that is read is that of another thread or a task.
         lasting: The ids of the code of functions that last from one iteration to the next, such as coroutines.
 
     Args:
@@ -62,7 +63,7 @@ class Flow:
         self._is_feeding = False
         self._is_compiled = False
         self._is_once = False
-        self._is_beside = False
+        self.is_beside = False
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
@@ -129,9 +130,9 @@ class Flow:
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
         """Count no write in the block as one of the loop: another thread, which may be that of the data, makes it."""
-        self._is_beside = True
+        self.is_beside = True
         yield
-        self._is_beside = False
+        self.is_beside = False
 
     @contextlib.contextmanager
     def depending(self, sources: Sources) -> Iterator[None]:
@@ -267,7 +268,7 @@ class Flow:
 
     def is_looping(self) -> bool:
         """Return whether the code that is read is in a loop, and not that of the data or a thread, nor compiled."""
-        return bool(self._iterations) and not (self._is_feeding or self._is_compiled or self._is_beside)
+        return bool(self._iterations) and not (self._is_feeding or self._is_compiled or self.is_beside)
 
     def innermost_saves(self) -> bool:
         """Return whether a checkpoint may be taken in the innermost current loop."""

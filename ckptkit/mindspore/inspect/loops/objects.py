@@ -124,7 +124,7 @@ class Objects:
         self._stored = {id(one.owner): one for one in known if isinstance(one, Stored)}
         parts = [attribute(one.owner, name) for one in self._stored.values() for name in one.names]
         whole = [*(one for one in known if not isinstance(one, Stored)), *parts]
-        self._known = {at: one for at, one in _by_id(told).items() if not isinstance(one, nn.Cell)} | _by_id(whole)
+        self._known = {at: one for at, one in contents(told).items() if not isinstance(one, nn.Cell)} | contents(whole)
         for at in self._stored:  # what holds the object does not store the rest of it
             self._known.pop(at, None)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
@@ -374,7 +374,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return one is other
 
 
-def _by_id(known: Iterable[Any]) -> dict[int, Any]:
+def contents(known: Iterable[Any]) -> dict[int, Any]:
     """Return the objects and their contents, by id, but not what their code names."""
     seen: dict[int, Any] = {}
     waiting = deque(known)

@@ -7,7 +7,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import decimal
+import gc
 import multiprocessing
+import queue
+import random
 import socket
 import sqlite3
 import struct
@@ -18,8 +21,12 @@ import xml.dom.minidom
 import xml.etree.ElementTree as ET
 from collections import deque
 
+import mindspore as ms
 import pytest
 from test_loops import RestoredError, Training
+
+import ckptkit as ck
+from ckptkit.mindspore.state.manager import StateManager
 
 SCRIPT = "import sys\nfor line in sys.stdin:\n    print(float(line) / 2)"
 
@@ -458,3 +465,44 @@ def folder(tmp_path, monkeypatch):
 )
 def test_what_others_keep_is_named(loop, where):
     assert [one.where.removeprefix(f"{loop.__name__}(): ") for one in found(loop)] == where
+    gc.collect()  # coroutines that nobody awaited end here, where their warning is expected
+
+
+class ReadAhead:
+    """A loader whose thread draws, and then waits for the loop."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.ready, self.taken = queue.Queue(), threading.Event()
+
+    def __iter__(self):
+        thread = threading.Thread(target=self.fill, daemon=True)
+        thread.start()
+        yield self.ready.get()
+        self.taken.set()
+        thread.join()
+
+    def fill(self):
+        self.ready.put((ms.Tensor(self.rng.random()), ms.Tensor(0.0)))
+        self.taken.wait()
+
+
+@pytest.mark.parametrize(("is_data", "where"), [(True, []), (False, ["loop(): self.rng (Random)"])])
+def test_what_a_thread_of_the_data_draws_is_read_again(is_data, where):
+    """A restore that reads the data again has started their thread before the loop is examined."""
+    training, loader = Training(), ReadAhead(random.Random(1))
+    if is_data:
+        training.batches = ck.data.resumable(loader, 2)
+        training.manager = StateManager(training.cell, training.batches)
+
+    def loop(cell, batches, rate, restore):
+        reading = iter(loader)
+        next(reading)
+        try:
+            restore()
+            for x, y in batches:
+                cell(x, y)
+        finally:
+            assert next(reading, None) is None
+
+    assert [one.where for one in training.found(loop)] == where
