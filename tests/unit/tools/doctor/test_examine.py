@@ -407,10 +407,17 @@ def test_data_that_read_what_training_changes_are_inexact(monkeypatch):
     assert [plan.record is None for plan in script.plans[-3:]] == [True, False, False]
 
 
+def test_data_that_read_what_nobody_sees_are_inexact(monkeypatch):
+    """Such as a number in memory of C."""
+    diagnosis = racing(monkeypatch, changing=False).examined().diagnosis
+    assert (diagnosis.code, diagnosis.where) == ("nondeterministic-pipeline", READER.where)
+    assert diagnosis.cause.endswith("it reads it at another time")
+
+
 @pytest.mark.parametrize(
     ("job", "lives"),
-    [({"changing": False}, 0), ({"reads": False}, 0), ({"kind": "rng"}, 1)],
-    ids=["nothing changes", "nothing reads ahead", "other batches do not follow"],
+    [({"reads": False}, 0), ({"kind": "rng"}, 1)],
+    ids=["nothing reads ahead", "other batches do not follow"],
 )
 def test_data_that_do_not_race_are_exact(monkeypatch, job, lives):
     script = racing(monkeypatch, **job)
