@@ -63,7 +63,7 @@ def culprit_in_calls(one: Sequence[Recorded], other: Sequence[Recorded], step: i
         step: The first micro-step whose state differs, or 0 if it is not known.
     """
     mine, its = ([event for event in record if event.event != "sample"] for record in (one, other))
-    found = _first(_of_step(mine, step), _of_step(its, step)) if step else None
+    found = _first(_of_steps(mine, step, step), _of_steps(its, step, step)) if step else None
     if found is None or not found.where:
         found = _first(mine, its)
     return replace(found, step=step) if found is not None and found.where else None
@@ -79,8 +79,7 @@ def culprit_after_resume(one: Sequence[Recorded], other: Sequence[Recorded], beg
         step: The first micro-step whose state differs.
     """
     mine, its = (
-        [event for at in range(begun + 1, step + 1) for event in _of_step(record, at) if event.event != "sample"]
-        for record in (one, other)
+        [event for event in _of_steps(record, begun + 1, step) if event.event != "sample"] for record in (one, other)
     )
     found = _first(mine, _aligned(mine, its))
     return replace(found, step=step) if found is not None and found.where else None
@@ -146,10 +145,10 @@ def _made(record: Sequence[Recorded]) -> dict[tuple[int, str], dict[str, Counter
     return found
 
 
-def _of_step(record: Sequence[Recorded], step: int) -> list[Recorded]:
+def _of_steps(record: Sequence[Recorded], first: int, last: int) -> list[Recorded]:
     ends = {event.where: at for at, event in enumerate(record) if event.event == "step"}
-    begin = ends.get(str(step - 1))
-    return [] if begin is None else list(record[begin + 1 : ends.get(str(step), len(record)) + 1])
+    begin = ends.get(str(first - 1))
+    return [] if begin is None else list(record[begin + 1 : ends.get(str(last), len(record)) + 1])
 
 
 def _first(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None:
