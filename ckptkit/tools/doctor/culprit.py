@@ -244,12 +244,15 @@ def _code_at(call: Recorded, running: list[Recorded], both: tuple[Recorded, Reco
 
 
 def _in_place(before: Sequence[Recorded], mine: Recorded, its: Recorded) -> Culprit:
-    """Return what changed a parameter in place, or the parameter if no call can have done it."""
+    """Return what changed a parameter in place, or the parameter if no call can have done it.
+
+    What an object given by name holds may be a number, which no graph changes.
+    """
     both = mine.values.keys() | its.values.keys()
     names = sorted(name for name in both if mine.values.get(name) != its.values.get(name))
     changed = names[0] if names else ""
     graph = next((one for one in reversed(before) if one.kind == "graph"), None)
-    if graph is not None:
+    if graph is not None and not changed.startswith(("named/", "told/")):
         return replace(_named(graph, (), ()), changed=changed)
     last = next((one for one in reversed(before) if one.depth == 0 and one.kind in _OF_MINDSPORE), None)
     return Culprit("update", changed, last.line if last is not None else "", changed=changed)

@@ -175,6 +175,15 @@ def test_change_in_place_is_of_the_graph_or_parameter(kind, named):
     assert (found.kind, found.where) == named
 
 
+def test_number_that_an_object_holds_is_changed_by_no_graph():
+    def one(level):
+        line = Recorded(event="step", where="2", values={"named/curriculum.level": level})
+        return [*record(call("net", kind="graph", x="1"), back("net", kind="graph", output="2"))[:-1], line]
+
+    found = culprit_in_calls(one("v"), one("u"), 2)
+    assert (found.kind, found.where) == ("update", "named/curriculum.level")
+
+
 def test_first_micro_step_that_differs_comes_before_older_noise():
     """What differed before, without any effect on the state, is not the cause."""
 
