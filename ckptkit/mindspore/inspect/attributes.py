@@ -6,6 +6,7 @@ Guarantees: calls no ``__getattr__``, ``__dict__`` property, descriptor, compari
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import inspect
@@ -27,6 +28,7 @@ CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache
 
 _DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _MAX_ITEMS = 10_000  # of one container
+_TRIES = 100  # to read what another thread is changing
 # The attribute in which each keeps the function that it wraps.
 ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 
@@ -97,7 +99,7 @@ def _attributes_with_proxies(one: Any) -> Mapping[str, Any]:
 
 def attributes_of(one: Any) -> Iterator[tuple[str, Any]]:
     """Yield the items of `own_attributes`, and what is in slots."""
-    yield from own_attributes(one).items()
+    yield from [*own_attributes(one).items()]
     for kind in type(one).__mro__:
         for name, slot in vars(kind).items():
             if type(slot) is types.MemberDescriptorType and name not in ("__dict__", "__weakref__"):
@@ -121,11 +123,11 @@ def below(one: Any, without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
 def _below(one: Any, without: Collection[str]) -> Iterator[tuple[str, Any]]:
     kind = type(one)
     if issubclass(kind, dict):
-        for index, (key, value) in zip(range(_MAX_ITEMS), dict.items(one), strict=False):
+        for index, (key, value) in enumerate(items_now(dict, one, _MAX_ITEMS)):
             yield f"[{key!r}]" if type(key) in (str, int) else f"[{index}]", value
     elif issubclass(kind, (list, tuple, deque)):
-        for index, value in zip(range(_MAX_ITEMS), _base(kind).__iter__(one), strict=False):
-            yield f"[{index}]", value
+        items = items_now(_base(kind), one, _MAX_ITEMS)
+        yield from ((f"[{index}]", value) for index, value in enumerate(items))
     elif kind is types.MethodType:
         yield ".__self__", one.__self__
         yield ".__func__", one.__func__
@@ -139,6 +141,20 @@ def _below(one: Any, without: Collection[str]) -> Iterator[tuple[str, Any]]:
     elif not issubclass(kind, (type, types.ModuleType)):
         found = itertools.chain(attributes_of(one), _methods_of(kind))
         yield from ((f".{name}", value) for name, value in found if name not in without)
+
+
+def items_now(kind: Any, one: Any, most: int | None) -> list[Any]:
+    """Return the first items of a container, of a dict its pairs; another thread may be changing it.
+
+    Args:
+        kind: Python's own class of it. What a class of the user's does when it is iterated is not done.
+        one: The container.
+        most: How many at most; None for all.
+    """
+    for _ in range(_TRIES):
+        with contextlib.suppress(RuntimeError):  # it was changed meanwhile
+            return [*itertools.islice(dict.items(one) if kind is dict else kind.__iter__(one), most)]
+    return []
 
 
 def named_in(names: Collection[str], *scopes: Mapping[str, Any], parts: Collection[str]) -> Iterator[tuple[str, Any]]:

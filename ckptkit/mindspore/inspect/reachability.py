@@ -31,9 +31,9 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.manager.hooks import Unseen
-from ckptkit.mindspore.inspect.attributes import attributes_of, below, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import attributes_of, below, is_users, met, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE
-from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain, tensors_in
+from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain, tensors_in, written
 
 _MAX_DEPTH = 5
 _MAX_FOUND = 1000  # per walk, so that a large network does not hide what comes after it
@@ -75,6 +75,7 @@ class Reachability:
         self._walk(path, value, 0)
 
     def _walk(self, path: str, value: Any, depth: int) -> None:
+        value = met(value)
         if depth > _MAX_DEPTH or len(self.found) >= self._full or isinstance(value, str | bytes | ModuleType):
             return
         if isinstance(value, ms.Parameter) and id(value) in self._stored:
@@ -146,11 +147,12 @@ def plain_form(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         form: Any = value.name
     elif isinstance(value, _NUMBERS) and kind not in (bool, *_NUMBERS) and not isinstance(value, np.generic):
-        form = next(one for one in _NUMBERS if isinstance(value, one)).__repr__(value)
+        base: Any = next(one for one in _NUMBERS if isinstance(value, one))
+        form = written(base.__pos__(value))
     elif kind in _AS_BYTES:
         form = bytes(value)
     elif kind in _AS_TEXT:
-        form = repr(value)
+        form = written(value)
     elif kind in _BUFFERS and not value.closed:
         form = (value.getvalue(), value.tell())
     elif kind.__module__ == "builtins" and kind.__name__.endswith("_iterator"):  # of a list, a tuple, a range, ...
@@ -182,7 +184,7 @@ def _below(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
     if isinstance(value, threading.local):  # without a `__dict__` in its class
         own = threading.local.__getattribute__(value, "__dict__")
-        yield from ((f".{name}", one) for name, one in own.items())
+        yield from ((f".{name}", one) for name, one in [*own.items()])
     elif _is_users(value) or isinstance(value, (*_CODE_KINDS, SimpleNamespace)):
         yield from below(value)
     elif isinstance(value, weakref.ref):

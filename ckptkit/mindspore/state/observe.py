@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore import nn
 
+from ckptkit.core.tensors import DTYPES
 from ckptkit.manager.hooks import LOADER, READS_AHEAD, Recorded, Setting, Suspect, Unseen
 from ckptkit.mindspore.inspect.attributes import attribute
 from ckptkit.mindspore.inspect.cells import place_of
@@ -138,10 +139,17 @@ class StateObserver:
         """Yield what checkpoints hold of objects given by name: of those with a ``state_dict()``, what that takes.
 
         If these are not plain, or its code does not say which ones it takes, it is called. What it tells without an
-        array may be a mark of the process, such as a time, and is of a kind of its own.
+        array may be a mark of the process, such as a time, and is of a kind of its own; parameters are none, and are
+        of another kind.
         """
         for name, one in self._sources.stateful.items():
-            if isinstance(one, (ParameterHolder, GeneratorHolder)):
+            if isinstance(one, ParameterHolder):
+                state = one.state_dict()
+                parameters = {place: packed for place, packed in state.items() if packed[0] in DTYPES}
+                yield from ((f"parameters/{name}/{place}", packed) for place, packed in parameters.items())
+                if rest := {place: packed for place, packed in state.items() if place not in parameters}:
+                    yield f"named/{name}", rest
+            elif isinstance(one, GeneratorHolder):
                 yield f"named/{name}", one.state_dict()
             elif not isinstance(one, OtherCallbacks):
                 parts = stored_by(one)

@@ -19,7 +19,11 @@ from ckptkit.tools.doctor.trial import Life
 _NAME_END = re.compile(r"[.(\[]")
 _ROUNDING = 0.02  # of a loss; bfloat16 has 8 bits
 # In a micro-step the batch precedes what the loop makes of it and the loss, and these the results of the update.
-_ORDER = ("batch", "input", "loss", "accumulators", "weights", "optimizer", "counters", "rng", "named", "told")
+_ORDER = (
+    *("batch", "input", "loss", "accumulators", "weights", "optimizer", "parameters", "counters", "rng"),
+    *("named", "told"),
+)
+_TRAINED = ("weights", "accumulators", "parameters")
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,8 @@ def beyond_the_end(life: Life, reference: Life, last: int) -> Difference | None:
 def marks_of_process(first: Life, second: Life) -> frozenset[str]:
     """Return what states hold or tell that differs between two uninterrupted lives anyway, such as a time or `id()`.
 
-    What they hold is such a mark only if the lives are equal in all else, and if weights show that: of a training
-    whose network is given by name, what is held is all that there is.
+    What they hold is such a mark only if the lives are equal in all else, and if parameters show that: of a training
+    whose network is no cell and is given by name, what is held is all that there is.
     """
     pairs = list(zip(first.each_rank, second.each_rank, strict=False))
     both = [(one.steps[at], other.steps[at]) for one, other in pairs for at in one.steps.keys() & other.steps.keys()]
@@ -122,11 +126,14 @@ def marks_of_process(first: Life, second: Life) -> frozenset[str]:
 
 
 def _shows_training(life: Life) -> bool:
-    """Return whether a weight of the cells that were given without a name changes from one micro-step to another."""
+    """Return whether a parameter that training changes is another one after another micro-step.
+
+    In a long cycle, only the accumulators are.
+    """
     values: dict[str, str] = {}
     for line in life.steps.values():
         for name, digest in line.digests.items():
-            if kind_of([name]) == "weights" and values.setdefault(name, digest) != digest:
+            if kind_of([name]) in _TRAINED and values.setdefault(name, digest) != digest:
                 return True
     return False
 

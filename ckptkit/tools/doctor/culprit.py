@@ -63,7 +63,7 @@ def culprit_in_calls(one: Sequence[Recorded], other: Sequence[Recorded], step: i
         step: The first micro-step whose state differs, or 0 if it is not known.
     """
     mine, its = ([event for event in record if event.event != "sample"] for record in (one, other))
-    found = _first(_of_step(mine, step), _of_step(its, step)) if step else None
+    found = _first(_of_steps(mine, step, step), _of_steps(its, step, step)) if step else None
     if found is None or not found.where:
         found = _first(mine, its)
     return replace(found, step=step) if found is not None and found.where else None
@@ -79,8 +79,7 @@ def culprit_after_resume(one: Sequence[Recorded], other: Sequence[Recorded], beg
         step: The first micro-step whose state differs.
     """
     mine, its = (
-        [event for at in range(begun + 1, step + 1) for event in _of_step(record, at) if event.event != "sample"]
-        for record in (one, other)
+        [event for event in _of_steps(record, begun + 1, step) if event.event != "sample"] for record in (one, other)
     )
     found = _first(mine, _aligned(mine, its))
     return replace(found, step=step) if found is not None and found.where else None
@@ -146,10 +145,10 @@ def _made(record: Sequence[Recorded]) -> dict[tuple[int, str], dict[str, Counter
     return found
 
 
-def _of_step(record: Sequence[Recorded], step: int) -> list[Recorded]:
+def _of_steps(record: Sequence[Recorded], first: int, last: int) -> list[Recorded]:
     ends = {event.where: at for at, event in enumerate(record) if event.event == "step"}
-    begin = ends.get(str(step - 1))
-    return [] if begin is None else list(record[begin + 1 : ends.get(str(step), len(record)) + 1])
+    begin = ends.get(str(first - 1))
+    return [] if begin is None else list(record[begin + 1 : ends.get(str(last), len(record)) + 1])
 
 
 def _first(one: Sequence[Recorded], other: Sequence[Recorded]) -> Culprit | None:
@@ -245,12 +244,15 @@ def _code_at(call: Recorded, running: list[Recorded], both: tuple[Recorded, Reco
 
 
 def _in_place(before: Sequence[Recorded], mine: Recorded, its: Recorded) -> Culprit:
-    """Return what changed a parameter in place, or the parameter if no call can have done it."""
+    """Return what changed a parameter in place, or the parameter if no call can have done it.
+
+    What an object given by name holds may be a number, which no graph changes.
+    """
     both = mine.values.keys() | its.values.keys()
     names = sorted(name for name in both if mine.values.get(name) != its.values.get(name))
     changed = names[0] if names else ""
     graph = next((one for one in reversed(before) if one.kind == "graph"), None)
-    if graph is not None:
+    if graph is not None and not changed.startswith(("named/", "told/")):
         return replace(_named(graph, (), ()), changed=changed)
     last = next((one for one in reversed(before) if one.depth == 0 and one.kind in _OF_MINDSPORE), None)
     return Culprit("update", changed, last.line if last is not None else "", changed=changed)

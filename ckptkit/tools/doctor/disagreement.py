@@ -193,12 +193,13 @@ class Race:
         readers = [one.where for one in _readers(self.difference.reference)]
         culprit = self._culprit()
         where = culprit.where if culprit is not None else readers[0]
+        changing = f". Training changes {', '.join(self.changing[:4])}" if self.changing else ""
         return Diagnosis(
             "nondeterministic-pipeline",
             where,
             f"if as little as possible is read ahead, micro-step {self.difference.step} gets another batch, without an "
             f"interruption: {where} likely reads what training changes meanwhile, and after a resume it reads it at "
-            f"another time. Training changes {', '.join(self.changing[:4])}",
+            f"another time{changing}",
             "let a sample depend on (seed, epoch, index of the sample) only, and do what depends on training in the "
             "loop, with the batch that it got",
             tuple(one for one in readers if one != where)[:3],

@@ -142,11 +142,12 @@ class Examination:
         return report if elastic is None else self._continued(report, elastic.run(shaky))
 
     def _race(self, first: Life, last: int, changing: tuple[str, ...]) -> Race | None:
-        """Return how a life differs that reads little ahead, if the data's code may read what is ``changing``.
+        """Return how a life differs that reads little ahead, if the data have code of the user's.
 
-        On an idle machine, a pipeline may be so far ahead that each life reads all of it before training changes it.
+        On an idle machine, a pipeline may be so far ahead that each life reads all of what training changes before it
+        does. What is ``changing`` is named; what cannot be seen, such as memory of C, may be as well.
         """
-        if not changing or not reads_ahead(first) or not self._may_record():
+        if not reads_ahead(first) or not self._may_record():
             return None
         life = self._uninterrupted("read little ahead", last, Recording(settings=(READ_LITTLE,)))
         difference = self._difference(life, first, last)

@@ -76,8 +76,8 @@ class Resumption:
         if culprit.kind in _RANDOM:
             fix = "use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
             return Diagnosis("random-operator", place_of_culprit(culprit), cause, fix)
-        if culprit.changed.startswith("rng/"):
-            return self.guess  # no kernel rounds a generator
+        if culprit.changed.startswith(("rng/", "named/", "told/")):
+            return self.guess  # no kernel rounds a generator, or a number of Python's
         if culprit.changed:
             return Diagnosis(
                 "kernel-rounding",

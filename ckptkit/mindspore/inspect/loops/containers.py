@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, met, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, items_now, met, own_attributes
 
 FEW = 8  # lists up to this length are read item by item
 _SAMPLE = 64  # of a longer list, of which one object of each class is read
@@ -44,9 +44,9 @@ def items_of(target: Any, most: int) -> list[Any]:
         return [*itertools.islice((own_attributes(target).get("_member_map_") or {}).values(), most)]
     if isinstance(target, _CELLS):
         return [*itertools.islice((own_attributes(target).get("_cells") or {}).values(), most)]
-    base = next((one for one in _CONTAINERS if isinstance(target, one)), None)
-    items = dict.values(target) if isinstance(target, dict) else base.__iter__(target) if base is not None else ()
-    return [met(one) for one in itertools.islice(items, most)]
+    base = next((one for one in (dict, *_CONTAINERS) if isinstance(target, one)), None)
+    items = items_now(base, target, most) if base is not None else []
+    return [met(one[1] if base is dict else one) for one in items]
 
 
 def choices(items: Iterable[Any]) -> tuple[Any, tuple[Any, ...]]:

@@ -51,6 +51,7 @@ from ckptkit.mindspore.inspect.frames import locals_of
 from ckptkit.mindspore.inspect.loops.libraries import is_installed, is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
 from ckptkit.mindspore.inspect.loops.scope import Place
+from ckptkit.mindspore.inspect.values.digest import written
 from ckptkit.mindspore.inspect.values.roots import Root
 from ckptkit.mindspore.rng import generator_state
 
@@ -193,7 +194,7 @@ def _text(one: Any) -> str | None:
     """Return what tells a single value; None for what has parts, or is not looked into."""
     kind = type(one)
     if kind in _ATOMS or (issubclass(kind, np.generic) and kind.__module__ == "numpy"):
-        return f"{kind.__name__} {_digest(repr(one))}"
+        return f"{kind.__name__} {_digest(written(one))}"
     if kind in (ms.Tensor, np.ndarray, bytearray):
         return _digest(_bytes_of(one))
     if issubclass(kind, GENERATORS) and not issubclass(kind, random.SystemRandom):
@@ -202,7 +203,7 @@ def _text(one: Any) -> str | None:
         return f"{kind.__qualname__} {own_attributes(one).get('_name_')}"
     if kind in _IN_MEMORY:
         return "closed" if one.closed else f"at {one.tell()}"
-    return repr(one) if kind is itertools.count else _rows_changed(one)
+    return written(one) if kind is itertools.count else _rows_changed(one)
 
 
 def _rows_changed(one: Any) -> str | None:
@@ -296,7 +297,7 @@ def _items(one: Any) -> Iterator[_Part]:
             yield from [_of_item(one, at, key, value) for at, (key, value) in enumerate(pairs)]
         elif base in (set, frozenset):
             some = itertools.islice(base.__iter__(one), _FIRST)
-            yield "{0}", _digest(repr(sorted(repr(each) for each in some if type(each) in _ATOMS))), place
+            yield "{0}", _digest(repr(sorted(written(each) for each in some if type(each) in _ATOMS))), place
         else:
             first = [*itertools.islice(base.__iter__(one), _FIRST)]
             last = [*one[-_LAST:]] if type(one) in (list, tuple) and len(one) > _FIRST else []

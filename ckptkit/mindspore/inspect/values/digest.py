@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from ckptkit.core.tensors import Array
+from ckptkit.mindspore.inspect.attributes import items_now, met
 from ckptkit.mindspore.rng import generator_state
 
 _MAX_ITEMS = 10_000
@@ -22,14 +23,14 @@ _MAX_BYTES = 1 << 28
 _MAX_DEPTH = 16
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
-_SEQUENCES = (list, tuple, deque)
 _SETS = (set, frozenset)
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, deque, *_SETS)
 
 
 def is_plain(value: Any) -> bool:
     """Return whether `digest_of_value` accepts ``value`` and is fast enough to run after every micro-step."""
     size_bytes = 0
-    for items, (one, depth) in enumerate(_parts(value)):
+    for items, (one, depth) in enumerate(_parts(value, most=_MAX_ITEMS + 1)):
         if items > _MAX_ITEMS or depth > _MAX_DEPTH:
             return False
         if isinstance(one, ms.Tensor):
@@ -40,7 +41,7 @@ def is_plain(value: Any) -> bool:
             if one.dtype.hasobject:
                 return False
             size_bytes += one.nbytes
-        elif not _is_container(one) and type(one) not in _ATOMS and generator_state(one) is None:
+        elif _container(one) is None and type(one) not in _ATOMS and generator_state(one) is None:
             return False
         if size_bytes > _MAX_BYTES:
             return False
@@ -55,10 +56,10 @@ def digest_of_value(value: Any) -> str:
             array = _array(one)
             hasher.update(f"{depth}{array.dtype}{array.shape}".encode())
             hasher.update(np.ascontiguousarray(array).tobytes())
-        elif _is_container(one):
-            hasher.update(f"{depth}{type(one).__name__}{len(one)}".encode())
+        elif (kind := _container(one)) is not None:
+            hasher.update(f"{depth}{type(one).__name__}{kind.__len__(one)}".encode())
         else:
-            hasher.update(f"{depth}{type(one).__name__}{one!r}".encode())
+            hasher.update(f"{depth}{type(one).__name__}{written(one)}".encode())
     return hasher.hexdigest()
 
 
@@ -77,36 +78,56 @@ def in_words(value: Any) -> str:
     if isinstance(value, ms.Tensor | np.ndarray):
         array = _array(value)
         return repr(array.item()) if array.size == 1 else f"array {array.dtype}{array.shape}"
-    if _is_container(value):
+    if (kind := _container(value)) is not None:
         arrays = sum(1 for _ in tensors_in(value))
-        return f"{type(value).__name__} of {len(value)}" + (f" ({arrays} arrays)" if arrays else "")
+        return f"{type(value).__name__} of {kind.__len__(value)}" + (f" ({arrays} arrays)" if arrays else "")
     if generator_state(value) is not None:
         return f"state of a {type(value).__name__}"
-    text = repr(value)
+    text = written(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _parts(value: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
-    """Yield ``value`` and everything in it, in an order equal in all processes; generators as their state."""
+def written(value: Any) -> str:
+    """Return `repr`; of a number with more digits than Python prints, the digits of base 16."""
+    try:
+        return repr(value)
+    except ValueError:
+        return hex(value) if isinstance(value, int) else _key(value)
+
+
+def _key(value: Any) -> str:
+    """Return what an item of a set is sorted by; of an object that is not plain, its class."""
+    if type(value) in _ATOMS or isinstance(value, np.generic):
+        return written(value)
+    kind = _container(value)
+    items = kind.__iter__(value) if kind is not None else ()
+    return f"{type(value).__qualname__} {', '.join(map(_key, items))}"
+
+
+def _parts(value: Any, depth: int = 0, most: int | None = None) -> Iterator[tuple[Any, int]]:
+    """Yield ``value`` and everything in it, in an order equal in all processes; generators as their state.
+
+    Of each container, no more than ``most`` items.
+    """
+    value = met(value)
     state = generator_state(value)
     if state is not None:
-        yield from _parts(state, depth)
+        yield from _parts(state, depth, most)
         return
     yield value, depth
-    if isinstance(value, dict):
-        for key, one in value.items():
-            yield from _parts(key, depth + 1)
-            yield from _parts(one, depth + 1)
-    elif isinstance(value, _SEQUENCES):
-        for one in value:
-            yield from _parts(one, depth + 1)
-    elif isinstance(value, _SETS):
-        for one in sorted(value, key=repr):
-            yield from _parts(one, depth + 1)
+    kind = _container(value)
+    if kind is None:
+        return
+    items = items_now(kind, value, most)
+    for one in sorted(items, key=_key) if kind in _SETS else items:
+        for part in one if kind is dict else (one,):
+            yield from _parts(part, depth + 1, most)
 
 
-def _is_container(value: Any) -> bool:
-    return isinstance(value, dict | list | tuple | deque | set | frozenset)
+def _container(value: Any) -> Any:
+    """Return Python's own class of a container; None for anything else."""
+    own = type(value)
+    return next(kind for kind in _CONTAINERS if issubclass(own, kind)) if issubclass(own, _CONTAINERS) else None
 
 
 def _array(value: Any) -> Array:

@@ -31,7 +31,7 @@ from ckptkit.mindspore.inspect.values.copies import (
     objects_in,
     places_in,
 )
-from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value
+from ckptkit.mindspore.inspect.values.digest import arrays_in, digest_of_value, written
 from ckptkit.mindspore.inspect.values.loads import Loading
 from ckptkit.mindspore.inspect.values.variations import changed_a_little, changed_much, with_digits
 
@@ -250,14 +250,14 @@ def _comparable(value: Any) -> Any:  # noqa: PLR0911 - one return per kind reads
         return [_comparable(one) for one in value]
     if isinstance(value, dict):
         items = [(_comparable(key), _comparable(one)) for key, one in value.items()]
-        return items if isinstance(value, OrderedDict) else sorted(items, key=repr)
+        return items if isinstance(value, OrderedDict) else sorted(items, key=written)
     if isinstance(value, (set, frozenset)):
-        return sorted(map(repr, value))
+        return sorted(map(written, value))
     if isinstance(value, CODE):
-        return getattr(value, "__qualname__", repr(value))
+        return getattr(value, "__qualname__", written(value))
     if isinstance(value, GENERATORS):
         return digest_of_value(value)
-    return type(value).__name__ if is_users(type(value).__module__) else repr(value)
+    return type(value).__name__ if is_users(type(value).__module__) else written(value)
 
 
 def _leads_to(one: Any, wanted: Any, owner: Any) -> bool:

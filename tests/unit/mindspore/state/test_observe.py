@@ -138,6 +138,25 @@ def test_what_checkpoints_hold_of_objects_given_by_name_is_compared():
     }
 
 
+def test_parameters_of_an_object_given_by_name_are_a_kind_of_their_own():
+    """A clock beside them may differ in each run; they may not."""
+    scale = ms.Parameter(ms.Tensor([1.0], ms.float32), name="scale")
+    kept = Scaled()
+    state = StateManager(train_cell(), kept=kept, scales=[scale])
+    before, _ = state.observer().observe()
+    names = {"parameters/kept/scale", "named/kept", "parameters/scales/0"}
+    assert {name for name in before if name.startswith(("parameters/", "named/"))} == names
+    ms.ops.assign(kept.scale, 2.0)
+    ms.ops.assign(scale, ms.Tensor([2.0], ms.float32))
+    after, _ = state.observer().observe()
+    assert {name for name in before if before[name] != after[name]} == {"parameters/kept/scale", "parameters/scales/0"}
+
+
+class Scaled:
+    def __init__(self):
+        self.scale, self.at = ms.Parameter(1.0, name="kept_scale"), 5.0
+
+
 class OfAnother:
     """Tells the state of an object of another framework, and draws while it does."""
 

@@ -175,6 +175,15 @@ def test_change_in_place_is_of_the_graph_or_parameter(kind, named):
     assert (found.kind, found.where) == named
 
 
+def test_number_that_an_object_holds_is_changed_by_no_graph():
+    def one(level):
+        line = Recorded(event="step", where="2", values={"named/curriculum.level": level})
+        return [*record(call("net", kind="graph", x="1"), back("net", kind="graph", output="2"))[:-1], line]
+
+    found = culprit_in_calls(one("v"), one("u"), 2)
+    assert (found.kind, found.where) == ("update", "named/curriculum.level")
+
+
 def test_first_micro_step_that_differs_comes_before_older_noise():
     """What differed before, without any effect on the state, is not the cause."""
 
@@ -232,3 +241,20 @@ def test_samples_that_were_equal_in_an_early_epoch_differ_after_a_resume():
     resumed = [sample(0, "source", name, f"{name}{level}") for level in (0, 5) for name in "abc"]
     assert culprit_in_data_again(first, resumed).where == "source"
     assert culprit_in_data_again(first, [*first, sample(0, "source", "a", "a3")]) is None  # read further ahead
+
+
+def test_long_records_are_read_a_few_times_however_many_micro_steps_they_have():
+    class Counted(list):
+        times = 0
+
+        def __iter__(self):
+            self.times += 1
+            return super().__iter__()
+
+    def steps(last):
+        lines = [(call("a", x="1"), back("a", output=last if at == 50 else "1"), end(at)) for at in range(1, 51)]
+        return Counted([end(0), *(event for line in lines for event in line)])
+
+    one, other = steps("1"), steps("2")
+    assert culprit_after_resume(one, other, 0, 50).where == "a"
+    assert one.times + other.times <= 4

@@ -152,13 +152,37 @@ def test_what_every_life_holds_otherwise_counts_if_training_differs(monkeypatch,
         assert report.difference.life is report.lives[1]
 
 
+def test_parameter_given_by_name_counts_beside_a_network_that_is_trained(monkeypatch):
+    """Such as those of another network, which is trained on random numbers without a seed."""
+
+    def line(number, begun, step):
+        one = stepped(step)
+        return one.model_copy(update={"digests": {**one.digests, "parameters/other/w": f"{number} {step}"}})
+
+    report = Script(monkeypatch, line=line).examined()
+    assert (report.difference.step, report.difference.names) == (1, ("parameters/other/w",))
+
+
+@pytest.mark.parametrize("shown", ["accumulators/w", "parameters/model/w"])
+def test_accumulators_and_parameters_given_by_name_show_the_training(monkeypatch, shown):
+    """In a cycle of more micro-steps than are examined, no weight changes; a clock is no difference there."""
+
+    def line(number, begun, step):
+        one = stepped(step, weights="as at first", accumulators="zero")
+        digests = {**one.digests, shown: str(step), "named/clock.at": f"{number} {step}"}
+        return one.model_copy(update={"digests": digests})
+
+    assert Script(monkeypatch, line=line).examined().difference is None
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_network_given_by_name_counts_if_no_cell_is_trained(monkeypatch, frozen):
     """It is all that shows the training, as with a module of mindtorch, also beside a teacher that nothing changes."""
 
     def line(number, begun, step):
-        one = stepped(step, weights="frozen")
-        digests = {name: text for name, text in one.digests.items() if frozen or not name.startswith("weights/")}
+        one = stepped(step, weights="frozen", accumulators="zero")
+        shown = ("weights/", "accumulators/")
+        digests = {name: text for name, text in one.digests.items() if frozen or not name.startswith(shown)}
         return one.model_copy(update={"digests": {**digests, "named/model.w": f"{number} {step}"}})
 
     report = Script(monkeypatch, line=line).examined()
@@ -383,10 +407,17 @@ def test_data_that_read_what_training_changes_are_inexact(monkeypatch):
     assert [plan.record is None for plan in script.plans[-3:]] == [True, False, False]
 
 
+def test_data_that_read_what_nobody_sees_are_inexact(monkeypatch):
+    """Such as a number in memory of C."""
+    diagnosis = racing(monkeypatch, changing=False).examined().diagnosis
+    assert (diagnosis.code, diagnosis.where) == ("nondeterministic-pipeline", READER.where)
+    assert diagnosis.cause.endswith("it reads it at another time")
+
+
 @pytest.mark.parametrize(
     ("job", "lives"),
-    [({"changing": False}, 0), ({"reads": False}, 0), ({"kind": "rng"}, 1)],
-    ids=["nothing changes", "nothing reads ahead", "other batches do not follow"],
+    [({"reads": False}, 0), ({"kind": "rng"}, 1)],
+    ids=["nothing reads ahead", "other batches do not follow"],
 )
 def test_data_that_do_not_race_are_exact(monkeypatch, job, lives):
     script = racing(monkeypatch, **job)
