@@ -144,10 +144,11 @@ class StateObserver:
         """
         for name, one in self._sources.stateful.items():
             if isinstance(one, ParameterHolder):
-                state = one.state_dict()
-                parameters = {place: packed for place, packed in state.items() if packed[0] in DTYPES}
+                places = ParameterHolder.state_dict(one)
+                parameters = {place: packed for place, packed in places.items() if packed[0] in DTYPES}
                 yield from ((f"parameters/{name}/{place}", packed) for place, packed in parameters.items())
-                if rest := {place: packed for place, packed in state.items() if place not in parameters}:
+                counts = {} if type(one) is ParameterHolder else {**one.state_dict(), "parameters": None}
+                if rest := {place: packed for place, packed in places.items() if place not in parameters} | counts:
                     yield f"named/{name}", rest
             elif isinstance(one, GeneratorHolder):
                 yield f"named/{name}", one.state_dict()

@@ -152,6 +152,18 @@ def test_parameters_of_an_object_given_by_name_are_a_kind_of_their_own():
     assert {name for name in before if before[name] != after[name]} == {"parameters/kept/scale", "parameters/scales/0"}
 
 
+def test_train_cell_given_by_name_has_parameters_and_counters():
+    second = train_cell()
+    for parameter in second.get_parameters():
+        parameter.name = f"second.{parameter.name}"
+    before, _ = StateManager(train_cell(), second=second).observer().observe()
+    found = {name.replace("second.", "") for name in before if name.startswith(("parameters/", "named/"))}
+    assert {"named/second", "parameters/second/out.bias", "parameters/second/accum.out.bias"} <= found
+    second(ms.Tensor(X), ms.Tensor(Y))
+    after, _ = StateManager(train_cell(), second=second).observer().observe()
+    assert before["named/second"] != after["named/second"]
+
+
 class Scaled:
     def __init__(self):
         self.scale, self.at = ms.Parameter(1.0, name="kept_scale"), 5.0
