@@ -22,6 +22,7 @@ PRIVATE = (
     "inspect/bytecode.py",
     "inspect/pipelines.py",
     "inspect/recording/calls.py",
+    "inspect/values/digest.py",
     "kernel_threads.py",
     "parameters/apply.py",
     "rng.py",

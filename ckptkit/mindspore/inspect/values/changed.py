@@ -51,7 +51,7 @@ from ckptkit.mindspore.inspect.frames import locals_of
 from ckptkit.mindspore.inspect.loops.libraries import is_installed, is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
 from ckptkit.mindspore.inspect.loops.scope import Place
-from ckptkit.mindspore.inspect.values.digest import written
+from ckptkit.mindspore.inspect.values.digest import tensor_bytes, written
 from ckptkit.mindspore.inspect.values.roots import Root
 from ckptkit.mindspore.rng import generator_state
 
@@ -222,7 +222,7 @@ def _bytes_of(one: Any) -> bytes:
     if type(one) is bytearray:
         return bytes(one[:_BYTES])
     if type(one) is ms.Tensor:  # reading it may copy all of it
-        return one.asnumpy().tobytes() if not one.has_init and one.nbytes <= _BYTES else b""
+        return one.asnumpy().tobytes() if not one.has_init and tensor_bytes(one) <= _BYTES else b""
     if one.dtype.hasobject:
         return b""
     step = max(1, one.nbytes // _BYTES)

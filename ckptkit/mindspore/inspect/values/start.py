@@ -23,6 +23,7 @@ from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import below, is_users, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE, read_by_construct
+from ckptkit.mindspore.inspect.values.digest import tensor_bytes
 
 _MOST = 200  # arrays and lists that are digested, and as many numbers
 _ITEMS = 64  # of a list
@@ -196,7 +197,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _add_array(one: Any, hasher: xxhash.xxh3_128) -> bool:
-    if type(one) is ms.Tensor and (one.has_init or one.nbytes > _BYTES):
+    if type(one) is ms.Tensor and (one.has_init or tensor_bytes(one) > _BYTES):
         return False  # reading a tensor may copy all of it
     array = one.asnumpy() if type(one) is ms.Tensor else one
     if array.dtype.hasobject:

@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from unittest import mock
 
+import mindspore as ms
 import pytest
 
 from ckptkit.mindspore.inspect.attributes import below
@@ -120,3 +121,10 @@ def test_container_that_another_thread_changes_is_read(made):
     if not isinstance(changing, set):
         for _ in below(changing):
             grows(changing)
+
+
+def test_attributes_that_a_framework_replaces_in_tensors_are_not_used(monkeypatch):
+    """Mindtorch makes a tensor of MindSpore look like one of PyTorch, and its ``nbytes`` fails for some dtypes."""
+    monkeypatch.setattr(ms.Tensor, "nbytes", property(lambda _: pytest.fail("it is another's")))
+    tensor = ms.Tensor([1, 2], ms.uint8)
+    assert is_plain(tensor)
