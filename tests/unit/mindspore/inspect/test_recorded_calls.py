@@ -9,7 +9,7 @@ import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import mint, nn, ops
+from mindspore import nn, ops
 
 from ckptkit.mindspore.inspect.recording.calls import CallRecorder
 from ckptkit.mindspore.inspect.recording.operations import record_operations
@@ -110,7 +110,7 @@ def jitter():
 
 
 def scaled(x):
-    return mint.mul(x, jitter())
+    return ops.mul(x, jitter())
 
 
 def test_numbers_of_code_and_what_it_calls_are_noted():
