@@ -24,6 +24,7 @@ _ORDER = (
     *("named", "told"),
 )
 _TRAINED = ("weights", "accumulators", "parameters")
+GIVEN = ("named/", "told/", "parameters/")  # of objects that are given by name
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,9 @@ def marks_of_process(first: Life, second: Life) -> frozenset[str]:
 
 
 def _shows_training(life: Life) -> bool:
-    """Return whether a parameter that training changes is another one after another micro-step.
+    """Return whether training changes a parameter from one micro-step to another.
 
-    In a long cycle, only the accumulators are.
+    In a cycle that is longer than the life, it changes the accumulators only.
     """
     values: dict[str, str] = {}
     for line in life.steps.values():

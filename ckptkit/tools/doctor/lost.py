@@ -6,8 +6,10 @@ own holds is compared after its first micro-step: its state is loaded when it is
 
 from __future__ import annotations
 
+import re
+
 from ckptkit.manager.hooks import LOADER, Unseen
-from ckptkit.tools.doctor.compare import Difference, variable_of
+from ckptkit.tools.doctor.compare import GIVEN, Difference, variable_of
 from ckptkit.tools.doctor.trace import Stepped
 
 # A value that was different as soon as the life had restored is lost. One that was equal then has followed what
@@ -40,11 +42,10 @@ def lost_of_named(difference: Difference) -> list[str]:
         return []
     lost = []
     for name in difference.names:
-        kind, _, rest = name.partition("/")
         both = begun.digests.get(name), held.digests.get(name)
-        if kind in ("named", "told") and None not in both and both[0] != both[1]:
-            owner, dot, part = rest.partition(".")
-            lost.append(f"stateful[{owner!r}]{dot}{part}")
+        if name.startswith(GIVEN) and None not in both and both[0] != both[1]:
+            owner, *part = re.split("[/.]", name.partition("/")[2], maxsplit=1)
+            lost.append(".".join([f"stateful[{owner!r}]", *part]))
     return lost
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.rescale import fold_progress
-from ckptkit.tools.doctor.compare import Difference, differing
+from ckptkit.tools.doctor.compare import GIVEN, Difference, differing
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.trace import Stepped, Total
 from ckptkit.tools.doctor.trial import Life
@@ -231,7 +231,7 @@ def _changed_names(new: Life, old: Life, after: int) -> set[str]:
     """Return the values of objects given by name, in both jobs, that the restore has changed."""
     held, given = old.steps[after].digests, _given(new)
     both = held.keys() & given.keys()
-    return {name for name in both if name.startswith(("named/", "told/")) and held[name] != given[name]}
+    return {name for name in both if name.startswith(GIVEN) and held[name] != given[name]}
 
 
 def _lost_names(new: Life, old: Life, after: int, starts: Starts) -> set[str]:

@@ -103,9 +103,9 @@ def restored_as(again, digests):
     return replace(again, events=[again.begun.model_copy(update={"digests": digests}), *again.events[1:]])
 
 
-def test_what_an_object_does_not_restore_is_known_right_after_the_restore():
+@pytest.mark.parametrize("name", ["named/statistics.spread", "parameters/statistics/spread"])
+def test_what_an_object_does_not_restore_is_known_right_after_the_restore(name):
     """Not only by what follows from it, such as the batch; what was restored and differs since is an effect."""
-    name = "named/statistics.spread"
 
     def line(step, value):
         one = stepped(step, batch="other" if value == "0" else "batch/x")

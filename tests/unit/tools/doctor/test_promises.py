@@ -177,13 +177,14 @@ def test_object_that_begins_anew_is_lost_and_converted_one_is_told():
     assert converted(change.life, change.before, change.after, change.starts) == ["named/tally.seen"]
 
 
-def test_mark_of_a_process_in_a_state_is_no_loss():
-    """Such as its id, which each start tells otherwise."""
+@pytest.mark.parametrize("name", ["told/tally.pid", "parameters/discriminator/accum.w"])
+def test_mark_of_a_process_in_a_state_is_no_loss(name):
+    """Such as its id, which each start tells otherwise; or sums of a second train cell, which a restore converts."""
     change = Change(2, 1, 12)
     line = change.before.ranks[0].steps[6]
-    line.digests["told/tally.pid"] = "of two"
+    line.digests[name] = "of two"
     restored = change.restored[0]
-    digests = {**restored.digests, "told/tally.pid": "of one"}
+    digests = {**restored.digests, name: "of one"}
     change.restored[0] = restored.model_copy(update={"digests": digests})
     assert change.unkept() is None
 
