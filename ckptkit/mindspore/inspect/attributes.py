@@ -150,11 +150,18 @@ def items_now(kind: Any, one: Any, most: int | None) -> list[Any]:
         kind: Python's own class of it. What a class of the user's does when it is iterated is not done.
         one: The container.
         most: How many at most; None for all.
+
+    Raises:
+        RuntimeError: If it was changed during each of many tries.
     """
     for _ in range(_TRIES):
         with contextlib.suppress(RuntimeError):  # it was changed meanwhile
-            return [*itertools.islice(dict.items(one) if kind is dict else kind.__iter__(one), most)]
-    return []
+            return _items(kind, one, most)
+    return _items(kind, one, most)
+
+
+def _items(kind: Any, one: Any, most: int | None) -> list[Any]:
+    return [*itertools.islice(dict.items(one) if kind is dict else kind.__iter__(one), most)]
 
 
 def named_in(names: Collection[str], *scopes: Mapping[str, Any], parts: Collection[str]) -> Iterator[tuple[str, Any]]:

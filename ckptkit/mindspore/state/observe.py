@@ -139,14 +139,15 @@ class StateObserver:
         """Yield what checkpoints hold of objects given by name: of those with a ``state_dict()``, what that takes.
 
         If these are not plain, or its code does not say which ones it takes, it is called. What it tells without an
-        array may be a mark of the process, such as a time, and is of a kind of its own; parameters are none, and are
-        of another kind.
+        array may be a mark of the process, such as a time, and is of a kind of its own. Parameters never are
+        such a mark, and are of another kind.
         """
         for name, one in self._sources.stateful.items():
             if isinstance(one, ParameterHolder):
                 places = ParameterHolder.state_dict(one)
                 parameters = {place: packed for place, packed in places.items() if packed[0] in DTYPES}
                 yield from ((f"parameters/{name}/{place}", packed) for place, packed in parameters.items())
+                # A train cell's state has counters and switches beside its parameters.
                 counts = {} if type(one) is ParameterHolder else {**one.state_dict(), "parameters": None}
                 if rest := {place: packed for place, packed in places.items() if place not in parameters} | counts:
                     yield f"named/{name}", rest

@@ -18,6 +18,7 @@ from ckptkit.mindspore.inspect.values import digest
 from ckptkit.mindspore.inspect.values.changed import ChangedValues
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.inspect.values.roots import Root
+from ckptkit.mindspore.inspect.values.start import start_values_of
 
 LONG = 1 << 20_000
 
@@ -28,7 +29,7 @@ class Thing:
 
 @pytest.mark.parametrize(
     "value",
-    [1 << 20_000, [1 << 20_000], {1 << 20_000, 3}, {(1 << 20_000, 3)}, {1 << 20_000: 1}],
+    [LONG, [LONG], {LONG, 3}, {(LONG, 3)}, {LONG: 1}],
     ids=lambda one: type(one).__name__,
 )
 def test_number_with_more_digits_than_python_prints_is_digested(value):
@@ -47,8 +48,8 @@ def test_number_of_ones_own_class_with_many_digits_is_seen():
     class Bits(int):
         pass
 
-    assert plain_form(Bits(1 << 20_000)) != plain_form(Bits(3 << 20_000))
-    assert plain_form(itertools.count(1 << 20_000)) is not None
+    assert plain_form(Bits(LONG)) != plain_form(Bits(3 << 20_000))
+    assert plain_form(itertools.count(LONG)) is not None
 
 
 class Shuffled(list):
@@ -85,7 +86,7 @@ def test_containers_of_ones_own_are_read_without_their_code():
 
 def test_what_a_training_changes_is_looked_for_beside_a_long_number():
     """It is not looked for at all if one value raises an error."""
-    held = {"bits": 1 << 20_000, "some": {1 << 20_000}, "count": itertools.count(1 << 20_000)}
+    held = {"bits": LONG, "some": {LONG}, "count": itertools.count(LONG)}
     changed = ChangedValues()
     roots = [Root("held", held, None, "held")]
     assert changed.look(roots, []) == ()
@@ -128,3 +129,9 @@ def test_attributes_that_a_framework_replaces_in_tensors_are_not_used(monkeypatc
     monkeypatch.setattr(ms.Tensor, "nbytes", property(lambda _: pytest.fail("it is another's")))
     tensor = ms.Tensor([1, 2], ms.uint8)
     assert is_plain(tensor)
+    assert set(start_values_of([], [("tensor", tensor)])) == {"tensor"}
+    held, changed = [tensor], ChangedValues()
+    roots = [Root("held", held, None, "held")]
+    assert changed.look(roots, []) == ()
+    held[0] = ms.Tensor([1, 3], ms.uint8)
+    assert changed.look(roots, []) == ("held",)
