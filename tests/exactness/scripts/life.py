@@ -35,13 +35,21 @@ def tell(trace, **line):
 
 
 def digests():
-    """Digests of all parameters by name; of those with one name, all of them."""
+    """Digests of all parameters by name; of those with one name, all of them that the script can still reach."""
+    found = parameters_by_name()
+    if any(len(each) > 1 for each in found.values()):
+        gc.collect()  # what load_checkpoint() read for a moment goes when the collector happens to run
+        found = parameters_by_name()
+    return {name: sorted(each) for name, each in sorted(found.items())}
+
+
+def parameters_by_name():
     found = {}
     for one in gc.get_objects():
         if issubclass(type(one), ms.Parameter) and not one.name.startswith("Parameter#"):
             array = np.ascontiguousarray(one.asnumpy())
             found.setdefault(one.name, set()).add(xxhash.xxh3_64_hexdigest(array.tobytes()))
-    return {name: sorted(each) for name, each in sorted(found.items())}
+    return found
 
 
 def main(script, trace, kill="0"):
