@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ckptkit.core.progress import Progress
 from ckptkit.manager.hooks import Suspect, Unseen
-from ckptkit.tools.doctor.trace import Begun, Event, Saved, Stepped
-from ckptkit.tools.doctor.trial import Life
+from ckptkit.tools.doctor.lives.trace import Begun, Event, Saved, Stepped
+from ckptkit.tools.doctor.lives.trial import Life
 
 SIZE = 7
 URL = "/runs/mine"

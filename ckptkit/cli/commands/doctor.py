@@ -29,6 +29,7 @@ from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.promises import Change, Continuation
 from ckptkit.tools.doctor.report import (
     FailedLifeError,
@@ -38,7 +39,6 @@ from ckptkit.tools.doctor.report import (
     rank_in_words,
     ranks_in_words,
 )
-from ckptkit.tools.doctor.trial import Life
 
 _SUITE = "ckptkit doctor"
 _UNINTERRUPTED = 2  # so many lives come first

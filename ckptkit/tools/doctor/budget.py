@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ckptkit.tools.doctor.trial import Life
+from ckptkit.tools.doctor.lives.trial import Life
 
 FEWEST_STEPS = 2
 _MARGIN = 1.25

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ckptkit.tools.doctor.trace import Stepped
-from ckptkit.tools.doctor.trial import Life
+from ckptkit.tools.doctor.lives.trace import Stepped
+from ckptkit.tools.doctor.lives.trial import Life
 
 _NAME_END = re.compile(r"[.(\[]")
 _ROUNDING = 0.02  # of a loss; bfloat16 has 8 bits

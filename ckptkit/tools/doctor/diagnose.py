@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from ckptkit.manager.hooks import READS_AHEAD, Suspect, Unseen
 from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit
+from ckptkit.tools.doctor.lives.trace import Stepped
 from ckptkit.tools.doctor.lost import compared, forgotten, lost_of_loader, lost_of_named, lost_values
-from ckptkit.tools.doctor.trace import Stepped
 
 _DRAWING = ("random operator", "random cell", "cell", "graph", "function")  # what a finding of an operator is about
 UNKNOWN = "unknown"

@@ -22,8 +22,9 @@ from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.copy.inventory import Unwatched
 from ckptkit.tools.doctor.compare import Difference, other_losses
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_resume
+from ckptkit.tools.doctor.lives.probe import scratch_run
+from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.plan import Death, Part, plan_changes, victims
-from ckptkit.tools.doctor.probe import scratch_run
 from ckptkit.tools.doctor.promises import (
     Change,
     Continuation,
@@ -36,7 +37,6 @@ from ckptkit.tools.doctor.promises import (
     unkept_by_restore,
 )
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, failure_of, rank_in_words, ranks_in_words
-from ckptkit.tools.doctor.trial import Life
 
 _SAVER = "root-6"
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ckptkit.tools.doctor.ahead import modules_ahead
 from ckptkit.tools.doctor.budget import FEWEST_STEPS, Budget, Cost, Fitting, cost_of
 from ckptkit.tools.doctor.compare import (
     Difference,
@@ -40,6 +39,9 @@ from ckptkit.tools.doctor.disagreement import (
     reads_ahead,
 )
 from ckptkit.tools.doctor.elastic import Elastic
+from ckptkit.tools.doctor.lives.ahead import modules_ahead
+from ckptkit.tools.doctor.lives.trace import LifePlan
+from ckptkit.tools.doctor.lives.trial import Life, Started, live, start_ahead
 from ckptkit.tools.doctor.lost import forgotten
 from ckptkit.tools.doctor.plan import Death, Part, plan_deaths, victims
 from ckptkit.tools.doctor.promises import Continuation
@@ -53,8 +55,6 @@ from ckptkit.tools.doctor.report import (
     rank_in_words,
 )
 from ckptkit.tools.doctor.resumption import Resumption, is_sure
-from ckptkit.tools.doctor.trace import LifePlan
-from ckptkit.tools.doctor.trial import Life, Started, live, start_ahead
 
 
 class Examination:

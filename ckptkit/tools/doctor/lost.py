@@ -10,7 +10,7 @@ import re
 
 from ckptkit.manager.hooks import LOADER, Unseen
 from ckptkit.tools.doctor.compare import GIVEN, Difference, variable_of
-from ckptkit.tools.doctor.trace import Stepped
+from ckptkit.tools.doctor.lives.trace import Stepped
 
 # A value that was different as soon as the life had restored is lost. One that was equal then has followed what
 # differs. One that was set right again before the micro-step may have been read before. A variable that did not exist

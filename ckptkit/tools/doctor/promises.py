@@ -17,8 +17,8 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.rescale import fold_progress
 from ckptkit.tools.doctor.compare import GIVEN, Difference, differing
 from ckptkit.tools.doctor.diagnose import Diagnosis
-from ckptkit.tools.doctor.trace import Stepped, Total
-from ckptkit.tools.doctor.trial import Life
+from ckptkit.tools.doctor.lives.trace import Stepped, Total
+from ckptkit.tools.doctor.lives.trial import Life
 
 _ROUNDING = 1e-6  # of the sizes of all elements: each share of a float32 rounds by 6e-8 a few times
 _REPEATED = "samples-repeated"

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
+from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.promises import Continuation
-from ckptkit.tools.doctor.trial import Life
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Options:
         every_micro_step: Kill after each micro-step instead.
         seed: Seed of every life that begins the training; a life that resumes gets none, like a real restart.
         time_limit: Limit for each life.
-        ahead: Whether the next life may import its libraries while one is running; see `ckptkit.tools.doctor.ahead`.
+        ahead: Whether the next life may import its libraries while one is running; see `modules_ahead`.
         within: Limit for all lives together: fewer micro-steps and kills are done where all would take longer.
         own_saves: Whether to examine the script's own saves, too: by two more lives.
         then: A command that continues the job on another number of ranks, which is examined, too; or None.

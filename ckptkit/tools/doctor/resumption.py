@@ -15,9 +15,9 @@ from ckptkit.tools.doctor.compare import Difference, kind_of, variable_of
 from ckptkit.tools.doctor.culprit import Culprit, culprit_after_resume, culprit_in_data_again
 from ckptkit.tools.doctor.diagnose import UNKNOWN, Diagnosis, suspect_at
 from ckptkit.tools.doctor.disagreement import RECORDED_STEPS, Recording, place_of_culprit, what_of_culprit
+from ckptkit.tools.doctor.lives.trace import read_record
+from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.lost import made_since
-from ckptkit.tools.doctor.trace import read_record
-from ckptkit.tools.doctor.trial import Life
 
 _RANDOM = ("random operator", "random cell")
 

@@ -28,9 +28,9 @@ from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.copy.inventory import Unwatched
 from ckptkit.tools.diff.checkpoints import Difference, compare
 from ckptkit.tools.diff.leaf import Side
+from ckptkit.tools.doctor.lives.trace import LifePlan
+from ckptkit.tools.doctor.lives.trial import Life, live
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
-from ckptkit.tools.doctor.trace import LifePlan
-from ckptkit.tools.doctor.trial import Life, live
 from ckptkit.tools.replay.stretch import Stretch
 
 

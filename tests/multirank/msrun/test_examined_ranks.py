@@ -15,8 +15,8 @@ from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage
+from ckptkit.tools.doctor.lives.trace import Killed, read_traces
 from ckptkit.tools.doctor.report import Options
-from ckptkit.tools.doctor.trace import Killed, read_traces
 from multirank.msrun import elastic_job
 from multirank.msrun.launch import environment, free_port
 

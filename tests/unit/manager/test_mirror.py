@@ -47,8 +47,8 @@ from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.doctor.probe import variables
-from ckptkit.tools.doctor.trace import LifePlan
+from ckptkit.tools.doctor.lives.probe import variables
+from ckptkit.tools.doctor.lives.trace import LifePlan
 
 LONG = timedelta(seconds=60)
 ON_REQUEST = SaveEvery(micro_steps=10**9)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.doctor_lives import NAMES, life, stepped
 
 from ckptkit.tools.doctor.compare import differing, first_difference, other_losses, unstable
-from ckptkit.tools.doctor.trace import Stepped
+from ckptkit.tools.doctor.lives.trace import Stepped
 
 LAST = 12
 

@@ -14,7 +14,7 @@ from ckptkit.manager.hooks import Suspect, Unseen
 from ckptkit.tools.doctor import diagnose
 from ckptkit.tools.doctor.compare import Difference, first_difference
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
-from ckptkit.tools.doctor.trace import Saved, Stepped
+from ckptkit.tools.doctor.lives.trace import Saved, Stepped
 
 LAST = 12
 MAP = Suspect(kind="pipeline", where="MapDataset: augment()", why="it draws", fix="do not")

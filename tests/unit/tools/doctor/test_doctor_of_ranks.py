@@ -27,10 +27,8 @@ from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.compare import first_difference, first_unequal_replica, other_losses
 from ckptkit.tools.doctor.examine import Examination
-from ckptkit.tools.doctor.plan import victims
-from ckptkit.tools.doctor.probe import TrialProbe
-from ckptkit.tools.doctor.report import Options, UnusableScriptError
-from ckptkit.tools.doctor.trace import (
+from ckptkit.tools.doctor.lives.probe import TrialProbe
+from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Killed,
     LifePlan,
@@ -41,7 +39,9 @@ from ckptkit.tools.doctor.trace import (
     read_traces,
     trace_of,
 )
-from ckptkit.tools.doctor.trial import Life, live
+from ckptkit.tools.doctor.lives.trial import Life, live
+from ckptkit.tools.doctor.plan import victims
+from ckptkit.tools.doctor.report import Options, UnusableScriptError
 
 SCRIPT, Seen = ranked_training.__file__, ranked_training.Run
 

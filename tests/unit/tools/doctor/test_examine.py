@@ -15,9 +15,9 @@ from support.doctor_lives import life, stepped
 from ckptkit.manager.hooks import READS_AHEAD, Suspect, Unseen
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.lives.trace import LifePlan, Stepped, Stopped
+from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.report import FailedLifeError, Options, UnusableScriptError
-from ckptkit.tools.doctor.trace import LifePlan, Stepped, Stopped
-from ckptkit.tools.doctor.trial import Life
 
 Line = Callable[[int, int, int], Stepped]  # of the number of the life, where it began, and the micro-step
 

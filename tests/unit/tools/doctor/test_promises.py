@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from ckptkit.core.progress import Progress
 from ckptkit.core.rescale import fold_progress
 from ckptkit.manager.hooks import Unseen
+from ckptkit.tools.doctor.lives.trace import Begun, Restored, Saved, Stepped, total_of
+from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.promises import (
     Starts,
     begun_anew,
@@ -22,8 +24,6 @@ from ckptkit.tools.doctor.promises import (
     unkept_by_end,
     unkept_by_restore,
 )
-from ckptkit.tools.doctor.trace import Begun, Restored, Saved, Stepped, total_of
-from ckptkit.tools.doctor.trial import Life
 
 PER_UPDATE, URL = 12, "/runs/mine"  # micro-batches of an update, in every world
 SUMS = np.array([3.0, -5.0, 0.25], np.float32)

@@ -25,14 +25,14 @@ from support.process import python
 
 from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.tools.doctor import examine
-from ckptkit.tools.doctor.ahead import modules_ahead
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.lives.ahead import modules_ahead
+from ckptkit.tools.doctor.lives.trace import LifePlan
+from ckptkit.tools.doctor.lives.trial import Started, live, start_ahead
 from ckptkit.tools.doctor.promises import Change, Continuation
 from ckptkit.tools.doctor.report import Options, Report
-from ckptkit.tools.doctor.trace import LifePlan
-from ckptkit.tools.doctor.trial import Started, live, start_ahead
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ckptkit.manager.hooks import Recorded
-from ckptkit.tools.doctor import trace
-from ckptkit.tools.doctor.trace import Record, read_record
+from ckptkit.tools.doctor.lives import trace
+from ckptkit.tools.doctor.lives.trace import Record, read_record
 
 EVENT = Recorded(event="return", depth=2, kind="cell", where="net (Net)", values={"output": "1"}, called=("time.time",))
 

@@ -43,7 +43,7 @@ from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
-from ckptkit.tools.doctor.trace import (
+from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Killed,
     LifePlan,

@@ -1,7 +1,7 @@
 """Runs one life of the user's script, as a process in its own session, and reads its trace.
 
 A process may be started ahead of its turn: it imports libraries and waits at a gate before any other line of the script
-runs (`ckptkit.tools.doctor.ahead` says whether a script has such a place).
+runs (`ckptkit.tools.doctor.lives.ahead` says whether a script has such a place).
 
 Guarantees: when `live` returns or raises, no process of that life runs any more, unless it has another environment and
 another session. A process that waits at the gate exits if the doctor dies. A life has ended once a rank has killed
@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.tools.doctor.probe import variables
-from ckptkit.tools.doctor.trace import (
+from ckptkit.tools.doctor.lives.probe import variables
+from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Event,
     Killed,

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ckptkit.tools.doctor.ahead import modules_ahead
+from ckptkit.tools.doctor.lives.ahead import modules_ahead
 
 ALL = ("mindspore", "ckptkit")
 

@@ -19,7 +19,11 @@ _FLAGS = frozenset({"-u", "-B"})
 _OURS = frozenset({"mindspore", "ckptkit"})
 _LIBRARIES = frozenset({"numpy", "scipy", "pandas", "sklearn", "matplotlib", "PIL", "cv2", "tqdm", "yaml"})
 # What `import ckptkit` does not load before its names are used, and the doctor's own part.
-_LOADED_LATER = ("ckptkit.mindspore.callback.callback", "ckptkit.mindspore.state.observe", "ckptkit.tools.doctor.probe")
+_LOADED_LATER = (
+    "ckptkit.mindspore.callback.callback",
+    "ckptkit.mindspore.state.observe",
+    "ckptkit.tools.doctor.lives.probe",
+)
 
 
 def modules_ahead(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.saver import Saver
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.doctor.probe import variables
-from ckptkit.tools.doctor.trace import (
+from ckptkit.tools.doctor.lives.probe import variables
+from ckptkit.tools.doctor.lives.trace import (
     Begun,
     LifePlan,
     Refused,
@@ -135,7 +135,7 @@ def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
     plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=3)
     (tmp_path / "other.json").write_text(plan.model_dump_json())
     follow(monkeypatch, tmp_path / "other.json")
-    monkeypatch.setattr("ckptkit.tools.doctor.probe._end", lambda: sys.exit(0))
+    monkeypatch.setattr("ckptkit.tools.doctor.lives.probe._end", lambda: sys.exit(0))
     run = Seen()
     manager = trained(root, run, 2)
     run.train_step()
@@ -147,7 +147,7 @@ def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
 
 def test_life_that_has_shown_enough_ends_after_its_second_step(tmp_path, root, monkeypatch):
     """Not after the first, from which a micro-step's cost cannot be told."""
-    monkeypatch.setattr("ckptkit.tools.doctor.probe._end", lambda: sys.exit(0))
+    monkeypatch.setattr("ckptkit.tools.doctor.lives.probe._end", lambda: sys.exit(0))
     now = time.monotonic()
     for name, enough, steps in (("over", now - 1, 2), ("later", now + 3600, 4)):
         plan = LifePlan(root=str(tmp_path / name), trace=str(tmp_path / f"{name}.trace"), stop=4, enough=enough)
@@ -179,7 +179,7 @@ def own(tmp_path, root, monkeypatch):
             assert number == signal.SIGKILL
             raise Killed
 
-        monkeypatch.setattr("ckptkit.tools.doctor.probe.os.kill", kill)
+        monkeypatch.setattr("ckptkit.tools.doctor.lives.probe.os.kill", kill)
         manager = CheckpointManager(root, save=SaveEvery(micro_steps=3))
         manager.restore(run)
         with contextlib.suppress(Killed):
@@ -228,8 +228,8 @@ def test_own_save_that_takes_long_is_awaited(own, monkeypatch, stop, last):
 
 
 def test_line_written_in_pieces_is_whole(root, trace, monkeypatch):
-    whole = os.write
-    monkeypatch.setattr("ckptkit.tools.doctor.probe.os.write", lambda descriptor, line: whole(descriptor, line[:50]))
+    probe, whole = "ckptkit.tools.doctor.lives.probe", os.write
+    monkeypatch.setattr(f"{probe}.os.write", lambda descriptor, line: whole(descriptor, line[:50]))
     trained(root, Seen(), 1)
     assert [type(one) for one in trace()] == [Begun, Stepped]
 
