@@ -1,13 +1,15 @@
 """Implements ``ckptkit doctor``: runs the examination and prints its report as text or as JSON.
 
-The JSON is ``{"exact": bool, "steps": int, "ranks": int, "compared": int, "values": int, "epochs": int, "seconds":
-float, "lives": [...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...],
-"then": {...} or null}``. A life has ``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``,
-``exit_code``, ``seconds``, ``own_saves`` and ``ranks``; a difference ``step``, ``resumed_at``, ``rank``, ``life``,
-``names`` and ``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``. ``epochs`` are those that
-ended; ``other_losses`` micro-steps where only the reported loss differed. ``then`` is the job on another number of
-ranks: ``ranks``, ``changes``, ``updates``, ``micro_batches``, ``other_losses``, ``converted``, ``cut`` and ``notes``.
-Progress goes to stderr.
+The JSON is ``{"exact": bool, "url": str, "steps": int, "ranks": int, "compared": int, "values": int, "epochs": int,
+"seconds": float, "lives": [...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...],
+"notes": [...], "then": {...} or null, "before": [...], "left_out": [...]}``. It is about the run root ``url``. Of a
+script that trains at several, ``before`` has the same of those that were examined before, which are exact, and
+``left_out`` the roots that were not examined. A life has ``name``, ``began_at``, ``ended_at``, ``killed_after``,
+``killed_rank``, ``exit_code``, ``seconds``, ``own_saves`` and ``ranks``; a difference ``step``, ``resumed_at``,
+``rank``, ``life``, ``names`` and ``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``.
+``epochs`` are those that ended; ``other_losses`` micro-steps where only the reported loss differed. ``then`` is the job
+on another number of ranks: ``ranks``, ``changes``, ``updates``, ``micro_batches``, ``other_losses``, ``converted``,
+``cut`` and ``notes``. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -28,17 +30,18 @@ from ckptkit.cli.examination import Lives, exits_on_signals, failure, folder_for
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
-from ckptkit.tools.doctor.examine import Examination
 from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.promises import Change, Continuation
 from ckptkit.tools.doctor.report import (
     FailedLifeError,
     Options,
     Report,
+    Reports,
     UnusableScriptError,
     rank_in_words,
     ranks_in_words,
 )
+from ckptkit.tools.doctor.run_by_run import RunByRun
 
 _SUITE = "ckptkit doctor"
 _UNINTERRUPTED = 2  # so many lives come first
@@ -70,7 +73,7 @@ def run_doctor(
         prepare_junit(junit)
     try:
         with exits_on_signals():
-            report = _examined(command, options if then is None else replace(options, then=_split(then, options)), keep)
+            found = _examined(command, options if then is None else replace(options, then=_split(then, options)), keep)
     except (UnusableScriptError, FailedLifeError, OSError) as error:
         code, message = failure(error, command)
         if junit is not None:
@@ -78,14 +81,27 @@ def run_doctor(
         Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         return code
     if junit is not None:
-        write_junit(junit, _SUITE, _cases(report))
+        write_junit(junit, _SUITE, [case for one in found.reports for case in _cases(one, len(found.reports) > 1)])
     if as_json:
-        print(json.dumps(_as_json(report)))
+        before = [_as_json(one) for one in found.reports[:-1]]
+        print(json.dumps({**_as_json(found.last), "before": before, "left_out": list(found.left_out)}))
     else:
-        _print(report, shlex.join(command), keep)
+        _print_all(found, options, shlex.join(command), keep)
+    return 0 if found.is_sound else 1
+
+
+def _print_all(found: Reports, options: Options, command: str, keep: str | None) -> None:
+    for report in found.reports:
+        if len(found.reports) > 1 or found.left_out:
+            print(f"run root {report.url}")
+        _print(report, command)
         if options.within is not None:
             print(_fitted(report, options, options.within))
-    return 0 if report.is_sound else 1
+    for url in found.left_out:
+        why = "there was no time left" if found.is_sound else "mend this first"
+        print(f"not examined: run root {url}, at which the script trains as well: {why}")
+    if keep is not None:
+        print(f"traces and logs of all lives: {Path(keep).absolute()}")
 
 
 def _split(then: str, options: Options) -> tuple[str, ...]:
@@ -107,11 +123,15 @@ def _split(then: str, options: Options) -> tuple[str, ...]:
     return words
 
 
-def _cases(report: Report) -> list[Case]:
-    """Return one case for each life; the one that differs failed. Lives that only look for its cause are none."""
+def _cases(report: Report, of_many: bool) -> list[Case]:
+    """Return one case for each life; the one that differs failed. Lives that only look for its cause are none.
+
+    If it is one report ``of_many``, their names begin with the run root.
+    """
     difference, cases, found = report.difference, [], report.diagnosis
+    where = f"{report.url}: " if of_many else ""
     for number, life in enumerate(report.lives):
-        name = _case_name(number, life)
+        name = where + _case_name(number, life)
         if difference is None or life.name != difference.life.name:
             cases.append(Case(name, life.seconds))
             continue
@@ -120,7 +140,7 @@ def _cases(report: Report) -> list[Case]:
         return cases
     if found is not None:
         cases.append(
-            Case(_SUITE, 0.0, "failure", f"{found.code}: {found.where}", "\n".join(_words_of_diagnosis(found)))
+            Case(where + _SUITE, 0.0, "failure", f"{found.code}: {found.where}", "\n".join(_words_of_diagnosis(found)))
         )
     return cases
 
@@ -145,15 +165,15 @@ def _fitted(report: Report, options: Options, within: timedelta) -> str:
     )
 
 
-def _examined(command: Sequence[str], options: Options, keep: str | None) -> Report:
+def _examined(command: Sequence[str], options: Options, keep: str | None) -> Reports:
     if not command:
         raise UnusableScriptError("give the command that trains after two dashes: ckptkit doctor -- python train.py")
     with folder_for(keep, "ckptkit-doctor-") as folder, Lives() as shown:
         clock = time.monotonic
-        return Examination(command, folder, options, monotonic=clock, begins=shown.begins, stepped=shown.stepped).run()
+        return RunByRun(command, folder, options, monotonic=clock, begins=shown.begins, stepped=shown.stepped).run()
 
 
-def _print(report: Report, command: str, keep: str | None) -> None:
+def _print(report: Report, command: str) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     killed_lives = [life for life in report.lives if life.planned_kill is not None and not life.elsewhere]
     kills = [(_killed(life), life.own_saves) for life in killed_lives]
@@ -191,8 +211,6 @@ def _print(report: Report, command: str, keep: str | None) -> None:
             )
     else:
         _print_difference(console, report, report.difference)
-    if keep is not None:
-        console.print(f"traces and logs of all lives: {Path(keep).absolute()}")
 
 
 def _epochs(report: Report) -> int:
@@ -294,6 +312,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         (then or {}).pop(name, None)
     return {
         "exact": report.is_sound,
+        "url": report.url,
         "steps": report.steps,
         "ranks": report.ranks,
         "compared": report.compared,

@@ -191,6 +191,24 @@ def _rule_own_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | N
     )
 
 
+def _rule_runs_apart(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    if difference.found is None or not difference.resumed_at:
+        return None
+    expected, found = difference.expected.others, difference.found.others
+    apart = next((url for url in expected if found.get(url, 0) != expected[url]), None)
+    if apart is None:
+        return None
+    return Diagnosis(
+        "runs-apart",
+        apart,
+        f"the script trains at {apart} as well. At micro-step {difference.step} of this run, that one had ended "
+        f"{expected[apart]} micro-steps without an interruption and {found.get(apart, 0)} after the resume, which "
+        f"continues each run from a checkpoint of its own: likely {_first(difference)} depends on the other run",
+        "train both as one run, whose checkpoints hold both: ckptkit.StateManager takes further train cells, networks "
+        "and optimizers by name",
+    )
+
+
 def _rule_lost_of_named(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     lost = lost_of_named(difference)
     if not lost:
@@ -305,6 +323,7 @@ _RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
     _rule_ended_early,
     _rule_saving,
     _rule_own_saving,
+    _rule_runs_apart,
     _rule_lost_of_named,
     _rule_lost_of_loader,
     _rule_data_elsewhere,

@@ -64,6 +64,7 @@ class Examination:
         command: The user's command, program first.
         folder: An empty folder for everything that is written.
         options: How to examine.
+        others: Run roots of the command that are not examined; of the rest, the first to restore is. See `RunByRun`.
         monotonic: Gives seconds.
         begins: Called with a description of the next life, and the number of its micro-steps.
         stepped: Called now and then with the number of micro-steps that the running life has done.
@@ -75,6 +76,7 @@ class Examination:
         folder: Path,
         options: Options,
         *,
+        others: Sequence[str] = (),
         monotonic: Callable[[], float],
         begins: Callable[[str, int], None],
         stepped: Callable[[int], None],
@@ -82,6 +84,7 @@ class Examination:
         self._command = command
         self._folder = folder
         self._options = options
+        self._others = tuple(others)
         self._monotonic = monotonic
         self._begins = begins
         self._stepped = stepped
@@ -113,7 +116,7 @@ class Examination:
         unequal = first_unequal_replica(first)
         if unequal is not None:  # first: a save that the script makes itself has ended such a life with an error
             return self._report(first, first.last_step, unequal, diagnose_unequal_replica(unequal))
-        done = checked(first)
+        done = checked(first, self._others)
         emptied = next((one.begun.url for one in first.each_rank if one.begun is not None and one.begun.empties), None)
         if emptied is not None:
             return self._report(first, done, diagnosis=diagnose_emptied_root(emptied))
@@ -278,6 +281,7 @@ class Examination:
         name = self._name(1)
         plan = LifePlan(
             root=str(self._folder / part.root),
+            others=self._others,
             trace=str(self._folder / f"{name}.trace"),
             stop=part.stop,
             enough=part.enough,
@@ -354,6 +358,8 @@ class Examination:
         lives = [life for life in self._lives[1:] if not life.elsewhere]
         losses = {step for life in lives for step in other_losses(life, first, min(life.last_step, last))}
         return Report(
+            url="" if first.begun is None else first.begun.url,
+            others=tuple(one for one in first.others if one not in self._others),
             steps=last,
             lives=tuple(self._lives),
             compared=sum(map(_compared, lives)),

@@ -5,6 +5,7 @@ Guarantees: plain values. Any thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -57,6 +58,8 @@ class Report:
         ranks: Number of ranks of the job.
         seconds: How long it took.
         continuation: How the job continued on another number of ranks; None if that was not examined.
+        url: The run root that was followed, as the script names it.
+        others: Further run roots at which the script trained meanwhile, and which were not known before.
     """
 
     steps: int
@@ -70,11 +73,36 @@ class Report:
     ranks: int = 1
     seconds: float = 0.0
     continuation: Continuation | None = None
+    url: str = ""
+    others: tuple[str, ...] = ()
 
     @property
     def is_sound(self) -> bool:
         """Whether nothing differs, and another number of ranks was not refused."""
         return self.difference is None and self.diagnosis is None
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Holds the results for each run root at which the script trains.
+
+    Attributes:
+        reports: Of the runs that were examined, in the order in which they began; all but the last are sound.
+        left_out: Further run roots, which were not examined: something differs already, or there was no time left.
+    """
+
+    reports: tuple[Report, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> Report:
+        """The last report, which is the one that is not sound if there is one."""
+        return self.reports[-1]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all that were examined are sound."""
+        return self.last.is_sound
 
 
 class UnusableScriptError(Exception):
@@ -118,8 +146,8 @@ def failure_of(life: Life) -> str:
     )
 
 
-def checked(first: Life) -> int:
-    """Return the last micro-step of the first life.
+def checked(first: Life, others: Sequence[str] = ()) -> int:
+    """Return the last micro-step of the first life, which did not follow the runs at ``others``.
 
     Raises:
         UnusableScriptError: If the life shows nothing.
@@ -130,6 +158,11 @@ def checked(first: Life) -> int:
     if first.begun is None:
         if first.exit_code != 0:
             raise FailedLifeError(f"{failure_of(first)}; it had not reached a CheckpointCallback or manager yet", first)
+        if others:
+            raise UnusableScriptError(
+                f"this time, the script trained at {' and '.join(others)} only. Let it train at the same run roots at "
+                "every start, or examine each training by a command of its own"
+            )
         raise UnusableScriptError(
             "the script used no CheckpointCallback and no CheckpointManager. Add one, as in `ckpt.train(model, epochs, "
             "dataset)`, so that there is something to resume"

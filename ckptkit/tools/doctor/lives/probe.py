@@ -43,10 +43,12 @@ from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
+from ckptkit.tools.doctor.lives.other_run import OtherRun, Runs
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Killed,
     LifePlan,
+    Other,
     Record,
     Refused,
     Restored,
@@ -55,7 +57,6 @@ from ckptkit.tools.doctor.lives.trace import (
     Stopped,
     Total,
     Unrestored,
-    read_trace,
     total_of,
     trace_of,
 )
@@ -68,12 +69,14 @@ _A_WHILE = timedelta(seconds=5)  # frameworks abort a gather for which a rank is
 class TrialProbe:
     """Replaces parts of a `ckptkit.CheckpointManager`'s behaviour under ``ckptkit doctor`` and ``replay``."""
 
-    def __init__(self, plan: LifePlan, url: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._plan = plan
+    def __init__(self, runs: Runs, url: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._plan = runs.plan
+        self._runs = runs
+        self._other: OtherRun | None = None  # if this manager's run is not followed
         self._monotonic = monotonic
         self._url = url
         self._world: World = ALONE
-        self._trace = Path(plan.trace)
+        self._trace = Path(self._plan.trace)
         self._observer: Observer | None = None
         self._record: Record | None = None
         self._last = -1
@@ -108,22 +111,19 @@ class TrialProbe:
         """Record that the run was restored.
 
         Raises:
-            ResumeError: If this state cannot be compared, or this life has trained at another root.
+            ResumeError: If this state cannot be compared, or a replay has trained at another root.
         """
         self._world = state.world
         self._trace = trace_of(self._trace, self._world.rank)
+        if not self._runs.follows(self._url):
+            self._begin_other(point)
+            return
         if not isinstance(state, Observable):
             self._refuse(
                 f"the state is a {type(state).__name__}, which has no observer(): the doctor compares what a "
                 "ckptkit.StateManager or a CheckpointCallback holds"
             )
         # A trace identifies micro-steps by number only. A second training at the same root continues the numbers.
-        others = [one.url for one in read_trace(self._trace) if isinstance(one, Begun)]
-        if any(url != self._url for url in others):
-            self._refuse(
-                f"it trains at {others[0]} and then at {self._url}, but the doctor follows one run only: examine one "
-                "at a time, without the other training"
-            )
         self._observer = observer = state.observer()
         self._last = point.batches_delivered
         ranks = self._world.size
@@ -146,6 +146,16 @@ class TrialProbe:
             observer.use(self._plan.settings)
         self._record_from(point.batches_delivered)
 
+    def _begin_other(self, point: ResumePoint) -> None:
+        if self._plan.run is not None:
+            self._refuse(
+                f"it trains at {self._runs.followed} and then at {self._url}, but a replay is of one run: take the "
+                "other training out of the command"
+            )
+        at, stop = point.batches_delivered, functools.partial(self._stop, beyond=True)
+        self._other = OtherRun(self._runs, self._url, at, settle=self._settle, stop=stop)
+        self._write(Other(url=self._url))
+
     def step(self, state: Capturable, save: Save) -> None:
         """Do the same as `look`, once after every micro-step.
 
@@ -159,14 +169,17 @@ class TrialProbe:
 
     def saving(self, handle: SaveHandle) -> None:
         """Remember the first save that the script's own schedule has begun."""
-        if self._own is None:
+        if self._own is None and self._other is None:
             self._own = (self._last, handle)
 
     def look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop; once per progress, or see `_replay`."""
-        assert self._observer is not None  # noqa: S101 - the manager requires restore() first
         progress = state.progress()
         step = progress.batches_delivered
+        if self._other is not None:
+            self._other.look(step, save)
+            return
+        assert self._observer is not None  # noqa: S101 - the manager requires restore() first
         if self._plan.run is not None:
             self._replay(progress, save)
             return
@@ -175,7 +188,9 @@ class TrialProbe:
         self._last = step
         digests, unseen = self._observer.observe()
         now = self._monotonic()
-        self._write(Stepped(step=step, at=now, progress=progress, digests=digests, unseen=unseen, made=self._made()))
+        self._runs.step(step)
+        line = Stepped(step=step, at=now, progress=progress, digests=digests, unseen=unseen, made=self._made())
+        self._write(line.model_copy(update={"others": self._runs.others}))
         self._record_from(step, digests)
         if step in self._plan.saves:
             self._save(state, step, digests, save)
@@ -250,8 +265,8 @@ class TrialProbe:
     def _in_any_rank(self, mine: bool) -> bool:
         return mine if self._world.size == 1 else "yes" in self._world.gather("yes" if mine else "")
 
-    def _stop(self, step: int) -> NoReturn:
-        self._write(Stopped(step=step))
+    def _stop(self, step: int, *, beyond: bool = False) -> NoReturn:
+        self._write(Stopped(step=step, beyond=beyond))
         _end()
 
     def _save(self, state: Capturable, step: int, before: dict[str, str], save: Save) -> None:
@@ -315,7 +330,7 @@ def hooks(plan: str, url: str) -> TrialProbe:
     Raises:
         ValueError: If ``plan`` is not the path of a valid plan.
     """
-    return TrialProbe(_plan(plan), url)
+    return TrialProbe(_runs(plan), url)
 
 
 def scratch_run(root: Path, url: str) -> Path:
@@ -346,9 +361,9 @@ def _totals(state: Capturable) -> dict[str, Total]:
 
 
 @functools.lru_cache(maxsize=1)
-def _plan(path: str) -> LifePlan:
+def _runs(path: str) -> Runs:
     try:
-        return LifePlan.model_validate_json(Path(path).read_bytes())
+        return Runs(LifePlan.model_validate_json(Path(path).read_bytes()))
     except (OSError, ValidationError) as error:
         raise ValueError(
             f"{VARIABLE} names {path}, which is not a plan of the doctor ({error}). Unset it, or run the script with "

@@ -35,6 +35,8 @@ class LifePlan(_Document):
     Attributes:
         root: The scratch folder; each run root that the script names becomes a folder below it.
         run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
+        others: Run roots that are not followed. Of the rest, the first at which the process restores is followed: what
+            this plan says is about its micro-steps. At any other one, the process trains as well; see `OtherRun`.
         trace: File to which the lines are appended; see `trace_of` for ranks above 0.
         stop: The micro-step after which the process ends itself.
         enough: When it ends itself even earlier, after its second micro-step, in seconds of `time.monotonic`; or None.
@@ -54,6 +56,7 @@ class LifePlan(_Document):
 
     root: str
     run: str | None = None
+    others: tuple[str, ...] = ()
     trace: str
     stop: int = Field(ge=1)
     enough: float | None = None
@@ -113,7 +116,8 @@ class Stepped(_Document):
     """Records the state after a micro-step: digests by name of what must be equal, and values in no checkpoint.
 
     ``at`` is when it ended, in seconds of `time.monotonic`. ``made`` are the files and folders that the process has
-    made since the line before and that are still there, outside of the doctor's own.
+    made since the line before and that are still there, outside of the doctor's own. ``others`` are the micro-steps
+    that the process has ended at other run roots by then.
     """
 
     event: Literal["stepped"] = "stepped"
@@ -123,6 +127,14 @@ class Stepped(_Document):
     digests: dict[str, str]
     unseen: dict[str, Unseen] = {}
     made: tuple[str, ...] = ()
+    others: dict[str, int] = {}
+
+
+class Other(_Document):
+    """Records that a manager has restored at the run root ``url``, which is not followed."""
+
+    event: Literal["other"] = "other"
+    url: str
 
 
 class Saved(_Document):
@@ -153,10 +165,11 @@ class Refused(_Document):
 
 
 class Stopped(_Document):
-    """Records that the process has done its part and ends itself."""
+    """Records that the process has done its part and ends itself; ``beyond`` the end of the run that is followed."""
 
     event: Literal["stopped"] = "stopped"
     step: int
+    beyond: bool = False
 
 
 class Killed(_Document):
@@ -166,8 +179,9 @@ class Killed(_Document):
     step: int
 
 
-Event = Annotated[Begun | Stepped | Saved | Unrestored | Refused | Stopped | Killed, Field(discriminator="event")]
-
+Event = Annotated[
+    Begun | Stepped | Other | Saved | Unrestored | Refused | Stopped | Killed, Field(discriminator="event")
+]
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
@@ -226,7 +240,7 @@ def _size(trace: Path) -> int:
                     event = EVENT.validate_json(line) if line.endswith(b"\n") else None
                     if isinstance(event, Begun):
                         return event.ranks
-                    if not isinstance(event, Unrestored):
+                    if not isinstance(event, Unrestored | Other):
                         break
     return 1
 

@@ -29,6 +29,7 @@ from ckptkit.tools.doctor.lives.trace import (
     Event,
     Killed,
     LifePlan,
+    Other,
     Refused,
     Saved,
     Stepped,
@@ -93,6 +94,11 @@ class Life:
         return next((one for one in self.events if isinstance(one, Begun)), None)
 
     @property
+    def others(self) -> list[str]:
+        """The other run roots at which it trained, in the order in which it came to them."""
+        return list(dict.fromkeys(one.url for one in self.events if isinstance(one, Other)))
+
+    @property
     def refused(self) -> str | None:
         """Why the script cannot be rehearsed, or None."""
         events = (event for one in self.each_rank for event in one.events)
@@ -116,10 +122,9 @@ class Life:
 
     @property
     def ended_by_itself(self) -> bool:
-        """Whether it trained to the end of the script, and was neither stopped nor killed."""
-        return self.exit_code == 0 and not any(
-            isinstance(event, Stopped | Killed) for one in self.each_rank for event in one.events
-        )
+        """Whether it trained to the end of its run, and was neither stopped nor killed there."""
+        ends = [event for one in self.each_rank for event in one.events if isinstance(event, Stopped | Killed)]
+        return self.exit_code == 0 and all(isinstance(one, Stopped) and one.beyond for one in ends)
 
     @property
     def ended_as_planned(self) -> bool:

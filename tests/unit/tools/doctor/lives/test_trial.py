@@ -419,7 +419,6 @@ def test_folders_that_a_script_removes_elsewhere_are_its_own(here, capsys):
         ("blind", 2, "no observer()"),
         ("silent", 2, "CheckpointManager.step"),
         ("crashes", 1, "out of luck"),
-        ("twice elsewhere", 2, "examine one at a time"),
     ],
 )
 def test_script_that_cannot_be_examined_gets_reason(here, capsys, what, code, words):

@@ -1,0 +1,239 @@
+"""Scripts that train at several run roots: each run is examined, and what one reads of the other is named."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.doctor_lives import NUMPY_SCRIPT, life, stepped
+from support.junit import cases_of
+
+from ckptkit.cli.commands.doctor import run_doctor
+from ckptkit.tools.doctor import run_by_run
+from ckptkit.tools.doctor.compare import Difference
+from ckptkit.tools.doctor.diagnose import diagnose_resume
+from ckptkit.tools.doctor.lives.other_run import OtherRun, Runs
+from ckptkit.tools.doctor.lives.trace import Begun, LifePlan, Other, Stopped, read_traces, trace_of
+from ckptkit.tools.doctor.report import Options, Report
+from ckptkit.tools.doctor.run_by_run import RunByRun
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with ``train.py``, in which it runs."""
+    (tmp_path / "train.py").write_text(NUMPY_SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def doctored(*what: str, as_json: bool = True, **options) -> int:
+    chosen = Options(**{"steps": 9, "kills": 2, **options})
+    program = [sys.executable, "train.py", *what]
+    return run_doctor(program, chosen, keep="kept", as_json=as_json, junit=Path("ci/doctor.xml"))
+
+
+def lives_of(report) -> list[tuple[int, int, int | None]]:
+    return [(one["began_at"], one["ended_at"], one["killed_after"]) for one in report["lives"]]
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        pytest.param("beside first", ("beside", "mine"), id="first"),
+        pytest.param("beside", ("mine", "beside"), id="last", marks=pytest.mark.extended),
+    ],
+)
+def test_runs_side_by_side_are_examined_one_after_the_other(here, capsys, what, names):
+    """Each is killed and resumed; the other one goes on meanwhile, and is resumed with it."""
+    assert doctored(*what.split()) == 0
+    second = json.loads(capsys.readouterr().out)
+    (first,) = second["before"]
+    roots = [str(here / "runs" / name) for name in names]
+    assert [first["url"], second["url"]] == roots
+    for report in (first, second):
+        assert (report["exact"], report["steps"], report["compared"]) == (True, 9, 9 + 3 + 5 + 4)
+        assert lives_of(report) == [(0, 9, None), (0, 9, None), (0, 3, 3), (2, 7, 7), (5, 9, None)]
+    assert second["left_out"] == []
+    found = cases_of("ci/doctor.xml")
+    assert [name for name, _, _ in found][::5] == [f"{root}: uninterrupted" for root in roots]
+    assert sorted(path.name for path in here.iterdir()) == ["ci", "kept", "train.py"]
+    assert (here / "kept/run-2/life-005.trace").exists()
+
+
+def test_runs_one_after_the_other_are_examined(here, capsys):
+    """While the second is examined, the first one is trained to its end, and is complete when a life resumes."""
+    assert doctored("twice", "elsewhere", steps=16, as_json=False) == 0
+    words = capsys.readouterr().out.splitlines()
+    assert [line for line in words if line.startswith(("run root", "exact"))] == [
+        f"run root {here}/runs/mine",
+        "exact: every interrupted life is the uninterrupted one, bit for bit",
+        f"run root {here}/runs/next",
+        "exact: every interrupted life is the uninterrupted one, bit for bit",
+    ]
+    assert [line.partition(": ")[2] for line in words if "train.py" in line] == [
+        "9 micro-steps, 5 lives, killed after [3, 7]",
+        "16 micro-steps, 5 lives, killed after [4, 13]",
+    ]
+    resumed = read_traces(here / "kept/run-2/life-004.trace")[0]
+    assert [type(one) for one in resumed[:2]] == [Other, Begun]
+    first = read_traces(here / "kept/life-001.trace")[0]
+    assert first[-1] == Stopped(step=9, beyond=True)  # 16 micro-steps of the second one after the first had ended
+
+
+def test_first_run_that_is_inexact_ends_the_examination(here, capsys):
+    assert doctored("beside", "first", "forgets", as_json=False) == 1
+    words = capsys.readouterr().out.splitlines()
+    assert f"run root {here}/runs/beside" in words
+    assert "NOT exact" in words
+    mine = f"run root {here}/runs/mine"
+    assert mine not in words
+    assert f"not examined: {mine}, at which the script trains as well: mend this first" in words
+
+
+def test_run_that_is_inexact_beside_an_exact_one_is_found(here, capsys):
+    assert doctored("beside", "forgets") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["url"], found["exact"], found["left_out"]) == (str(here / "runs/beside"), False, [])
+    assert found["difference"]["names"] == ["weights/w"]
+    assert [one["exact"] for one in found["before"]] == [True]
+    last = cases_of("ci/doctor.xml")[-1]
+    assert (last[0].partition(": ")[0], last[1]) == (str(here / "runs/beside"), "failure")
+
+
+def test_what_one_run_reads_of_another_is_named(here, capsys):
+    """A process that dies between the two saves continues one of them earlier than the other."""
+    assert doctored("beside", "reads", every_micro_step=True) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["diagnosis"]["code"] == "runs-apart"
+    assert found["diagnosis"]["where"] == str(here / "runs/beside")
+    assert "had ended 1 micro-steps without an interruption and 0 after the resume" in found["diagnosis"]["cause"]
+
+
+def test_runs_that_were_resumed_together_are_not_apart():
+    expected = stepped(6).model_copy(update={"others": {"/runs/beside": 5}})
+    for at, code in ((5, "unknown"), (4, "runs-apart"), (None, "runs-apart")):
+        others = {} if at is None else {"/runs/beside": at}
+        found = stepped(6, weights="other").model_copy(update={"others": others})
+        one = life([found], begun=5)
+        difference = Difference(6, ("weights/w",), expected, found, one, life([stepped(5), expected]))
+        assert diagnose_resume(difference, frozenset()).code == code
+        afresh = replace(difference, life=life([found]))
+        assert diagnose_resume(afresh, frozenset()).code != "runs-apart"
+
+
+@pytest.mark.extended
+def test_other_root_that_never_comes_again_is_inexact(here, capsys):
+    """Its name has a time in it; the run beside it is exact."""
+    script = NUMPY_SCRIPT.replace('"runs/beside"', 'f"runs/beside-{time.time_ns()}"')
+    (here / "train.py").write_text(script)
+    assert doctored("beside") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["diagnosis"]["code"], len(found["before"])) == ("never-resumed", 1)
+    assert "the script saves to another run root at every start" in found["diagnosis"]["cause"]
+
+
+class Examined:
+    """Takes the place of `Examination`: knows which runs a script has, and what an examination takes."""
+
+    def __init__(self, monkeypatch, *urls: str, seconds: float = 10, appears: bool = True) -> None:
+        self.urls, self.seconds, self.appears = urls, seconds, appears
+        self.now = 0.0
+        self.begun: list[tuple[tuple[str, ...], timedelta | None]] = []
+        monkeypatch.setattr(run_by_run, "Examination", self._one)
+
+    def _one(self, command, folder, options, *, others, begins, **_):
+        self.begun.append((tuple(others), options.within))
+        begins("uninterrupted", 3)
+        return self
+
+    def run(self) -> Report:
+        self.now += self.seconds
+        others = self.begun[-1][0]
+        url = next(one for one in self.urls if one not in others)
+        more = tuple(one for one in self.urls if one not in (*others, url))
+        return Report(9, (), 20, 7, url=url, others=more, seconds=self.seconds)
+
+
+def run_by_run_of(folder: Path, examined: Examined, **options):
+    told: list[str] = []
+    one = RunByRun(
+        ["python"],
+        folder,
+        Options(**options),
+        monotonic=lambda: examined.now,
+        begins=lambda words, steps: told.append(words),
+        stepped=lambda steps: None,
+    )
+    return one.run(), told
+
+
+def test_time_is_for_all_runs(monkeypatch, tmp_path):
+    examined = Examined(monkeypatch, "/a", "/b", "/c")
+    found, told = run_by_run_of(tmp_path, examined, within=timedelta(seconds=29))
+    assert [one.url for one in found.reports] == ["/a", "/b"]
+    assert (found.left_out, found.is_sound) == (("/c",), True)
+    assert examined.begun == [((), timedelta(seconds=29)), (("/a", "/c"), timedelta(seconds=19))]
+    assert told == ["uninterrupted", "/b: uninterrupted"]
+
+
+def test_what_there_was_no_time_for_is_told(monkeypatch, capsys, tmp_path):
+    Examined(monkeypatch, "/a", "/b", seconds=0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(RunByRun, "_in_time", lambda self, spent: None)
+    options = Options(within=timedelta(seconds=5))
+    assert run_doctor(["python", "train.py"], options, keep=None, as_json=False) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "not examined: run root /b, at which the script trains as well: there was no time left"
+
+
+def saved_at(runs: Runs, url: str, begun: int, last: int, stops: list[int]) -> list[int]:
+    """The micro-steps after which a run that is not followed saves; each is looked at twice."""
+    saved: list[int] = []
+    one = OtherRun(runs, url, begun, settle=lambda handle: None, stop=stops.append)
+    for step in range(begun + 1, last + 1):
+        for _ in range(2):
+            one.look(step, lambda more, step=step: saved.append(step))  # type: ignore[arg-type, func-returns-value]
+    return saved
+
+
+def test_first_root_that_is_not_left_out_is_followed():
+    plan = LifePlan(root="root", trace="trace", stop=9, others=("/a",))
+    runs = Runs(plan)
+    assert [runs.follows(url) for url in ("/a", "/b", "/c", "/a", "/b")] == [False, True, False, False, True]
+
+
+def test_other_run_saves_in_its_own_micro_steps_and_ends_a_life_that_is_over():
+    plan = LifePlan(root="root", trace="trace", stop=4, saves=(2, 5))
+    runs, stops = Runs(plan), []
+    assert saved_at(runs, "/before", 0, 9, stops) == [2, 5]
+    runs.step(1)
+    assert saved_at(runs, "/after", 3, 6, stops) == [5]
+    assert stops == []  # it did three
+    saved_at(runs, "/after", 6, 9, stops)
+    assert stops == []  # it began again
+    saved_at(runs, "/last", 0, 4, stops)
+    assert stops == [1]
+    runs.step(2)
+    saved_at(runs, "/before", 9, 10, stops)
+    assert (stops, runs.others) == ([1], {"/before": 10, "/after": 9, "/last": 4})
+
+
+def test_other_run_that_began_before_the_followed_one_goes_on():
+    runs, stops = Runs(LifePlan(root="root", trace="trace", stop=4)), []
+    one = OtherRun(runs, "/other", 0, settle=lambda handle: None, stop=stops.append)
+    runs.step(1)
+    for step in range(1, 99):
+        one.look(step, lambda more: None)  # type: ignore[arg-type, return-value]
+    assert stops == []
+
+
+def test_ranks_are_known_if_another_run_began_first(tmp_path):
+    begun = Begun(url="/runs/mine", step=0, checkpoint=None, ranks=2)
+    for rank in range(2):
+        lines = [Other(url="/runs/beside"), begun]
+        trace_of(tmp_path / "trace", rank).write_text("".join(one.model_dump_json() + "\n" for one in lines))
+    assert [len(one) for one in read_traces(tmp_path / "trace")] == [2, 2]
