@@ -27,6 +27,7 @@ from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.compare import first_difference, first_unequal_replica, other_losses
 from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.lives.other_run import Runs
 from ckptkit.tools.doctor.lives.probe import TrialProbe
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
@@ -118,7 +119,8 @@ def test_ranks_meet_while_one_of_them_still_writes(tmp_path):
     """A framework gives up a gather for which a rank is late: none waits in it for another one's storage."""
 
     def settled(world):
-        probe = TrialProbe(LifePlan(root="root", trace=str(tmp_path / "trace"), stop=1), "url")
+        plan = LifePlan(root="root", trace=str(tmp_path / "trace"), stop=1)
+        probe = TrialProbe(Runs(plan), "url")
         probe.begin(Seen(world=world), ResumePoint())
         handle = Late(2 if world.rank == 0 else 0)
         before = world.gathers

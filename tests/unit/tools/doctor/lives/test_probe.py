@@ -25,6 +25,7 @@ from ckptkit.tools.doctor.lives.probe import variables
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     LifePlan,
+    Other,
     Refused,
     Saved,
     Stepped,
@@ -245,11 +246,24 @@ def test_second_training_of_root_continues_the_first(root, trace):
     assert [one.step for one in trace() if isinstance(one, Stepped)] == [1, 2, 3, 3]
 
 
-def test_a_second_training_at_another_root_is_refused(tmp_path, root, trace):
+def test_second_training_at_another_root_is_noted_and_saves_too(tmp_path, root, trace):
     trained(root, Seen(), 3).close()
-    with pytest.raises(ResumeError, match="examine one at a time"):
+    other = trained(tmp_path / "other", Seen(), 3)
+    assert [type(one) for one in trace()] == [Begun, Stepped, Stepped, Saved, Stepped, Other]
+    assert trace()[-1].url == str(tmp_path / "other")
+    assert [one.progress.batches_delivered for one in other.checkpoints()] == [2]
+    assert list((tmp_path / "scratch").iterdir()) != []
+    assert not (tmp_path / "other").exists()
+
+
+def test_replay_of_a_script_with_two_runs_is_refused(tmp_path, root, monkeypatch):
+    plan = LifePlan(root="unused", run=str(tmp_path / "run"), trace=str(tmp_path / "trace"), stop=9)
+    (tmp_path / "plan.json").write_text(plan.model_dump_json())
+    follow(monkeypatch, tmp_path / "plan.json")
+    trained(root, Seen(), 3).close()
+    with pytest.raises(ResumeError, match="but a replay is of one run"):
         CheckpointManager(tmp_path / "other").restore(Seen())
-    refused = trace()[-1]
+    refused = read_trace(tmp_path / "trace")[-1]
     assert isinstance(refused, Refused)
     assert str(root) in refused.why
     assert str(tmp_path / "other") in refused.why
