@@ -330,7 +330,7 @@ ELSEWHERE = {
     "ckptkit.tools.doctor": "a training that is thrown away",
     "ckptkit.cli.examination": "the folder that --keep names",
     "ckptkit.cli.junit": "the file that --junit names, from which nothing is read back",
-    "ckptkit.cli.commands.run_metrics": "the file that --metrics names, from which nothing is read back",
+    "ckptkit.cli.run_metrics": "the file that --metrics names, from which nothing is read back",
     "ckptkit.cli.commands.demo": "a training that is thrown away",
     "ckptkit.mindspore.demo": "a training that is thrown away",
 }

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from ckptkit.cli.commands.run_metrics import RunMetrics
 from ckptkit.cli.durations import positive_duration
 from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.run_metrics import RunMetrics
 from ckptkit.cli.storage_option import open_root, parse_options
 from ckptkit.cli.text import visible
 from ckptkit.errors import StorageError
