@@ -95,14 +95,25 @@ if "wipes-other" in what:
     shutil.rmtree(os.path.join(here, "old"), ignore_errors=True)
     os.chdir(here)
     shutil.rmtree("cache", ignore_errors=True)
+
 def beside():  # another training in the same process, at a root of its own
     its = Run()
     keeper = ck.CheckpointManager("runs/beside")
     keeper.restore(its)
     return its, keeper
 
-if "beside" in what and "first" in what:
-    its, keeper = beside()
+again = 0
+
+def train_beside():
+    global again
+    its.train_step()
+    if "forgets" in what:
+        its.moments += again
+        again += 1
+    keeper.step(its)
+
+if "teacher" in what:  # is restored and never trained
+    ck.CheckpointManager("runs/teacher").restore(Run())
 manager = ck.CheckpointManager(root, save=every)
 if "keeps-oldest" in what:
     for name in sorted(path.name for path in Path(manager.url, "checkpoints").glob("*"))[1:]:
@@ -110,9 +121,8 @@ if "keeps-oldest" in what:
 point = manager.restore(state)
 if "crashes" in what and point.checkpoint:
     raise SystemExit("out of luck")
-if "beside" in what and "first" not in what:
+if "beside" in what:
     its, keeper = beside()
-again = 0
 print("trains", end="")
 print("aloud", end="", file=sys.stderr)
 total = 3 if "short" in what and point.checkpoint else 9
@@ -124,16 +134,14 @@ while state.batches < (99 if "slow" in what else total):
         time.sleep(0.3)  # what a micro-step costs, for limits of time
     if "draws" in what:
         np.random.random()
+    if "first" in what:
+        train_beside()
     if "reads" in what:
         state.moments += its.batches  # of the training beside, whose checkpoints are of other moments
     if "silent" not in what:
         manager.step(state)
-    if "beside" in what:
-        its.train_step()
-        if "forgets" in what:
-            its.moments += again
-            again += 1
-        keeper.step(its)
+    if "beside" in what and "first" not in what:
+        train_beside()
     if "own" in what:
         manager.wait()
     if "marks" in what and state.batches == 4 and not os.path.exists("marker"):

@@ -112,6 +112,13 @@ def beyond_the_end(life: Life, reference: Life, last: int) -> Difference | None:
     return next(iter(found), None)
 
 
+def begun_too_early(life: Life, reference: Life, begun: int) -> Difference | None:
+    """Return a difference without names if ``life`` did again, as if new, what a checkpoint after ``begun`` held."""
+    if life.begun is None or life.begun.step >= begun:
+        return None
+    return Difference(begun + 1, (), reference.steps[begun + 1], None, life, reference)
+
+
 def marks_of_process(first: Life, second: Life) -> frozenset[str]:
     """Return what states hold or tell that differs between two uninterrupted lives anyway, such as a time or `id()`.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from ckptkit.tools.doctor.budget import FEWEST_STEPS, Budget, Cost, Fitting, cost_of
 from ckptkit.tools.doctor.compare import (
     Difference,
+    begun_too_early,
     beyond_the_end,
     first_difference,
     first_unequal_replica,
@@ -84,7 +85,7 @@ class Examination:
         self._command = command
         self._folder = folder
         self._options = options
-        self._others = tuple(others)
+        self._others, self._passed_over = tuple(others), tuple(others)
         self._monotonic = monotonic
         self._begins = begins
         self._stepped = stepped
@@ -117,6 +118,7 @@ class Examination:
         if unequal is not None:  # first: a save that the script makes itself has ended such a life with an error
             return self._report(first, first.last_step, unequal, diagnose_unequal_replica(unequal))
         done = checked(first, self._others)
+        self._passed_over += tuple(first.passed_over)
         emptied = next((one.begun.url for one in first.each_rank if one.begun is not None and one.begun.empties), None)
         if emptied is not None:
             return self._report(first, done, diagnosis=diagnose_emptied_root(emptied))
@@ -134,7 +136,7 @@ class Examination:
             until = life.planned_kill or last
             difference = self._difference(life, first, until)
             # What was done again from too early on may well differ; that it was done at all comes first.
-            difference = _begun_too_early(life, first, begun) or difference
+            difference = begun_too_early(life, first, begun) or difference
             if difference is not None:
                 return self._report(first, last, difference, self._of_resume(difference, shaky[difference.rank or 0]))
             notes.update(dict.fromkeys(_notes(life, first, until, shaky)))
@@ -281,7 +283,7 @@ class Examination:
         name = self._name(1)
         plan = LifePlan(
             root=str(self._folder / part.root),
-            others=self._others,
+            others=self._passed_over,
             trace=str(self._folder / f"{name}.trace"),
             stop=part.stop,
             enough=part.enough,
@@ -371,13 +373,6 @@ class Examination:
             ranks=len(first.each_rank),
             seconds=self._budget.spent,
         )
-
-
-def _begun_too_early(life: Life, first: Life, begun: int) -> Difference | None:
-    """Return whether a life repeated, as if new, what a checkpoint held already."""
-    if life.begun is None or life.begun.step >= begun:
-        return None
-    return Difference(begun + 1, (), first.steps[begun + 1], None, life, first)
 
 
 def _notes(life: Life, first: Life, until: int, shaky: Sequence[frozenset[str]]) -> list[str]:

@@ -55,6 +55,28 @@ def test_doctor_finds_trainer_with_own_loop_exact(tmp_path: Path) -> None:
     assert [life["exit_code"] for life in report["lives"]] == [0, 0, *[-9] * 4, 0]
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("script", "runs"), [("folds.py", ("fold-0", "fold-1")), ("two_networks.py", ("one", "other"))]
+)
+def test_each_run_of_a_script_is_found_exact(tmp_path: Path, script: str, runs: tuple[str, str]) -> None:
+    code, report, said = doctor(tmp_path, script, "--kills", "2")
+    assert (code, report["exact"], report["left_out"]) == (0, True, []), (report, said)
+    for name, one in zip(runs, (*report["before"], report), strict=True):
+        assert one["url"] == str(tmp_path / "runs" / name)
+        assert one["values"] > 25
+        assert [life["exit_code"] for life in one["lives"]] == [0, 0, -9, -9, 0]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.extended
+def test_network_that_is_pulled_towards_another_runs_is_named(tmp_path: Path) -> None:
+    options = ("--steps", "4", "--every-micro-step")
+    code, report, said = doctor(tmp_path, "two_networks.py", *options, argument="pulled")
+    assert (code, report["url"]) == (1, str(tmp_path / "runs/one")), (report, said)
+    assert (report["diagnosis"]["code"], report["diagnosis"]["where"]) == ("runs-apart", str(tmp_path / "runs/other"))
+
+
 @pytest.mark.parametrize(
     ("script", "code", "where", "first"),
     [

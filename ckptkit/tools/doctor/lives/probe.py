@@ -43,9 +43,10 @@ from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
-from ckptkit.tools.doctor.lives.other_run import OtherRun, Runs
+from ckptkit.tools.doctor.lives.other_run import Runs
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
+    Followed,
     Killed,
     LifePlan,
     Other,
@@ -72,7 +73,6 @@ class TrialProbe:
     def __init__(self, runs: Runs, url: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._plan = runs.plan
         self._runs = runs
-        self._other: OtherRun | None = None  # if this manager's run is not followed
         self._monotonic = monotonic
         self._url = url
         self._world: World = ALONE
@@ -111,13 +111,18 @@ class TrialProbe:
         """Record that the run was restored.
 
         Raises:
-            ResumeError: If this state cannot be compared, or a replay has trained at another root.
+            ResumeError: If this state cannot be compared, or a replay has another root, too.
         """
         self._world = state.world
         self._trace = trace_of(self._trace, self._world.rank)
-        if not self._runs.follows(self._url):
-            self._begin_other(point)
+        self._last = point.batches_delivered
+        if not self._runs.is_candidate(self._url):
             return
+        if self._plan.run is not None and len(self._runs.candidates) > 1:
+            self._refuse(
+                f"it trains at {' and '.join(self._runs.candidates)}, but a replay is of one run: take the other "
+                "training out of the command"
+            )
         if not isinstance(state, Observable):
             self._refuse(
                 f"the state is a {type(state).__name__}, which has no observer(): the doctor compares what a "
@@ -125,7 +130,6 @@ class TrialProbe:
             )
         # A trace identifies micro-steps by number only. A second training at the same root continues the numbers.
         self._observer = observer = state.observer()
-        self._last = point.batches_delivered
         ranks = self._world.size
         digests, unseen = observer.observe()
         self._write(
@@ -146,16 +150,6 @@ class TrialProbe:
             observer.use(self._plan.settings)
         self._record_from(point.batches_delivered)
 
-    def _begin_other(self, point: ResumePoint) -> None:
-        if self._plan.run is not None:
-            self._refuse(
-                f"it trains at {self._runs.followed} and then at {self._url}, but a replay is of one run: take the "
-                "other training out of the command"
-            )
-        at, stop = point.batches_delivered, functools.partial(self._stop, beyond=True)
-        self._other = OtherRun(self._runs, self._url, at, settle=self._settle, stop=stop)
-        self._write(Other(url=self._url))
-
     def step(self, state: Capturable, save: Save) -> None:
         """Do the same as `look`, once after every micro-step.
 
@@ -169,23 +163,23 @@ class TrialProbe:
 
     def saving(self, handle: SaveHandle) -> None:
         """Remember the first save that the script's own schedule has begun."""
-        if self._own is None and self._other is None:
+        if self._own is None and self._runs.followed == self._url:
             self._own = (self._last, handle)
 
     def look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop; once per progress, or see `_replay`."""
         progress = state.progress()
-        step = progress.batches_delivered
-        if self._other is not None:
-            self._other.look(step, save)
-            return
-        assert self._observer is not None  # noqa: S101 - the manager requires restore() first
+        step, before = progress.batches_delivered, self._last
         if self._plan.run is not None:
             self._replay(progress, save)
             return
-        if step == self._last:
+        if step == before:
             return
         self._last = step
+        if not self._follows():
+            self._look_beside(step, before, save)
+            return
+        assert self._observer is not None  # noqa: S101 - the manager requires restore() first
         digests, unseen = self._observer.observe()
         now = self._monotonic()
         self._runs.step(step)
@@ -200,6 +194,24 @@ class TrialProbe:
             self._die_once_saved(step)
         if step >= self._plan.stop or self._is_enough(step, now):
             self._stop(step)
+
+    def _follows(self) -> bool:
+        """Return whether this run is followed; the first micro-step of any decides it."""
+        is_first = self._runs.followed is None
+        follows = self._runs.follows(self._url)
+        if follows and is_first and len(self._runs.candidates) > 1:
+            self._write(Followed(url=self._url))
+        return follows
+
+    def _look_beside(self, step: int, before: int, save: Save) -> None:
+        """Save a run that is not followed where the plan says so; end the process if the followed one is over."""
+        if self._url not in self._runs.others:
+            self._write(Other(url=self._url))
+        self._runs.other_steps(self._url, before, step)
+        if step in self._plan.saves:
+            self._settle(save({}))
+        if self._runs.is_over(self._url):
+            self._stop(self._runs.at, beyond=True)
 
     def _made(self) -> tuple[str, ...]:
         """Return what the script has made since the last call."""

@@ -35,8 +35,8 @@ class LifePlan(_Document):
     Attributes:
         root: The scratch folder; each run root that the script names becomes a folder below it.
         run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
-        others: Run roots that are not followed. Of the rest, the first at which the process restores is followed: what
-            this plan says is about its micro-steps. At any other one, the process trains as well; see `OtherRun`.
+        others: Run roots that are not followed. Of the rest, the first at which a micro-step ends is followed: what
+            this plan says is about its micro-steps. At any other one, the process trains as well; see `Runs`.
         trace: File to which the lines are appended; see `trace_of` for ranks above 0.
         stop: The micro-step after which the process ends itself.
         enough: When it ends itself even earlier, after its second micro-step, in seconds of `time.monotonic`; or None.
@@ -130,8 +130,15 @@ class Stepped(_Document):
     others: dict[str, int] = {}
 
 
+class Followed(_Document):
+    """Records that the run root ``url`` is followed, of several that were restored before."""
+
+    event: Literal["followed"] = "followed"
+    url: str
+
+
 class Other(_Document):
-    """Records that a manager has restored at the run root ``url``, which is not followed."""
+    """Records that the process trains at the run root ``url``, which is not followed."""
 
     event: Literal["other"] = "other"
     url: str
@@ -180,7 +187,7 @@ class Killed(_Document):
 
 
 Event = Annotated[
-    Begun | Stepped | Other | Saved | Unrestored | Refused | Stopped | Killed, Field(discriminator="event")
+    Begun | Stepped | Followed | Other | Saved | Unrestored | Refused | Stopped | Killed, Field(discriminator="event")
 ]
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
@@ -240,7 +247,7 @@ def _size(trace: Path) -> int:
                     event = EVENT.validate_json(line) if line.endswith(b"\n") else None
                     if isinstance(event, Begun):
                         return event.ranks
-                    if not isinstance(event, Unrestored | Other):
+                    if not isinstance(event, Unrestored | Followed | Other):
                         break
     return 1
 

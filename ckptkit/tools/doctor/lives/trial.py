@@ -27,6 +27,7 @@ from ckptkit.tools.doctor.lives.probe import variables
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Event,
+    Followed,
     Killed,
     LifePlan,
     Other,
@@ -90,13 +91,20 @@ class Life:
 
     @property
     def begun(self) -> Begun | None:
-        """Its first restore."""
-        return next((one for one in self.events if isinstance(one, Begun)), None)
+        """The first restore of the run that is followed."""
+        url = next((one.url for one in self.events if isinstance(one, Followed)), None)
+        return next((one for one in self.events if isinstance(one, Begun) and url in (None, one.url)), None)
 
     @property
     def others(self) -> list[str]:
         """The other run roots at which it trained, in the order in which it came to them."""
         return list(dict.fromkeys(one.url for one in self.events if isinstance(one, Other)))
+
+    @property
+    def passed_over(self) -> list[str]:
+        """The run roots that it restored, and did not follow; it may not have trained there."""
+        urls = dict.fromkeys(one.url for one in self.events if isinstance(one, Begun))
+        return [url for url in urls if self.begun is not None and url != self.begun.url]
 
     @property
     def refused(self) -> str | None:

@@ -16,8 +16,8 @@ from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.tools.doctor import run_by_run
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import diagnose_resume
-from ckptkit.tools.doctor.lives.other_run import OtherRun, Runs
-from ckptkit.tools.doctor.lives.trace import Begun, LifePlan, Other, Stopped, read_traces, trace_of
+from ckptkit.tools.doctor.lives.other_run import Runs
+from ckptkit.tools.doctor.lives.trace import Begun, Followed, LifePlan, Other, Stepped, Stopped, read_traces, trace_of
 from ckptkit.tools.doctor.report import Options, Report
 from ckptkit.tools.doctor.run_by_run import RunByRun
 
@@ -79,9 +79,21 @@ def test_runs_one_after_the_other_are_examined(here, capsys):
         "16 micro-steps, 5 lives, killed after [4, 13]",
     ]
     resumed = read_traces(here / "kept/run-2/life-004.trace")[0]
-    assert [type(one) for one in resumed[:2]] == [Other, Begun]
+    assert [type(one) for one in resumed[:2]] == [Begun, Stepped]  # the first one is complete
+    assert not any(isinstance(one, Other) for one in resumed)
     first = read_traces(here / "kept/life-001.trace")[0]
     assert first[-1] == Stopped(step=9, beyond=True)  # 16 micro-steps of the second one after the first had ended
+
+
+def test_run_that_is_restored_and_not_trained_is_passed_over(here, capsys):
+    """Such as a teacher's: it has no micro-steps that could be compared."""
+    assert doctored("teacher", "draws") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["url"], found["before"], found["left_out"]) == (str(here / "runs/mine"), [], [])
+    assert found["difference"]["names"] == ["rng/numpy"]
+    events = read_traces(here / "kept/life-001.trace")[0]
+    assert [type(one) for one in events[:4]] == [Begun, Begun, Followed, Stepped]
+    assert [type(one) for one in read_traces(here / "kept/life-002.trace")[0][:2]] == [Begun, Stepped]
 
 
 def test_first_run_that_is_inexact_ends_the_examination(here, capsys):
@@ -190,50 +202,38 @@ def test_what_there_was_no_time_for_is_told(monkeypatch, capsys, tmp_path):
     assert last == "not examined: run root /b, at which the script trains as well: there was no time left"
 
 
-def saved_at(runs: Runs, url: str, begun: int, last: int, stops: list[int]) -> list[int]:
-    """The micro-steps after which a run that is not followed saves; each is looked at twice."""
-    saved: list[int] = []
-    one = OtherRun(runs, url, begun, settle=lambda handle: None, stop=stops.append)
-    for step in range(begun + 1, last + 1):
-        for _ in range(2):
-            one.look(step, lambda more, step=step: saved.append(step))  # type: ignore[arg-type, func-returns-value]
-    return saved
-
-
-def test_first_root_that_is_not_left_out_is_followed():
+def test_first_run_that_trains_and_is_not_left_out_is_followed():
     plan = LifePlan(root="root", trace="trace", stop=9, others=("/a",))
     runs = Runs(plan)
+    assert [runs.is_candidate(url) for url in ("/teacher", "/a", "/b", "/c")] == [True, False, True, True]
     assert [runs.follows(url) for url in ("/a", "/b", "/c", "/a", "/b")] == [False, True, False, False, True]
+    assert [runs.is_candidate(url) for url in ("/b", "/c", "/d", "/a")] == [True, False, False, False]
 
 
-def test_other_run_saves_in_its_own_micro_steps_and_ends_a_life_that_is_over():
-    plan = LifePlan(root="root", trace="trace", stop=4, saves=(2, 5))
-    runs, stops = Runs(plan), []
-    assert saved_at(runs, "/before", 0, 9, stops) == [2, 5]
+def over_after(runs: Runs, url: str, begun: int, last: int) -> int | None:
+    """The micro-step of the other run after which the followed one seems to have ended."""
+    for at in range(begun + 1, last + 1):
+        runs.other_steps(url, at - 1, at)
+        if runs.is_over(url):
+            return at
+    return None
+
+
+def test_run_that_begins_after_the_followed_one_ends_the_life():
+    runs = Runs(LifePlan(root="root", trace="trace", stop=4))
+    assert over_after(runs, "/before", 0, 9) is None  # the followed one has not begun
     runs.step(1)
-    assert saved_at(runs, "/after", 3, 6, stops) == [5]
-    assert stops == []  # it did three
-    saved_at(runs, "/after", 6, 9, stops)
-    assert stops == []  # it began again
-    saved_at(runs, "/last", 0, 4, stops)
-    assert stops == [1]
+    assert over_after(runs, "/before", 9, 99) is None  # they train together
+    assert over_after(runs, "/after", 3, 6) is None  # it did three
+    assert over_after(runs, "/after", 6, 9) == 7
     runs.step(2)
-    saved_at(runs, "/before", 9, 10, stops)
-    assert (stops, runs.others) == ([1], {"/before": 10, "/after": 9, "/last": 4})
-
-
-def test_other_run_that_began_before_the_followed_one_goes_on():
-    runs, stops = Runs(LifePlan(root="root", trace="trace", stop=4)), []
-    one = OtherRun(runs, "/other", 0, settle=lambda handle: None, stop=stops.append)
-    runs.step(1)
-    for step in range(1, 99):
-        one.look(step, lambda more: None)  # type: ignore[arg-type, return-value]
-    assert stops == []
+    assert over_after(runs, "/after", 9, 99) is None
+    assert runs.others == {"/before": 99, "/after": 99}
 
 
 def test_ranks_are_known_if_another_run_began_first(tmp_path):
     begun = Begun(url="/runs/mine", step=0, checkpoint=None, ranks=2)
     for rank in range(2):
-        lines = [Other(url="/runs/beside"), begun]
+        lines = [Other(url="/runs/beside"), Followed(url="/runs/mine"), begun]
         trace_of(tmp_path / "trace", rank).write_text("".join(one.model_dump_json() + "\n" for one in lines))
-    assert [len(one) for one in read_traces(tmp_path / "trace")] == [2, 2]
+    assert [len(one) for one in read_traces(tmp_path / "trace")] == [3, 3]
