@@ -201,8 +201,8 @@ def _rule_runs_apart(difference: Difference, _: frozenset[str]) -> Diagnosis | N
     return Diagnosis(
         "runs-apart",
         apart,
-        f"the script trains at {apart} as well. At micro-step {difference.step} of this run, that one had ended "
-        f"{expected[apart]} micro-steps without an interruption and {found.get(apart, 0)} after the resume, which "
+        f"the script trains at {apart} as well. At micro-step {difference.step} of this run, that one stood "
+        f"after {expected[apart]} without an interruption, and after {found.get(apart, 0)} after the resume, which "
         f"continues each run from a checkpoint of its own: likely {_first(difference)} depends on the other run",
         "train both as one run, whose checkpoints hold both: ckptkit.StateManager takes further train cells, networks "
         "and optimizers by name",

@@ -65,7 +65,7 @@ class Examination:
         command: The user's command, program first.
         folder: An empty folder for everything that is written.
         options: How to examine.
-        others: Run roots of the command that are not examined; of the rest, the first to restore is. See `RunByRun`.
+        others: Run roots of the command that are not examined; of the rest, the first to train is. See `RunByRun`.
         monotonic: Gives seconds.
         begins: Called with a description of the next life, and the number of its micro-steps.
         stepped: Called now and then with the number of micro-steps that the running life has done.

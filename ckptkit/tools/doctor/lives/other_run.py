@@ -21,19 +21,27 @@ class Runs:
         plan: The same.
         candidates: Run roots that were restored while none was followed and that the plan does not leave out.
         followed: The one that is followed, which is the first of them to end a micro-step; None before that.
-        others: The last micro-step at each other root that has ended one.
+        at: Its last micro-step; 0 before one.
+        trained: The other roots at which a micro-step has ended.
     """
 
     def __init__(self, plan: LifePlan) -> None:
         self.plan = plan
         self.candidates: list[str] = []
         self.followed: str | None = None
-        self.others: dict[str, int] = {}
-        self.at = 0  # the last micro-step of the followed run; 0 before one
-        self._begun_since: dict[str, int] = {}  # other roots that have trained only after it, and from where on
+        self.at = 0
+        self.trained: set[str] = set()
+        self._stands: dict[str, int] = {}  # the micro-step after which each run of the process stands
+        self._begun_since: dict[str, int] = {}  # other roots that have trained only after `at`, and from where on
 
-    def is_candidate(self, url: str) -> bool:
-        """Return whether the run at ``url``, which is restored now, may be followed."""
+    @property
+    def others(self) -> dict[str, int]:
+        """The micro-step after which each run stands that is not followed; 0 if it began afresh."""
+        return {url: at for url, at in self._stands.items() if url != self.followed}
+
+    def is_candidate(self, url: str, at: int) -> bool:
+        """Return whether the run at ``url``, which is restored now after micro-step ``at``, may be followed."""
+        self._stands[url] = at
         if self.followed is None and url not in self.plan.others and url not in self.candidates:
             self.candidates.append(url)
         return url == self.followed or (self.followed is None and url in self.candidates)
@@ -49,13 +57,14 @@ class Runs:
         self.at = at
         self._begun_since.clear()
 
-    def other_steps(self, url: str, before: int, at: int) -> None:
-        """Note that the run at the other root ``url`` has ended micro-step ``at``, and stood at ``before``."""
-        if self.at and url not in self.others:
-            self._begun_since[url] = before
-        self.others[url] = at
+    def other_steps(self, url: str, at: int) -> None:
+        """Note that the run at the other root ``url`` has ended micro-step ``at``."""
+        if self.at and url not in self.trained:
+            self._begun_since[url] = self._stands[url]
+        self.trained.add(url)
+        self._stands[url] = at
 
     def is_over(self, url: str) -> bool:
         """Return whether the followed run seems to have ended: the one at ``url`` began since, and has come far."""
         begun = self._begun_since.get(url)
-        return begun is not None and self.others[url] - begun >= self.plan.stop
+        return begun is not None and self._stands[url] - begun >= self.plan.stop

@@ -116,7 +116,7 @@ class TrialProbe:
         self._world = state.world
         self._trace = trace_of(self._trace, self._world.rank)
         self._last = point.batches_delivered
-        if not self._runs.is_candidate(self._url):
+        if not self._runs.is_candidate(self._url, self._last):
             return
         if self._plan.run is not None and len(self._runs.candidates) > 1:
             self._refuse(
@@ -169,15 +169,15 @@ class TrialProbe:
     def look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop; once per progress, or see `_replay`."""
         progress = state.progress()
-        step, before = progress.batches_delivered, self._last
+        step = progress.batches_delivered
         if self._plan.run is not None:
             self._replay(progress, save)
             return
-        if step == before:
+        if step == self._last:
             return
         self._last = step
         if not self._follows():
-            self._look_beside(step, before, save)
+            self._look_beside(step, save)
             return
         assert self._observer is not None  # noqa: S101 - the manager requires restore() first
         digests, unseen = self._observer.observe()
@@ -203,11 +203,11 @@ class TrialProbe:
             self._write(Followed(url=self._url))
         return follows
 
-    def _look_beside(self, step: int, before: int, save: Save) -> None:
+    def _look_beside(self, step: int, save: Save) -> None:
         """Save a run that is not followed where the plan says so; end the process if the followed one is over."""
-        if self._url not in self._runs.others:
+        if self._url not in self._runs.trained:
             self._write(Other(url=self._url))
-        self._runs.other_steps(self._url, before, step)
+        self._runs.other_steps(self._url, step)
         if step in self._plan.saves:
             self._settle(save({}))
         if self._runs.is_over(self._url):

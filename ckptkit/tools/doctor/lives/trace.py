@@ -117,7 +117,7 @@ class Stepped(_Document):
 
     ``at`` is when it ended, in seconds of `time.monotonic`. ``made`` are the files and folders that the process has
     made since the line before and that are still there, outside of the doctor's own. ``others`` are the micro-steps
-    that the process has ended at other run roots by then.
+    after which the runs at other roots stand by then.
     """
 
     event: Literal["stepped"] = "stepped"

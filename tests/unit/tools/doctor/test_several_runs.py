@@ -81,6 +81,7 @@ def test_runs_one_after_the_other_are_examined(here, capsys):
     resumed = read_traces(here / "kept/run-2/life-004.trace")[0]
     assert [type(one) for one in resumed[:2]] == [Begun, Stepped]  # the first one is complete
     assert not any(isinstance(one, Other) for one in resumed)
+    assert resumed[1].others == {str(here / "runs/mine"): 9}  # as without an interruption
     first = read_traces(here / "kept/life-001.trace")[0]
     assert first[-1] == Stopped(step=9, beyond=True)  # 16 micro-steps of the second one after the first had ended
 
@@ -122,7 +123,7 @@ def test_what_one_run_reads_of_another_is_named(here, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["diagnosis"]["code"] == "runs-apart"
     assert found["diagnosis"]["where"] == str(here / "runs/beside")
-    assert "had ended 1 micro-steps without an interruption and 0 after the resume" in found["diagnosis"]["cause"]
+    assert "stood after 1 without an interruption, and after 0 after the resume" in found["diagnosis"]["cause"]
 
 
 def test_runs_that_were_resumed_together_are_not_apart():
@@ -205,15 +206,17 @@ def test_what_there_was_no_time_for_is_told(monkeypatch, capsys, tmp_path):
 def test_first_run_that_trains_and_is_not_left_out_is_followed():
     plan = LifePlan(root="root", trace="trace", stop=9, others=("/a",))
     runs = Runs(plan)
-    assert [runs.is_candidate(url) for url in ("/teacher", "/a", "/b", "/c")] == [True, False, True, True]
+    assert [runs.is_candidate(url, 0) for url in ("/teacher", "/a", "/b", "/c")] == [True, False, True, True]
     assert [runs.follows(url) for url in ("/a", "/b", "/c", "/a", "/b")] == [False, True, False, False, True]
-    assert [runs.is_candidate(url) for url in ("/b", "/c", "/d", "/a")] == [True, False, False, False]
+    assert [runs.is_candidate(url, 5) for url in ("/b", "/c", "/d", "/a")] == [True, False, False, False]
+    assert runs.others == {"/teacher": 0, "/a": 5, "/c": 5, "/d": 5}
 
 
 def over_after(runs: Runs, url: str, begun: int, last: int) -> int | None:
     """The micro-step of the other run after which the followed one seems to have ended."""
+    runs.is_candidate(url, begun)
     for at in range(begun + 1, last + 1):
-        runs.other_steps(url, at - 1, at)
+        runs.other_steps(url, at)
         if runs.is_over(url):
             return at
     return None
