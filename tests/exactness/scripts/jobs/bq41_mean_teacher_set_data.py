@@ -1,0 +1,56 @@
+# differs, named
+import os
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_seed(3)
+
+
+def make_data(n=96, seed=1):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 6)).astype(np.float32)
+    y = (x[:, :1] * x[:, 1:2] + 0.2 * rng.normal(size=(n, 1))).astype(np.float32)
+    return x, y
+
+
+def pipeline(n=96, seed=1):
+    return ds.NumpySlicesDataset(make_data(n, seed), ["x", "y"], shuffle=True).batch(8)
+
+
+def make_net():
+    return nn.SequentialCell(nn.Dense(6, 12), nn.Tanh(), nn.Dense(12, 1))
+
+
+class Siamese:
+    def __init__(self):
+        self.student, self.teacher = make_net(), make_net()
+        self.student.update_parameters_name("student.")
+        self.teacher.update_parameters_name("teacher.")
+        for s, t in zip(self.student.get_parameters(), self.teacher.get_parameters()):
+            t.set_data(s.data)
+
+    def update(self, m=0.9):
+        for s, t in zip(self.student.get_parameters(), self.teacher.get_parameters()):
+            t.set_data(m * t + (1 - m) * s)
+
+
+model = Siamese()
+opt = nn.Adam(model.student.trainable_params(), 0.01)
+grad_fn = ms.value_and_grad(
+    lambda x, y: ops.mse_loss(model.student(x), y) + ops.mse_loss(model.student(x), ops.stop_gradient(model.teacher(x))),
+    None,
+    opt.parameters,
+)
+batches = ck.data.resumable(pipeline(), epochs=3)
+for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([model.student, model.teacher, opt], batches)):
+    loss, grads = grad_fn(x, y)
+    opt(grads)
+    model.update()
+os._exit(0)

@@ -1,0 +1,43 @@
+# differs, named
+import os
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+import ckptkit as ck
+
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_seed(3)
+
+
+def make_data(n=96, seed=1):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 6)).astype(np.float32)
+    y = (x[:, :1] * x[:, 1:2] + 0.2 * rng.normal(size=(n, 1))).astype(np.float32)
+    return x, y
+
+
+def pipeline(n=96, seed=1):
+    return ds.NumpySlicesDataset(make_data(n, seed), ["x", "y"], shuffle=True).batch(8)
+
+
+def make_net():
+    return nn.SequentialCell(nn.Dense(6, 12), nn.Tanh(), nn.Dense(12, 1))
+
+
+def jitter(x, scale=0.1, rng=np.random.default_rng(0)):
+    return (x + rng.normal(0, scale, x.shape)).astype(np.float32)
+
+
+net = make_net()
+opt = nn.Adam(net.trainable_params(), 0.01)
+grad_fn = ms.value_and_grad(lambda x, y: ops.mse_loss(net(x), y), None, opt.parameters)
+X, Y = make_data()
+rows = [(X[i : i + 8], Y[i : i + 8]) for i in range(0, 96, 8)]
+for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([net, opt], ck.data.resumable(rows, 3))):
+    loss, grads = grad_fn(Tensor(jitter(x)), Tensor(y))
+    opt(grads)
+os._exit(0)
