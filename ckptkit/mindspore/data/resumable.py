@@ -203,7 +203,7 @@ def resumable(
             "seed, augmentation and as_dict are for a MindSpore pipeline; seed an iterable where you make it, and let "
             "it deliver dicts itself"
         )
-    if not isinstance(dataset, Iterable):
+    if not isinstance(dataset, Iterable) and not hasattr(type(dataset), "__getitem__"):  # Python iterates both
         raise TypeError(f"a {type(dataset).__name__} cannot be iterated")
     position = IterablePosition(dataset, monotonic=monotonic)
     return Resumable(position, lambda: position.batches(epochs))

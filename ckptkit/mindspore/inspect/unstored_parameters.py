@@ -62,7 +62,7 @@ class Held:
 
     def around(self, cell: nn.Cell) -> Iterator[Holder]:
         """Do as `below` for the code and each attribute of a cell whose own parameters and cells are known."""
-        for part, value in below(cell, BARE):
+        for part, value in _below_cell(cell):
             if self._may_lead_on(value):  # skips the some seventy attributes per cell that lead nowhere
                 yield from self.below(part[1:], value)
 
@@ -108,7 +108,7 @@ class Held:
         elif isinstance(value, _CODE):
             yield from ((f"{path}{part}", one, None, "") for part, one in below(value))
         elif isinstance(value, nn.Cell):
-            yield from ((f"{path}{part}", one, None, "") for part, one in below(value, BARE))
+            yield from ((f"{path}{part}", one, None, "") for part, one in _below_cell(value))
         elif isinstance(value, _HOLDERS) or is_users(type(value).__module__) or _is_mindspores(value):
             holder = Holder(path, value, [])
             yield from ((f"{path}{part}", one, holder, part[1:]) for part, one in below(value))
@@ -120,6 +120,14 @@ class Held:
 
     def _is_known(self, one: ms.Parameter) -> bool:
         return id(one) in self._known or id(one) in self._seen
+
+
+def _below_cell(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
+    """Yield the code and the attributes of a cell; see `below`."""
+    for part, value in below(cell, BARE):
+        # An optimizer whose groups have no rates of their own keeps the default one here, and uses another.
+        if part != ".group_lr" or not isinstance(cell, nn.Optimizer):
+            yield part, value
 
 
 def _is_mindspores(value: Any) -> bool:

@@ -97,6 +97,10 @@ class CellParameters:
         synchronize([one.tensor for one in chosen])
         return [one.leaf() for one in chosen]
 
+    def seen(self) -> list[Leaf | None]:
+        """Return the last leaf of each parameter and buffer; another object where the memory changed since."""
+        return [one.last_leaf for one in self._tracking]
+
     def _tracked(self, at_boundary: bool) -> list[TrackedTensor]:
         buffers = self._registered.now()
         if not self._tracking or not _are_same(buffers, self._buffers):

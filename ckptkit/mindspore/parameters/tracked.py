@@ -55,6 +55,11 @@ class TrackedTensor:
         self._dtype: object = None
         self._leaf: Leaf | None = None
 
+    @property
+    def last_leaf(self) -> Leaf | None:
+        """What `leaf` returned last."""
+        return self._leaf
+
     def leaf(self) -> Leaf:
         """Return the tensor's present leaf."""
         tensor = self.tensor

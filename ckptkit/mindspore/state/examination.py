@@ -13,6 +13,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import mindspore as ms
@@ -57,10 +58,11 @@ from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.inspect.values.addresses import address_in
+from ckptkit.mindspore.parameters.compiled_memory import CompiledMemory
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.state.sources import Sources
+from ckptkit.mindspore.state.sources import Sources, tensors_by_name
 from ckptkit.mindspore.state.switches import mode_in_force
 from ckptkit.mindspore.versions import warn_if_untried
 
@@ -86,7 +88,8 @@ class Examination:
         self._reported: list[Finding] | None = None
         self._restored_at: Lines = {}
         self._unreadable = False
-        self._told_of_buffers = False
+        by_name = partial(tensors_by_name, sources.stateful)
+        self._memory = CompiledMemory(sources.parameters, sources.cells, by_name)
         self._changes = ChangedValues()
         self._callbacks: list[object] = []
         self._at_restore: set[str] = set()  # names of start values
@@ -242,27 +245,11 @@ class Examination:
         if not self._has_steps:
             self._look()
         self._has_saved = True
-        self._judge_buffers(leaves)
+        for doubt in self._memory.doubts(leaves, compiled=bool(self._sources.trained_by)):
+            self.judge_doubt(doubt)
         if self._sources.ended is None:
             self.judge_doubt(self._sources.counting.doubt())
         self._judge_addresses(sections)
-
-    def _judge_buffers(self, leaves: Sequence[Leaf]) -> None:
-        """Report once that training changes buffers of which a graph has copies."""
-        if self._told_of_buffers or ms.get_context("mode") != ms.GRAPH_MODE:
-            return
-        changed = self._sources.parameters.changed_buffers(leaves)
-        if not changed:
-            return
-        why = (
-            f"training changes the buffers {some(changed)}, but a graph reads a buffer as it was when the graph "
-            "was compiled, and a resumed run compiles again. Make them Parameters with requires_grad=False, or train "
-            "in PYNATIVE mode"
-        )
-        if self._strict:
-            raise ResumeError(f"strict=True refuses what cannot be resumed exactly: {why}, or allow it: strict=False")
-        _log.warning("A resumed run may not be bit-exact: %s", why)
-        self._told_of_buffers = True
 
     def _judge_addresses(self, sections: Mapping[str, Any]) -> None:
         """Report once that the state of an object given by name, or of the loader, holds `id()` of an object."""
@@ -291,6 +278,7 @@ class Examination:
             ResumeError: If ``strict`` refuses it. Nothing is refused any more once something has been saved.
         """
         self._has_steps = True
+        self._memory.first_step_ended()
         self._look()
 
     def _look(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from ckptkit.core.contents import IMPORTED, NOT_IMPORTED, Contents
@@ -69,10 +70,18 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
     sources.cycle_start = None
     sources.counting.fence()
     mark_half_restored(sources.every_cell(), contents.checkpoint)
+    if sources.shared_memory.part(partial(_are_unlike, contents)):
+        seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
     sources.parameters.read_weights_from(contents, seen)
     clear_half_restored(sources.every_cell())
     _tell_what_is_fresh(contents, seen, wanted)
     _prepare(sources, contents.root)
+
+
+def _are_unlike(contents: Contents, names: Collection[str]) -> bool:
+    """Return whether some of ``names`` are to have other bits than the rest."""
+    stored = [contents.peek(name).tobytes() if name in contents.entries else None for name in names]
+    return len(set(stored)) > 1
 
 
 def _refuse_called(sources: Sources, why: str) -> None:

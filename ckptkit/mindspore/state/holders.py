@@ -127,9 +127,9 @@ class ParameterHolder:
         """Return the parameters that it stores."""
         return [place.value for place in self._places().values() if isinstance(place.value, ms.Parameter)]
 
-    def holds_tensors(self) -> bool:
-        """Return whether the object holds parameters or buffers."""
-        return any(place.put is None for place in self._places().values())
+    def tensors(self) -> dict[str, ms.Tensor]:
+        """Return the parameters and buffers that it stores, by place."""
+        return {place: one.value for place, one in self._places().items() if one.put is None}
 
     def not_stored(self) -> list[str]:
         """Return attributes that may be state but cannot be stored, each with its kind: generators, sets, queues."""
@@ -214,7 +214,7 @@ def stateful_of(name: str, one: Any) -> Stateful:
     if own and not isinstance(one, type) and all(_has(one, method) for method in ("state_dict", "load_state_dict")):
         return cast(Stateful, one)
     holder = ParameterHolder(name, one)
-    if not isinstance(one, NamedAttributes) and not holder.holds_tensors():
+    if not isinstance(one, NamedAttributes) and not holder.tensors():
         raise TypeError(
             f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict(), and no parameters outside of "
             "cells. Give it the two methods, name the attributes to store: "

@@ -10,7 +10,7 @@ checkpoint, and reads no file except through `Contents`. Main thread only, betwe
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from mindspore.train import Callback
@@ -51,6 +51,7 @@ class Restore:
         self._built_rates = sources.rates
         self._restored: Contents | None = None
         self._rng: dict[str, Any] | None = None
+        self._shared: Sequence[Sequence[str]] = ()
 
     def apply(self, contents: Contents, world: World) -> None:
         """Restore ``contents``, those of the rank of the checkpoint that this one of ``world`` takes over.
@@ -86,6 +87,9 @@ class Restore:
         self._restored = None
         sources.counting.fence()
         mark_half_restored(sources.every_cell(), contents.checkpoint)
+        self._shared = state["train"]["shared_memory"] or []
+        if sources.shared_memory.restore(self._shared):
+            seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
         sources.parameters.read_from(contents, seen)
         progress = contents.progress
         sources.ended = state["train"]["ended"]
@@ -117,6 +121,8 @@ class Restore:
             sources = self._sources
             sources.counting.fence()
             mark_half_restored(sources.every_cell(), self._restored.checkpoint)
+            sources.parameters.leaves(at_boundary=False)  # looks where the parameters are now
+            sources.shared_memory.restore(self._shared)
             sources.parameters.read_again_from(self._restored)
             user = decoded(self._restored)["user"]
             for name, one in sources.stateful.items():

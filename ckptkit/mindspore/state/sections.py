@@ -27,6 +27,7 @@ _TRAIN_KEYS = {
     "switches",
     "rates",
     "arrays",
+    "shared_memory",
 }
 
 
@@ -49,7 +50,7 @@ def decoded(contents: Contents) -> dict[str, Any]:
         state = {name: decode_tree(section, contents.state_tensors) for name, section in sections.items()}
     except ValueError as error:
         raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
-    for unsaid in ("mode", "switches", "rates", "arrays"):
+    for unsaid in ("mode", "switches", "rates", "arrays", "shared_memory"):
         state["train"].setdefault(unsaid, None)
     # A run that has known only one world may omit it.
     first_world = state["train"].setdefault("first_world", contents.world_size)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import mindspore as ms
 from mindspore import nn
 from pydantic import ValidationError
 
@@ -26,8 +27,15 @@ from ckptkit.mindspore.parameters.cell_changes import KeptParameters
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import optimizers_of
+from ckptkit.mindspore.parameters.shared_memory import SharedMemory
 from ckptkit.mindspore.rng import capture_rng
-from ckptkit.mindspore.state.holders import NamedAttributes, Stateful, digests_by_place, told_by
+from ckptkit.mindspore.state.holders import (
+    NamedAttributes,
+    ParameterHolder,
+    Stateful,
+    digests_by_place,
+    told_by,
+)
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
@@ -49,6 +57,7 @@ class Sources:
         position: Position in the dataset; None without one.
         batches: The `ckptkit.data.resumable` that gave it, or None.
         parameters: Parameters and buffers of ``cells``.
+        shared_memory: Which of these, and of those given by name, have one memory.
         detached: Checks the memory of the parameters: of ``cells``, and of each optimizer given by name.
         own_switches: Switches of the networks of ``cells``.
         switches_by_name: Switches of the other cells that are given by name.
@@ -72,6 +81,7 @@ class Sources:
     position: Position | None
     batches: Resumable | None
     parameters: CellParameters
+    shared_memory: SharedMemory
     detached: Sequence[Detached]
     own_switches: Switches
     switches_by_name: Mapping[str, Switches]
@@ -238,6 +248,7 @@ class Sources:
                 "switches": {**switches, "by_name": by_name} if by_name else switches,
                 "rates": self.rates,
                 "arrays": self.arrays,
+                "shared_memory": self.shared_memory.groups(),
                 **self.counting.record(),
             },
             "user": {name: one.state_dict() for name, one in self.stateful.items()},
@@ -282,3 +293,9 @@ def _known(one: Any) -> Any:
         return Stored(one.owner, frozenset(one.names))
     names = None if isinstance(one, nn.Cell) else stored_by(one)
     return Stored(one, names) if names is not None else one
+
+
+def tensors_by_name(stateful: Mapping[str, Stateful]) -> dict[str, ms.Tensor]:
+    """Return the parameters and buffers of the objects given by name, by name and place."""
+    holders = [(name, one) for name, one in stateful.items() if isinstance(one, ParameterHolder)]
+    return {f"{name}/{place}": tensor for name, one in holders for place, tensor in one.tensors().items()}

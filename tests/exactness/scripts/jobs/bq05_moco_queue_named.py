@@ -65,9 +65,7 @@ def momentum_update(m=0.95):
         ops.assign(k, m * k + (1 - m) * q)
 
 
-state = ck.StateManager(
-    [query, key, optimizer], batches, rng=rng, queue=ck.attributes(queue, "bank", "pointer")
-)
+state = ck.StateManager([query, key, optimizer], batches, rng=rng, queue=ck.attributes(queue, "bank", "pointer"))
 manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
 for number, x in manager.loop(state):
     view, other = augment(x, rng), augment(x, rng)

@@ -46,7 +46,9 @@ miner = HardMiner(len(X))
 STEPS = 40
 ticks = ck.data.resumable(list(range(STEPS)), epochs=1)
 state = ck.StateManager([net, opt], ticks, miner=ck.attributes(miner, "losses", "seen"), miner_rng=miner.rng)
-for step, _ in ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")).loop(state):
+for step, _ in ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")).loop(
+    state
+):
     index = miner.sample(10)
     (loss, each), grads = grad_fn(Tensor(X[index]), Tensor(Y[index]))
     opt(grads)

@@ -1,4 +1,4 @@
-# exact, named
+# exact, silent
 import math
 import os
 

@@ -62,7 +62,9 @@ x = rng.normal(size=(96, 8)).astype(np.float32)
 y = (x[:, 0] > x[:, 1]).astype(np.int32)
 dataset = ds.NumpySlicesDataset((x, y), ["x", "y"], shuffle=True).batch(8)
 net = nn.SequentialCell(nn.Dense(8, 16), nn.ReLU(), nn.Dense(16, 2))
-cell = ck.AccumulationTrainCell(nn.WithLossCell(net, nn.CrossEntropyLoss()), nn.Adam(net.trainable_params()), 2, clip_norm=1.0)
+cell = ck.AccumulationTrainCell(
+    nn.WithLossCell(net, nn.CrossEntropyLoss()), nn.Adam(net.trainable_params()), 2, clip_norm=1.0
+)
 cell.set_train()
 writer, progress, log = SummaryWriter(OUT), Progress(36), CsvLog(OUT / "log.csv")
 history = []

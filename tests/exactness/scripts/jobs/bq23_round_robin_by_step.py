@@ -34,6 +34,7 @@ tasks = [Task(name, weight, seed) for seed, (name, weight) in enumerate(TASKS.it
 optimizers = [nn.Adam(trunk.trainable_params() + t.head.trainable_params(), 0.01) for t in tasks]
 steps = []
 for task, optimizer in zip(tasks, optimizers):
+
     def forward(x, y, task=task):
         return task.weight * ops.mse_loss(task.head(trunk(x)), y)
 

@@ -17,7 +17,9 @@ class PINN(nn.Cell):
 
     def __init__(self, width=12):
         super().__init__()
-        self.net = nn.SequentialCell(nn.Dense(1, width), nn.Tanh(), nn.Dense(width, width), nn.Tanh(), nn.Dense(width, 1))
+        self.net = nn.SequentialCell(
+            nn.Dense(1, width), nn.Tanh(), nn.Dense(width, width), nn.Tanh(), nn.Dense(width, 1)
+        )
 
     def construct(self, t):
         return self.net(t)

@@ -14,7 +14,9 @@ SEED = 39
 random.seed(SEED)
 np.random.seed(SEED)
 ms.set_seed(SEED)
-WORDS = ("we train small models on small data and we train them again and again until the small models know the data " * 6).split()
+WORDS = (
+    "we train small models on small data and we train them again and again until the small models know the data " * 6
+).split()
 
 
 class SkipGram(nn.Cell):
@@ -38,7 +40,12 @@ class Corpus:
         self.keep = np.minimum(1.0, np.sqrt(0.05 * len(words) / frequency))
         self.noise = frequency**0.75 / (frequency**0.75).sum()
         ids = [self.index[w] for w in words]
-        self.pairs = [(ids[i], ids[j]) for i in range(len(ids)) for j in range(max(0, i - window), min(len(ids), i + window + 1)) if i != j]
+        self.pairs = [
+            (ids[i], ids[j])
+            for i in range(len(ids))
+            for j in range(max(0, i - window), min(len(ids), i + window + 1))
+            if i != j
+        ]
 
     def batch(self, size, negatives):
         chosen = []

@@ -1,4 +1,4 @@
-# differs, named
+# exact, silent
 import os
 
 import mindspore as ms
@@ -42,15 +42,21 @@ class Siamese:
 
 
 model = Siamese()
-ms.load_param_into_net(model.teacher, {"teacher." + p.name[len("student.") :]: p for p in model.student.get_parameters()})
+ms.load_param_into_net(
+    model.teacher, {"teacher." + p.name[len("student.") :]: p for p in model.student.get_parameters()}
+)
 opt = nn.Adam(model.student.trainable_params(), 0.01)
 grad_fn = ms.value_and_grad(
-    lambda x, y: ops.mse_loss(model.student(x), y) + ops.mse_loss(model.student(x), ops.stop_gradient(model.teacher(x))),
+    lambda x, y: (
+        ops.mse_loss(model.student(x), y) + ops.mse_loss(model.student(x), ops.stop_gradient(model.teacher(x)))
+    ),
     None,
     opt.parameters,
 )
 batches = ck.data.resumable(pipeline(), epochs=3)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([model.student, model.teacher, opt], batches)):
+for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(
+    ck.StateManager([model.student, model.teacher, opt], batches)
+):
     loss, grads = grad_fn(x, y)
     opt(grads)
     model.update()

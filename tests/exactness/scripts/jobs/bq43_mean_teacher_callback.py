@@ -1,4 +1,4 @@
-# differs, named
+# exact, silent
 import os
 
 import mindspore as ms
@@ -53,6 +53,8 @@ ms.load_param_into_net(teacher, student.parameters_dict())
 teacher.update_parameters_name("teacher.")
 for p in teacher.get_parameters():
     p.requires_grad = False
-cell = ck.AccumulationTrainCell(MeanTeacherLoss(student, teacher), nn.Momentum(student.trainable_params(), 0.05, 0.9), 2)
+cell = ck.AccumulationTrainCell(
+    MeanTeacherLoss(student, teacher), nn.Momentum(student.trainable_params(), 0.05, 0.9), 2
+)
 ck.CheckpointCallback(ROOT, **SAVE).train(ms.Model(cell), 3, pipeline(), callbacks=[UpdateTeacher(student, teacher)])
 os._exit(0)

@@ -1,4 +1,4 @@
-# differs, named
+# exact, silent
 import os
 
 import mindspore as ms

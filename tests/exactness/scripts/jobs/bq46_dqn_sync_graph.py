@@ -1,4 +1,4 @@
-# differs, named
+# exact, silent
 import os
 
 import mindspore as ms
@@ -29,6 +29,8 @@ def make_net():
 
 
 ms.set_context(mode=ms.GRAPH_MODE)
+
+
 def sync(q, target):
     ms.load_param_into_net(target, {"target" + p.name[1:]: p for p in q.get_parameters()})
 

@@ -29,6 +29,8 @@ def make_net():
 
 
 ms.set_context(mode=ms.GRAPH_MODE)
+
+
 class Siamese:
     def __init__(self):
         self.student, self.teacher = make_net(), make_net()
@@ -53,7 +55,9 @@ def forward(x, y):
 grad_fn = ms.value_and_grad(forward, None, opt.parameters)
 
 batches = ck.data.resumable(pipeline(), epochs=3)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([model.student, model.teacher, opt], batches)):
+for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(
+    ck.StateManager([model.student, model.teacher, opt], batches)
+):
     loss, grads = grad_fn(x, y)
     opt(grads)
     model.update()

@@ -43,7 +43,9 @@ def warm_up(net):
 net = make_net()
 worst = warm_up(net)
 delta = 0.2 + worst / 10
-cell = ck.AccumulationTrainCell(nn.WithLossCell(net, nn.HuberLoss(delta=delta)), nn.Momentum(net.trainable_params(), 0.05, 0.9), 2)
+cell = ck.AccumulationTrainCell(
+    nn.WithLossCell(net, nn.HuberLoss(delta=delta)), nn.Momentum(net.trainable_params(), 0.05, 0.9), 2
+)
 cell.set_train()
 batches = ck.data.resumable(pipeline(seed=2), 3)
 for _, (x, y) in ck.CheckpointManager(f"{ROOT}/main", **SAVE).loop(ck.StateManager(cell, batches)):

@@ -1,4 +1,4 @@
-# exact, named
+# exact, silent
 import os
 
 import mindspore as ms

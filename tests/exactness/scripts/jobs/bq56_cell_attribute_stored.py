@@ -1,4 +1,4 @@
-# exact, named
+# exact, silent
 import os
 
 import mindspore as ms
@@ -43,7 +43,9 @@ step = nn.TrainOneStepCell(nn.WithLossCell(net, criterion), opt).set_train()
 data = pipeline()
 per_epoch = data.get_dataset_size()
 batches = ck.data.resumable(data, epochs=3)
-for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager(step, batches, criterion=ck.attributes(criterion, "margin"))):
+for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(
+    ck.StateManager(step, batches, criterion=ck.attributes(criterion, "margin"))
+):
     if number % per_epoch == 0:
         criterion.margin = 0.2 * (number // per_epoch)
     step(x, y)

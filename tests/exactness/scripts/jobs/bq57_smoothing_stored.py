@@ -1,4 +1,4 @@
-# exact, named
+# exact, silent
 import os
 
 import mindspore as ms
@@ -50,7 +50,11 @@ schedule = LinearSchedule(criterion, "smoothing", 0.3, 0.0, epochs=4)
 per_epoch = dataset.get_dataset_size()
 batches = ck.data.resumable(dataset, epochs=4)
 manager = ck.CheckpointManager(ROOT, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
-for number, (x, y) in manager.loop(ck.StateManager(train_one, batches, target=ck.attributes(criterion, "smoothing"), schedule=ck.attributes(schedule, "epoch"))):
+for number, (x, y) in manager.loop(
+    ck.StateManager(
+        train_one, batches, target=ck.attributes(criterion, "smoothing"), schedule=ck.attributes(schedule, "epoch")
+    )
+):
     loss = train_one(x, y)
     if (number + 1) % per_epoch == 0:
         schedule.step()

@@ -30,7 +30,9 @@ def make_net():
 
 net = make_net()
 opt = nn.SGD(net.trainable_params(), 0.05)
-grad_fn = ms.value_and_grad(lambda x, y: ops.mse_loss(net(x + 0.1 * ops.standard_normal(x.shape)), y), None, opt.parameters)
+grad_fn = ms.value_and_grad(
+    lambda x, y: ops.mse_loss(net(x + 0.1 * ops.standard_normal(x.shape)), y), None, opt.parameters
+)
 
 
 def seed_everything(seed):

@@ -43,7 +43,6 @@ class LossTrend(ms.Callback):
         args.trend = loss if args.trend is None else 0.8 * args.trend + 0.2 * loss
 
 
-
 net = make_net()
 opt = nn.SGD(net.trainable_params(), 0.1)
 model = ms.Model(net, nn.MSELoss(), opt)

@@ -227,7 +227,7 @@ def test_doctor_digests_buffers():
     assert {name for name in after if before[name] != after[name]} == {"weights/calls"}
 
 
-WRITTEN = "A resumed run may not be bit-exact: training changes the buffers calls, mean, but a graph reads"
+WRITTEN = "The resumed run may not be bit-exact. Training changes the buffers calls, mean, but a graph reads"
 
 
 def test_buffer_changed_under_graph_is_named_once(root, shown):
@@ -252,10 +252,10 @@ def test_buffer_changed_after_resume_is_named(root, shown):
     with manager(root) as saves:
         saves.restore(state)
         state.capture()
-        assert "training changes the buffers" not in shown()
+        assert "Training changes the buffers" not in shown()
         ops.assign(cell.network.calls, ms.Tensor(np.int64(7)))
         state.capture()
-    assert "training changes the buffers calls, but a graph" in shown()
+    assert "Training changes the buffers calls, but a graph" in shown()
 
 
 def test_strict_refuses_buffer_changed_under_graph(root):
@@ -265,7 +265,7 @@ def test_strict_refuses_buffer_changed_under_graph(root):
     with manager(root) as saves:
         saves.restore(state)
         trained(cell, 1)
-        with pytest.raises(ck.ResumeError, match="training changes the buffers calls, mean, but a graph reads"):
+        with pytest.raises(ck.ResumeError, match="Training changes the buffers calls, mean, but a graph reads"):
             saves.save(state)
 
 
@@ -281,7 +281,7 @@ def test_exact_buffers_give_no_warning(root, mode, shown):
             saves.restore(state)
             trained(cell, 2)
             saves.save(state).result()
-    assert "training changes the buffers" not in shown()
+    assert "Training changes the buffers" not in shown()
 
 
 class Plain(Remembering):

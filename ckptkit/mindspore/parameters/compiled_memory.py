@@ -1,0 +1,77 @@
+"""Finds memory of which a compiled step has the first state only, so that a resumed run, which compiles anew, differs.
+
+A graph reads a buffer as it was when the graph was compiled. A graph of a function (`mindspore.jit`,
+`mindspore.value_and_grad` in GRAPH mode) also continues with the memory that parameters had then, after
+`Parameter.set_data` gave them another one; the graph of a cell follows them. Seen on CPU with MindSpore 2.10.
+
+Guarantees: each kind is told once. What the first micro-step itself replaces is not seen. Main thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import mindspore as ms
+from mindspore import nn
+
+from ckptkit.core.tensors import Leaf
+from ckptkit.mindspore.parameters.apply import can_be_live
+from ckptkit.mindspore.parameters.parameters import CellParameters
+from ckptkit.mindspore.parameters.roles import optimizers_of
+from ckptkit.mindspore.state.compatibility import some
+from ckptkit.mindspore.state.switches import mode_in_force
+
+
+class CompiledMemory:
+    """Watches the parameters and buffers of one training.
+
+    Args:
+        parameters: Those of the cells.
+        cells: The cells. If one of them has an optimizer and what it trains, a graph of that cell trains.
+        by_name: Returns the parameters and buffers of the objects given by name.
+    """
+
+    def __init__(
+        self, parameters: CellParameters, cells: Sequence[nn.Cell], by_name: Callable[[], Mapping[str, ms.Tensor]]
+    ) -> None:
+        self._parameters = parameters
+        self._by_name = by_name
+        self._by_function = not any(optimizers_of([one]) and not isinstance(one, nn.Optimizer) for one in cells)
+        self._addresses: dict[str, int] = {}
+        self._told_of_buffers = self._told_of_parameters = False
+
+    def first_step_ended(self) -> None:
+        """Remember where the parameters are, once: the step has been compiled."""
+        if not self._addresses and can_be_live():
+            self._addresses = self._now()
+
+    def doubts(self, leaves: Sequence[Leaf], *, compiled: bool) -> list[str]:
+        """Return what a resumed run has otherwise, given ``leaves`` taken just now.
+
+        Args:
+            leaves: All leaves of the cells.
+            compiled: Whether the loop trains by a compiled function, in PYNATIVE mode, too.
+        """
+        is_graph = mode_in_force() == "GRAPH"
+        found = []
+        if is_graph and not self._told_of_buffers and (changed := self._parameters.changed_buffers(leaves)):
+            self._told_of_buffers = True
+            found.append(
+                f"Training changes the buffers {some(changed)}, but a graph reads a buffer as it was when the graph "
+                "was compiled, and a resumed run compiles again. Make them Parameters with requires_grad=False, or "
+                "train in PYNATIVE mode"
+            )
+        if (compiled or (is_graph and self._by_function)) and not self._told_of_parameters and self._addresses:
+            now = self._now()
+            moved = sorted(name for name, one in self._addresses.items() if now.get(name) != one)
+            if moved:
+                self._told_of_parameters = True
+                found.append(
+                    f"{some(moved)} got new memory after the first micro-step (set_data or load_param_into_net). A "
+                    "compiled function that reads them continues with the old memory, and a resumed run compiles "
+                    "again. Use ops.assign(parameter, value) instead"
+                )
+        return found
+
+    def _now(self) -> dict[str, int]:
+        return {name: one.data_ptr() for name, one in {**self._by_name(), **self._parameters.tensors()}.items()}

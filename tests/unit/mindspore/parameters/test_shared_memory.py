@@ -1,0 +1,158 @@
+"""Parameters with one memory: a resumed training shares what the interrupted one shared, and nothing else."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+from support.process import python
+
+import ckptkit as ck
+from ckptkit.mindspore.parameters.parameters import CellParameters
+from ckptkit.mindspore.parameters.shared_memory import SharedMemory
+
+
+class Net(nn.Cell):
+    def __init__(self, name: str, value: float) -> None:
+        super().__init__()
+        self.w = Parameter(Tensor(np.full(3, value, np.float32)), name=f"{name}.w")
+
+
+def job(root, *, shares: bool, named: bool):
+    """A student, its teacher, a state of both, and a manager at ``root``; ``named`` gives the teacher by name."""
+    student, teacher = Net("student", 1), Net("teacher", 2)
+    if shares:
+        teacher.w.set_data(student.w.data)
+    state = ck.StateManager([student], teacher=teacher) if named else ck.StateManager([student, teacher])
+    return student, teacher, state, ck.CheckpointManager(root)
+
+
+def values(*nets: Net) -> list[float]:
+    return [float(one.w.asnumpy()[0]) for one in nets]
+
+
+def saved(root, *, shares: bool, named: bool, put) -> None:
+    """A run in which ``put`` makes the values, after which a checkpoint is saved."""
+    student, teacher, state, manager = job(root, shares=shares, named=named)
+    with manager:
+        manager.restore(state)
+        put(student, teacher)
+        state.count_delivered(1)
+        manager.save(state).result()
+
+
+def part(student: Net, teacher: Net) -> None:
+    teacher.w.set_data(Tensor(np.full(3, 7, np.float32)))
+    ops.assign(student.w, Tensor(np.full(3, 5, np.float32)))
+
+
+def join(student: Net, teacher: Net) -> None:
+    ms.load_param_into_net(teacher, {"teacher.w": student.w})
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_was_apart_at_the_save_is_apart(tmp_path, named):
+    """Both got the bits of the one that was written last."""
+    saved(tmp_path, shares=True, named=named, put=part)
+    student, teacher, state, manager = job(tmp_path, shares=True, named=named)
+    assert student.w.data_ptr() == teacher.w.data_ptr()
+    with manager:
+        manager.restore(state)
+        assert values(student, teacher) == [5, 7]
+        ops.assign(student.w, Tensor(np.full(3, 9, np.float32)))
+        assert values(student, teacher) == [9, 7]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_had_one_memory_at_the_save_has_one(tmp_path, named):
+    saved(tmp_path, shares=False, named=named, put=join)
+    student, teacher, state, manager = job(tmp_path, shares=False, named=named)
+    with manager:
+        manager.restore(state)
+        assert values(student, teacher) == [1, 1]
+        ops.assign(student.w, Tensor(np.full(3, 9, np.float32)))
+        assert values(student, teacher) == [9, 9]
+        state.count_delivered(2)
+        manager.save(state).result()
+    again = job(tmp_path, shares=False, named=named)
+    again[3].restore(again[2])
+    assert again[0].w.data_ptr() == again[1].w.data_ptr()
+
+
+def test_what_a_script_joins_between_restore_and_loop_is_parted_again(tmp_path):
+    saved(tmp_path, shares=False, named=False, put=part)
+    student, teacher, state, manager = job(tmp_path, shares=False, named=False)
+    with manager:
+        manager.restore(state)
+        join(student, teacher)
+        state.restore_again()
+        assert values(student, teacher) == [5, 7]
+        assert student.w.data_ptr() != teacher.w.data_ptr()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_imported_weights_part_what_they_give_different_values(tmp_path, apart):
+    """A tie by memory stays one if the file gives both the same."""
+    weights = {"student.w": np.full(3, 5, np.float32), "teacher.w": np.full(3, 7 if apart else 5, np.float32)}
+    ms.save_checkpoint([{"name": name, "data": Tensor(one)} for name, one in weights.items()], str(tmp_path / "w.ckpt"))
+    python("-m", "ckptkit", "import", str(tmp_path / "w.ckpt"), str(tmp_path / "run"))
+    student, teacher, state, manager = job(tmp_path / "run", shares=True, named=False)
+    with manager:
+        manager.restore(state)
+        assert values(student, teacher) == [5, 7 if apart else 5]
+        assert (student.w.data_ptr() == teacher.w.data_ptr()) == (not apart)
+
+
+def groups(*cells: nn.Cell, **named: nn.Cell) -> list[list[str]]:
+    parameters = CellParameters(cells, None)
+    by_name = {f"{name}/{one.w.name}": one.w for name, one in named.items()}
+    shared = SharedMemory(parameters, lambda: by_name)
+    parameters.leaves(at_boundary=False)
+    assert shared.groups() == shared.groups()
+    return shared.groups()
+
+
+def test_groups_are_of_different_parameters_with_all_of_their_memory_in_common():
+    one, other, third = Net("one", 1), Net("other", 2), Net("third", 3)
+    assert groups(one, other, third=third) == []
+    assert groups(one, it=one) == []  # one parameter by two names
+    other.w.set_data(one.w)
+    third.w.set_data(one.w.data)
+    assert groups(one, other, third=third) == [["one.w", "other.w", "third/third.w"]]
+    assert groups(third, one=one) == [["one/one.w", "third.w"]]
+    empty = [nn.CellList([nn.Cell()]) for _ in range(2)]
+    for number, cell in enumerate(empty):
+        cell.e = Parameter(Tensor(np.zeros(0, np.float32)), name=f"e{number}")
+    assert groups(*empty) == []
+
+
+def test_joining_and_parting_in_one_restore():
+    nets = [Net(name, value) for name, value in zip("abcd", range(4), strict=True)]
+    nets[1].w.set_data(nets[0].w)
+    nets[3].w.set_data(nets[2].w)
+    parameters = CellParameters(nets, None)
+    shared = SharedMemory(parameters, dict)
+    parameters.leaves(at_boundary=False)
+    assert shared.restore([["a.w", "c.w"]])
+    parameters.leaves(at_boundary=False)
+    assert shared.groups() == [["a.w", "c.w"]]
+    assert not shared.restore([["a.w", "c.w"]])
+    assert values(nets[1], nets[3]) == [0, 2]
+
+
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
+def test_new_memory_that_a_compiled_function_does_not_see_is_named(tmp_path, mode, shown):
+    """In GRAPH mode, which compiles the function of a gradient."""
+    ms.set_context(mode=mode)
+    _, teacher, state, manager = job(tmp_path, shares=False, named=True)
+    with manager:
+        manager.restore(state)
+        for step in range(1, 4):
+            state.count_delivered(step)
+            manager.step(state)
+            if step == 2:
+                teacher.w.set_data(Tensor(np.full(3, 7, np.float32)))
+            manager.save(state).result()
+            told = "teacher/teacher.w got new memory after the first micro-step"
+            assert shown().count(told) == (step > 1 and mode == ms.GRAPH_MODE)
