@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import re
 import types
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN, PASSED_ON
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.draws import BEFORE, CACHE, TAKEN
+from ckptkit.mindspore.inspect.loops.effects import OF_TEXTS
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
 from ckptkit.mindspore.inspect.loops.libraries import is_library_class
@@ -218,13 +220,12 @@ def _drawn(path: str, one: Any, who: str) -> Finding:
 
 
 def _random(path: str) -> Finding:
-    return Finding(
-        "operator",
-        path,
-        "no checkpoint can restore what it draws, and training depends on it",
-        "Draw from np.random, whose state checkpoints hold, or use ckptkit.nn.Dropout",
-        certain=False,
-    )
+    why = "no checkpoint can restore what it draws, and training depends on it"
+    way_out = "Draw from np.random, whose state checkpoints hold, or use ckptkit.nn.Dropout"
+    if path.endswith(f"({OF_TEXTS})"):
+        why = "it gives another number in each process, and training depends on it"
+        way_out = "Use a digest, such as zlib.crc32(text.encode()), or set PYTHONHASHSEED for every start"
+    return Finding("operator", path, why, way_out, certain=False)
 
 
 def _fits(one: Any, depth: int = 0) -> bool:
@@ -233,6 +234,9 @@ def _fits(one: Any, depth: int = 0) -> bool:
         return True
     if type(one) in (dict, list, tuple) and depth < _DEEPEST:
         return all(_fits(each, depth + 1) for each in items_of(one, FEW))
+    if isinstance(one, defaultdict):  # what it makes does not fit if it is an object of the user's
+        makes = one.default_factory
+        return not (isinstance(makes, type) and is_users(makes.__module__)) and all(map(_fits, items_of(one, FEW)))
     is_view = isinstance(one, np.ndarray) and type(one) is not np.ndarray  # such as a file in memory
     return not is_view and type(one) not in (dict, list, tuple, set, frozenset) and is_plain(one)
 

@@ -39,6 +39,23 @@ VALUES = {
 }
 
 
+@pytest.mark.parametrize(("factory", "by_attributes"), [(float, True), (Own, False)])
+def test_attributes_are_not_advised_for_what_will_hold_objects(factory, by_attributes):
+    """Nothing is in it yet, so that it could be stored now, and not at the first save."""
+
+    def loop(cell, batches, rate, restore):
+        kept = types.SimpleNamespace(meters=collections.defaultdict(factory))
+        restore()
+        for x, y in batches:
+            held = kept.meters["loss"]
+            loss = cell(x if held is None else x + 1, y)
+            kept.meters["loss"] = loss
+
+    found = [one for one in Training().found(loop) if "meters" in str(one)]
+    assert found
+    assert all(("ckptkit.attributes" in one.fix) == by_attributes for one in found)
+
+
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("where", ["variable", "attribute"])
 def test_attributes_are_advised_where_they_can_be_stored(kind, where):

@@ -638,6 +638,35 @@ def drawn_by_a_generator_of_the_system(cell, batches, rate, restore):
         cell(x * rng.random(), y)
 
 
+def hashed_texts_of_batches(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x, hash(y) % 7)
+
+
+def hashed_text_with_a_number(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x * (hash(("noise", 5)) % 7), y)
+
+
+def hashed_numbers(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x * (hash((3, 5)) % 7), y)
+
+
+@pytest.mark.parametrize("loop", [hashed_texts_of_batches, hashed_text_with_a_number])
+def test_hash_of_texts_is_named_unless_its_seed_is_set(loop, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    (found,) = Training().found(loop)
+    assert found.where == f"{loop.__name__}(): hash() (of texts)"
+    assert "another number in each process" in found.why
+    assert Training().found(hashed_numbers) == []
+    monkeypatch.setenv("PYTHONHASHSEED", "3")
+    assert Training().found(loop) == []
+
+
 @pytest.mark.parametrize("loop", [generator_set_to_a_state, generator_of_numpy_set_to_a_state])
 def test_generator_set_to_a_state_is_not_named(loop):
     assert Training().found(loop) == []
