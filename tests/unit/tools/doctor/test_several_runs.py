@@ -123,7 +123,39 @@ def test_what_one_run_reads_of_another_is_named(here, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["diagnosis"]["code"] == "runs-apart"
     assert found["diagnosis"]["where"] == str(here / "runs/beside")
-    assert "stood after 1 without an interruption, and after 0 after the resume" in found["diagnosis"]["cause"]
+    assert "stood at its micro-step 1 without an interruption and at 0 after the resume" in found["diagnosis"]["cause"]
+
+
+def test_lost_generator_is_not_taken_for_runs_that_stand_apart(here, capsys):
+    """Both were resumed after equally many micro-steps; the other one has trained none since."""
+    script = NUMPY_SCRIPT.replace('    if "reads" in what', '    np.random.random()\n    if "reads" in what')
+    (here / "train.py").write_text(
+        script.replace("    its.train_step()", "    its.train_step()\n    np.random.random()")
+    )
+    assert doctored("beside") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["difference"]["names"] == ["rng/numpy"]
+    assert found["diagnosis"]["code"] == "unknown"
+
+
+def test_run_that_begins_in_the_loop_of_another_may_train_first_after_a_resume(here, capsys):
+    before = 'if "beside" in what:\n    its, keeper = beside()'
+    in_loop = "if state.batches > 2:\n        if its is None:\n            its, keeper = beside()"
+    script = NUMPY_SCRIPT.replace(before, "its = None").replace('if "first" in what:', in_loop)
+    (here / "train.py").write_text(script)
+    doctored()
+    found = json.loads(capsys.readouterr().out)
+    first = found["before"][0]
+    assert (first["url"], first["exact"]) == (str(here / "runs/mine"), True)
+
+
+def test_run_that_cannot_be_examined_is_named(here, capsys):
+    """So are those before it, which were exact."""
+    script = NUMPY_SCRIPT.replace("again.batches < 20", "again.batches < 1")
+    (here / "train.py").write_text(script)
+    assert doctored("twice", "elsewhere", steps=16) == 2
+    runs = here / "runs"
+    assert f"run root {runs}/next ({runs}/mine was exact): the script called" in capsys.readouterr().err
 
 
 def test_runs_that_were_resumed_together_are_not_apart():
@@ -136,6 +168,20 @@ def test_runs_that_were_resumed_together_are_not_apart():
         assert diagnose_resume(difference, frozenset()).code == code
         afresh = replace(difference, life=life([found]))
         assert diagnose_resume(afresh, frozenset()).code != "runs-apart"
+
+
+def test_run_that_ends_elsewhere_because_another_stands_elsewhere_is_apart():
+    """Such as one that trains as long as the other one does."""
+    there = {"/runs/beside": 7}
+    last = stepped(5).model_copy(update={"others": there})
+    reference = life([stepped(4), last])
+    for at, late, early in ((7, "ended-late", "ended-early"), (4, "runs-apart", "runs-apart")):
+        end = stepped(5, {"place:patience": "2"}).model_copy(update={"others": {"/runs/beside": at}})
+        longer = life([end, stepped(6)], begun=4)
+        ended = Difference(6, (), last, stepped(6), longer, reference)
+        assert diagnose_resume(ended, frozenset()).code == late
+        ended = Difference(6, (), stepped(6), None, life([end], begun=4), life([last, stepped(6)]))
+        assert diagnose_resume(ended, frozenset()).code == early
 
 
 @pytest.mark.extended
