@@ -250,8 +250,9 @@ def _words_of(report: Report, difference: Difference) -> list[str]:
     began = f"resumed after micro-step {difference.resumed_at}" if difference.resumed_at else "begun afresh"
     elsewhere = any(life.elsewhere and life.name == difference.life.name for life in report.lives)
     where = f" on {ranks_in_words(report.continuation.ranks)}" if report.continuation and elsewhere else ""
+    run = "" if difference.url is None else f"run root {difference.url}, "
     words = [
-        f"first difference: {rank_in_words(difference.rank)}micro-step {difference.step} (epoch {at.epoch}, batch "
+        f"first difference: {run}{rank_in_words(difference.rank)}micro-step {difference.step} (epoch {at.epoch}, batch "
         f"{at.batch}, micro-step {at.micro_step} of {at.accumulation_steps}): {what}{more}",
         f"seen in: {difference.life.name}{where}, {began}",
     ]
@@ -323,6 +324,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "difference": None
         if difference is None
         else {
+            "url": difference.url or report.url,
             "step": difference.step,
             "resumed_at": difference.resumed_at,
             "rank": difference.rank,

@@ -16,8 +16,20 @@ from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.tools.doctor import run_by_run
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import diagnose_resume
+from ckptkit.tools.doctor.later import begins_later, diagnose_later, later_difference
 from ckptkit.tools.doctor.lives.other_run import Runs
-from ckptkit.tools.doctor.lives.trace import Begun, Followed, LifePlan, Other, Stepped, Stopped, read_traces, trace_of
+from ckptkit.tools.doctor.lives.trace import (
+    Begun,
+    Followed,
+    Later,
+    LifePlan,
+    Other,
+    Stepped,
+    Stopped,
+    read_traces,
+    trace_of,
+)
+from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.report import Options, Report
 from ckptkit.tools.doctor.run_by_run import RunByRun
 
@@ -147,6 +159,45 @@ def test_run_that_begins_in_the_loop_of_another_may_train_first_after_a_resume(h
     found = json.loads(capsys.readouterr().out)
     first = found["before"][0]
     assert (first["url"], first["exact"]) == (str(here / "runs/mine"), True)
+
+
+HANDS_OVER = (
+    ("state.train_step()\n", "state.train_step()\n    mean = (mean + state.weights) / 2\n"),
+    ("total = 3 if", "mean = np.zeros_like(state.weights)\ntotal = 3 if"),
+    ("again = Run()", "again = Run()\n    again.weights += mean"),
+)
+
+
+def test_what_a_later_run_begins_with_is_compared(here, capsys):
+    """Its own checkpoints hold what came of it: only a resume of the run before shows that it was lost."""
+    script = NUMPY_SCRIPT
+    for before, after in HANDS_OVER:
+        assert before in script
+        script = script.replace(before, after)
+    (here / "train.py").write_text(script)
+    assert doctored("twice", "elsewhere", steps=16) == 1
+    found = json.loads(capsys.readouterr().out)
+    following = str(here / "runs/next")
+    assert (found["url"], found["left_out"]) == (str(here / "runs/mine"), [following])
+    assert found["diagnosis"]["code"] == "next-run-differs"
+    shown = found["difference"]
+    assert (shown["url"], shown["step"], shown["resumed_at"], shown["names"]) == (following, 1, 5, ["weights/w"])
+
+
+def test_what_two_uninterrupted_lives_begin_otherwise_is_no_difference():
+    def one(**digests: str) -> Life:
+        return life([stepped(5), Later(url="/runs/next", after=5, line=stepped(1, **digests))])
+
+    first, resumed = one(), one(weights="other", loss="0.5")
+    assert later_difference(one(loss="0.5"), first, first) is None
+    assert later_difference(resumed, first, one(weights="another")) is None
+    assert later_difference(resumed, first, life([stepped(5)])) is None
+    found = later_difference(resumed, first, first)
+    assert found is not None
+    assert (found.url, found.step, found.names) == ("/runs/next", 1, ("weights/w",))
+    assert begins_later(first, 5)
+    assert not begins_later(first, 4)
+    assert diagnose_later(found, frozenset()).where == "/runs/next"
 
 
 def test_run_that_cannot_be_examined_is_named(here, capsys):
