@@ -366,6 +366,7 @@ class Examination:
         return Report(
             url="" if first.begun is None else first.begun.url,
             others=tuple(one for one in first.others if one not in self._others),
+            untrained=tuple(one for one in first.passed_over if one not in first.others),
             steps=last,
             lives=tuple(self._lives),
             compared=sum(map(_compared, lives)),

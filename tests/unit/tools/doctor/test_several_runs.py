@@ -30,7 +30,7 @@ from ckptkit.tools.doctor.lives.trace import (
     trace_of,
 )
 from ckptkit.tools.doctor.lives.trial import Life
-from ckptkit.tools.doctor.report import Options, Report
+from ckptkit.tools.doctor.report import Options, Report, Reports
 from ckptkit.tools.doctor.run_by_run import RunByRun
 
 
@@ -104,6 +104,7 @@ def test_run_that_is_restored_and_not_trained_is_passed_over(here, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["url"], found["before"], found["left_out"]) == (str(here / "runs/mine"), [], [])
     assert found["difference"]["names"] == ["rng/numpy"]
+    assert found["untrained"] == [str(here / "runs/teacher")]
     events = read_traces(here / "kept/life-001.trace")[0]
     assert [type(one) for one in events[:4]] == [Begun, Begun, Followed, Stepped]
     assert [type(one) for one in read_traces(here / "kept/life-002.trace")[0][:2]] == [Begun, Stepped]
@@ -298,6 +299,19 @@ def test_what_there_was_no_time_for_is_told(monkeypatch, capsys, tmp_path):
     assert run_doctor(["python", "train.py"], options, keep=None, as_json=False) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "not examined: run root /b, at which the script trains as well: there was no time left"
+
+
+def test_run_that_was_restored_and_not_trained_is_told(monkeypatch, capsys, tmp_path):
+    """It may be trained later than the micro-steps that were examined."""
+    lines = Report(9, (), 20, 7, url="/a", others=("/b",), untrained=("/later",))
+    found = Reports((lines, Report(9, (), 20, 7, url="/b", untrained=("/a", "/later"))))
+    assert found.untrained == ("/later",)
+    monkeypatch.setattr(RunByRun, "run", lambda self: found)
+    monkeypatch.chdir(tmp_path)
+    assert run_doctor(["python", "train.py"], Options(), keep=None, as_json=False) == 0
+    assert (
+        capsys.readouterr().out.splitlines()[-1].startswith("note: run root /later was restored, and did no micro-step")
+    )
 
 
 def test_first_run_that_trains_and_is_not_left_out_is_followed():
