@@ -84,7 +84,8 @@ def run_doctor(
         write_junit(junit, _SUITE, [case for one in found.reports for case in _cases(one, len(found.reports) > 1)])
     if as_json:
         before = [_as_json(one) for one in found.reports[:-1]]
-        print(json.dumps({**_as_json(found.last), "before": before, "left_out": list(found.left_out)}))
+        around = {"before": before, "left_out": list(found.left_out), "untrained": list(found.untrained)}
+        print(json.dumps({**_as_json(found.last), **around}))
     else:
         _print_all(found, options, shlex.join(command), keep)
     return 0 if found.is_sound else 1
@@ -100,6 +101,8 @@ def _print_all(found: Reports, options: Options, command: str, keep: str | None)
     for url in found.left_out:
         why = "there was no time left" if found.is_sound else "mend this first"
         print(f"not examined: run root {url}, at which the script trains as well: {why}")
+    for url in found.untrained:
+        print(f"note: run root {url} was restored, and did no micro-step: if one comes later, give more --steps")
     if keep is not None:
         print(f"traces and logs of all lives: {Path(keep).absolute()}")
 
@@ -250,8 +253,9 @@ def _words_of(report: Report, difference: Difference) -> list[str]:
     began = f"resumed after micro-step {difference.resumed_at}" if difference.resumed_at else "begun afresh"
     elsewhere = any(life.elsewhere and life.name == difference.life.name for life in report.lives)
     where = f" on {ranks_in_words(report.continuation.ranks)}" if report.continuation and elsewhere else ""
+    run = "" if difference.url is None else f"run root {difference.url}, "
     words = [
-        f"first difference: {rank_in_words(difference.rank)}micro-step {difference.step} (epoch {at.epoch}, batch "
+        f"first difference: {run}{rank_in_words(difference.rank)}micro-step {difference.step} (epoch {at.epoch}, batch "
         f"{at.batch}, micro-step {at.micro_step} of {at.accumulation_steps}): {what}{more}",
         f"seen in: {difference.life.name}{where}, {began}",
     ]
@@ -323,6 +327,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "difference": None
         if difference is None
         else {
+            "url": difference.url or report.url,
             "step": difference.step,
             "resumed_at": difference.resumed_at,
             "rank": difference.rank,

@@ -39,6 +39,7 @@ class Difference:
             ended before, and is shown at its end.
         life: The one that differs.
         reference: The one that it was compared with.
+        url: The run root that differs, if it is not the followed one: see `later_difference`.
     """
 
     step: int
@@ -47,6 +48,7 @@ class Difference:
     found: Stepped | None
     life: Life
     reference: Life
+    url: str | None = None
 
     @property
     def rank(self) -> int | None:

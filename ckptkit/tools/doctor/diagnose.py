@@ -117,6 +117,27 @@ def _rule_went_back(difference: Difference, _: frozenset[str]) -> Diagnosis | No
     )
 
 
+def _rule_runs_apart(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
+    at = difference.step if difference.names else difference.step - 1  # the last one that both did, if one has ended
+    expected, found = difference.reference.steps.get(at), difference.life.steps.get(at)
+    if expected is None or found is None or not difference.resumed_at:
+        return None
+    apart = next((url for url, stood in expected.others.items() if found.others.get(url, 0) != stood), None)
+    if apart is None:
+        return None
+    what = _first(difference) if difference.names else "where this run ends"
+    return Diagnosis(
+        "runs-apart",
+        apart,
+        f"the script trains at {apart} as well. At micro-step {at} of this run, that one stood at its "
+        f"micro-step {expected.others[apart]} without an interruption and at {found.others.get(apart, 0)} after the "
+        f"resume, which continues each run from a checkpoint of its own: likely {what} depends on the other run",
+        "train both as one run, whose checkpoints hold both: ckptkit.StateManager takes further train cells, networks "
+        "and optimizers by name",
+        tuple(forgotten(replace(difference, step=at, expected=expected, found=found), unstable)[:3]),
+    )
+
+
 def _rule_ended_late(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
     if difference.found is None or difference.names:
         return None
@@ -188,24 +209,6 @@ def _rule_own_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | N
         f"nothing was resumed yet, but {_first(difference)} is another one after micro-step {difference.step} if the "
         "script's own schedule saves",
         "let the save policy, on_save and state_dict() only read; draw nothing in them",
-    )
-
-
-def _rule_runs_apart(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
-    if difference.found is None or not difference.resumed_at:
-        return None
-    expected, found = difference.expected.others, difference.found.others
-    apart = next((url for url in expected if found.get(url, 0) != expected[url]), None)
-    if apart is None:
-        return None
-    return Diagnosis(
-        "runs-apart",
-        apart,
-        f"the script trains at {apart} as well. At micro-step {difference.step} of this run, that one stood "
-        f"after {expected[apart]} without an interruption, and after {found.get(apart, 0)} after the resume, which "
-        f"continues each run from a checkpoint of its own: likely {_first(difference)} depends on the other run",
-        "train both as one run, whose checkpoints hold both: ckptkit.StateManager takes further train cells, networks "
-        "and optimizers by name",
     )
 
 
@@ -318,6 +321,7 @@ def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnos
 _RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
     _rule_never_resumed,
     _rule_went_back,
+    lambda difference, unstable: None if difference.names else _rule_runs_apart(difference, unstable),
     _rule_ended_late,
     _rule_failed,
     _rule_ended_early,

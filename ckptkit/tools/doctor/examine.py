@@ -40,6 +40,7 @@ from ckptkit.tools.doctor.disagreement import (
     reads_ahead,
 )
 from ckptkit.tools.doctor.elastic import Elastic
+from ckptkit.tools.doctor.later import begins_later, diagnose_later, later_difference
 from ckptkit.tools.doctor.lives.ahead import modules_ahead
 from ckptkit.tools.doctor.lives.trace import LifePlan
 from ckptkit.tools.doctor.lives.trial import Life, Started, live, start_ahead
@@ -118,13 +119,14 @@ class Examination:
         if unequal is not None:  # first: a save that the script makes itself has ended such a life with an error
             return self._report(first, first.last_step, unequal, diagnose_unequal_replica(unequal))
         done = checked(first, self._others)
-        self._passed_over += tuple(first.passed_over)
+        self._passed_over += (*first.passed_over, *first.others)  # one may train first in a life that resumes
         emptied = next((one.begun.url for one in first.each_rank if one.begun is not None and one.begun.empties), None)
         if emptied is not None:
             return self._report(first, done, diagnosis=diagnose_emptied_root(emptied))
         fitting = self._fitting(first, done)
         last = fitting.steps
-        second = self._live(Part("uninterrupted, once more", "root-2", last, then=None if changes else 0))
+        until = last + begins_later(first, last)
+        second = self._live(Part("uninterrupted, once more", "root-2", until, then=None if changes else 0))
         self._ignored = marks_of_process(first, second)
         difference = self._difference(second, first, last)
         if difference is not None:
@@ -136,7 +138,7 @@ class Examination:
             until = life.planned_kill or last
             difference = self._difference(life, first, until)
             # What was done again from too early on may well differ; that it was done at all comes first.
-            difference = begun_too_early(life, first, begun) or difference
+            difference = begun_too_early(life, first, begun) or difference or later_difference(life, first, second)
             if difference is not None:
                 return self._report(first, last, difference, self._of_resume(difference, shaky[difference.rank or 0]))
             notes.update(dict.fromkeys(_notes(life, first, until, shaky)))
@@ -261,6 +263,8 @@ class Examination:
         return Disagreement(difference, guess, self._folder, last, self._uninterrupted, first_difference).diagnosis()
 
     def _of_resume(self, difference: Difference, shaky: frozenset[str]) -> Diagnosis:
+        if difference.url is not None:
+            return diagnose_later(difference, shaky)
         found = diagnose_resume(difference, shaky)
         is_known = is_sure(found, difference) or difference.found is None or not difference.resumed_at
         if is_known or not self._may_record():
@@ -362,6 +366,7 @@ class Examination:
         return Report(
             url="" if first.begun is None else first.begun.url,
             others=tuple(one for one in first.others if one not in self._others),
+            untrained=tuple(one for one in first.passed_over if one not in first.others),
             steps=last,
             lives=tuple(self._lives),
             compared=sum(map(_compared, lives)),

@@ -60,6 +60,7 @@ class Report:
         continuation: How the job continued on another number of ranks; None if that was not examined.
         url: The run root that was followed, as the script names it.
         others: Further run roots at which the script trained meanwhile, and which were not known before.
+        untrained: Run roots that it restored meanwhile, and at which it did no micro-step.
     """
 
     steps: int
@@ -75,6 +76,7 @@ class Report:
     continuation: Continuation | None = None
     url: str = ""
     others: tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
 
     @property
     def is_sound(self) -> bool:
@@ -98,6 +100,12 @@ class Reports:
     def last(self) -> Report:
         """The last report, which is the one that is not sound if there is one."""
         return self.reports[-1]
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Run roots that were restored, and at which no micro-step was seen in any of the examinations."""
+        trained = {url for one in self.reports for url in (one.url, *one.others)}
+        return tuple(dict.fromkeys(url for one in self.reports for url in one.untrained if url not in trained))
 
     @property
     def is_sound(self) -> bool:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ckptkit.tools.doctor.examine import Examination
-from ckptkit.tools.doctor.report import Options, Report, Reports
+from ckptkit.tools.doctor.report import FailedLifeError, Options, Report, Reports, UnusableScriptError
 
 
 class RunByRun:
@@ -64,7 +64,7 @@ class RunByRun:
         folder.mkdir(exist_ok=True)
         others = [] if url is None else [one for one in self._known if one != url]
         where = "" if url is None else f"{url}: "
-        report = Examination(
+        examination = Examination(
             self._command,
             folder,
             options,
@@ -72,7 +72,14 @@ class RunByRun:
             monotonic=self._monotonic,
             begins=lambda words, steps: self._begins(where + words, steps),
             stepped=self._stepped,
-        ).run()
+        )
+        try:
+            report = examination.run()
+        except (UnusableScriptError, FailedLifeError) as error:
+            if self._reports:
+                exact = ", ".join(one.url for one in self._reports)
+                error.args = (f"run root {url} ({exact} was exact): {error}",)
+            raise
         self._reports.append(report)
         self._known.update(dict.fromkeys((report.url, *report.others)))
 

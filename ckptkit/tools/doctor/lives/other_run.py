@@ -64,6 +64,10 @@ class Runs:
         self.trained.add(url)
         self._stands[url] = at
 
+    def began_after(self, url: str) -> bool:
+        """Return whether the run at ``url`` has trained only since the followed one's last micro-step."""
+        return url in self._begun_since
+
     def is_over(self, url: str) -> bool:
         """Return whether the followed run seems to have ended: the one at ``url`` began since, and has come far."""
         begun = self._begun_since.get(url)

@@ -48,6 +48,7 @@ from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Followed,
     Killed,
+    Later,
     LifePlan,
     Other,
     Record,
@@ -117,6 +118,7 @@ class TrialProbe:
         self._trace = trace_of(self._trace, self._world.rank)
         self._last = point.batches_delivered
         if not self._runs.is_candidate(self._url, self._last):
+            self._observer = state.observer() if isinstance(state, Observable) else None
             return
         if self._plan.run is not None and len(self._runs.candidates) > 1:
             self._refuse(
@@ -177,7 +179,7 @@ class TrialProbe:
             return
         self._last = step
         if not self._follows():
-            self._look_beside(step, save)
+            self._look_beside(progress, save)
             return
         assert self._observer is not None  # noqa: S101 - the manager requires restore() first
         digests, unseen = self._observer.observe()
@@ -203,11 +205,15 @@ class TrialProbe:
             self._write(Followed(url=self._url))
         return follows
 
-    def _look_beside(self, step: int, save: Save) -> None:
+    def _look_beside(self, progress: Progress, save: Save) -> None:
         """Save a run that is not followed where the plan says so; end the process if the followed one is over."""
+        step = progress.batches_delivered
         if self._url not in self._runs.trained:
             self._write(Other(url=self._url))
         self._runs.other_steps(self._url, step)
+        if self._observer is not None and self._runs.began_after(self._url):
+            line = Stepped(step=step, progress=progress, digests=self._observer.observe()[0])
+            self._write(Later(url=self._url, after=self._runs.at, line=line))
         if step in self._plan.saves:
             self._settle(save({}))
         if self._runs.is_over(self._url):

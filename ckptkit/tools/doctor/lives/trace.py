@@ -144,6 +144,15 @@ class Other(_Document):
     url: str
 
 
+class Later(_Document):
+    """Records a micro-step of the run at ``url``, which began when the followed one had ended ``after``."""
+
+    event: Literal["later"] = "later"
+    url: str
+    after: int
+    line: Stepped
+
+
 class Saved(_Document):
     """Records a committed save after ``step``, names it changed (``moved``) and the objects that did it (``by``).
 
@@ -187,7 +196,8 @@ class Killed(_Document):
 
 
 Event = Annotated[
-    Begun | Stepped | Followed | Other | Saved | Unrestored | Refused | Stopped | Killed, Field(discriminator="event")
+    Begun | Stepped | Followed | Other | Later | Saved | Unrestored | Refused | Stopped | Killed,
+    Field(discriminator="event"),
 ]
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

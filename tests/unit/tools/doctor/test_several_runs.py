@@ -16,9 +16,21 @@ from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.tools.doctor import run_by_run
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import diagnose_resume
+from ckptkit.tools.doctor.later import begins_later, diagnose_later, later_difference
 from ckptkit.tools.doctor.lives.other_run import Runs
-from ckptkit.tools.doctor.lives.trace import Begun, Followed, LifePlan, Other, Stepped, Stopped, read_traces, trace_of
-from ckptkit.tools.doctor.report import Options, Report
+from ckptkit.tools.doctor.lives.trace import (
+    Begun,
+    Followed,
+    Later,
+    LifePlan,
+    Other,
+    Stepped,
+    Stopped,
+    read_traces,
+    trace_of,
+)
+from ckptkit.tools.doctor.lives.trial import Life
+from ckptkit.tools.doctor.report import Options, Report, Reports
 from ckptkit.tools.doctor.run_by_run import RunByRun
 
 
@@ -92,6 +104,7 @@ def test_run_that_is_restored_and_not_trained_is_passed_over(here, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["url"], found["before"], found["left_out"]) == (str(here / "runs/mine"), [], [])
     assert found["difference"]["names"] == ["rng/numpy"]
+    assert found["untrained"] == [str(here / "runs/teacher")]
     events = read_traces(here / "kept/life-001.trace")[0]
     assert [type(one) for one in events[:4]] == [Begun, Begun, Followed, Stepped]
     assert [type(one) for one in read_traces(here / "kept/life-002.trace")[0][:2]] == [Begun, Stepped]
@@ -123,7 +136,78 @@ def test_what_one_run_reads_of_another_is_named(here, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["diagnosis"]["code"] == "runs-apart"
     assert found["diagnosis"]["where"] == str(here / "runs/beside")
-    assert "stood after 1 without an interruption, and after 0 after the resume" in found["diagnosis"]["cause"]
+    assert "stood at its micro-step 1 without an interruption and at 0 after the resume" in found["diagnosis"]["cause"]
+
+
+def test_lost_generator_is_not_taken_for_runs_that_stand_apart(here, capsys):
+    """Both were resumed after equally many micro-steps; the other one has trained none since."""
+    script = NUMPY_SCRIPT.replace('    if "reads" in what', '    np.random.random()\n    if "reads" in what')
+    (here / "train.py").write_text(
+        script.replace("    its.train_step()", "    its.train_step()\n    np.random.random()")
+    )
+    assert doctored("beside") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["difference"]["names"] == ["rng/numpy"]
+    assert found["diagnosis"]["code"] == "unknown"
+
+
+def test_run_that_begins_in_the_loop_of_another_may_train_first_after_a_resume(here, capsys):
+    before = 'if "beside" in what:\n    its, keeper = beside()'
+    in_loop = "if state.batches > 2:\n        if its is None:\n            its, keeper = beside()"
+    script = NUMPY_SCRIPT.replace(before, "its = None").replace('if "first" in what:', in_loop)
+    (here / "train.py").write_text(script)
+    doctored()
+    found = json.loads(capsys.readouterr().out)
+    first = found["before"][0]
+    assert (first["url"], first["exact"]) == (str(here / "runs/mine"), True)
+
+
+HANDS_OVER = (
+    ("state.train_step()\n", "state.train_step()\n    mean = (mean + state.weights) / 2\n"),
+    ("total = 3 if", "mean = np.zeros_like(state.weights)\ntotal = 3 if"),
+    ("again = Run()", "again = Run()\n    again.weights += mean"),
+)
+
+
+def test_what_a_later_run_begins_with_is_compared(here, capsys):
+    """Its own checkpoints hold what came of it: only a resume of the run before shows that it was lost."""
+    script = NUMPY_SCRIPT
+    for before, after in HANDS_OVER:
+        assert before in script
+        script = script.replace(before, after)
+    (here / "train.py").write_text(script)
+    assert doctored("twice", "elsewhere", steps=16) == 1
+    found = json.loads(capsys.readouterr().out)
+    following = str(here / "runs/next")
+    assert (found["url"], found["left_out"]) == (str(here / "runs/mine"), [following])
+    assert found["diagnosis"]["code"] == "next-run-differs"
+    shown = found["difference"]
+    assert (shown["url"], shown["step"], shown["resumed_at"], shown["names"]) == (following, 1, 5, ["weights/w"])
+
+
+def test_what_two_uninterrupted_lives_begin_otherwise_is_no_difference():
+    def one(**digests: str) -> Life:
+        return life([stepped(5), Later(url="/runs/next", after=5, line=stepped(1, **digests))])
+
+    first, resumed = one(), one(weights="other", loss="0.5")
+    assert later_difference(one(loss="0.5"), first, first) is None
+    assert later_difference(resumed, first, one(weights="another")) is None
+    assert later_difference(resumed, first, life([stepped(5)])) is None
+    found = later_difference(resumed, first, first)
+    assert found is not None
+    assert (found.url, found.step, found.names) == ("/runs/next", 1, ("weights/w",))
+    assert begins_later(first, 5)
+    assert not begins_later(first, 4)
+    assert diagnose_later(found, frozenset()).where == "/runs/next"
+
+
+def test_run_that_cannot_be_examined_is_named(here, capsys):
+    """So are those before it, which were exact."""
+    script = NUMPY_SCRIPT.replace("again.batches < 20", "again.batches < 1")
+    (here / "train.py").write_text(script)
+    assert doctored("twice", "elsewhere", steps=16) == 2
+    runs = here / "runs"
+    assert f"run root {runs}/next ({runs}/mine was exact): the script called" in capsys.readouterr().err
 
 
 def test_runs_that_were_resumed_together_are_not_apart():
@@ -136,6 +220,20 @@ def test_runs_that_were_resumed_together_are_not_apart():
         assert diagnose_resume(difference, frozenset()).code == code
         afresh = replace(difference, life=life([found]))
         assert diagnose_resume(afresh, frozenset()).code != "runs-apart"
+
+
+def test_run_that_ends_elsewhere_because_another_stands_elsewhere_is_apart():
+    """Such as one that trains as long as the other one does."""
+    there = {"/runs/beside": 7}
+    last = stepped(5).model_copy(update={"others": there})
+    reference = life([stepped(4), last])
+    for at, late, early in ((7, "ended-late", "ended-early"), (4, "runs-apart", "runs-apart")):
+        end = stepped(5, {"place:patience": "2"}).model_copy(update={"others": {"/runs/beside": at}})
+        longer = life([end, stepped(6)], begun=4)
+        ended = Difference(6, (), last, stepped(6), longer, reference)
+        assert diagnose_resume(ended, frozenset()).code == late
+        ended = Difference(6, (), stepped(6), None, life([end], begun=4), life([last, stepped(6)]))
+        assert diagnose_resume(ended, frozenset()).code == early
 
 
 @pytest.mark.extended
@@ -201,6 +299,19 @@ def test_what_there_was_no_time_for_is_told(monkeypatch, capsys, tmp_path):
     assert run_doctor(["python", "train.py"], options, keep=None, as_json=False) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "not examined: run root /b, at which the script trains as well: there was no time left"
+
+
+def test_run_that_was_restored_and_not_trained_is_told(monkeypatch, capsys, tmp_path):
+    """It may be trained later than the micro-steps that were examined."""
+    lines = Report(9, (), 20, 7, url="/a", others=("/b",), untrained=("/later",))
+    found = Reports((lines, Report(9, (), 20, 7, url="/b", untrained=("/a", "/later"))))
+    assert found.untrained == ("/later",)
+    monkeypatch.setattr(RunByRun, "run", lambda self: found)
+    monkeypatch.chdir(tmp_path)
+    assert run_doctor(["python", "train.py"], Options(), keep=None, as_json=False) == 0
+    assert (
+        capsys.readouterr().out.splitlines()[-1].startswith("note: run root /later was restored, and did no micro-step")
+    )
 
 
 def test_first_run_that_trains_and_is_not_left_out_is_followed():

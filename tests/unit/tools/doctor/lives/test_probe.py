@@ -24,6 +24,7 @@ from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.lives.probe import variables
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
+    Later,
     LifePlan,
     Other,
     Refused,
@@ -249,8 +250,9 @@ def test_second_training_of_root_continues_the_first(root, trace):
 def test_second_training_at_another_root_is_noted_and_saves_too(tmp_path, root, trace):
     trained(root, Seen(), 3).close()
     other = trained(tmp_path / "other", Seen(), 3)
-    assert [type(one) for one in trace()] == [Begun, Stepped, Stepped, Saved, Stepped, Other]
-    assert trace()[-1].url == str(tmp_path / "other")
+    assert [type(one) for one in trace()] == [Begun, Stepped, Stepped, Saved, Stepped, Other, Later, Later, Later]
+    assert {one.url for one in trace()[5:]} == {str(tmp_path / "other")}
+    assert [(one.after, one.line.step) for one in trace()[6:]] == [(3, 1), (3, 2), (3, 3)]
     assert [one.progress.batches_delivered for one in other.checkpoints()] == [2]
     assert list((tmp_path / "scratch").iterdir()) != []
     assert not (tmp_path / "other").exists()
