@@ -86,7 +86,7 @@ class Examination:
         self._command = command
         self._folder = folder
         self._options = options
-        self._others, self._passed_over = tuple(others), tuple(others)
+        self._others, self._passed_over = tuple(others), dict.fromkeys(others, 0)
         self._monotonic = monotonic
         self._begins = begins
         self._stepped = stepped
@@ -119,7 +119,7 @@ class Examination:
         if unequal is not None:  # first: a save that the script makes itself has ended such a life with an error
             return self._report(first, first.last_step, unequal, diagnose_unequal_replica(unequal))
         done = checked(first, self._others)
-        self._passed_over += (*first.passed_over, *first.others)  # one may train first in a life that resumes
+        self._passed_over.update(first.paces)  # one may train first in a life that resumes
         emptied = next((one.begun.url for one in first.each_rank if one.begun is not None and one.begun.empties), None)
         if emptied is not None:
             return self._report(first, done, diagnosis=diagnose_emptied_root(emptied))

@@ -32,7 +32,9 @@ class Runs:
         self.at = 0
         self.trained: set[str] = set()
         self._stands: dict[str, int] = {}  # the micro-step after which each run of the process stands
-        self._begun_since: dict[str, int] = {}  # other roots that have trained only after `at`, and from where on
+        self._begun_since: set[str] = set()  # other roots that have trained only after `at`
+        self._since: dict[str, int] = {}  # micro-steps of each other run after `at`
+        self._most = dict(plan.others)  # of them, between two micro-steps of the followed run
 
     @property
     def others(self) -> dict[str, int]:
@@ -55,13 +57,16 @@ class Runs:
     def step(self, at: int) -> None:
         """Note that the followed run has ended micro-step ``at``."""
         self.at = at
+        self._most.update({url: max(number, self._most.get(url, 0)) for url, number in self._since.items()})
+        self._since.clear()
         self._begun_since.clear()
 
     def other_steps(self, url: str, at: int) -> None:
         """Note that the run at the other root ``url`` has ended micro-step ``at``."""
         if self.at and url not in self.trained:
-            self._begun_since[url] = self._stands[url]
+            self._begun_since.add(url)
         self.trained.add(url)
+        self._since[url] = self._since.get(url, 0) + 1
         self._stands[url] = at
 
     def began_after(self, url: str) -> bool:
@@ -69,6 +74,8 @@ class Runs:
         return url in self._begun_since
 
     def is_over(self, url: str) -> bool:
-        """Return whether the followed run seems to have ended: the one at ``url`` began since, and has come far."""
-        begun = self._begun_since.get(url)
-        return begun is not None and self._stands[url] - begun >= self.plan.stop
+        """Return whether the followed run seems to have ended: the one at ``url`` has come far since, for its pace.
+
+        After a single micro-step of the followed run, its pace is not known.
+        """
+        return self.at > 1 and self._since.get(url, 0) >= self._most.get(url, 0) + self.plan.stop

@@ -35,8 +35,9 @@ class LifePlan(_Document):
     Attributes:
         root: The scratch folder; each run root that the script names becomes a folder below it.
         run: The folder that any run root becomes instead, and in which nothing is removed; None without one.
-        others: Run roots that are not followed. Of the rest, the first at which a micro-step ends is followed: what
-            this plan says is about its micro-steps. At any other one, the process trains as well; see `Runs`.
+        others: Run roots that are not followed, each with the most micro-steps that a life has done there between two
+            of the followed run. Of the rest, the first at which a micro-step ends is followed: what this plan says is
+            about its micro-steps. At any other one, the process trains as well; see `Runs`.
         trace: File to which the lines are appended; see `trace_of` for ranks above 0.
         stop: The micro-step after which the process ends itself.
         enough: When it ends itself even earlier, after its second micro-step, in seconds of `time.monotonic`; or None.
@@ -56,7 +57,7 @@ class LifePlan(_Document):
 
     root: str
     run: str | None = None
-    others: tuple[str, ...] = ()
+    others: dict[str, int] = {}
     trace: str
     stop: int = Field(ge=1)
     enough: float | None = None

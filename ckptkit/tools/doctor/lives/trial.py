@@ -12,6 +12,7 @@ a launcher waits for. Main thread only.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -105,6 +106,14 @@ class Life:
         """The run roots that it restored, and did not follow; it may not have trained there."""
         urls = dict.fromkeys(one.url for one in self.events if isinstance(one, Begun))
         return [url for url in urls if self.begun is not None and url != self.begun.url]
+
+    @property
+    def paces(self) -> dict[str, int]:
+        """Of each root that was not followed, the most micro-steps between two of the followed run; see `LifePlan`."""
+        urls = [*self.passed_over, *self.others]
+        at = [one.others for _, one in sorted(self.steps.items())]
+        pairs = [*itertools.pairwise(at)]
+        return {url: max((b.get(url, 0) - a.get(url, 0) for a, b in pairs), default=0) for url in urls}
 
     @property
     def refused(self) -> str | None:

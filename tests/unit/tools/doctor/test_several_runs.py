@@ -315,7 +315,7 @@ def test_run_that_was_restored_and_not_trained_is_told(monkeypatch, capsys, tmp_
 
 
 def test_first_run_that_trains_and_is_not_left_out_is_followed():
-    plan = LifePlan(root="root", trace="trace", stop=9, others=("/a",))
+    plan = LifePlan(root="root", trace="trace", stop=9, others={"/a": 0})
     runs = Runs(plan)
     assert [runs.is_candidate(url, 0) for url in ("/teacher", "/a", "/b", "/c")] == [True, False, True, True]
     assert [runs.follows(url) for url in ("/a", "/b", "/c", "/a", "/b")] == [False, True, False, False, True]
@@ -333,16 +333,29 @@ def over_after(runs: Runs, url: str, begun: int, last: int) -> int | None:
     return None
 
 
-def test_run_that_begins_after_the_followed_one_ends_the_life():
+def test_run_that_goes_on_after_the_followed_one_ends_the_life():
     runs = Runs(LifePlan(root="root", trace="trace", stop=4))
     assert over_after(runs, "/before", 0, 9) is None  # the followed one has not begun
     runs.step(1)
-    assert over_after(runs, "/before", 9, 99) is None  # they train together
+    assert over_after(runs, "/critic", 0, 30) is None  # it may train so often for each micro-step
+    runs.step(2)
+    assert over_after(runs, "/critic", 30, 60) is None
+    runs.step(3)
+    assert over_after(runs, "/critic", 60, 99) == 60 + 30 + 4
+    runs.step(4)
     assert over_after(runs, "/after", 3, 6) is None  # it did three
     assert over_after(runs, "/after", 6, 9) == 7
-    runs.step(2)
-    assert over_after(runs, "/after", 9, 99) is None
-    assert runs.others == {"/before": 99, "/after": 99}
+
+
+def test_pace_of_another_run_is_known_in_later_lives():
+    runs = Runs(LifePlan(root="root", trace="trace", stop=4, others={"/critic": 30}))
+    runs.step(5)
+    assert over_after(runs, "/critic", 150, 180) is None
+    others = [{"/critic": 0}, {"/critic": 30}, {"/critic": 55}]
+    lines = [stepped(step).model_copy(update={"others": one}) for step, one in enumerate(others, 1)]
+    one = life(lines)
+    trained = replace(one, events=[*one.events, Other(url="/critic")])
+    assert trained.paces == {"/critic": 30}
 
 
 def test_ranks_are_known_if_another_run_began_first(tmp_path):
