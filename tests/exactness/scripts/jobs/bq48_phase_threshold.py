@@ -1,4 +1,4 @@
-# differs, named
+# differs, not seen
 import os
 
 import mindspore as ms
