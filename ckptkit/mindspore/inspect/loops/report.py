@@ -9,6 +9,7 @@ import re
 import types
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 import mindspore as ms
@@ -108,7 +109,8 @@ def reported(
             name = _last_word(holder[0]) if place.name == ITEMS and not holder[1] else place.name
             carried.setdefault(holder, []).append(name)
             owner = objects.owner(place)
-            if not _fits(objects.at(place)) or objects.is_rebound(place) or is_library_class(type(owner)):
+            is_default = isinstance(owner, FunctionType) and place.name not in vars(owner)  # of an argument
+            if not _fits(objects.at(place)) or objects.is_rebound(place) or is_library_class(type(owner)) or is_default:
                 unfit.add(holder)
             if objects.is_named(owner):
                 in_part.add(holder)

@@ -56,6 +56,23 @@ def test_attributes_are_not_advised_for_what_will_hold_objects(factory, by_attri
     assert all(("ckptkit.attributes" in one.fix) == by_attributes for one in found)
 
 
+def test_default_of_an_argument_is_no_attribute():
+    """`ckptkit.attributes(smoothed, "history")` would not find it."""
+
+    def smoothed(x, history=[1.0]):  # noqa: B006 - it is kept from call to call, which is the point
+        history.append(0.9 * history[-1] + 0.1)
+        return x * history[-1]
+
+    def loop(cell, batches, rate, restore):
+        restore()
+        for x, y in batches:
+            cell(smoothed(x), y)
+
+    (found,) = Training().found(loop)
+    assert "history" in str(found)
+    assert "an object of your own" in found.fix
+
+
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("where", ["variable", "attribute"])
 def test_attributes_are_advised_where_they_can_be_stored(kind, where):
