@@ -218,7 +218,8 @@ def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             continue
     if is_users(function.__globals__.get("__name__")):
         code = function.__code__
-        yield from named_in(variables_in(code), function.__globals__, parts=names_in(code))
+        # Sorted: an object is found by its first name, and a resumed process has other hashes than the first.
+        yield from named_in(sorted(variables_in(code)), function.__globals__, parts=sorted(names_in(code)))
 
 
 def _methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:

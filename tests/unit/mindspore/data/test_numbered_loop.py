@@ -40,7 +40,7 @@ batches = ck.data.resumable(dataset, epochs=3, as_dict=True)
 state = ck.StateManager(cells, batches)
 options = dict(save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
 for number, data in ck.CheckpointManager(root, **options).loop(state):
-    x, y = data["x"], data["y"] * np.float32(1 + np.random.rand())
+    x, y = data["x"], data["y"] * float(1 + np.random.rand())
     if K:
         value = cell(x, y)
     else:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
+import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 import pytest
 from mindspore import nn
@@ -10,6 +13,7 @@ from support.training import begin_process
 from test_loops import Training
 
 from ckptkit.mindspore.inspect import find_in_steps_of_cells
+from ckptkit.mindspore.inspect.loops.unread import changes
 
 READ = 20_000  # expressions and statements, as docs/exactness.md says
 PER_LINE = 3  # a statement, a call and its function; read twice in a loop
@@ -69,3 +73,25 @@ def test_long_function_of_a_cell_is_said_to_be_unread(monkeypatch):
     (found,) = find_in_steps_of_cells([cell], [])
     assert found.where == "0 (Long): construct()"
     assert "too long" in found.why
+
+
+def test_what_holds_objects_of_a_library_is_looked_at_once(monkeypatch):
+    """Not for each object again: mindyolo's loop was read for a minute, mostly because of `super().__init__()`."""
+    root = ET.Element("losses")
+    parts = [ET.SubElement(ET.SubElement(root, "epoch"), "loss") for _ in range(50)]
+    others = [ET.Element("loss") for _ in range(50)]
+    looks: list[object] = []
+    written: list[str] = []
+
+    def referents(one):
+        looks.append(one)
+        return gc.get_referents(one)
+
+    monkeypatch.setattr(changes, "gc", SimpleNamespace(get_referents=referents))
+    flow = SimpleNamespace(write=lambda place, sources, scope, whole: written.append(place))
+    objects = SimpleNamespace(met_like=lambda one: [("root", root)], is_named=lambda one: False)
+    told = changes.Changes(flow, objects, None)
+    for one in [*parts, *others]:
+        told._around(one, frozenset(), None)
+    assert written == ["root"] * len(parts)
+    assert len(looks) < 300

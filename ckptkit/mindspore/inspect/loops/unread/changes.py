@@ -74,7 +74,7 @@ class Changes:
         self._flow = flow
         self._objects = objects
         self._reader = reader
-        self._holds: dict[tuple[int, int], bool] = {}
+        self._held: dict[tuple[int, str], set[int]] = {}
         self.unused: ast.expr | None = None
 
     def of(self, call: Call) -> None:
@@ -138,21 +138,19 @@ class Changes:
                 self._flow.write(place, sources, scope, whole=False)
 
     def _has(self, whole: Any, part: Any) -> bool:
-        key = id(whole), id(part)
-        if key not in self._holds:
-            self._holds[key] = _is_held(whole, part)
-        return self._holds[key]
+        key = id(whole), type(part).__module__
+        if key not in self._held:  # once for all parts: each call of a class's super() tells another object
+            self._held[key] = _held_by(whole, key[1])
+        return id(part) in self._held[key]
 
 
-def _is_held(whole: Any, part: Any) -> bool:
-    """Return whether an object of a library leads to another one, by containers and objects of the same library."""
-    home = type(part).__module__
-    seen, waiting = {id(whole)}, deque([whole])
-    while waiting and len(seen) < _MOST:
+def _held_by(whole: Any, home: str) -> set[int]:
+    """Return the ids of what an object of a library leads to, by containers and objects of that library."""
+    found: set[int] = set()
+    waiting = deque([whole])
+    while waiting and len(found) < _MOST:
         for one in gc.get_referents(waiting.popleft()):
-            if one is part:
-                return True
-            if id(one) not in seen and (isinstance(one, (dict, list, tuple)) or type(one).__module__ == home):
-                seen.add(id(one))
+            if id(one) not in found and (isinstance(one, (dict, list, tuple)) or type(one).__module__ == home):
+                found.add(id(one))
                 waiting.append(one)
-    return False
+    return found
