@@ -96,6 +96,7 @@ class Examination:
         self._begins = False  # the run, and does not go on
         self._has_steps = False
         self._has_saved = False
+        self._told_of_aliases = False
         self._looks_for_addresses = 2  # saves; the state of the first may be empty
 
     def findings(self, since: Lines | None = None) -> tuple[Finding, ...]:
@@ -250,6 +251,7 @@ class Examination:
         if self._sources.ended is None:
             self.judge_doubt(self._sources.counting.doubt())
         self._judge_addresses(sections)
+        self._judge_aliases(sections["user"])
 
     def _judge_addresses(self, sections: Mapping[str, Any]) -> None:
         """Report once that the state of an object given by name, or of the loader, holds `id()` of an object."""
@@ -270,6 +272,16 @@ class Examination:
                     may_refuse=False,
                 )
                 return
+
+    def _judge_aliases(self, states: Mapping[str, Any]) -> None:
+        """Report once that an object given by name holds the memory of a parameter, as ``asnumpy()`` gives it."""
+        name, parameters = ("", []) if self._told_of_aliases else self._sources.holding_memory(states)
+        if parameters:
+            self._told_of_aliases = True
+            self.judge_doubt(
+                f"{name} holds arrays that are the memory of {some(parameters)}, so that they change with training; "
+                "after a resume they are copies and do not. Take copies: asnumpy().copy()"
+            )
 
     def end_step(self) -> None:
         """Report what training has changed although no code that was read changes it; call after each micro-step.

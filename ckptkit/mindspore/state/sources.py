@@ -23,6 +23,7 @@ from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
+from ckptkit.mindspore.inspect.values.addresses import arrays_in
 from ckptkit.mindspore.parameters.cell_changes import KeptParameters
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.parameters import CellParameters
@@ -253,6 +254,22 @@ class Sources:
             },
             "user": {name: one.state_dict() for name, one in self.stateful.items()},
         }
+
+    def holding_memory(self, states: Mapping[str, Any]) -> tuple[str, list[str]]:
+        """Return the first object given by name that holds arrays in the memory of parameters, and their names.
+
+        ``states`` are the objects' states, as just taken.
+        """
+        for name, one in self.stateful.items():
+            if isinstance(one, ParameterHolder) and not isinstance(self.given[name], NamedAttributes):
+                continue  # what it gives is that memory
+            found = ((id(array), self.shared_memory.owner_of(array)) for array in arrays_in(states[name]))
+            owners = {at: owner for at, owner in found if owner is not None}
+            # An array that is made for the state is another one at each call.
+            held = {id(array) for array in arrays_in(told_by(one))} & owners.keys() if owners else set()
+            if held:
+                return name, sorted({owners[at] for at in held})
+        return "", []
 
     def note_beginning(self) -> None:
         """Remember the parameters, for `changed_since`; only of a loop that takes the batches of `resumable`."""

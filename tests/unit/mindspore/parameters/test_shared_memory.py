@@ -156,3 +156,32 @@ def test_new_memory_that_a_compiled_function_does_not_see_is_named(tmp_path, mod
             manager.save(state).result()
             told = "teacher/teacher.w got new memory after the first micro-step"
             assert shown().count(told) == (step > 1 and mode == ms.GRAPH_MODE)
+
+
+class Best:
+    """Keeps weights, with or without a copy; or gives those of the network."""
+
+    def __init__(self, net: Net, kind: str) -> None:
+        self.net, self.kind = net, kind
+        self.weights = [net.w.asnumpy().copy() if kind == "copied" else net.w.asnumpy()[1:]]
+
+    def state_dict(self):
+        return {"weights": [self.net.w.asnumpy()] if self.kind == "made" else self.weights}
+
+    def load_state_dict(self, state):
+        self.weights = state["weights"]
+
+
+@pytest.mark.parametrize("kind", ["held", "copied", "made", "attribute"])
+def test_arrays_that_are_the_memory_of_a_parameter_are_named(tmp_path, kind, shown):
+    """After a resume, they are arrays of their own, and do not follow the parameter any more."""
+    net = Net("net", 1)
+    best = Best(net, kind)
+    state = ck.StateManager([net], best=ck.attributes(best, "weights") if kind == "attribute" else best)
+    with ck.CheckpointManager(tmp_path) as manager:
+        manager.restore(state)
+        for step in range(1, 3):
+            state.count_delivered(step)
+            manager.save(state).result()
+    told = "best holds arrays that are the memory of net.w, so that they change with training"
+    assert shown().count(told) == (kind in ("held", "attribute"))
