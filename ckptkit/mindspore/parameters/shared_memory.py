@@ -73,6 +73,13 @@ class SharedMemory:
         apart = {name for group in self.groups() if differ(group) for name in group}
         return self._part(lambda name: name if name in apart else None)
 
+    def renew(self, names: Collection[str]) -> None:
+        """Give parameters of the cells other memory, with the values that they have."""
+        tensors = self._cells.tensors()
+        for name in names:
+            _renew(name, tensors[name])
+        self._cells.leaves(at_boundary=False)  # looks where they are now
+
     def _groups(self) -> list[list[_Named]]:
         seen = self._cells.seen()
         if len(seen) != len(self._seen) or not all(map(operator.is_, seen, self._seen)):
@@ -94,8 +101,7 @@ class SharedMemory:
             fixed_first = sorted(kinds.values(), key=lambda some: all(isinstance(one, ms.Parameter) for _, one in some))
             for some in fixed_first[1:]:
                 (_, leader), *others = some
-                array = leader.asnumpy()
-                _set(leader, tensor_of(bits_of(array).copy(), dtype_of(some[0][0], array)))
+                _renew(some[0][0], leader)
                 for _, one in others:
                     _set(one, leader)
                 changes = True
@@ -129,6 +135,11 @@ def _each_once(group: Sequence[_Named]) -> list[_Named]:
     for name, one in group:
         found.setdefault(id(one), (name, one))
     return [*found.values()]
+
+
+def _renew(name: str, tensor: ms.Tensor) -> None:
+    array = tensor.asnumpy()
+    _set(tensor, tensor_of(bits_of(array).copy(), dtype_of(name, array)))
 
 
 def _set(tensor: ms.Tensor, data: ms.Tensor) -> None:

@@ -96,7 +96,7 @@ class Restore:
         if sources.position is not None:
             sources.position.prepare(progress.batches_delivered, state["data"])
         sources.prepared = True
-        steady = self._restore_objects(state["user"])
+        steady = self._restore_objects(contents, state["user"])
         sources.first_world = worlds.first
         # Last: a foreign cell may count in one of those objects.
         sources.counting.load(progress, state["train"], left)
@@ -131,12 +131,13 @@ class Restore:
             sources.put_back()
             self.random_state()
 
-    def _restore_objects(self, states: Mapping[str, Any]) -> dict[str, Collection[str]]:
+    def _restore_objects(self, contents: Contents, states: Mapping[str, Any]) -> dict[str, Collection[str]]:
         """Restore the objects given by name; return the places in their states that are the same at each call.
 
         Objects with parameters are left out, but for `attributes`: their states are those of whole networks.
         """
         steady: dict[str, Collection[str]] = {}
+        before = self._sources.parameters.beginnings() if self._runs_users_code() else {}
         for name, one in self._sources.stateful.items():
             if isinstance(one, (ParameterHolder, OtherCallbacks)):  # compared already, or restored later
                 one.load_state_dict(states[name])
@@ -145,7 +146,26 @@ class Restore:
             else:
                 doubt, steady[name] = _give(name, one, states[name])
                 self._examination.judge_doubt(doubt)
+        self._undo_writes(contents, before)
         return steady
+
+    def _runs_users_code(self) -> bool:
+        """Return whether objects given by name restore themselves."""
+        return any(not isinstance(one, (ParameterHolder, OtherCallbacks)) for one in self._sources.stateful.values())
+
+    def _undo_writes(self, contents: Contents, before: Mapping[str, str]) -> None:
+        """Restore parameters again that an object given by name has written to, such as a teacher to its student's.
+
+        ``before`` are `CellParameters.beginnings` before the objects were restored. What has the object's bits now may
+        be the memory of its own parameters, too, so each parameter gets other memory.
+        """
+        sources = self._sources
+        now = sources.parameters.beginnings() if before else {}
+        written = {name for name, digest in before.items() if now.get(name) != digest}
+        if written:
+            sources.shared_memory.renew(written)
+            sources.shared_memory.restore(self._shared)
+            sources.parameters.read_again_from(contents)
 
     def random_state(self) -> None:
         """Restore the random state of `apply`, except what the data has positioned; does nothing without an `apply`."""

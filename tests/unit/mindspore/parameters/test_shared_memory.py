@@ -158,6 +158,35 @@ def test_new_memory_that_a_compiled_function_does_not_see_is_named(tmp_path, mod
             assert shown().count(told) == (step > 1 and mode == ms.GRAPH_MODE)
 
 
+class Teacher:
+    """Holds a network of its own, and restores it in place."""
+
+    def __init__(self, student: Net) -> None:
+        self.net = Net("teacher", 2)
+        self.net.w.set_data(student.w.data)
+
+    def state_dict(self):
+        return {"w": self.net.w.asnumpy()}
+
+    def load_state_dict(self, state):
+        ops.assign(self.net.w, Tensor(state["w"]))
+
+
+def test_object_that_restores_itself_into_a_students_memory_leaves_the_student_as_it_was(tmp_path):
+    for part_them in (True, False):
+        student = Net("student", 1)
+        teacher = Teacher(student)
+        state = ck.StateManager([student], teacher=teacher)
+        with ck.CheckpointManager(tmp_path) as manager:
+            manager.restore(state)
+            if part_them:
+                part(student, teacher.net)
+                state.count_delivered(1)
+                manager.save(state).result()
+    assert values(student, teacher.net) == [5, 7]
+    assert student.w.data_ptr() != teacher.net.w.data_ptr()
+
+
 class Best:
     """Keeps weights, with or without a copy; or gives those of the network."""
 
