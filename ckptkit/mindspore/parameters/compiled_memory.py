@@ -38,12 +38,14 @@ class CompiledMemory:
         self._by_name = by_name
         self._by_function = not any(optimizers_of([one]) and not isinstance(one, nn.Optimizer) for one in cells)
         self._addresses: dict[str, int] = {}
+        self._has_begun = False
         self._told_of_buffers = self._told_of_parameters = False
 
     def first_step_ended(self) -> None:
         """Remember where the parameters are, once: the step has been compiled."""
-        if not self._addresses and can_be_live():
-            self._addresses = self._now()
+        if not self._has_begun:  # asked at each micro-step, and the device only once
+            self._has_begun = True
+            self._addresses = self._now() if can_be_live() else {}
 
     def doubts(self, leaves: Sequence[Leaf], *, compiled: bool) -> list[str]:
         """Return what a resumed run has otherwise, given ``leaves`` taken just now.
