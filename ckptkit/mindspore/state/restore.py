@@ -87,7 +87,7 @@ class Restore:
         self._restored = None
         sources.counting.fence()
         mark_half_restored(sources.every_cell(), contents.checkpoint)
-        self._shared = state["train"]["shared_memory"] or []
+        self._shared = self._shared_at_save(contents, state)
         if sources.shared_memory.restore(self._shared):
             seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
         sources.parameters.read_from(contents, seen)
@@ -115,6 +115,22 @@ class Restore:
         sources.note_restored_states(steady)
         watch_forward(sources.cell, sources.parameters)
 
+    def _shared_at_save(self, contents: Contents, state: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        """Return the groups that had one memory; if the checkpoint does not say, those of now with equal values."""
+        said: Sequence[Sequence[str]] | None = state["train"]["shared_memory"]
+        if said is not None:
+            return said
+
+        def bits(name: str) -> object:
+            if name in contents.entries:
+                return contents.peek(name).tobytes()
+            given, _, place = name.partition("/")
+            stored = state["user"].get(given, {})
+            stored = stored["parameters"] if given in self._sources.named_cells else stored
+            return stored[place][1].tobytes() if place in stored else name
+
+        return [one for one in self._sources.shared_memory.groups() if len(set(map(bits, one))) == 1]
+
     def again(self) -> None:
         """Undo changes to the state since `apply`; see `StateManager.restore_again`."""
         if self._restored is not None:
@@ -125,8 +141,10 @@ class Restore:
             sources.shared_memory.restore(self._shared)
             sources.parameters.read_again_from(self._restored)
             user = decoded(self._restored)["user"]
+            before = sources.parameters.beginnings() if self._runs_users_code() else {}
             for name, one in sources.stateful.items():
                 one.load_state_dict(user[name])
+            self._undo_writes(self._restored, before)
             clear_half_restored(sources.every_cell())
             sources.put_back()
             self.random_state()
