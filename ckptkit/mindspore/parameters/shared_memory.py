@@ -77,8 +77,8 @@ class SharedMemory:
         return self._part(lambda name: name if name in apart else None)
 
     def renew(self, names: Collection[str]) -> None:
-        """Give parameters of the cells other memory, with the values that they have."""
-        tensors = self._cells.tensors()
+        """Give parameters other memory, with the values that they have."""
+        tensors = {**self._by_name(), **self._cells.tensors()}
         for name in names:
             _renew(name, tensors[name])
         self._cells.leaves(at_boundary=False)  # looks where they are now

@@ -294,3 +294,21 @@ def test_new_memory_ends_no_strict_run_that_has_saved(tmp_path, shown):
         average.w.set_data(Tensor(np.full(3, 7, np.float32)))
         end_step(2)
     assert "average/average.w got new memory after the first micro-step" in shown()
+
+
+@pytest.mark.parametrize("teacher_first", [True, False])
+def test_object_that_restores_itself_into_the_memory_of_another_object_leaves_that_as_it_was(tmp_path, teacher_first):
+    for resumed in (False, True):
+        average = Net("average", 1)
+        teacher = Teacher(average)
+        named = {"teacher": teacher, "average": average} if teacher_first else {"average": average, "teacher": teacher}
+        state = ck.StateManager([Net("student", 2)], **named)
+        with ck.CheckpointManager(tmp_path) as manager:
+            manager.restore(state)
+            if not resumed:
+                part(average, teacher.net)
+                state.count_delivered(1)
+                manager.save(state).result()
+    assert values(average, teacher.net) == [5, 7]
+    state.restore_again()
+    assert values(average, teacher.net) == [5, 7]
