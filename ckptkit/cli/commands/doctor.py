@@ -2,11 +2,12 @@
 
 The JSON is ``{"exact": bool, "url": str, "steps": int, "ranks": int, "compared": int, "values": int, "epochs": int,
 "seconds": float, "lives": [...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...],
-"notes": [...], "then": {...} or null, "before": [...], "left_out": [...]}``. It is about the run root ``url``. Of a
-script that trains at several, ``before`` has the same of those that were examined before, which are exact, and
-``left_out`` the roots that were not examined. A life has ``name``, ``began_at``, ``ended_at``, ``killed_after``,
-``killed_rank``, ``exit_code``, ``seconds``, ``own_saves`` and ``ranks``; a difference ``step``, ``resumed_at``,
-``rank``, ``life``, ``names`` and ``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``.
+"notes": [...], "then": {...} or null, "before": [...], "left_out": [...], "untrained": [...]}``. It is about the run
+root ``url``. Of a script that trains at several, ``before`` has the same of those that were examined before, which are
+exact, ``left_out`` the roots that were not examined, and ``untrained`` those at which it did no micro-step. A life has
+``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds``, ``own_saves`` and
+``ranks``; a difference ``url``, ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a diagnosis
+``code``, ``where``, ``cause``, ``fix`` and ``also``.
 ``epochs`` are those that ended; ``other_losses`` micro-steps where only the reported loss differed. ``then`` is the job
 on another number of ranks: ``ranks``, ``changes``, ``updates``, ``micro_batches``, ``other_losses``, ``converted``,
 ``cut`` and ``notes``. Progress goes to stderr.

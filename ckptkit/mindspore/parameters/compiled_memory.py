@@ -47,8 +47,11 @@ class CompiledMemory:
             self._has_begun = True
             self._addresses = self._now() if can_be_live() else {}
 
-    def doubts(self, leaves: Sequence[Leaf], *, compiled: bool) -> list[str]:
-        """Return what a resumed run has otherwise, given ``leaves`` taken just now.
+    def doubts(self, leaves: Sequence[Leaf], *, compiled: bool) -> list[tuple[str, bool]]:
+        """Return what a resumed run has otherwise, given ``leaves`` taken just now; each with whether that is certain.
+
+        New memory is not: which parameters a compiled function reads is unknown. An average that the loop sets by
+        `Parameter.set_data` is read by none, and a run with it is exact, so it must not end in its middle.
 
         Args:
             leaves: All leaves of the cells.
@@ -58,21 +61,23 @@ class CompiledMemory:
         found = []
         if is_graph and not self._told_of_buffers and (changed := self._parameters.changed_buffers(leaves)):
             self._told_of_buffers = True
-            found.append(
+            doubt = (
                 f"Training changes the buffers {some(changed)}, but a graph reads a buffer as it was when the graph "
                 "was compiled, and a resumed run compiles again. Make them Parameters with requires_grad=False, or "
                 "train in PYNATIVE mode"
             )
+            found.append((doubt, True))
         if (compiled or (is_graph and self._by_function)) and not self._told_of_parameters and self._addresses:
             now = self._now()
             moved = sorted(name for name, one in self._addresses.items() if now.get(name) != one)
             if moved:
                 self._told_of_parameters = True
-                found.append(
+                doubt = (
                     f"{some(moved)} got new memory after the first micro-step (set_data or load_param_into_net). A "
                     "compiled function that reads them continues with the old memory, and a resumed run compiles "
                     "again. Use ops.assign(parameter, value) instead"
                 )
+                found.append((doubt, False))
         return found
 
     def _now(self) -> dict[str, int]:

@@ -142,8 +142,7 @@ class CellParameters:
     def beginnings(self) -> dict[str, str]:
         """Return, by name, digests of the first bytes of parameters and buffers; nothing where reading copies."""
         leaves = self.leaves(at_boundary=False) if can_be_live() else []
-        first = {leaf.name: bytes_of(leaf.array).data[:_BEGINNING_BYTES] for leaf in leaves}
-        return {name: xxhash.xxh3_128_hexdigest(one) for name, one in first.items()}
+        return {leaf.name: beginning_of(leaf.array) for leaf in leaves}
 
     def steady_digests(self) -> dict[str, str]:
         """Return, by name, the digest of every parameter that is assumed not to change within a cycle."""
@@ -230,6 +229,11 @@ class CellParameters:
     def _zero_absent(self, contents: Contents, target: RestoreTarget) -> None:
         for name in self.roles.accumulators - contents.entries.keys():
             target.zero(name)
+
+
+def beginning_of(array: Array) -> str:
+    """Return the digest of the first bytes of ``array``."""
+    return xxhash.xxh3_128_hexdigest(bytes_of(array).data[:_BEGINNING_BYTES])
 
 
 def digest_of(leaf: Leaf) -> str:

@@ -48,7 +48,7 @@ class SharedMemory:
     def groups(self) -> list[list[str]]:
         """Return the names of those with one memory, for each such memory; `CellParameters.leaves` was called before.
 
-        A parameter with several names has the first of them.
+        A parameter with several names has the first of them, in alphabetical order.
         """
         return sorted(sorted(name for name, _ in group) for group in self._groups())
 
@@ -66,7 +66,10 @@ class SharedMemory:
     def restore(self, stored: Collection[Collection[str]]) -> bool:
         """Give the memory in common that `groups` returned, and none else; return whether any got another memory."""
         group_of = {name: number for number, group in enumerate(stored) for name in group}
-        return self._join(stored) | self._part(lambda name: group_of.get(name, name))
+        joined = self._join(stored)
+        if joined:
+            self._seen = ()  # so that `_groups` looks where they are now
+        return self._part(lambda name: group_of.get(name, name)) or joined
 
     def part(self, differ: Callable[[Collection[str]], bool]) -> bool:
         """Give each of a group its own memory if what they shall hold differs; return whether any got another one."""
@@ -74,8 +77,8 @@ class SharedMemory:
         return self._part(lambda name: name if name in apart else None)
 
     def renew(self, names: Collection[str]) -> None:
-        """Give parameters of the cells other memory, with the values that they have."""
-        tensors = self._cells.tensors()
+        """Give parameters other memory, with the values that they have."""
+        tensors = {**self._by_name(), **self._cells.tensors()}
         for name in names:
             _renew(name, tensors[name])
         self._cells.leaves(at_boundary=False)  # looks where they are now
@@ -108,11 +111,12 @@ class SharedMemory:
         return changes
 
     def _join(self, groups: Collection[Collection[str]]) -> bool:
-        """Give those of each group the memory of its first one."""
+        """Give those of each group the memory of one of them: of a buffer, which keeps its own, if there is one."""
         tensors = {**self._by_name(), **self._cells.tensors()}
         changes = False
         for group in groups:
-            first, *others = (tensors[name] for name in group if name in tensors)
+            found = [tensors[name] for name in group if name in tensors]
+            first, *others = sorted(found, key=lambda one: isinstance(one, ms.Parameter))
             for one in others:
                 if one.data_ptr() != first.data_ptr():
                     _set(one, first)
@@ -130,9 +134,9 @@ def _by_place(tensors: Mapping[str, ms.Tensor]) -> dict[_Place, list[_Named]]:
 
 
 def _each_once(group: Sequence[_Named]) -> list[_Named]:
-    """Return the first name of each tensor."""
+    """Return the first name of each tensor in alphabetical order, whatever the order in which they were given."""
     found: dict[int, _Named] = {}
-    for name, one in group:
+    for name, one in sorted(group, key=lambda named: named[0]):
         found.setdefault(id(one), (name, one))
     return [*found.values()]
 

@@ -245,9 +245,9 @@ class Examination:
         """
         if not self._has_steps:
             self._look()
-        self._has_saved = True
-        for doubt in self._memory.doubts(leaves, compiled=bool(self._sources.trained_by)):
-            self.judge_doubt(doubt)
+        is_first, self._has_saved = self._begins and not self._has_saved, True
+        for doubt, certain in self._memory.doubts(leaves, compiled=bool(self._sources.trained_by)):
+            self.judge_doubt(doubt, may_refuse=certain or is_first)
         if self._sources.ended is None:
             self.judge_doubt(self._sources.counting.doubt())
         self._judge_addresses(sections)

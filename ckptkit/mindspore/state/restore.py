@@ -19,7 +19,9 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
+from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.half_restored import clear_half_restored, mark_half_restored
+from ckptkit.mindspore.parameters.parameters import beginning_of
 from ckptkit.mindspore.rng import restore_rng
 from ckptkit.mindspore.state.compatibility import check_data, check_leaves, check_mode, check_stateful, some
 from ckptkit.mindspore.state.examination import Examination
@@ -29,7 +31,7 @@ from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, St
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
 from ckptkit.mindspore.state.sections import decoded
-from ckptkit.mindspore.state.sources import Sources
+from ckptkit.mindspore.state.sources import Sources, tensors_by_name
 from ckptkit.mindspore.state.switches import mode_in_force
 
 _log = logging.getLogger("ckptkit")
@@ -87,7 +89,7 @@ class Restore:
         self._restored = None
         sources.counting.fence()
         mark_half_restored(sources.every_cell(), contents.checkpoint)
-        self._shared = state["train"]["shared_memory"] or []
+        self._shared = self._shared_at_save(contents, state)
         if sources.shared_memory.restore(self._shared):
             seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
         sources.parameters.read_from(contents, seen)
@@ -115,6 +117,22 @@ class Restore:
         sources.note_restored_states(steady)
         watch_forward(sources.cell, sources.parameters)
 
+    def _shared_at_save(self, contents: Contents, state: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        """Return the groups that had one memory; if the checkpoint does not say, those of now with equal values."""
+        said: Sequence[Sequence[str]] | None = state["train"]["shared_memory"]
+        if said is not None:
+            return said
+
+        def bits(name: str) -> object:
+            if name in contents.entries:
+                return contents.peek(name).tobytes()
+            given, _, place = name.partition("/")
+            stored = state["user"].get(given, {})
+            stored = stored["parameters"] if given in self._sources.named_cells else stored
+            return stored[place][1].tobytes() if place in stored else name
+
+        return [one for one in self._sources.shared_memory.groups() if len(set(map(bits, one))) == 1]
+
     def again(self) -> None:
         """Undo changes to the state since `apply`; see `StateManager.restore_again`."""
         if self._restored is not None:
@@ -125,8 +143,13 @@ class Restore:
             sources.shared_memory.restore(self._shared)
             sources.parameters.read_again_from(self._restored)
             user = decoded(self._restored)["user"]
-            for name, one in sources.stateful.items():
+            holders, others = self._objects()
+            for name, one in holders.items():
                 one.load_state_dict(user[name])
+            before = self._beginnings() if others else {}
+            for name, one in others.items():
+                one.load_state_dict(user[name])
+            self._undo_writes(self._restored, user, before)
             clear_half_restored(sources.every_cell())
             sources.put_back()
             self.random_state()
@@ -137,35 +160,47 @@ class Restore:
         Objects with parameters are left out, but for `attributes`: their states are those of whole networks.
         """
         steady: dict[str, Collection[str]] = {}
-        before = self._sources.parameters.beginnings() if self._runs_users_code() else {}
-        for name, one in self._sources.stateful.items():
-            if isinstance(one, (ParameterHolder, OtherCallbacks)):  # compared already, or restored later
-                one.load_state_dict(states[name])
-                if isinstance(self._sources.given[name], NamedAttributes):
-                    steady[name] = digests_by_place(one.state_dict()).keys()
-            else:
-                doubt, steady[name] = _give(name, one, states[name])
-                self._examination.judge_doubt(doubt)
-        self._undo_writes(contents, before)
+        holders, others = self._objects()
+        for name, one in holders.items():  # compared already, or restored later
+            one.load_state_dict(states[name])
+            if isinstance(self._sources.given[name], NamedAttributes):
+                steady[name] = digests_by_place(one.state_dict()).keys()
+        before = self._beginnings() if others else {}
+        for name, one in others.items():
+            doubt, steady[name] = _give(name, one, states[name])
+            self._examination.judge_doubt(doubt)
+        self._undo_writes(contents, states, before)
         return steady
 
-    def _runs_users_code(self) -> bool:
-        """Return whether objects given by name restore themselves."""
-        return any(not isinstance(one, (ParameterHolder, OtherCallbacks)) for one in self._sources.stateful.values())
+    def _objects(self) -> tuple[dict[str, Stateful], dict[str, Stateful]]:
+        """Return the objects given by name that ckptkit restores, and those that restore themselves."""
+        stateful = self._sources.stateful
+        ours = [name for name, one in stateful.items() if isinstance(one, (ParameterHolder, OtherCallbacks))]
+        others = {name: one for name, one in stateful.items() if name not in ours}
+        return {name: stateful[name] for name in ours}, others
 
-    def _undo_writes(self, contents: Contents, before: Mapping[str, str]) -> None:
+    def _beginnings(self) -> dict[str, str]:
+        """Return `CellParameters.beginnings`, and the same of the objects given by name."""
+        sources = self._sources
+        named = tensors_by_name(sources.stateful) if can_be_live() else {}
+        return {name: beginning_of(one.asnumpy()) for name, one in named.items()} | sources.parameters.beginnings()
+
+    def _undo_writes(self, contents: Contents, states: Mapping[str, Any], before: Mapping[str, str]) -> None:
         """Restore parameters again that an object given by name has written to, such as a teacher to its student's.
 
-        ``before`` are `CellParameters.beginnings` before the objects were restored. What has the object's bits now may
-        be the memory of its own parameters, too, so each parameter gets other memory.
+        ``before`` are `_beginnings` before these objects were restored. What has the object's bits now may be the
+        memory of its own parameters, too, so each parameter gets other memory.
         """
         sources = self._sources
-        now = sources.parameters.beginnings() if before else {}
+        now = self._beginnings() if before else {}
         written = {name for name, digest in before.items() if now.get(name) != digest}
         if written:
             sources.shared_memory.renew(written)
             sources.shared_memory.restore(self._shared)
             sources.parameters.read_again_from(contents)
+            for name, one in self._objects()[0].items():
+                if any(each.startswith(f"{name}/") for each in written):
+                    one.load_state_dict(states[name])
 
     def random_state(self) -> None:
         """Restore the random state of `apply`, except what the data has positioned; does nothing without an `apply`."""

@@ -371,7 +371,8 @@ def _wait(
                 if _says(started.gate):
                     at_gate()
             if trace.exists():
-                on_step(trace.read_bytes().count(b'{"event":"stepped"'))
+                # Whole lines: that of a run that begins later holds such an event, too.
+                on_step(trace.read_bytes().count(b'\n{"event":"stepped"'))
             if ended in readable or left <= 0:
                 return ended in readable
     finally:

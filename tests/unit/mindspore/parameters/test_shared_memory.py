@@ -11,6 +11,7 @@ from support.process import python
 import ckptkit as ck
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.shared_memory import SharedMemory
+from ckptkit.mindspore.state.sources import Sources
 
 
 class Net(nn.Cell):
@@ -214,3 +215,100 @@ def test_arrays_that_are_the_memory_of_a_parameter_are_named(tmp_path, kind, sho
             manager.save(state).result()
     told = "best holds arrays that are the memory of net.w, so that they change with training"
     assert shown().count(told) == (kind in ("held", "attribute"))
+
+
+def test_memory_is_looked_at_again_between_joining_and_parting():
+    """The groups of a save before are not those of now: what left one of them must not be parted from its new one."""
+    nets = [Net(name, value) for name, value in zip("cab", range(3), strict=True)]
+    nets[0].w.set_data(nets[1].w)
+    parameters = CellParameters(nets, None)
+    shared = SharedMemory(parameters, dict)
+    parameters.leaves(at_boundary=False)
+    assert shared.groups() == [["a.w", "c.w"]]
+    shared.restore([["a.w", "b.w"]])
+    parameters.leaves(at_boundary=False)
+    assert shared.groups() == [["a.w", "b.w"]]
+
+
+def test_parameter_joins_a_buffer_which_keeps_its_memory():
+    net = Net("a", 1)
+    net.register_buffer("z", Tensor(np.full(3, 2, np.float32)))
+    parameters = CellParameters([net], None)
+    shared = SharedMemory(parameters, dict)
+    parameters.leaves(at_boundary=False)
+    assert shared.restore([["a.w", "z"]])
+    assert net.w.data_ptr() == net.z.data_ptr()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("named", [False, True])
+def test_checkpoint_that_does_not_say_keeps_the_tie_of_equal_values(tmp_path, monkeypatch, named, apart):
+    """Such as one of an earlier version: parted, a tied weight would train alone, in silence."""
+    with monkeypatch.context() as patched:
+        sections = Sources.sections
+
+        def without(self, *args):
+            found = sections(self, *args)
+            del found["train"]["shared_memory"]
+            return found
+
+        patched.setattr(Sources, "sections", without)
+        saved(tmp_path, shares=True, named=named, put=part if apart else lambda student, teacher: None)
+    student, teacher, state, manager = job(tmp_path, shares=True, named=named)
+    manager.restore(state)
+    assert values(student, teacher) == ([5, 7] if apart else [1, 1])
+    assert (student.w.data_ptr() == teacher.w.data_ptr()) == (not apart)
+
+
+def test_object_that_restores_itself_again_before_the_loop_leaves_the_student_as_it_was(tmp_path):
+    """A script that joins both after the restore had the teacher's weights in its student."""
+    for resumed in (False, True):
+        student = Net("student", 1)
+        teacher = Teacher(student)
+        state = ck.StateManager([student], teacher=teacher)
+        with ck.CheckpointManager(tmp_path) as manager:
+            manager.restore(state)
+            if not resumed:
+                part(student, teacher.net)
+                state.count_delivered(1)
+                manager.save(state).result()
+    join(student, teacher.net)
+    state.restore_again()
+    assert values(student, teacher.net) == [5, 7]
+
+
+def test_new_memory_ends_no_strict_run_that_has_saved(tmp_path, shown):
+    """An average by `set_data` is read by no compiled function, and the run is exact."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    student, average = Net("student", 1), Net("average", 2)
+    state = ck.StateManager([student], average=average, strict=True)
+
+    def end_step(step):
+        state.count_delivered(step)
+        manager.step(state)
+        manager.save(state).result()
+
+    with ck.CheckpointManager(tmp_path) as manager:
+        manager.restore(state)
+        end_step(1)
+        average.w.set_data(Tensor(np.full(3, 7, np.float32)))
+        end_step(2)
+    assert "average/average.w got new memory after the first micro-step" in shown()
+
+
+@pytest.mark.parametrize("teacher_first", [True, False])
+def test_object_that_restores_itself_into_the_memory_of_another_object_leaves_that_as_it_was(tmp_path, teacher_first):
+    for resumed in (False, True):
+        average = Net("average", 1)
+        teacher = Teacher(average)
+        named = {"teacher": teacher, "average": average} if teacher_first else {"average": average, "teacher": teacher}
+        state = ck.StateManager([Net("student", 2)], **named)
+        with ck.CheckpointManager(tmp_path) as manager:
+            manager.restore(state)
+            if not resumed:
+                part(average, teacher.net)
+                state.count_delivered(1)
+                manager.save(state).result()
+    assert values(average, teacher.net) == [5, 7]
+    state.restore_again()
+    assert values(average, teacher.net) == [5, 7]
