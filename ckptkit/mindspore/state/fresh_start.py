@@ -70,7 +70,7 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
     sources.cycle_start = None
     sources.counting.fence()
     mark_half_restored(sources.every_cell(), contents.checkpoint)
-    if sources.shared_memory.part(partial(_are_unlike, contents)):
+    if sources.shared_memory.part(partial(_are_unlike, contents, seen)):
         seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
     sources.parameters.read_weights_from(contents, seen)
     clear_half_restored(sources.every_cell())
@@ -78,10 +78,10 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
     _prepare(sources, contents.root)
 
 
-def _are_unlike(contents: Contents, names: Collection[str]) -> bool:
-    """Return whether some of ``names`` are to have other bits than the rest."""
-    stored = [contents.peek(name).tobytes() if name in contents.entries else None for name in names]
-    return len(set(stored)) > 1
+def _are_unlike(contents: Contents, leaves: Collection[str], names: Collection[str]) -> bool:
+    """Return whether some of ``names`` that are ``leaves`` of the cells are to have other bits than the rest."""
+    own = [name for name in names if name in leaves]  # a file of weights has nothing for objects given by name
+    return len({contents.peek(name).tobytes() if name in contents.entries else None for name in own}) > 1
 
 
 def _refuse_called(sources: Sources, why: str) -> None:

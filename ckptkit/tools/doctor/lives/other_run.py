@@ -21,7 +21,7 @@ class Runs:
         plan: The same.
         candidates: Run roots that were restored while none was followed and that the plan does not leave out.
         followed: The one that is followed, which is the first of them to end a micro-step; None before that.
-        at: Its last micro-step; 0 before one.
+        at: Its last micro-step, or where it was restored if no other may be followed; 0 before one.
         trained: The other roots at which a micro-step has ended.
     """
 
@@ -46,6 +46,9 @@ class Runs:
         self._stands[url] = at
         if self.followed is None and url not in self.plan.others and url not in self.candidates:
             self.candidates.append(url)
+            if self.plan.others:  # all others are known, so this one is followed: it may have no micro-step left
+                self.at = at
+                self._since.clear()
         return url == self.followed or (self.followed is None and url in self.candidates)
 
     def follows(self, url: str) -> bool:

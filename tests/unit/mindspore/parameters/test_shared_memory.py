@@ -105,6 +105,17 @@ def test_imported_weights_part_what_they_give_different_values(tmp_path, apart):
         assert (student.w.data_ptr() == teacher.w.data_ptr()) == (not apart)
 
 
+def test_imported_weights_are_those_of_a_tied_object_too(tmp_path):
+    """A file of weights gives an object given by name nothing else."""
+    ms.save_checkpoint([{"name": "student.w", "data": Tensor(np.full(3, 5, np.float32))}], str(tmp_path / "w.ckpt"))
+    python("-m", "ckptkit", "import", str(tmp_path / "w.ckpt"), str(tmp_path / "run"))
+    student, teacher, state, manager = job(tmp_path / "run", shares=True, named=True)
+    with manager:
+        manager.restore(state)
+        assert values(student, teacher) == [5, 5]
+        assert student.w.data_ptr() == teacher.w.data_ptr()
+
+
 def groups(*cells: nn.Cell, **named: nn.Cell) -> list[list[str]]:
     parameters = CellParameters(cells, None)
     by_name = {f"{name}/{one.w.name}": one.w for name, one in named.items()}

@@ -347,6 +347,14 @@ def test_run_that_goes_on_after_the_followed_one_ends_the_life():
     assert over_after(runs, "/after", 6, 9) == 7
 
 
+def test_followed_run_that_is_complete_when_it_is_restored_is_over():
+    """Its loop does no micro-step, and what comes after it has no end otherwise."""
+    runs = Runs(LifePlan(root="root", trace="trace", stop=4, others={"/next": 0}))
+    assert over_after(runs, "/next", 0, 9) is None  # the followed one was not restored
+    assert runs.is_candidate("/mine", 9)
+    assert over_after(runs, "/next", 9, 99) == 9 + 4
+
+
 def test_pace_of_another_run_is_known_in_later_lives():
     runs = Runs(LifePlan(root="root", trace="trace", stop=4, others={"/critic": 30}))
     runs.step(5)
