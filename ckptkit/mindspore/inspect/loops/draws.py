@@ -163,9 +163,7 @@ def _hashes_texts(call: Call) -> bool:
     if call.called.target is not hash or os.environ.get("PYTHONHASHSEED", "random") not in ("", "random"):
         return False
     texts = (str, bytes)
-    if all(
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int" for node in call.nodes
-    ):
+    if all(isinstance(node, ast.Call) and text_of(node.func) == "int" for node in call.nodes):
         return False
     held = [one.value for node in call.nodes for one in ast.walk(node) if isinstance(one, ast.Constant)]
     held += [value.target for value in call.given]

@@ -668,7 +668,8 @@ def test_hash_of_texts_is_named_unless_its_seed_is_set(loop, monkeypatch):
     (found,) = Training().found(loop)
     assert found.where == f"{loop.__name__}(): hash() (of texts)"
     assert "another number in each process" in found.why
-    assert Training().found(hashed_numbers) == Training().found(hashed_number_of_a_batch) == []
+    for other in (hashed_numbers, hashed_number_of_a_batch):
+        assert Training().found(other) == []
     monkeypatch.setenv("PYTHONHASHSEED", "3")
     assert Training().found(loop) == []
 
