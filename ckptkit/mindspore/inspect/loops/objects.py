@@ -153,8 +153,10 @@ class Objects:
             return True
         if _is_plain_cell(owner):
             return name in (own_attributes(owner).get("_buffers") or {})
+        if not self.is_known(owner):
+            return False
         kind = self.class_with(owner, name)  # what its class holds is the class's
-        return self.is_known(owner) and (kind is None or not isinstance(in_class(kind, name), _CONTAINERS))
+        return kind is None or not isinstance(in_class(kind, name), _CONTAINERS)
 
     def is_plain(self, one: Any) -> bool:
         """Return whether ``one`` is an object whose plain attributes no checkpoint holds: the user's, or any cell."""
