@@ -7,10 +7,9 @@ root ``url``. Of a script that trains at several, ``before`` has the same of tho
 exact, ``left_out`` the roots that were not examined, and ``untrained`` those at which it did no micro-step. A life has
 ``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds``, ``own_saves`` and
 ``ranks``; a difference ``url``, ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a diagnosis
-``code``, ``where``, ``cause``, ``fix`` and ``also``.
-``epochs`` are those that ended; ``other_losses`` micro-steps where only the reported loss differed. ``then`` is the job
-on another number of ranks: ``ranks``, ``changes``, ``updates``, ``micro_batches``, ``other_losses``, ``converted``,
-``cut`` and ``notes``. Progress goes to stderr.
+``code``, ``where``, ``cause``, ``fix`` and ``also``. ``epochs`` are those that ended; ``other_losses`` micro-steps
+where only the reported loss differed. ``then`` is the job on another number of ranks: ``ranks``, ``changes``,
+``updates``, ``micro_batches``, ``other_losses``, ``converted``, ``cut`` and ``notes``. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -93,6 +92,7 @@ def run_doctor(
 
 
 def _print_all(found: Reports, options: Options, command: str, keep: str | None) -> None:
+    """Print the report of each run that was examined, and which were not."""
     for report in found.reports:
         if len(found.reports) > 1 or found.left_out:
             print(f"run root {report.url}")

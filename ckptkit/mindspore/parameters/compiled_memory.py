@@ -9,13 +9,11 @@ Guarantees: each kind is told once. What the first micro-step itself replaces is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-import mindspore as ms
 from mindspore import nn
 
 from ckptkit.core.tensors import Leaf
-from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import optimizers_of
 from ckptkit.mindspore.state.compatibility import some
@@ -28,24 +26,21 @@ class CompiledMemory:
     Args:
         parameters: Those of the cells.
         cells: The cells. If one of them has an optimizer and what it trains, a graph of that cell trains.
-        by_name: Returns the parameters and buffers of the objects given by name.
+        moved: Returns the names of tensors, also of objects given by name, that have moved since its last call.
     """
 
-    def __init__(
-        self, parameters: CellParameters, cells: Sequence[nn.Cell], by_name: Callable[[], Mapping[str, ms.Tensor]]
-    ) -> None:
+    def __init__(self, parameters: CellParameters, cells: Sequence[nn.Cell], moved: Callable[[], set[str]]) -> None:
         self._parameters = parameters
-        self._by_name = by_name
+        self._moved = moved
         self._by_function = not any(optimizers_of([one]) and not isinstance(one, nn.Optimizer) for one in cells)
-        self._addresses: dict[str, int] = {}
         self._has_begun = False
         self._told_of_buffers = self._told_of_parameters = False
 
     def first_step_ended(self) -> None:
-        """Remember where the parameters are, once: the step has been compiled."""
-        if not self._has_begun:  # asked at each micro-step, and the device only once
+        """Note where the parameters are, at the first call: the step has been compiled."""
+        if not self._has_begun:
             self._has_begun = True
-            self._addresses = self._now() if can_be_live() else {}
+            self._moved()
 
     def doubts(self, leaves: Sequence[Leaf], *, compiled: bool) -> list[tuple[str, bool]]:
         """Return what a resumed run has otherwise, given ``leaves`` taken just now; each with whether that is certain.
@@ -67,9 +62,8 @@ class CompiledMemory:
                 "train in PYNATIVE mode"
             )
             found.append((doubt, True))
-        if (compiled or (is_graph and self._by_function)) and not self._told_of_parameters and self._addresses:
-            now = self._now()
-            moved = sorted(name for name, one in self._addresses.items() if now.get(name) != one)
+        if (compiled or (is_graph and self._by_function)) and not self._told_of_parameters and self._has_begun:
+            moved = sorted(self._moved())
             if moved:
                 self._told_of_parameters = True
                 doubt = (
@@ -79,6 +73,3 @@ class CompiledMemory:
                 )
                 found.append((doubt, False))
         return found
-
-    def _now(self) -> dict[str, int]:
-        return {name: one.data_ptr() for name, one in {**self._by_name(), **self._parameters.tensors()}.items()}

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+import mindspore as ms
 from mindspore import nn
 
 from ckptkit.errors import ResumeError
@@ -83,7 +84,7 @@ class Detached:
 def detached_of(given: Mapping[str, object], without: Collection[str]) -> list[Detached]:
     """Return the checks of the optimizers among the objects given by name, except those named ``without``."""
     found = {name: one for name, one in given.items() if isinstance(one, nn.Optimizer) and name not in without}
-    return [Detached([one], Addresses(one).moved, name, partial(_updates_of, one)) for name, one in found.items()]
+    return [Detached([one], Addresses.of(one).moved, name, partial(_updates_of, one)) for name, one in found.items()]
 
 
 def _updates_of(optimizer: nn.Optimizer) -> int:
@@ -91,15 +92,25 @@ def _updates_of(optimizer: nn.Optimizer) -> int:
 
 
 class Addresses:
-    """Tracks the memory addresses of the parameters of ``cell``."""
+    """Tracks where tensors are.
 
-    def __init__(self, cell: nn.Cell) -> None:
-        self._parameters = {one.name: one for one in all_of(cell)}
+    Args:
+        tensors: Returns them by name.
+    """
+
+    def __init__(self, tensors: Callable[[], Mapping[str, ms.Tensor]]) -> None:
+        self._tensors = tensors
         self._seen: dict[str, int] = {}
 
+    @classmethod
+    def of(cls, cell: nn.Cell) -> Addresses:
+        """Track the parameters that ``cell`` has now."""
+        parameters = {one.name: one for one in all_of(cell)}
+        return cls(lambda: parameters)
+
     def moved(self) -> set[str]:
-        """Return the names of parameters whose address changed since the last call; see `CellParameters.moved`."""
-        now = {name: one.data_ptr() for name, one in self._parameters.items()} if can_be_live() else {}
+        """Return the names of tensors whose address changed since the last call; see `CellParameters.moved`."""
+        now = {name: one.data_ptr() for name, one in self._tensors().items()} if can_be_live() else {}
         moved = {name for name, address in self._seen.items() if now.get(name) != address}
         self._seen = now
         return moved

@@ -5,8 +5,9 @@ memory, until one of them gets another one. A script that builds its networks in
 start, whatever training has done since; bits that are restored into one of the parameters would be the other's too.
 
 Guarantees: after `SharedMemory.restore`, those parameters have one memory that had one at the save, and no others; each
-keeps its value, if the values of those that are joined are equal. Parameters that overlap in part are left alone. A
-save asks only parameters that have moved. Main thread only.
+keeps its value, if the values of those that are joined are equal. Parameters that overlap in part are left alone. Of
+the cells' parameters, a save looks only at those that have moved; it asks those of objects given by name each time.
+Main thread only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import mindspore as ms
 
 from ckptkit.core.tensors import Array, Leaf, bits_of, dtype_of
 from ckptkit.mindspore.inspect.values.digest import tensor_bytes
-from ckptkit.mindspore.parameters.apply import can_be_live, tensor_of
+from ckptkit.mindspore.parameters.apply import tensor_of
 from ckptkit.mindspore.parameters.parameters import CellParameters
 
 _Named: TypeAlias = tuple[str, ms.Tensor]
@@ -53,8 +54,11 @@ class SharedMemory:
         return sorted(sorted(name for name, _ in group) for group in self._groups())
 
     def owner_of(self, array: Array) -> str | None:
-        """Return the name of the parameter or buffer of the cells in whose memory ``array`` lies, or None; on CPU."""
-        if not can_be_live() or not array.size:
+        """Return the name of the parameter or buffer of the cells in whose memory ``array`` lies, or None.
+
+        Only where arrays can be such memory; see `can_be_live`.
+        """
+        if array.base is None or not array.size:  # it has memory of its own
             return None
         if self._ends is None:
             named = ((place[0], *group[0]) for place, group in self._of_cells.items())

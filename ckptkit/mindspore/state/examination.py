@@ -13,7 +13,6 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import mindspore as ms
@@ -59,10 +58,11 @@ from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.inspect.values.addresses import address_in
 from ckptkit.mindspore.parameters.compiled_memory import CompiledMemory
+from ckptkit.mindspore.parameters.detached import Addresses
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.state.sources import Sources, tensors_by_name
+from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import mode_in_force
 from ckptkit.mindspore.versions import warn_if_untried
 
@@ -88,8 +88,7 @@ class Examination:
         self._reported: list[Finding] | None = None
         self._restored_at: Lines = {}
         self._unreadable = False
-        by_name = partial(tensors_by_name, sources.stateful)
-        self._memory = CompiledMemory(sources.parameters, sources.cells, by_name)
+        self._memory = CompiledMemory(sources.parameters, sources.cells, Addresses(sources.tensors).moved)
         self._changes = ChangedValues()
         self._callbacks: list[object] = []
         self._at_restore: set[str] = set()  # names of start values

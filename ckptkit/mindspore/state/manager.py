@@ -9,7 +9,6 @@ micro-steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import mindspore as ms
@@ -29,7 +28,6 @@ from ckptkit.mindspore.parameters.detached import Detached, detached_of
 from ckptkit.mindspore.parameters.half_restored import refuse_half_restored
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import cells_of
-from ckptkit.mindspore.parameters.shared_memory import SharedMemory
 from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.fresh_start import begin_afresh, begin_with_weights, holds_weights_only
@@ -38,7 +36,7 @@ from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.state.restore import Restore
 from ckptkit.mindspore.state.rewind import CycleStart, check_rewindable
 from ckptkit.mindspore.state.sections import captured
-from ckptkit.mindspore.state.sources import Sources, tensors_by_name
+from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import Switches, switches_of
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.mindspore.train.named_cell import NamedCell, refuse_sums_of_parts, refuse_uncounted, steady_beside
@@ -135,7 +133,6 @@ class StateManager:
             position=self.position,
             batches=dataset if isinstance(dataset, Resumable) else None,
             parameters=parameters,
-            shared_memory=SharedMemory(parameters, partial(tensors_by_name, stores)),
             detached=[Detached(cells, parameters.moved), *detached_of(stateful, named_cells)],
             own_switches=Switches(cells, [one for one in trainable if isinstance(one, ms.Parameter)]),
             switches_by_name=switches_of(stateful, named_cells),

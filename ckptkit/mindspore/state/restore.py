@@ -10,7 +10,7 @@ checkpoint, and reads no file except through `Contents`. Main thread only, betwe
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from mindspore.train import Callback
@@ -31,7 +31,7 @@ from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, St
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
 from ckptkit.mindspore.state.sections import decoded
-from ckptkit.mindspore.state.sources import Sources, tensors_by_name
+from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import mode_in_force
 
 _log = logging.getLogger("ckptkit")
@@ -143,13 +143,7 @@ class Restore:
             sources.shared_memory.restore(self._shared)
             sources.parameters.read_again_from(self._restored)
             user = decoded(self._restored)["user"]
-            holders, others = self._objects()
-            for name, one in holders.items():
-                one.load_state_dict(user[name])
-            before = self._beginnings() if others else {}
-            for name, one in others.items():
-                one.load_state_dict(user[name])
-            self._undo_writes(self._restored, user, before)
+            self._load_objects(self._restored, user, lambda name, one: one.load_state_dict(user[name]))
             clear_half_restored(sources.every_cell())
             sources.put_back()
             self.random_state()
@@ -160,17 +154,28 @@ class Restore:
         Objects with parameters are left out, but for `attributes`: their states are those of whole networks.
         """
         steady: dict[str, Collection[str]] = {}
+
+        def give(name: str, one: Stateful) -> None:
+            doubt, steady[name] = _give(name, one, states[name])
+            self._examination.judge_doubt(doubt)
+
+        self._load_objects(contents, states, give)
+        for name, one in self._sources.stateful.items():
+            if isinstance(self._sources.given[name], NamedAttributes):
+                steady[name] = digests_by_place(one.state_dict()).keys()
+        return steady
+
+    def _load_objects(
+        self, contents: Contents, states: Mapping[str, Any], give: Callable[[str, Stateful], object]
+    ) -> None:
+        """Restore the objects given by name: first those that ckptkit restores, then the others, by ``give``."""
         holders, others = self._objects()
         for name, one in holders.items():  # compared already, or restored later
             one.load_state_dict(states[name])
-            if isinstance(self._sources.given[name], NamedAttributes):
-                steady[name] = digests_by_place(one.state_dict()).keys()
         before = self._beginnings() if others else {}
         for name, one in others.items():
-            doubt, steady[name] = _give(name, one, states[name])
-            self._examination.judge_doubt(doubt)
+            give(name, one)
         self._undo_writes(contents, states, before)
-        return steady
 
     def _objects(self) -> tuple[dict[str, Stateful], dict[str, Stateful]]:
         """Return the objects given by name that ckptkit restores, and those that restore themselves."""
@@ -182,7 +187,7 @@ class Restore:
     def _beginnings(self) -> dict[str, str]:
         """Return `CellParameters.beginnings`, and the same of the objects given by name."""
         sources = self._sources
-        named = tensors_by_name(sources.stateful) if can_be_live() else {}
+        named = sources.tensors_by_name() if can_be_live() else {}
         return {name: beginning_of(one.asnumpy()) for name, one in named.items()} | sources.parameters.beginnings()
 
     def _undo_writes(self, contents: Contents, states: Mapping[str, Any], before: Mapping[str, str]) -> None:

@@ -24,6 +24,7 @@ from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.values.addresses import arrays_in
+from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.cell_changes import KeptParameters
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.parameters import CellParameters
@@ -58,7 +59,6 @@ class Sources:
         position: Position in the dataset; None without one.
         batches: The `ckptkit.data.resumable` that gave it, or None.
         parameters: Parameters and buffers of ``cells``.
-        shared_memory: Which of these, and of those given by name, have one memory.
         detached: Checks the memory of the parameters: of ``cells``, and of each optimizer given by name.
         own_switches: Switches of the networks of ``cells``.
         switches_by_name: Switches of the other cells that are given by name.
@@ -71,6 +71,7 @@ class Sources:
         restored_states: Digests of the states of objects given by name, by place, as the same loop restored them.
         arrays: Digests of the script's arrays as the run began; ``callbacks`` are the classes that it began with.
         trained_by: Compiled functions of the loop that train, by expression.
+        shared_memory: Which of ``parameters``, and of those given by name, have one memory.
     """
 
     cell: nn.Cell
@@ -82,7 +83,6 @@ class Sources:
     position: Position | None
     batches: Resumable | None
     parameters: CellParameters
-    shared_memory: SharedMemory
     detached: Sequence[Detached]
     own_switches: Switches
     switches_by_name: Mapping[str, Switches]
@@ -99,6 +99,16 @@ class Sources:
     def __post_init__(self) -> None:
         named = {**dict(self.trained_by_name()), **{name: one.cell for name, one in self.named_cells.items()}}
         self._kept_by_name = [KeptParameters([one], name) for name, one in named.items()]
+        self.shared_memory = SharedMemory(self.parameters, self.tensors_by_name)
+
+    def tensors_by_name(self) -> dict[str, ms.Tensor]:
+        """Return the parameters and buffers of the objects given by name, by name and place."""
+        holders = [(name, one) for name, one in self.stateful.items() if isinstance(one, ParameterHolder)]
+        return {f"{name}/{place}": tensor for name, one in holders for place, tensor in one.tensors().items()}
+
+    def tensors(self) -> dict[str, ms.Tensor]:
+        """Return all parameters and buffers: those of the cells, and those of the objects given by name."""
+        return {**self.tensors_by_name(), **self.parameters.tensors()}
 
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
@@ -260,7 +270,7 @@ class Sources:
 
         ``states`` are the objects' states, as just taken.
         """
-        for name, one in self.stateful.items():
+        for name, one in self.stateful.items() if can_be_live() else ():
             if isinstance(one, ParameterHolder) and not isinstance(self.given[name], NamedAttributes):
                 continue  # what it gives is that memory
             found = ((id(array), self.shared_memory.owner_of(array)) for array in arrays_in(states[name]))
@@ -310,9 +320,3 @@ def _known(one: Any) -> Any:
         return Stored(one.owner, frozenset(one.names))
     names = None if isinstance(one, nn.Cell) else stored_by(one)
     return Stored(one, names) if names is not None else one
-
-
-def tensors_by_name(stateful: Mapping[str, Stateful]) -> dict[str, ms.Tensor]:
-    """Return the parameters and buffers of the objects given by name, by name and place."""
-    holders = [(name, one) for name, one in stateful.items() if isinstance(one, ParameterHolder)]
-    return {f"{name}/{place}": tensor for name, one in holders for place, tensor in one.tensors().items()}

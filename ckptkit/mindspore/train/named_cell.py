@@ -41,7 +41,7 @@ class NamedCell(ParameterHolder):
         super().__init__(name, cell)
         self.cell = cell
         self.switches = Switches([cell], list(cell.network.get_parameters()), name)
-        self._detached = Detached([cell], Addresses(cell.optimizer).moved, name)
+        self._detached = Detached([cell], Addresses.of(cell.optimizer).moved, name)
         self._may_change_k = may_change_k
         self._base = _updates_before(cell)
 

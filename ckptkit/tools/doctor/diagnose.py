@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ckptkit.manager.hooks import READS_AHEAD, Suspect, Unseen
 from ckptkit.tools.doctor.compare import Difference, kind_of
@@ -70,7 +71,7 @@ def diagnose_disagreement(difference: Difference) -> Diagnosis:
 
 def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnosis:
     """Diagnose a difference between a life that was saved or resumed and an uninterrupted one."""
-    for rule in _RULES:
+    for rule in _OF_VALUES if difference.names else _OF_ENDS:
         found = rule(difference, unstable)
         if found is not None:
             return found
@@ -132,8 +133,7 @@ def _rule_runs_apart(difference: Difference, unstable: frozenset[str]) -> Diagno
         f"the script trains at {apart} as well. At micro-step {at} of this run, that one stood at its "
         f"micro-step {expected.others[apart]} without an interruption and at {found.others.get(apart, 0)} after the "
         f"resume, which continues each run from a checkpoint of its own: likely {what} depends on the other run",
-        "train both as one run, whose checkpoints hold both: ckptkit.StateManager takes further train cells, networks "
-        "and optimizers by name",
+        "train both as one run: ckptkit.StateManager takes further train cells, networks and optimizers by name",
         tuple(forgotten(replace(difference, step=at, expected=expected, found=found), unstable)[:3]),
     )
 
@@ -318,13 +318,11 @@ def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnos
     )
 
 
-_RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
-    _rule_never_resumed,
-    _rule_went_back,
-    lambda difference, unstable: None if difference.names else _rule_runs_apart(difference, unstable),
-    _rule_ended_late,
-    _rule_failed,
-    _rule_ended_early,
+_Rules: TypeAlias = tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...]
+_OF_ENDS: _Rules = (
+    *(_rule_never_resumed, _rule_went_back, _rule_runs_apart, _rule_ended_late, _rule_failed, _rule_ended_early),
+)
+_OF_VALUES: _Rules = (
     _rule_saving,
     _rule_own_saving,
     _rule_runs_apart,

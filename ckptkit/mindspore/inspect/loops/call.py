@@ -45,6 +45,7 @@ from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, TIMED, Place, 
 from ckptkit.mindspore.inspect.loops.source import text_of
 
 DRAWN = "draw"  # by a random operator
+HASHED = "hash"  # of texts
 PASSED_ON = "what it passes on"  # from one call of its function to the next
 _FOLDS = OneOf(functools.reduce, itertools.accumulate)
 MAPS = OneOf(map, itertools.starmap, functools.reduce, itertools.accumulate)

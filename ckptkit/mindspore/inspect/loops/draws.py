@@ -22,8 +22,8 @@ from ckptkit.mindspore.inspect.attributes import CACHED, OneOf, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.cells import Operators
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.call import DRAWN, Call, counts_anew, kept
-from ckptkit.mindspore.inspect.loops.effects import OF_TEXTS, draws_out_of_reach, is_ours
+from ckptkit.mindspore.inspect.loops.call import DRAWN, HASHED, Call, counts_anew, kept
+from ckptkit.mindspore.inspect.loops.effects import draws_out_of_reach, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import Outside
@@ -99,9 +99,9 @@ class Draws:
         """Return what the result of a call of a library is made of besides its arguments."""
         counted = self._noted(call, TAKEN, "") if counts_anew(call) else frozenset()  # starts anew with every start
         name = draws_out_of_reach(call.called.target, empty=not call.node.args and not call.node.keywords)
-        name = name or (OF_TEXTS if _hashes_texts(call) else "")
         drawn = self._noted(call, DRAWN, f" ({name})") if name else frozenset()
         drawn |= self._in_cell(call) if not name else frozenset()
+        drawn |= self._noted(call, HASHED, " (of texts)") if _hashes_texts(call) else frozenset()
         is_kept = call.called.target in _KEEPS and any(map(_is_of_batches, call.arguments))
         kept = self._noted(call, BEFORE, "") if is_kept else frozenset()
         return counted | drawn | kept
@@ -162,12 +162,11 @@ def _hashes_texts(call: Call) -> bool:
     """Return whether it hashes texts, such as those of a batch, for which each process has a seed of its own."""
     if call.called.target is not hash or os.environ.get("PYTHONHASHSEED", "random") not in ("", "random"):
         return False
-    texts = (str, bytes)
     if all(isinstance(node, ast.Call) and text_of(node.func) == "int" for node in call.nodes):
         return False
     held = [one.value for node in call.nodes for one in ast.walk(node) if isinstance(one, ast.Constant)]
     held += [value.target for value in call.given]
-    return any(isinstance(one, texts) for one in held) or any(map(_is_of_batches, call.given))
+    return any(isinstance(one, (str, bytes)) for one in held) or any(map(_is_of_batches, call.given))
 
 
 def _is_of_batches(value: Value) -> bool:

@@ -74,7 +74,6 @@ CALLED_BY: Mapping[Any, str] = {
 _OF_THE_SYSTEM = OneOf(
     os.urandom, uuid.uuid4, secrets.token_bytes, secrets.token_hex, secrets.randbelow, secrets.randbits
 )
-OF_TEXTS = "of texts"
 _LOADS = re.compile(r"load|restore|resume|read|open")
 REWORKS = re.compile(r"register_\w*hook|to_float|add_flags(_recursive)?|insert_child_to_cell|set_grad")  # of cells
 _ASKS = ("get_parameters", "trainable_params", "untrainable_params", "parameters_dict", "parameters_and_names")

@@ -149,14 +149,12 @@ class Objects:
 
     def stores(self, owner: Any, name: str) -> bool:
         """Return whether checkpoints hold this attribute of the object."""
-        if id(owner) in self._stored and name in self._stored[id(owner)].names:
+        if (part := self._stored.get(id(owner))) is not None and name in part.names:
             return True
         if _is_plain_cell(owner):
             return name in (own_attributes(owner).get("_buffers") or {})
-        if not self.is_known(owner):
-            return False
-        kind = self.class_with(owner, name)  # what its class holds is the class's
-        return kind is None or not isinstance(in_class(kind, name), _CONTAINERS)
+        kind = self.class_with(owner, name) if self.is_known(owner) else None  # what its class holds is the class's
+        return self.is_known(owner) and (kind is None or not isinstance(in_class(kind, name), _CONTAINERS))
 
     def is_plain(self, one: Any) -> bool:
         """Return whether ``one`` is an object whose plain attributes no checkpoint holds: the user's, or any cell."""

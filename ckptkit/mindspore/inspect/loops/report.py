@@ -9,7 +9,6 @@ import re
 import types
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from types import FunctionType
 from typing import Any
 
 import mindspore as ms
@@ -18,10 +17,9 @@ import numpy as np
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.call import DRAWN, PASSED_ON
+from ckptkit.mindspore.inspect.loops.call import DRAWN, HASHED, PASSED_ON
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.draws import BEFORE, CACHE, TAKEN
-from ckptkit.mindspore.inspect.loops.effects import OF_TEXTS
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
 from ckptkit.mindspore.inspect.loops.libraries import is_library_class
@@ -109,7 +107,7 @@ def reported(
             name = _last_word(holder[0]) if place.name == ITEMS and not holder[1] else place.name
             carried.setdefault(holder, []).append(name)
             owner = objects.owner(place)
-            is_default = isinstance(owner, FunctionType) and place.name not in vars(owner)  # of an argument
+            is_default = isinstance(owner, types.FunctionType) and place.name not in vars(owner)  # of an argument
             if not _fits(objects.at(place)) or objects.is_rebound(place) or is_library_class(type(owner)) or is_default:
                 unfit.add(holder)
             if objects.is_named(owner):
@@ -117,8 +115,8 @@ def reported(
     for (path, kind), several in carried.items():
         names = [*dict.fromkeys(several)]  # a path may stand for several objects
         is_unfit = (path, kind) in unfit
-        if names == [DRAWN]:
-            yield _random(path)
+        if names in ([DRAWN], [HASHED]):
+            yield _random(path) if names == [DRAWN] else _hashed(path)
             continue
         why = f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it"
         plain = _elsewhere if per_step else _in_loop
@@ -222,23 +220,34 @@ def _drawn(path: str, one: Any, who: str) -> Finding:
 
 
 def _random(path: str) -> Finding:
-    why = "no checkpoint can restore what it draws, and training depends on it"
-    way_out = "Draw from np.random, whose state checkpoints hold, or use ckptkit.nn.Dropout"
-    if path.endswith(f"({OF_TEXTS})"):
-        why = "it gives another number in each process, and training depends on it"
-        way_out = "Use a digest, such as zlib.crc32(text.encode()), or set PYTHONHASHSEED for every start"
-    return Finding("operator", path, why, way_out, certain=False)
+    return Finding(
+        "operator",
+        path,
+        "no checkpoint can restore what it draws, and training depends on it",
+        "Draw from np.random, whose state checkpoints hold, or use ckptkit.nn.Dropout",
+        certain=False,
+    )
+
+
+def _hashed(path: str) -> Finding:
+    return Finding(
+        "operator",
+        path,
+        "it gives another number in each process, and training depends on it",
+        "Use a digest, such as zlib.crc32(text.encode()), or set PYTHONHASHSEED for every start",
+        certain=False,
+    )
 
 
 def _fits(one: Any, depth: int = 0) -> bool:
     """Return whether `ckptkit.attributes` stores such a value; True if it is not known."""
     if one is UNKNOWN or isinstance(one, GENERATORS):
         return True
-    if type(one) in (dict, list, tuple) and depth < _DEEPEST:
+    makes = one.default_factory if isinstance(one, defaultdict) else None
+    if isinstance(makes, type) and is_users(makes.__module__):
+        return False  # it may be empty now, and will hold objects of the user's
+    if type(one) in (dict, defaultdict, list, tuple) and depth < _DEEPEST:
         return all(_fits(each, depth + 1) for each in items_of(one, FEW))
-    if isinstance(one, defaultdict):  # what it makes does not fit if it is an object of the user's
-        makes = one.default_factory
-        return not (isinstance(makes, type) and is_users(makes.__module__)) and all(map(_fits, items_of(one, FEW)))
     is_view = isinstance(one, np.ndarray) and type(one) is not np.ndarray  # such as a file in memory
     return not is_view and type(one) not in (dict, list, tuple, set, frozenset) and is_plain(one)
 

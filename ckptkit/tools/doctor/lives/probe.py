@@ -43,7 +43,7 @@ from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
-from ckptkit.tools.doctor.lives.other_run import Runs
+from ckptkit.tools.doctor.lives.runs import Runs
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Followed,
@@ -130,7 +130,6 @@ class TrialProbe:
                 f"the state is a {type(state).__name__}, which has no observer(): the doctor compares what a "
                 "ckptkit.StateManager or a CheckpointCallback holds"
             )
-        # A trace identifies micro-steps by number only. A second training at the same root continues the numbers.
         self._observer = observer = state.observer()
         ranks = self._world.size
         digests, unseen = observer.observe()

@@ -27,8 +27,8 @@ from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.compare import first_difference, first_unequal_replica, other_losses
 from ckptkit.tools.doctor.examine import Examination
-from ckptkit.tools.doctor.lives.other_run import Runs
 from ckptkit.tools.doctor.lives.probe import TrialProbe
+from ckptkit.tools.doctor.lives.runs import Runs
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Killed,

@@ -17,7 +17,7 @@ from ckptkit.tools.doctor import run_by_run
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import diagnose_resume
 from ckptkit.tools.doctor.later import begins_later, diagnose_later, later_difference
-from ckptkit.tools.doctor.lives.other_run import Runs
+from ckptkit.tools.doctor.lives.runs import Runs
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Followed,

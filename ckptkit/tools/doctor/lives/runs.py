@@ -2,7 +2,8 @@
 
 Guarantees: which run is followed does not change once one is. The other runs begin, save and continue as the plan says
 of the followed one, each in its own micro-steps, so that a killed process finds checkpoints of all of them; they are
-neither compared nor killed. A run that is restored and never trained, such as a teacher's, counts for nothing. Training
+not killed, and compared only if they begin when the followed one has ended. A second training at the followed root
+continues its numbers. A run that is restored and never trained, such as a teacher's, counts for nothing. Training
 thread only.
 """
 
