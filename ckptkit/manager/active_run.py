@@ -277,7 +277,7 @@ class ActiveRun:
             return None
         handle = self._save_if_due(state, metrics, progress)
         if self._hooks is not None and handle is not None:
-            self._hooks.saving(handle)
+            self._hooks.saving()
         return handle
 
     def _save_if_due(self, state: Capturable, metrics: Metrics, progress: Progress) -> SaveHandle | None:

@@ -1,4 +1,4 @@
-"""Lets another program take the place of a manager's root and schedule: ``ckptkit doctor`` and ``replay``.
+"""Lets another program take the place of a manager's root, mirrors and schedule: ``ckptkit doctor`` and ``replay``.
 
 ``CKPTKIT_HOOKS`` is ``module:argument``. While it is set, each `ckptkit.CheckpointManager` calls the module's function
 ``hooks(argument, url)`` and obeys what it returns. A variable reaches the script through any launcher, and no part of
@@ -16,6 +16,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from pydantic import BaseModel, ConfigDict
 
 from ckptkit.core.progress import Progress, ResumePoint
+from ckptkit.manager.options import Mirror
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage
@@ -143,8 +144,15 @@ Save: TypeAlias = Callable[[Mapping[str, float]], SaveHandle]
 """Saves now; takes metrics to store in addition to those of the call."""
 
 
+Wait: TypeAlias = Callable[[timedelta | None], None]
+"""Waits until what was saved is committed and, where that is due, at the mirrors; `NotEndedError` if that takes longer.
+
+Above rank 0, it waits for this rank's parts.
+"""
+
+
 class Hooks(Protocol):
-    """Replaces the root and the schedule of a manager; without mirror, events and preemption.
+    """Replaces the root, the mirrors and the schedule of a manager; without events and preemption.
 
     In a job of many ranks every rank has hooks of its own, which make the same calls of `Save` at the same moments.
     """
@@ -163,11 +171,15 @@ class Hooks(Protocol):
         """Return the policy that replaces the ``given`` one."""
         ...
 
+    def mirrors(self, given: Sequence[Mirror]) -> Sequence[Mirror]:
+        """Return the mirrors that replace those ``given``, the nearest first; called before `begin`."""
+        ...
+
     def unrestored(self, state: Capturable, why: str) -> None:
         """Act when the restore has failed or was refused, for the reason ``why``."""
         ...
 
-    def begin(self, state: Capturable, point: ResumePoint) -> None:
+    def begin(self, state: Capturable, point: ResumePoint, wait: Wait) -> None:
         """Act once, after the restore."""
         ...
 
@@ -175,7 +187,7 @@ class Hooks(Protocol):
         """Act after a micro-step, in place of the schedule or, if `keeps_schedule`, before it."""
         ...
 
-    def saving(self, handle: SaveHandle) -> None:
+    def saving(self) -> None:
         """Act after the schedule has begun a save."""
         ...
 

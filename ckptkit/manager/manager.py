@@ -149,7 +149,7 @@ class CheckpointManager:
             checkpoint, rewind = "latest", False  # the script's checkpoint names do not exist in a scratch folder
         self._run, point = open_run(self._setup, state, checkpoint, rewind=rewind)
         if hooks is not None:
-            hooks.begin(state, point)
+            hooks.begin(state, point, self._run.wait)
         say_where(self.url, point)
         if watch_preemption:
             self.watch_preemption()

@@ -116,13 +116,13 @@ def new_setup(
     saving, preemption, system = saving or Saving(), preemption or Preemption(), system or System()
     storage = open_storage(root, storage_options)
     hooks = hooks_of(storage.url)  # None except under `ckptkit doctor` and `replay`
-    keep = keep if keep is not None else KeepLatest(3)
+    mirrors, keep = mirrors_of(mirror), keep if keep is not None else KeepLatest(3)
     if hooks is not None:
         storage, keep = hooks.storage, hooks.keep(keep)
         saving, preemption = replace(saving, events=False), replace(preemption, then="off")
     chain = Chain(
         storage,
-        mirrors_of(mirror) if hooks is None else (),
+        mirrors if hooks is None else hooks.mirrors(mirrors),
         keep,
         tolerant=saving.on_error == "warn",
         monotonic=system.monotonic,

@@ -56,8 +56,9 @@ def main(what: list[str]) -> None:
     if "unequal" in what and rank == 1:
         run.weights[0] += 1
     flip_rank, flip_step, leaf, bit = os.environ.get("FLIP", "-1 -1 - 0").split()
-    saving, keep = ck.Saving(when_busy="wait"), ck.KeepLatest(9)
-    with ck.CheckpointManager("run", save=ck.SaveEvery(micro_steps=EVERY), keep=keep, saving=saving) as manager:
+    saving, keep, mirror = ck.Saving(when_busy="wait"), ck.KeepLatest(9), "mirror" if "mirrored" in what else None
+    save = ck.SaveEvery(micro_steps=EVERY)
+    with ck.CheckpointManager("run", mirror=mirror, save=save, keep=keep, saving=saving) as manager:
         manager.restore(run)
         while run.batches < STEPS:
             try:

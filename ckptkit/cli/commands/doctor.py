@@ -5,11 +5,12 @@ The JSON is ``{"exact": bool, "url": str, "steps": int, "ranks": int, "compared"
 "notes": [...], "then": {...} or null, "before": [...], "left_out": [...], "untrained": [...]}``. It is about the run
 root ``url``. Of a script that trains at several, ``before`` has the same of those that were examined before, which are
 exact, ``left_out`` the roots that were not examined, and ``untrained`` those at which it did no micro-step. A life has
-``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds``, ``own_saves`` and
-``ranks``; a difference ``url``, ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a diagnosis
-``code``, ``where``, ``cause``, ``fix`` and ``also``. ``epochs`` are those that ended; ``other_losses`` micro-steps
-where only the reported loss differed. ``then`` is the job on another number of ranks: ``ranks``, ``changes``,
-``updates``, ``micro_batches``, ``other_losses``, ``converted``, ``cut`` and ``notes``. Progress goes to stderr.
+``name``, ``began_at``, ``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds``, ``own_saves``,
+``from_mirror`` and ``ranks``; a difference ``url``, ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and
+``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``. ``epochs`` are those that ended;
+``other_losses`` micro-steps where only the reported loss differed. ``then`` is the job on another number of ranks:
+``ranks``, ``changes``, ``updates``, ``micro_batches``, ``other_losses``, ``converted``, ``cut`` and ``notes``. Progress
+goes to stderr.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ def _case_name(number: int, life: Life) -> str:
     came = f"resumed after micro-step {begun}" if begun else "begun afresh"
     went = "to the end" if life.planned_kill is None else f"killed after micro-step {life.planned_kill}"
     who = f", on {ranks_in_words(len(life.each_rank))}" if life.elsewhere else ""
-    return f"life {number + 1}{who}: {came}, {went}{', its own saves' if life.own_saves else ''}"
+    own = ", its own saves at the mirror" if life.is_from_mirror else ", its own saves" if life.own_saves else ""
+    return f"life {number + 1}{who}: {came}, {went}{own}"
 
 
 def _fitted(report: Report, options: Options, within: timedelta) -> str:
@@ -183,6 +185,7 @@ def _print(report: Report, command: str) -> None:
     kills = [(_killed(life), life.own_saves) for life in killed_lives]
     killed = ", ".join(words for words, own_saves in kills if not own_saves)
     own = "".join(f", and after {words} with its own saves" for words, own_saves in kills if own_saves)
+    own += ", resumed from the mirror alone" if any(life.is_from_mirror for life in report.lives) else ""
     of_ranks = f" in each of {report.ranks} ranks" if report.ranks > 1 else ""
     lives = f"{report.steps} micro-steps{of_ranks}, {len(report.lives)} lives"
     console.print(f"{command}: {lives}, killed after {f'[{killed}]' if killed else 'none'}{own}")
@@ -353,5 +356,6 @@ def _life_as_json(life: Life) -> dict[str, Any]:
         "killed_rank": life.killed_ranks[0] if life.killed_ranks else None,
         "seconds": round(life.seconds, 3),
         "own_saves": life.own_saves,
+        "from_mirror": life.is_from_mirror,
         "ranks": len(life.each_rank),
     }

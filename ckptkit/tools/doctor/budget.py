@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from ckptkit.tools.doctor.lives.trial import Life
@@ -27,18 +27,20 @@ class Cost:
     Attributes:
         start: Seconds from its start to the end of its first micro-step.
         step: Seconds of each further one.
+        end: Seconds from the end of its last micro-step to its own, such as of another run that follows.
     """
 
     start: float
     step: float
+    end: float = 0.0
 
     def of_life(self, steps: int) -> float:
         """Return the seconds of a life of so many micro-steps."""
-        return self.start + max(0, steps - 1) * self.step
+        return self.start + max(0, steps - 1) * self.step + self.end
 
     def of_chain(self, steps: int, kills: int) -> float:
         """Return the seconds of one run that is killed so often, and resumed."""
-        return (kills + 1) * self.start + (steps + kills * _REDONE) * self.step
+        return (kills + 1) * self.start + (steps + kills * _REDONE) * self.step + self.end
 
     def of_rest(self, steps: int, kills: int, *, own_saves: bool = False) -> float:
         """Return the seconds of all lives after the first, for so many micro-steps and kills."""
@@ -46,7 +48,8 @@ class Cost:
         return self.of_life(steps) + self.of_chain(steps, kills) + own
 
     def __str__(self) -> str:
-        return f"{self.start:.1f} s until its first micro-step has ended, and {self.step:.2g} s for each further one"
+        end = f", and {self.end:.1f} s after the last" if self.end >= 1 else ""
+        return f"{self.start:.1f} s until its first micro-step has ended, {self.step:.2g} s for each further one{end}"
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,15 @@ class Budget:
     def fit(self, cost: Cost, steps: int, kills: int, *, own_saves: bool = False) -> Fitting | None:
         """Return what fits into what is left, at most ``steps`` and ``kills``; None if not even one kill does.
 
-        Kills come before micro-steps, as long as there are a few micro-steps for each.
+        Kills come before micro-steps, as long as there are a few micro-steps for each. A life of fewer micro-steps than
+        the first one stops there, before what followed in that.
         """
+        stopped = replace(cost, end=0.0)
         for fewer in range(kills, 0, -1):
             fewest = max(FEWEST_STEPS, min(steps, _STEPS_PER_KILL * fewer)) if fewer > 1 else FEWEST_STEPS
             for shorter in range(steps, fewest - 1, -1):
-                if self.allows(cost.of_rest(shorter, fewer, own_saves=own_saves)):
+                each = cost if shorter == steps else stopped
+                if self.allows(each.of_rest(shorter, fewer, own_saves=own_saves)):
                     return Fitting(shorter, fewer)
         return None
 
@@ -113,6 +119,7 @@ class Budget:
 
     def needed(self, cost: Cost, *, own_saves: bool = False) -> float:
         """Return the seconds in which one kill would have fit."""
+        cost = replace(cost, end=0.0)  # two micro-steps are hardly all
         rest = cost.of_rest(FEWEST_STEPS, 1, own_saves=own_saves)
         return max((cost.of_life(FEWEST_STEPS) + rest) * _MARGIN, rest * _MARGIN / (1 - _SHARE_OF_FIRST))
 
@@ -120,4 +127,5 @@ class Budget:
 def cost_of(first: Life) -> Cost:
     """Return what ``first`` shows, which began the training."""
     at = [first.steps[step].at for step in sorted(first.steps)]
-    return Cost(at[0] - first.began_at, (at[-1] - at[0]) / max(1, len(at) - 1))
+    end = max(0.0, first.began_at + first.seconds - at[-1])
+    return Cost(at[0] - first.began_at, (at[-1] - at[0]) / max(1, len(at) - 1), end)

@@ -118,7 +118,8 @@ def begun_too_early(life: Life, reference: Life, begun: int) -> Difference | Non
     """Return a difference without names if ``life`` did again, as if new, what a checkpoint after ``begun`` held."""
     if life.begun is None or life.begun.step >= begun:
         return None
-    return Difference(begun + 1, (), reference.steps[begun + 1], None, life, reference)
+    step = min(begun + 1, reference.last_step)  # the last save may be after the last micro-step
+    return Difference(step, (), reference.steps[step], None, life, reference)
 
 
 def marks_of_process(first: Life, second: Life) -> frozenset[str]:

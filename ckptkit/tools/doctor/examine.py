@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,7 @@ from ckptkit.tools.doctor.disagreement import (
 from ckptkit.tools.doctor.elastic import Elastic
 from ckptkit.tools.doctor.later import begins_later, diagnose_later, later_difference
 from ckptkit.tools.doctor.lives.ahead import modules_ahead
+from ckptkit.tools.doctor.lives.probe import scratch_run
 from ckptkit.tools.doctor.lives.trace import LifePlan
 from ckptkit.tools.doctor.lives.trial import Life, Started, live, start_ahead
 from ckptkit.tools.doctor.lost import forgotten
@@ -234,19 +236,27 @@ class Examination:
     def _saving_itself(self, last: int) -> Iterator[tuple[Life, int]]:
         """Do the same with one run whose checkpoints are the script's own.
 
+        If it has mirrors, it loses its root in between, as with its machine: it resumes from what they hold.
+
         Raises:
-            UnusableScriptError: If it has none that a life could resume from.
+            UnusableScriptError: If it has no checkpoint that a life could resume from.
         """
         words = "its own saves, SIGKILL after one"
         killed = self._live(Part(words, "root-4", last, then=1, own_saves=True, kill_when_saved=True))
         yield killed, 0
+        begun = killed.begun
+        mirrors = begun.mirrors if begun is not None else 0
         if not killed.saved:
+            none = "uploaded no checkpoint to a mirror" if mirrors else "committed no checkpoint by itself"
             raise UnusableScriptError(
-                f"within {last} micro-steps, the script committed no checkpoint by itself: its own saves cannot be "
-                "examined. Give more --steps than lie between two of its saves"
+                f"within {last} micro-steps, the script {none}: its own saves cannot be examined. Give more --steps "
+                "than lie between two of its saves"
             )
-        begun = killed.saved[-1].step
-        yield self._live(Part(f"its own saves, from {begun} on", "root-4", last, None, begun, own_saves=True)), begun
+        words, at = "its own saves", killed.saved[-1].step
+        if begun is not None and mirrors:
+            shutil.rmtree(scratch_run(self._folder / "root-4", begun.url))
+            words = "its own saves at its mirror" if mirrors == 1 else f"its own saves at its {mirrors} mirrors"
+        yield self._live(Part(f"{words}, from {at} on", "root-4", last, None, at, own_saves=True)), at
 
     def _has_time_for(self, death: Death, begun: int, last: int) -> bool:
         """Return whether another kill fits, with the lives after it."""
@@ -254,7 +264,8 @@ class Examination:
         if cost is None:
             return True
         own = cost.of_chain(last, 1) if self._options.own_saves else 0.0
-        return self._budget.allows(cost.of_life(death.kill - begun) + cost.of_life(last - death.save) + own)
+        killed = replace(cost, end=0.0).of_life(death.kill - begun)
+        return self._budget.allows(killed + cost.of_life(last - death.save) + own)
 
     def _of_disagreement(self, difference: Difference, last: int) -> Diagnosis:
         guess = diagnose_disagreement(difference)

@@ -129,6 +129,22 @@ def test_own_saves_are_examined_in_every_mid_cycle(tmp_path: Path, mid_cycle: st
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.extended
+def test_own_mirrors_are_examined_without_the_root(tmp_path: Path) -> None:
+    """The life after the kill has only what two mirrors of its own hold; the real ones are not touched."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    command = ["--", sys.executable, str(SCRIPTS / "own_saves.py"), "exact", "near", "far"]
+    options = ["--json", "--own-saves", "--kills", "1", "--steps", "14"]
+    done = python("-m", "ckptkit", "doctor", *options, *command, expect=None, timeout=500, cwd=folder)
+    report = json.loads(done.stdout or "{}")
+    assert done.returncode == 0, (report, done.stderr)
+    killed, resumed = report["lives"][-2:]
+    assert (killed["from_mirror"], resumed["from_mirror"], resumed["began_at"]) == (False, True, 5)
+    assert "its own saves at its 2 mirrors, from 5 on" in done.stderr
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("what", "code", "where", "words"),
     [

@@ -2,8 +2,9 @@
 
 ``CKPTKIT_HOOKS`` names this module and a JSON file, a `LifePlan`: see `ckptkit.manager.hooks`. While it is set, a
 `ckptkit.CheckpointManager` works below the plan's scratch folder and never looks at the root that the script gave. Its
-own schedule is off, unless the plan keeps it. After every micro-step it appends a line to the trace, saves where the
-plan says so, and kills or stops the process where the plan says so.
+own schedule and its mirrors are off, unless the plan keeps them; the mirrors are scratch folders then. After every
+micro-step it appends a line to the trace, saves where the plan says so, and kills or stops the process where the plan
+says so.
 
 Guarantees: a line of the trace survives a SIGKILL that follows it. In a job of many ranks, each rank has a trace of its
 own; no rank goes on before a planned save is committed, and none dies before all have traced that micro-step. Training
@@ -17,7 +18,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -37,8 +39,9 @@ from ckptkit.manager.hooks import (
     Observer,
     Recorded,
     Save,
-    SaveHandle,
+    Wait,
 )
+from ckptkit.manager.options import Mirror
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
@@ -84,7 +87,9 @@ class TrialProbe:
         self._known = 0  # of what the process made
         self._saves = 0  # of a replay, at the last micro-step
         self._is_saving = False
-        self._own: tuple[int, SaveHandle] | None = None  # the first own save, and after which micro-step it began
+        self._mirrors: tuple[Mirror, ...] = ()
+        self._wait: Wait | None = None
+        self._saving_since: int | None = None  # after which micro-step the script's own schedule began to save
 
     @property
     def storage(self) -> Storage:
@@ -103,18 +108,27 @@ class TrialProbe:
         keeps_all = self._plan.run is not None or self._plan.changes_ranks
         return KeepLatest(sys.maxsize) if keeps_all else given
 
+    def mirrors(self, given: Sequence[Mirror]) -> Sequence[Mirror]:
+        """Return scratch mirrors, which are as fast as can be, if the script's own saves count; none otherwise."""
+        if self._plan.own_saves:
+            root = Path(self._plan.root)
+            to = [scratch_run(root, one.storage.url) for one in given]
+            same = zip(given, to, strict=True)
+            self._mirrors = tuple(replace(one, root=at, storage_options=None, bandwidth=None) for one, at in same)
+        return self._mirrors
+
     def unrestored(self, state: Capturable, why: str) -> None:
         """Record why no checkpoint was restored: a launcher may hide what its ranks print."""
         self._trace = trace_of(self._trace, state.world.rank)
         self._write(Unrestored(why=why))
 
-    def begin(self, state: Capturable, point: ResumePoint) -> None:
+    def begin(self, state: Capturable, point: ResumePoint, wait: Wait) -> None:
         """Record that the run was restored.
 
         Raises:
             ResumeError: If this state cannot be compared, or a replay has another root, too.
         """
-        self._world = state.world
+        self._world, self._wait = state.world, wait
         self._trace = trace_of(self._trace, self._world.rank)
         self._last = point.batches_delivered
         if not self._runs.is_candidate(self._url, self._last):
@@ -145,6 +159,7 @@ class TrialProbe:
                 replicated=tuple(observer.replicated()) if ranks > 1 else (),
                 restored=self._restored(state) if self._plan.changes_ranks else None,
                 empties=_is_removed(self._url),
+                mirrors=len(self._mirrors),
             )
         )
         if self._plan.settings:
@@ -162,10 +177,10 @@ class TrialProbe:
             self._refuse("the train cell's calls are not counted: call state.count_delivered(n) after every batch")
         self.look(state, save)
 
-    def saving(self, handle: SaveHandle) -> None:
-        """Remember the first save that the script's own schedule has begun."""
-        if self._own is None and self._runs.followed == self._url:
-            self._own = (self._last, handle)
+    def saving(self) -> None:
+        """Remember when the script's own schedule has begun to save."""
+        if self._saving_since is None and self._runs.followed == self._url:
+            self._saving_since = self._last
 
     def look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop; once per progress, or see `_replay`."""
@@ -214,7 +229,7 @@ class TrialProbe:
             line = Stepped(step=step, progress=progress, digests=self._observer.observe()[0])
             self._write(Later(url=self._url, after=self._runs.at, line=line))
         if step in self._plan.saves:
-            self._settle(save({}))
+            self._settle(save({}).result)
         if self._runs.is_over(self._url):
             self._stop(self._runs.at, beyond=True)
 
@@ -258,20 +273,24 @@ class TrialProbe:
         if step in self._plan.saves:
             self._saves += 1
             self._is_saving = True
-            self._settle(save({_REPLAYED: float(self._saves)}))
+            self._settle(save({_REPLAYED: float(self._saves)}).result)
             self._is_saving = False
 
     def _die_once_saved(self, step: int) -> None:
-        if self._own is not None and step >= min(self._own[0] + _STEPS_AFTER_SAVE, self._plan.stop):
-            self._settle(self._own[1])
+        assert self._wait is not None  # noqa: S101 - as in `look`
+        since = self._saving_since
+        if since is not None and step >= min(since + _STEPS_AFTER_SAVE, self._plan.stop):
+            self._settle(self._wait)
+            self._saving_since = None  # nothing may be uploaded yet; then the next save is awaited
         committed = self._committed()
         if self._in_any_rank(bool(committed)):
-            self._write(Saved(step=(committed or self._committed())[-1]))  # another rank may have seen it first
+            self._write(Saved(step=max(committed or self._committed())))  # another rank may have seen it first
             self._die(step)
 
     def _committed(self) -> list[int]:
-        """Return the micro-steps after which checkpoints were made, in order."""
-        found = (one.progress for one in list_checkpoints(self.storage))
+        """Return the micro-steps after which checkpoints were made: of those at mirrors, if there are any."""
+        places = [one.storage for one in self._mirrors] or [self.storage]
+        found = (one.progress for place in places for one in list_checkpoints(place))
         return [one.batches_delivered for one in found if one is not None]
 
     def _is_enough(self, step: int, now: float) -> bool:
@@ -292,7 +311,7 @@ class TrialProbe:
         handle = save({})
         after, _ = self._observer.observe()
         moved = tuple(name for name, digest in after.items() if before.get(name) != digest)
-        self._settle(handle)
+        self._settle(handle.result)
         by = tuple(self._observer.drawing_in_state_dict()) if moved else ()
         self._write(Saved(step=step, moved=moved, by=by, totals=totals))
 
@@ -301,15 +320,15 @@ class TrialProbe:
         cut = tuple(f"{leaf.role}/{leaf.name}" for leaf in leaves if isinstance(leaf.spec.placement, Box))
         return Restored(progress=state.progress(), totals=_totals(state), cut=cut)
 
-    def _settle(self, handle: SaveHandle) -> None:
-        """Wait until the save is committed, which only rank 0 knows: a rank that dies before would prevent it."""
+    def _settle(self, wait: Callable[[timedelta | None], object]) -> None:
+        """Do ``wait`` until a save is stored, which only rank 0 knows: a rank that dies before would prevent it."""
         if self._world.size == 1:
-            handle.result()
+            wait(None)
             return
         said = ["busy"]
         while "busy" in said:
             try:
-                handle.result(_A_WHILE)
+                wait(_A_WHILE)
             except NotEndedError:
                 mine = "busy"
             else:

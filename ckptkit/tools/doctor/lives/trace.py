@@ -45,9 +45,10 @@ class LifePlan(_Document):
         kill: The micro-step after which the process kills itself with SIGKILL, or None.
         kill_ranks: The ranks that do so in a job of many ranks; None for all.
         seed: Seed of every generator before the script begins; None if only the script seeds the process.
-        own_saves: Whether the script's own schedule saves, as without the doctor.
-        kill_when_saved: Whether the process kills itself with SIGKILL once one of the script's own saves is committed:
-            after the first micro-step that finds it so, or after the second one since the save began.
+        own_saves: Whether the script's own schedule saves, as without the doctor, and mirrors follow, at scratch roots.
+        kill_when_saved: Whether the process kills itself with SIGKILL once one of the script's own saves is committed,
+            and uploaded if there are mirrors: after the first micro-step that finds it so, or after the second one
+            since the save began.
         record: File to which every call is written, or None; see `Record`.
         record_after: The micro-step after which that begins.
         settings: What the process sets after its restore.
@@ -97,7 +98,8 @@ class Begun(_Document):
 
     ``checkpoint`` is None on a fresh start; ``url`` is the script's root. ``digests`` and ``unseen`` are as in
     `Stepped`. ``empties`` says that the script has removed that root before. In a job of many ``ranks``, ``replicated``
-    are names of digests that must be the same in every rank. ``restored`` is there if the plan says so.
+    are names of digests that must be the same in every rank. ``restored`` is there if the plan says so. ``mirrors`` are
+    those in use.
     """
 
     event: Literal["begun"] = "begun"
@@ -111,6 +113,7 @@ class Begun(_Document):
     replicated: tuple[str, ...] = ()
     restored: Restored | None = None
     empties: bool = False
+    mirrors: int = 0
 
 
 class Stepped(_Document):

@@ -116,6 +116,12 @@ class Life:
         return {url: max((b.get(url, 0) - a.get(url, 0) for a, b in pairs), default=0) for url in urls}
 
     @property
+    def is_from_mirror(self) -> bool:
+        """Whether it resumed from a mirror of the run, whose root was removed before."""
+        begun = self.each_rank[0].begun
+        return self.own_saves and begun is not None and begun.mirrors > 0 and begun.checkpoint is not None
+
+    @property
     def refused(self) -> str | None:
         """Why the script cannot be rehearsed, or None."""
         events = (event for one in self.each_rank for event in one.events)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.doctor_lives import NAMES, life, stepped
 
-from ckptkit.tools.doctor.compare import differing, first_difference, other_losses, unstable
+from ckptkit.tools.doctor.compare import begun_too_early, differing, first_difference, other_losses, unstable
 from ckptkit.tools.doctor.lives.trace import Stepped
 
 LAST = 12
@@ -38,6 +38,15 @@ def test_the_earliest_altered_digest_is_found_and_named(data):
         return
     assert found is not None
     assert (found.step, found.names, found.resumed_at) == (min(wrong), (wrong[min(wrong)],), begun)
+
+
+@pytest.mark.parametrize("begun", [3, LAST])
+def test_life_that_does_again_what_its_checkpoint_held_differs(begun):
+    """Also if the checkpoint is of the last micro-step, after which nothing is left to do."""
+    assert begun_too_early(life(healthy(begun), begun=begun), life(healthy()), begun) is None
+    found = begun_too_early(life(healthy(2), begun=2), life(healthy()), begun)
+    assert found is not None
+    assert (found.step, found.names, found.found) == (min(begun + 1, LAST), (), None)
 
 
 @given(st.permutations(NAMES))

@@ -93,6 +93,20 @@ def test_lives_lose_one_rank_or_all_and_every_rank_is_compared(here, capsys):
     assert open_wanted(storage, "latest").manifest.world_size == 2
 
 
+@pytest.mark.extended
+def test_all_ranks_resume_from_the_mirror_alone(here, capsys):
+    """Each has uploaded its own part of a save of the script's own before any of them dies."""
+    code, found = examined(capsys, "mirrored", kills=1, own_saves=True)
+    assert (code, found["exact"]) == (0, True)
+    killed, resumed = found["lives"][-2:]
+    assert (killed["own_saves"], killed["from_mirror"], killed["exit_code"] == 0) == (True, False, False)
+    assert (resumed["from_mirror"], resumed["began_at"], resumed["ended_at"]) == (True, 4, 12)
+    assert killed_in(here, killed["name"])
+    homes = [list_checkpoints(open_storage(one)) for one in sorted((here / "kept" / "root-4").iterdir())]
+    assert [{info.progress.batches_delivered for info in home} for home in homes] == [{4, 8}] * 2
+    assert not (here / "mirror").exists()
+
+
 def test_no_rank_dies_before_all_have_come_so_far(here, capsys):
     """Rank 0 is behind and commits last; a launcher ends it as soon as rank 1 has died."""
     code, found = examined(capsys, "lags", steps=3, kills=1)
@@ -121,10 +135,10 @@ def test_ranks_meet_while_one_of_them_still_writes(tmp_path):
     def settled(world):
         plan = LifePlan(root="root", trace=str(tmp_path / "trace"), stop=1)
         probe = TrialProbe(Runs(plan), "url")
-        probe.begin(Seen(world=world), ResumePoint())
         handle = Late(2 if world.rank == 0 else 0)
+        probe.begin(Seen(world=world), ResumePoint(), handle.result)
         before = world.gathers
-        probe._settle(handle)
+        probe._settle(handle.result)
         return handle.times, world.gathers - before
 
     assert results_of(run_ranks(2, settled)) == [(0, 3), (0, 3)]

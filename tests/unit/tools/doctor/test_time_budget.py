@@ -32,6 +32,18 @@ def test_costs_are_those_of_the_first_life():
     assert (cost.start, cost.step) == (5, 2)
     assert cost_of(life(lines[:1], began_at=47.0)).step == 0
     assert (cost.of_life(3), cost.of_life(0)) == (9, 5)
+    assert str(cost) == "5.0 s until its first micro-step has ended, 2 s for each further one"
+
+
+def test_what_follows_the_last_micro_step_costs_each_life_that_comes_so_far():
+    """Such as another run of the script; a life of fewer micro-steps stops before it, and one that is killed, too."""
+    lines = [stepped(step).model_copy(update={"at": 50 + 2.0 * step}) for step in (1, 2, 3, 4)]
+    cost = cost_of(life(lines, began_at=47.0, seconds=41.0))
+    assert cost == Cost(5, 2, 30)
+    assert str(cost).endswith(", and 30.0 s after the last")
+    assert (cost.of_life(4), cost.of_chain(4, 1), Cost(5, 2).of_chain(4, 1)) == (41, 52, 22)
+    assert budget(1.25 * (41 + 52))[0].fit(cost, 4, 1) == Fitting(4, 1)
+    assert budget(1.25 * (9 + 20))[0].fit(cost, 4, 1) == Fitting(3, 1)
 
 
 def test_without_a_limit_everything_fits():

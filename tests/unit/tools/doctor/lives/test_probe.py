@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,17 @@ from support.options import grouped
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError, StateMismatchError
-from ckptkit.manager.background import SaveHandle
+from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.hooks import Recorded
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.mirroring.chain import Chain
+from ckptkit.run.catalog import list_checkpoints
+from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.saver import Saver
+from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.doctor.lives.probe import variables
+from ckptkit.tools.doctor.lives.probe import scratch_run, variables
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Later,
@@ -172,7 +177,7 @@ class Killed(Exception):  # noqa: N818 - it stands for a death
 def own(tmp_path, root, monkeypatch):
     """Trains under a plan that keeps the script's own schedule, until it is killed or 8 micro-steps are done."""
 
-    def lived(run: NumpyRun, *, waits: bool, **more):
+    def lived(run: NumpyRun, *, waits: bool, mirror: Sequence[Path] = (), **more):
         given = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace"), "stop": 9, "own_saves": True}
         (tmp_path / "plan.json").write_text(LifePlan(**{**given, **more}).model_dump_json())
         follow(monkeypatch, tmp_path / "plan.json")
@@ -182,7 +187,7 @@ def own(tmp_path, root, monkeypatch):
             raise Killed
 
         monkeypatch.setattr("ckptkit.tools.doctor.lives.probe.os.kill", kill)
-        manager = CheckpointManager(root, save=SaveEvery(micro_steps=3))
+        manager = CheckpointManager(root, mirror=mirror, save=SaveEvery(micro_steps=3))
         manager.restore(run)
         with contextlib.suppress(Killed):
             for _ in range(8):
@@ -190,7 +195,7 @@ def own(tmp_path, root, monkeypatch):
                 manager.step(run)
                 if waits:
                     manager.wait()
-        assert not root.exists()
+        assert not any(one.exists() for one in (root, *mirror))
         saved = [info.progress.batches_delivered for info in manager.checkpoints()]
         events = read_trace(tmp_path / "trace")
         steps = [one.step for one in events if isinstance(one, Stepped)]
@@ -214,9 +219,9 @@ def test_own_save_that_takes_long_is_awaited(own, monkeypatch, stop, last):
     """After the second micro-step since it began, or at the end."""
     released = threading.Event()
 
-    wait, write = SaveHandle.result, Saver.save
+    wait, write = ActiveRun.wait, Saver.save
 
-    def result(self, *given):
+    def waited(self, *given):
         released.set()
         return wait(self, *given)
 
@@ -224,9 +229,38 @@ def test_own_save_that_takes_long_is_awaited(own, monkeypatch, stop, last):
         assert released.wait(60)
         return write(self, *given, **named)
 
-    monkeypatch.setattr(SaveHandle, "result", result)
+    monkeypatch.setattr(ActiveRun, "wait", waited)
     monkeypatch.setattr(Saver, "save", slow)
     assert own(Seen(), waits=False, kill_when_saved=True, stop=stop) == ([3], last, [Saved(step=3)])
+
+
+def test_process_dies_once_its_own_save_is_at_a_mirror(own, tmp_path, monkeypatch):
+    """The commit at the root alone is not enough: the next life has only what a mirror holds."""
+    asked = threading.Event()
+    settle, upload = Chain.settle, Uploader.upload
+
+    def settled(self, *given):
+        asked.set()
+        settle(self, *given)
+
+    def slow(self, *given):
+        assert asked.wait(60)
+        return upload(self, *given)
+
+    monkeypatch.setattr(Chain, "settle", settled)
+    monkeypatch.setattr(Uploader, "upload", slow)
+    mirrors = [tmp_path / "near", tmp_path / "far"]
+    assert own(Seen(), waits=False, mirror=mirrors, kill_when_saved=True) == ([3], 5, [Saved(step=3)])
+    for one in mirrors:
+        copies = list_checkpoints(open_storage(scratch_run(tmp_path / "scratch", str(one))))
+        assert [info.progress.batches_delivered for info in copies] == [3]
+
+
+def test_mirrors_are_left_out_where_the_doctor_decides_when_to_save(tmp_path, root, trace):
+    trained(root, Seen(), 3, mirror=tmp_path / "mirror").close()
+    assert trace()[0].mirrors == 0
+    assert not (tmp_path / "mirror").exists()
+    assert not scratch_run(tmp_path / "scratch", str(tmp_path / "mirror")).exists()
 
 
 def test_line_written_in_pieces_is_whole(root, trace, monkeypatch):

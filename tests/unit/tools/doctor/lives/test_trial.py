@@ -660,9 +660,9 @@ def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
     assert run_doctor(command(), Options(), keep=None, as_json=True) == 0
     told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
     assert told == [
-        ("life", 0, 3, None, 0, None, 0, False, 1),
-        ("life", 2, 0, None, 0, None, 1.235, False, 1),
-        ("life", None, 0, 3, None, None, 0, False, 1),
+        ("life", 0, 3, None, 0, None, 0, False, False, 1),
+        ("life", 2, 0, None, 0, None, 1.235, False, False, 1),
+        ("life", None, 0, 3, None, None, 0, False, False, 1),
     ]
 
 
