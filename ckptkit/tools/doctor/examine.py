@@ -227,9 +227,13 @@ class Examination:
             words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}{_of(who)}"
             yield self._live(Part(words, "root-3", fitting.steps, death, begun, then=death.save, who=who)), begun
             begun = death.save
-        then = 0 if self._options.own_saves else None
-        beyond = fitting.steps + (fitting.steps == first.last_step and first.ended_by_itself)
+        own = 0 if self._options.own_saves else None
+        last, followed_on = fitting.steps, begins_later(first, fitting.steps)
+        beyond = last + (last == first.last_step and first.ended_by_itself)
+        then = last if followed_on else own
         yield self._live(Part(f"from {begun} on, to the end", "root-3", beyond, None, begun, then)), begun
+        if followed_on and (self._cost is None or self._budget.allows(self._cost.start + self._cost.end)):
+            yield self._live(Part("the next run, after a complete one", "root-3", beyond, None, last, own)), last
         if self._options.own_saves:
             yield from self._saving_itself(fitting.steps)
 

@@ -14,7 +14,7 @@ from ckptkit.tools.doctor.compare import Difference, differing, kind_of
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.lives.trace import Later, Stepped
 from ckptkit.tools.doctor.lives.trial import Life
-from ckptkit.tools.doctor.lost import compared, forgotten
+from ckptkit.tools.doctor.lost import compared, forgotten, lost_values
 
 _MAY_DIFFER = ("loss", "told")  # by rounding; from call to call
 
@@ -45,11 +45,13 @@ def diagnose_later(difference: Difference, unstable: frozenset[str]) -> Diagnosi
     life, reference = difference.life, difference.reference
     last = reference.last_step
     at_end = replace(difference, step=last, names=(), expected=reference.steps[last], found=life.steps.get(last))
-    named = forgotten(at_end, unstable)
+    was_complete = difference.resumed_at == last
+    named = sorted(lost_values(at_end).keys() - unstable) if was_complete else forgotten(at_end, unstable)
+    how = "was complete when the process started again" if was_complete else "was resumed, and all of it is equal"
     return Diagnosis(
         "next-run-differs",
         named[0] if named else str(difference.url),
-        f"this run was resumed, and all of it is equal. But the run at {difference.url} begins after it, and differs: "
+        f"this run {how}. But the run at {difference.url} begins after it, and differs: "
         f"{difference.names[0]} likely depends on something of this run that no checkpoint holds"
         + (f", such as {compared(at_end, named[0])}" if named else ""),
         "let the next run begin with what the checkpoints of this one hold: give what it reads state_dict() and "

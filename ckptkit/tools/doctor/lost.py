@@ -7,6 +7,7 @@ own holds is compared after its first micro-step: its state is loaded when it is
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ckptkit.manager.hooks import LOADER, Unseen
 from ckptkit.tools.doctor.compare import GIVEN, Difference, variable_of
@@ -139,11 +140,12 @@ def made_since(difference: Difference) -> list[str]:
 
 
 def compared(difference: Difference, path: str) -> str:
-    """Return a path of `forgotten` with its two values in words."""
-    assert difference.found is not None  # noqa: S101 - a path comes from a line
-    expected, found = difference.expected.unseen.get(path), difference.found.unseen.get(path)
-    if expected == found:
-        expected, found = lost_values(difference)[path]
-    words = [one.text if one is not None else "absent" for one in (expected, found)]
+    """Return a path of `forgotten` or `lost_values` with its two values in words."""
+    now = None if difference.found is None else difference.found.unseen
+    if now is None or difference.expected.unseen.get(path) == now.get(path):
+        both: Sequence[Unseen | None] = lost_values(difference)[path]
+    else:
+        both = (difference.expected.unseen.get(path), now.get(path))
+    words = [one.text if one is not None else "absent" for one in both]
     between = "another value of the same kind" if words[0] == words[1] else f"{words[0]} uninterrupted, {words[1]} here"
     return f"{path} ({between})"

@@ -13,6 +13,7 @@ from support.doctor_lives import NUMPY_SCRIPT, life, stepped
 from support.junit import cases_of
 
 from ckptkit.cli.commands.doctor import run_doctor
+from ckptkit.manager.hooks import Unseen
 from ckptkit.tools.doctor import run_by_run
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import diagnose_resume
@@ -87,7 +88,7 @@ def test_runs_one_after_the_other_are_examined(here, capsys):
         "exact: every interrupted life is the uninterrupted one, bit for bit",
     ]
     assert [line.partition(": ")[2] for line in words if "train.py" in line] == [
-        "9 micro-steps, 5 lives, killed after [3, 7]",
+        "9 micro-steps, 6 lives, killed after [3, 7]",
         "16 micro-steps, 5 lives, killed after [4, 13]",
     ]
     resumed = read_traces(here / "kept/run-2/life-004.trace")[0]
@@ -183,6 +184,38 @@ def test_what_a_later_run_begins_with_is_compared(here, capsys):
     assert found["diagnosis"]["code"] == "next-run-differs"
     shown = found["difference"]
     assert (shown["url"], shown["step"], shown["resumed_at"], shown["names"]) == (following, 1, 5, ["weights/w"])
+
+
+@pytest.mark.extended
+def test_what_a_run_begins_with_is_compared_when_the_one_before_was_complete(here, capsys):
+    """Each resume of the first run does its last micro-step again, but for a process that dies after it."""
+    script = NUMPY_SCRIPT
+    for before, after in HANDS_OVER[1:]:
+        script = script.replace(before, after)
+    in_last = "state.train_step()\n    if state.batches == total:\n        mean = state.weights.copy()\n"
+    (here / "train.py").write_text(script.replace("state.train_step()\n", in_last, 1))
+    assert doctored("twice", "elsewhere", steps=16) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert lives_of(found) == [(0, 9, None), (0, 9, None), (0, 3, 3), (2, 7, 7), (5, 9, None), (9, 0, None)]
+    assert found["diagnosis"]["code"] == "next-run-differs"
+    assert "this run was complete when the process started again" in found["diagnosis"]["cause"]
+    shown = found["difference"]
+    following = str(here / "runs/next")
+    assert (shown["url"], shown["step"], shown["resumed_at"], shown["names"]) == (following, 1, 9, ["weights/w"])
+
+
+def test_what_a_complete_run_does_not_make_again_is_named():
+    """Such as weights that the loop keeps after its last micro-step."""
+    best = "train.py:best"
+    first = life([stepped(5, {best: "0.25"}), Later(url="/runs/next", after=5, line=stepped(1))])
+    complete = life([Later(url="/runs/next", after=5, line=stepped(1, weights="other"))], begun=5)
+    begun = complete.events[0].model_copy(update={"unseen": {best: Unseen(digest="None", text="None")}})
+    found = later_difference(replace(complete, events=[begun, *complete.events[1:]]), first, first)
+    assert found is not None
+    told = diagnose_later(found, frozenset())
+    assert told.where == best
+    assert "train.py:best (0.25 uninterrupted, None here)" in told.cause
+    assert diagnose_later(found, frozenset({best})).where == "/runs/next"
 
 
 def test_what_two_uninterrupted_lives_begin_otherwise_is_no_difference():
