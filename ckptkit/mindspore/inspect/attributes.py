@@ -188,16 +188,22 @@ def names_in(code: types.CodeType) -> set[str]:
 @functools.lru_cache(maxsize=4096)
 def variables_in(code: types.CodeType) -> frozenset[str]:
     """Return the variables that ``code`` and the functions in it may look up outside of themselves."""
-    own = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     inner = (variables_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
-    return frozenset(own.union(code.co_freevars, *inner))
+    return globals_in(code).union(code.co_freevars, *inner)
+
+
+def globals_in(code: types.CodeType) -> frozenset[str]:
+    """Return the variables that ``code`` and the functions in it look up in their module."""
+    own = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    inner = (globals_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    return frozenset(own.union(*inner))
 
 
 def is_constant(function: Any) -> bool:
     """Return whether a function of the user's names nothing outside of itself but modules of libraries."""
-    if type(function) is not types.FunctionType:
+    if type(function) is not types.FunctionType or function.__code__.co_freevars:
         return False
-    named = [function.__globals__.get(name) for name in variables_in(function.__code__)]
+    named = [function.__globals__.get(name) for name in globals_in(function.__code__)]
     return all(isinstance(one, types.ModuleType) and not is_users(one.__name__) for one in named)
 
 
@@ -219,7 +225,7 @@ def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     if is_users(function.__globals__.get("__name__")):
         code = function.__code__
         # Sorted: an object is found by its first name, and a resumed process has other hashes than the first.
-        yield from named_in(sorted(variables_in(code)), function.__globals__, parts=sorted(names_in(code)))
+        yield from named_in(sorted(globals_in(code)), function.__globals__, parts=sorted(names_in(code)))
 
 
 def _methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:

@@ -40,9 +40,10 @@ from ckptkit.mindspore.inspect import (
     find_partial_generators,
     find_random_operators,
     hooks_of,
-    is_number,
+    is_single,
     left_out,
     loop_variables,
+    may_decide,
     read_here,
     roots_of_loops,
     sources_of,
@@ -335,7 +336,7 @@ class Examination:
     def _judge_late_values(self) -> None:
         """Note or compare the arrays that the script has made since the restore, as of the weights that it restored."""
         late = {
-            name: one for name, one in self._arrays().items() if name not in self._at_restore and not is_number(one)
+            name: one for name, one in self._arrays().items() if name not in self._at_restore and not is_single(one)
         }
         if self._begins:
             self._sources.arrays = {**late, **self._sources.arrays}
@@ -348,9 +349,10 @@ class Examination:
 
     def _compare(self, begun_with: Mapping[str, str], now: Mapping[str, str]) -> None:
         other = sorted(name for name, digest in begun_with.items() if differ(now.get(name, digest), digest))
-        numbers = {name: variable_of(name) for name in other if is_number(begun_with[name])}
-        used = self._used(set(numbers.values())) if numbers else ()
-        other = [name for name in other if name not in numbers or numbers[name] in used]
+        single = {name: variable_of(name) for name in other if is_single(begun_with[name])}
+        deciding = {variable for name, variable in single.items() if may_decide(begun_with[name])}
+        used = self._used(set(single.values()), deciding) if single else ()
+        other = [name for name in other if name not in single or single[name] in used]
         if other:
             self.judge_doubt(
                 f"{some(other)}: not the values with which the run began, and no checkpoint has those. If training "
@@ -358,10 +360,13 @@ class Examination:
                 "np.random.seed) before, sort what comes out of a set, or keep them in a Parameter"
             )
 
-    def _used(self, names: Collection[str]) -> Collection[str]:
-        """Return the names of variables, attributes and items whose values a loop of the user's gives to training."""
+    def _used(self, names: Collection[str], deciding: Collection[str]) -> Collection[str]:
+        """Return the names of variables, attributes and items on whose values training by a loop of the user's depends.
+
+        Conditions on those that are ``deciding`` count.
+        """
         hooks = hooks_of([*self._sources.every_cell(), *self._sources.cells_by_name()])
-        return self._examined(lambda: tuple(used_in_loops(names, self._sources.known(), hooks)))
+        return self._examined(lambda: tuple(used_in_loops(names, deciding, self._sources.known(), hooks)))
 
     def judge_doubt(self, doubt: str | None, *, may_refuse: bool = True) -> None:
         """Report ``doubt``, if there is one; ResumeError if ``strict`` refuses it and that ``may_refuse``."""

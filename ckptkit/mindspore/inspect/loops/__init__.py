@@ -81,15 +81,18 @@ def find_in_loops(
     yield from reported(flow, objects, statements, is_placed=is_placed, fed=fed)
 
 
-def used_in_loops(names: Collection[str], known: Iterable[Any], hooks: Sequence[Any] = ()) -> Collection[str]:
+def used_in_loops(
+    names: Collection[str], deciding: Collection[str], known: Iterable[Any], hooks: Sequence[Any] = ()
+) -> Collection[str]:
     """Return which variables, attributes and items of these names the loops ahead give to training.
 
     Args:
         names: Such as ``scale``, also for ``options.scale``, or ``options['scale']``.
+        deciding: Those of them that are also used if a condition on them decides what is trained.
         known: Objects that checkpoints hold by name.
         hooks: Functions that calls of the trained cells also run.
     """
-    flow = Flow(names)
+    flow = Flow(names, deciding)
     _read(flow, Objects(known), None, hooks)
     return flow.used
 

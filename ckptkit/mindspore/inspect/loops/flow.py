@@ -51,10 +51,12 @@ class Flow:
     Args:
         watched: Names of variables, attributes and items of which it is asked whether training uses their values;
             conditions on them do not count, nor what is made of the time.
+        deciding: Those of them of which conditions count, too, unless these are about the time.
     """
 
-    def __init__(self, watched: Collection[str] = ()) -> None:
+    def __init__(self, watched: Collection[str] = (), deciding: Collection[str] = ()) -> None:
         self._watched = watched
+        self._only_given = frozenset(watched) - frozenset(deciding)
         self.used: set[str] = set()
         self.writes: set[Place] = set()
         self._control: Sources = frozenset()
@@ -93,8 +95,13 @@ class Flow:
         return frozenset((item,)) if item is not None and item.name in self._watched else frozenset()
 
     def unwatched(self, sources: Sources) -> Sources:
-        """Return the sources that are not watched."""
-        return frozenset(one for one in sources if one.name not in self._watched) if self._watched else sources
+        """Return the sources of a condition without those that are watched and do not count there."""
+        names = self._watched if TIMED in sources else self._only_given
+        return frozenset(one for one in sources if one.name not in names) if names else sources
+
+    def decided_by(self, condition: Sources) -> Sources:
+        """Return on which places of a condition it depends what runs."""
+        return self.unwatched(condition) - MARKS
 
     # Places.
 

@@ -23,7 +23,6 @@ from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
-    MARKS,
     RESTORED,
     Cache,
     Place,
@@ -120,7 +119,7 @@ class Statements:
         read = frozenset(read) - aliases(test, scope)
         returned: list[Value] = []
         self._flow.either(
-            value.sources - MARKS,
+            self._flow.decided_by(value.sources),
             lambda: None,
             lambda: returned.extend(self._guarded(body, scope, guards, read)),
             leaves=False,
@@ -261,7 +260,7 @@ class Statements:
         read -= aliases(one.test, scope)  # m = cache.get(key), and then: if m is None
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for part in (one.body, one.orelse) for each in part)
         self._flow.either(
-            test.sources - MARKS,
+            self._flow.decided_by(test.sources),
             lambda: returned.extend(self._guarded(one.body, scope, guards, read, test=one.test)),
             lambda: returned.extend(self._block(one.orelse, scope)),
             leaves=leaves,
@@ -301,15 +300,15 @@ class Statements:
         returned: list[Value] = []
         subject = self._expressions.value(one.subject, scope)
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for case in one.cases for each in case.body)
-        tests = subject.sources - MARKS
+        tests = self._flow.decided_by(subject.sources)
 
         def begin_at(number: int) -> None:
             nonlocal tests
             if number == len(one.cases):
                 return
             case = one.cases[number]
-            tests |= self._matches(case.pattern, subject, scope) - MARKS
-            tests |= self._expressions.value(case.guard, scope).sources - MARKS
+            matched = self._matches(case.pattern, subject, scope)
+            tests |= self._flow.decided_by(matched | self._expressions.value(case.guard, scope).sources)
             self._flow.either(
                 tests,
                 lambda: returned.extend(self._block(case.body, scope)),
@@ -350,7 +349,7 @@ class Statements:
                 self._are_placed[-1] |= self._objects.is_positioned(one.iter, scope)
                 if RESTORED in over.sources and DATA not in over.sources:
                     self._objects.skip(one, scope)
-            decides = self._flow.unwatched(over.sources - MARKS)
+            decides = self._flow.decided_by(over.sources)
             self._flow.control |= decides
             if isinstance(one, ast.While):
                 if self._flow.innermost_saves():

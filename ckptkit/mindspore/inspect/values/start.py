@@ -1,4 +1,4 @@
-"""Digests the arrays, lists and numbers that a script makes at each start, and that no checkpoint holds.
+"""Digests the arrays, lists, numbers and choices that a script makes at each start, and that no checkpoint holds.
 
 Guarantees: reads plain attributes of cells, variables of the running code, and those of the functions and objects that
 it leads to; a bounded part of each. Runs nothing of the user's. Equal values have equal digests in every process. Main
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import os
 import re
 import types
 from collections import deque
@@ -20,17 +21,22 @@ import mindspore as ms
 import numpy as np
 import xxhash
 from mindspore import nn
+from mindspore.nn.learning_rate_schedule import LearningRateSchedule
+from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import below, is_users, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE, read_by_construct
 from ckptkit.mindspore.inspect.values.digest import tensor_bytes
 
-_MOST = 200  # arrays and lists that are digested, and as many numbers
+_MOST = 200  # arrays and lists that are digested, as many numbers, and as many choices
 _ITEMS = 64  # of a list
 _BYTES = 1 << 16  # of an array
 _NUMBERS = (bool, int, float)
 _BITS = 256  # of a number
 _NUMBER = "="  # before a single number
+_FLOAT = "=~"  # before one with a fraction, which may be a limit
+_CHOICE = "?"  # before a choice: a text, a truth value, or the name of a function or class
+_LONGEST = 64  # of a text that is a choice
 _TEXTS = 10_000  # of a list or a table
 _ORDERED = ":"  # before the digest of texts in their order
 _FURTHEST = 4  # from a variable of the running code
@@ -38,15 +44,19 @@ _FEW = 64  # items of a dict that are searched
 _MOST_SEARCHED = 2_000  # objects
 _ARRAYS = (ms.Tensor, np.ndarray)
 _CODE = (types.FunctionType, types.MethodType, functools.partial)
+_NAMED = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
+_MAY_CHANGE = (nn.Optimizer, LearningRateSchedule)
 _PLAIN = (dict, types.SimpleNamespace, argparse.Namespace)
 
 
 def start_values_of(
     cells: Iterable[nn.Cell], variables: Iterable[tuple[str, object]], named: Iterable[object] = ()
 ) -> dict[str, str]:
-    """Return the digests of arrays, tensors, numbers and lists of numbers or texts, by the expressions for them.
+    """Return the digests of arrays, tensors, numbers, choices and lists of numbers or texts, by expressions for them.
 
-    Single numbers are those of the running code and of what it leads to; `is_number` tells their digests.
+    Single numbers and choices are those of the running code and of what it leads to; `is_single` tells their digests.
+    A choice is what a script may decide between: a truth value, a short text that is no path, or which function, class,
+    cell or operator a name stands for.
 
     Args:
         cells: Cells of the training; those inside of them are read, too.
@@ -60,12 +70,23 @@ def start_values_of(
     found = ((name, _digest(value)) for name, value in itertools.chain(_in_cells(cells), own, further))
     arrays = itertools.islice(((name, digest) for name, digest in found if digest is not None), _MOST)
     numbers = itertools.islice(((name, value) for name, value in [*own, *further] if _is_number(value)), _MOST)
-    return {**{name: f"{_NUMBER}{_digest_of(value)}" for name, value in numbers}, **dict(arrays)}
+    chosen = ((name, _choice(value)) for name, value in [*own, *further])
+    choices = itertools.islice(((name, choice) for name, choice in chosen if choice is not None), _MOST)
+    return {
+        **{name: f"{_FLOAT if type(value) is float else _NUMBER}{_digest_of(value)}" for name, value in numbers},
+        **{name: f"{_CHOICE}{_digest_of(choice)}" for name, choice in choices},
+        **dict(arrays),
+    }
 
 
-def is_number(digest: str) -> bool:
-    """Return whether it is the digest of a single number, such as a time, on which training may not depend."""
-    return digest.startswith(_NUMBER)
+def is_single(digest: str) -> bool:
+    """Return whether it is the digest of a number, such as a time, or a choice, on which training may not depend."""
+    return digest.startswith((_NUMBER, _CHOICE))
+
+
+def may_decide(digest: str) -> bool:
+    """Return whether training may depend on conditions on the value; a whole number may be how long to train."""
+    return digest.startswith((_FLOAT, _CHOICE))
 
 
 def variable_of(expression: str) -> str:
@@ -79,6 +100,20 @@ def _is_number(value: object) -> bool:
     return kind is float or issubclass(kind, np.number) or (kind is int and value.bit_length() <= _BITS)  # type: ignore[attr-defined]
 
 
+def _choice(value: object) -> str | None:
+    kind = type(value)
+    if kind is bool:
+        return repr(value)
+    if kind is str:
+        is_path = "/" in value or os.sep in value  # type: ignore[operator]
+        return None if is_path or len(value) > _LONGEST else repr(value)  # type: ignore[arg-type]
+    if kind is functools.partial:
+        return _choice(value.func)  # type: ignore[attr-defined]
+    if kind in _NAMED or isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"  # type: ignore[attr-defined]
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(value, (nn.Cell, Primitive)) else None
+
+
 def _in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
     for cell in cells:
         for name, one in cell.cells_and_names():
@@ -88,13 +123,17 @@ def _in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
 
 
 def _numbers_in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
-    """Yield the numbers that `construct` of the user's classes may read, those of all cells of a class as one list."""
+    """Yield the numbers that `construct` may read, those of all cells of a class as one list.
+
+    Not of a rate that is a cell, which may be given for more epochs; what optimizers have is compared elsewhere.
+    """
     found: dict[str, list[object]] = {}  # each begins with 0, since lists of one number are not digested
     names: dict[type, Collection[str]] = {}
     for one in {id(each): each for root in cells for _, each in root.cells_and_names()}.values():
         kind = type(one)
         if kind not in names:
-            names[kind] = read_by_construct(kind) if is_users(kind.__module__) else ()
+            is_compared = not issubclass(kind, _MAY_CHANGE) and kind.__module__.partition(".")[0] != "ckptkit"
+            names[kind] = read_by_construct(kind) if is_compared else ()
         for name in names[kind]:
             value = own_attributes(one).get(name)
             if _is_number(value):
@@ -113,7 +152,7 @@ def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int])
         if depth == _FURTHEST or not (is_code or _may_hold_values(one)):
             continue
         for part, value in itertools.chain(below(one), () if is_code else _numbers_of_class(one)):
-            if _is_number(value):
+            if _is_number(value) or type(value) in (bool, str):
                 yield place + part, value
                 continue
             if id(value) in seen:
@@ -121,7 +160,7 @@ def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int])
             seen.add(id(value))
             kept.append(value)
             waiting.append((place + part, value, depth + 1))
-            if is_code or isinstance(value, _ARRAYS) or _is_of_arrays(value):
+            if is_code or isinstance(value, _ARRAYS) or _is_of_arrays(value) or _choice(value) is not None:
                 yield place + part, value
 
 

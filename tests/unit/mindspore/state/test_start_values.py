@@ -15,7 +15,7 @@ from support.training import adam, begin_process, checkpoints, pipeline
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.inspect import differ, start_values_of
+from ckptkit.mindspore.inspect import differ, is_single, start_values_of
 
 SAID = "not the values with which the run began"
 
@@ -90,7 +90,7 @@ def test_values_that_are_large_or_odd_cost_nothing():
 
 
 def test_what_is_compared():
-    """No single texts and no parameters; of long values the beginning."""
+    """No paths, no long texts and no parameters; of long values the beginning."""
     order = [3, 1, 2]
     values = {
         "order": order,
@@ -99,6 +99,13 @@ def test_what_is_compared():
         "number": 3.0,
         "truth": True,
         "text": "a",
+        "path": "/data/a",
+        "long text": "a" * 65,
+        "nothing": None,
+        "function": ops.relu,
+        "class": nn.MSELoss,
+        "cell": nn.MSELoss(),
+        "operator": ops.ReLU(),
         "names": ["a", "b"],
         "one": [1],
         "objects": np.array([{}], dtype=object),
@@ -106,7 +113,8 @@ def test_what_is_compared():
         "large tensor": ms.Tensor(np.zeros(1 << 20, np.float32)),
     }
     found = start_values_of([], values.items())
-    assert found.keys() == {"number", "order", "pairs", "large", "names"}
+    chosen = {"truth", "text", "function", "class", "cell", "operator"}
+    assert found.keys() == {"number", "order", "pairs", "large", "names", *chosen}
     order.reverse()
     values["large"][0, 0] = 1
     again = start_values_of([], values.items())
@@ -135,6 +143,7 @@ def test_what_called_functions_and_objects_hold_is_compared():
     gradient = ms.grad(weighted)
     held, named = Holder(np.ones(2)), Holder(np.ones(2))
     found = start_values_of([], [("gradient", gradient), ("held", held), ("named", named)], [named])
+    found = {name for name, digest in found.items() if not is_single(digest)}
     assert {name.rpartition(".")[2] for name in found} == {"TABLE", "scale", "values"}
     assert len(found) == 3
 
@@ -207,6 +216,85 @@ def test_numbers_that_training_does_not_use_are_no_matter(root, caplog):
     own_loop(root, NUMBERS, strict=True)
     own_loop(root, NUMBERS, strict=True, epochs=2)
     assert SAID not in caplog.text
+
+
+def deciding(root, choices, *, strict=False):
+    """Train as ``choices`` say, each in another way: by a condition, a limit, a match, a function, a class."""
+    begin_process()
+    network = nn.Dense(6, 3)
+    cell = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), adam(network.trainable_params())).set_train()
+    batches = ck.data.resumable(pipeline(), epochs=1)
+    state = ck.StateManager(cell, batches, strict=strict)
+    flag, limit, mode, activation, kind, verbose, deadline, most = choices
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")) as manager:
+        point = manager.restore(state)
+        for number, (x, y) in enumerate(batches, point.batches_delivered):
+            if verbose:
+                print(number, mode, limit)
+            if number >= most or time.monotonic() > deadline:
+                break
+            given = x if flag else x * 2
+            match mode:
+                case "double":
+                    given = given * 2
+            if float(ops.abs(x).max()) > limit:
+                continue
+            cell(activation(kind()(given)), y)
+            manager.step(state)
+
+
+CHOICES = (True, 1e9, "plain", ops.relu, nn.Tanh, False, 1e12, 5)
+OTHERS = (False, 1e8, "double", ops.tanh, nn.ReLU, True, 2e12, 4)
+
+
+@pytest.mark.parametrize(("place", "name"), [*enumerate(("flag", "limit", "mode", "activation", "kind"))])
+def test_choice_that_is_another_one_is_named(root, caplog, place, name):
+    """Such as one that an earlier run of the script decides, whose loop does not run again."""
+    deciding(root, CHOICES, strict=True)
+    again = [other if at == place else one for at, (one, other) in enumerate(zip(CHOICES, OTHERS, strict=True))]
+    deciding(root, again)
+    (said,) = [one for one in caplog.messages if SAID in one]
+    assert f"deciding(): {name}: {SAID}" in said
+
+
+def test_choices_that_do_not_decide_what_is_trained_are_no_matter(root, caplog):
+    """What is printed, a limit of time, how many batches there are."""
+    deciding(root, CHOICES, strict=True)
+    deciding(root, (*CHOICES[:5], *OTHERS[5:]), strict=True)
+    assert SAID not in caplog.text
+
+
+scale = ms.Tensor(5.0)
+
+
+def test_variable_of_a_closure_is_not_taken_for_a_global_one_of_that_name():
+    def holding(scale):
+        return lambda x: x * scale
+
+    (one, other) = (start_values_of([], [("it", holding(np.full(3, value)))]) for value in (1.0, 2.0))
+    assert one.keys() == other.keys() == {"it", "it.scale"}
+    assert one["it.scale"] != other["it.scale"]
+
+
+class Huber(nn.Cell):
+    def __init__(self, delta):
+        super().__init__()
+        self.out = nn.Dense(6, 3)
+        self.loss = nn.HuberLoss(delta=delta)
+
+    def construct(self, x, y):
+        return self.loss(self.out(x), y)
+
+
+def test_option_of_a_cell_of_mindspore_is_named(root, caplog):
+    for epochs, delta in ((1, 0.5), (2, 0.5), (3, 0.25)):
+        assert SAID not in caplog.text
+        begin_process()
+        network = Huber(delta)
+        rate = nn.CosineDecayLR(0.0, 0.01, 10 * epochs)  # which may be given for more epochs
+        optimizer = nn.Momentum(network.trainable_params(), rate, 0.9)
+        checkpoints(root).train(Model(ck.AccumulationTrainCell(network, optimizer, 2)), epochs, pipeline())
+    assert f"HuberLoss.delta: {SAID}" in caplog.text
 
 
 class Scaled(Masked):
