@@ -1,4 +1,9 @@
-"""Defines `Worker`, which runs a function in a thread of its own and never loses sight of it.
+"""Defines `Worker`, which runs a function in a thread of its own and never loses sight of it; and its priority.
+
+A worker may give way to training: it has the lowest priority on Linux, and so have the workers that it starts. On a
+machine whose cores are all busy, it then gets less than a hundredth of one. So nothing may wait for it like that:
+`awaited` gives such workers the priority of the main thread, for as long as a thread waits. A process that is not
+allowed to raise a priority again (neither CAP_SYS_NICE nor RLIMIT_NICE) does not go so low in the first place.
 
 Guarantees: wherever Ctrl-C arrives in `Worker.start`, it is raised as itself, and the function either runs or never
 does. `Worker.join` returns only when it has ended or never begins. `threading.Thread` promises neither: Ctrl-C in its
@@ -8,13 +13,19 @@ does. `Worker.join` returns only when it has ended or never begins. `threading.T
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ckptkit.core.latch import Latch, what_arrived
 
+_log = logging.getLogger("ckptkit")
 _GLANCE_SECONDS = 0.5
+_LOWEST, _LOW = 19, 10  # a busy thread of priority 0 gets 68 times as much of a core, or 9 times
 
 
 class NoThreadError(RuntimeError):
@@ -28,10 +39,14 @@ class Worker:
         run: The function; it must handle its errors.
         name: Name of the thread.
         daemon: Whether the interpreter exits without waiting for the thread; None: as for the caller's thread.
+        gives_way: Whether the function runs beside training. What a worker starts that gives way does so, too.
     """
 
-    def __init__(self, run: Callable[[], None], name: str, *, daemon: bool | None = True) -> None:
+    def __init__(
+        self, run: Callable[[], None], name: str, *, daemon: bool | None = True, gives_way: bool = False
+    ) -> None:
         self._run = run
+        self._gives_way = gives_way or threading.get_native_id() in _GIVING_WAY
         self._thread = threading.Thread(target=self._begin, name=name, daemon=daemon)
         self._runs: dict[str, bool] = {}  # decided once, in one step of C: by the thread, or by who takes it back
         self._ended = Latch()
@@ -91,6 +106,74 @@ class Worker:
     def _begin(self) -> None:
         if self._runs.setdefault("runs", True):
             try:
+                if self._gives_way:
+                    _give_way()
                 self._run()
             finally:
+                _GIVING_WAY.pop(threading.get_native_id(), None)
                 self._ended.open()
+
+
+_GIVING_WAY: dict[int, int] = {}  # threads, and the process of each
+_WAITS: dict[object, None] = {}  # of threads that wait for one of them
+# No lock: a signal handler may wait, too, and Ctrl-C could leave it locked. Each step on a dict is atomic.
+
+
+@contextlib.contextmanager
+def awaited() -> Iterator[None]:
+    """Let workers that give way run at the main thread's priority while this thread waits for them in the block."""
+    mine = object()
+    try:
+        _WAITS[mine] = None
+        for thread in _giving_way():
+            _set(thread, _usual())
+        yield
+    finally:
+        _WAITS.pop(mine, None)
+        for thread in _giving_way() if not _WAITS else ():
+            _set(thread, _lowest())
+
+
+def _give_way() -> None:
+    """Lower the priority of this thread, unless one waits for it already."""
+    thread, lowest = threading.get_native_id(), _lowest()
+    _GIVING_WAY[thread] = os.getpid()
+    is_awaited = None
+    while is_awaited is not bool(_WAITS):  # another thread begins or ends to wait meanwhile
+        is_awaited = bool(_WAITS)
+        _set(thread, _usual() if is_awaited else lowest)
+
+
+def _giving_way() -> list[int]:
+    """Return the threads of this process that give way, without those of the one that it was forked from."""
+    return [thread for thread, process in [*_GIVING_WAY.items()] if process == os.getpid()]
+
+
+def _usual() -> int:
+    """Return the priority of the main thread."""
+    return os.getpriority(os.PRIO_PROCESS, os.getpid())
+
+
+def _set(thread: int, priority: int) -> None:
+    if sys.platform != "linux":
+        return  # elsewhere the call would change the whole process
+    try:
+        os.setpriority(os.PRIO_PROCESS, thread, priority)
+    except ProcessLookupError:
+        pass  # it has just ended
+    except OSError as error:
+        _log.debug("could not set the priority of a background thread to %d: %s", priority, error)
+
+
+@functools.cache
+def _lowest() -> int:
+    """Return how low threads go, by what the system allows; tries it on this thread, once in a process."""
+    if sys.platform != "linux":
+        return _LOW
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, usual + 1)
+        os.setpriority(os.PRIO_PROCESS, 0, usual)
+    except OSError:
+        return _LOW
+    return _LOWEST

@@ -9,9 +9,6 @@ thread may start a save, and wait for one: it then gives the slices that the sav
 from __future__ import annotations
 
 import logging
-import os
-import sys
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,12 +19,11 @@ from ckptkit.checkpoint.staged import Staged
 from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport
-from ckptkit.core.worker import NoThreadError, Worker
+from ckptkit.core.worker import NoThreadError, Worker, awaited
 from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError
 from ckptkit.manager.at_exit import AT_EXIT
 
 _log = logging.getLogger("ckptkit")
-_LOWEST_PRIORITY = 19
 _GLANCE_SECONDS = 0.5
 _SLICE_SECONDS = 0.005
 _T = TypeVar("_T")
@@ -161,13 +157,13 @@ class SaveHandle:
         finally:
             self._outcome.fail(outcome)
 
-    def start(self, save: Callable[[], SaveReport]) -> bool:
-        """Run ``save`` in a thread of its own and return True.
+    def start(self, save: Callable[[], SaveReport], *, gives_way: bool = True) -> bool:
+        """Run ``save`` in a thread of its own, which ``gives_way`` to training, and return True.
 
         If no thread can be started, that is a failed save like any other, and the return value is False.
         """
         # Daemon: the interpreter joins other threads before it runs exit handlers, but this one may need slices.
-        self._worker = Worker(partial(self._run, save), "ckptkit-writer")
+        self._worker = Worker(partial(self._run, save), "ckptkit-writer", gives_way=gives_way)
         AT_EXIT.add(self.finish)
         try:
             self._worker.start()
@@ -197,7 +193,6 @@ class SaveHandle:
     def _run(self, save: Callable[[], SaveReport]) -> None:
         outcome: SaveReport | BaseException
         try:
-            lower_priority()
             outcome = save()
         except BaseException as error:  # noqa: BLE001 - every error belongs to the handle
             outcome = error
@@ -217,7 +212,7 @@ class SaveHandle:
         by_slices = self._staged is not None and self._staged.by_slices
         until = None if timeout is None else time.monotonic() + timeout.total_seconds()
         size_bytes = sum(shard.size_bytes for shard in shards)
-        with LongWait("writing the checkpoint", size_bytes) as wait:
+        with awaited(), LongWait("writing the checkpoint", size_bytes) as wait:
             while True:
                 left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
                 if not self._advance():  # otherwise a writer that needs slices would wait forever
@@ -277,13 +272,3 @@ def account_of(error: BaseException) -> str:
     if cause is None or words in str(error):
         return str(error)
     return f"{error} ({type(cause).__name__}: {cause})"
-
-
-def lower_priority() -> None:
-    """Give the calling thread the lowest priority on platforms where a thread can have its own."""
-    if sys.platform != "linux":
-        return  # elsewhere the call would change the whole process
-    try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
-    except OSError as error:
-        _log.info("could not lower the priority of the writer thread: %s", error)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 
 from ckptkit.core.worker import NoThreadError, Worker
-from ckptkit.manager.background import lower_priority
 from ckptkit.snapshot import Capturable, Handling, StagingArea
 
 _log = logging.getLogger("ckptkit")
@@ -42,7 +41,7 @@ class CopyMemory:
         if size_bytes < _FEW_BYTES:
             return
         try:
-            Worker(partial(self._make, size_bytes), "ckptkit-memory").start()
+            Worker(partial(self._make, size_bytes), "ckptkit-memory", gives_way=True).start()
         except NoThreadError as error:
             _log.debug("the first save makes its own memory: %s", error)
 
@@ -51,7 +50,6 @@ class CopyMemory:
         self._is_over = True
 
     def _make(self, size_bytes: int) -> None:
-        lower_priority()
         try:
             while not self._is_over and self._area.make_buffer(size_bytes):
                 pass

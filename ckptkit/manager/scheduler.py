@@ -305,7 +305,7 @@ class Scheduler:
             # Before it starts: Ctrl-C may arrive once it runs, and no second save may begin beside it.
             self._results.begin(self._number, handle)
             self._saver.begin(request)
-            if not handle.start(self._writing(request)):
+            if not handle.start(self._writing(request), gives_way=not moment.is_final):
                 self._saver.abandon(request)
         except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
             handle.withdraw(error)

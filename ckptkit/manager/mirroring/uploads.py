@@ -20,11 +20,11 @@ from typing import Protocol
 
 from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import Countdown, LongWait, countdown
-from ckptkit.core.worker import NoThreadError, Worker
+from ckptkit.core.worker import NoThreadError, Worker, awaited
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.at_exit import AT_EXIT
-from ckptkit.manager.background import NotEndedError, account_of, lower_priority, warn_of_failure
+from ckptkit.manager.background import NotEndedError, account_of, warn_of_failure
 from ckptkit.run.homes.upload import UploadOutcome
 
 _log = logging.getLogger("ckptkit")
@@ -108,7 +108,7 @@ class Uploads:
         self._error: BaseException | None = None  # error of the last upload, until one succeeds
         self._untold: BaseException | None = None
         self._stale: StaleAttemptError | None = None
-        self._abandoned = self._is_hurried = False
+        self._abandoned = self._is_hurried = self._is_urgent = False
         _finish_at_exit(self)
 
     @property
@@ -195,7 +195,7 @@ class Uploads:
         """
         if self._idle.is_open:
             return
-        with LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes) as wait:
+        with awaited(), LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes) as wait:
             while not self._idle.wait(min(_GLANCE_SECONDS, seconds_left())):
                 if not seconds_left():
                     raise NotEndedError(f"the upload to {self._mirror_url} has not ended in time; it continues")
@@ -236,6 +236,7 @@ class Uploads:
                 break
             self.settle(seconds_left)
         self._uploader.use_share()
+        self._is_urgent = False
         self.collect(tolerate=True)
         if self._behind and self._error is not None:
             self._given_up = self._behind[-1]
@@ -244,6 +245,7 @@ class Uploads:
     def urge(self) -> None:
         """Upload the newest commit now if it only waits for its time, and as fast as possible; does not wait."""
         self._uploader.use_all()
+        self._is_urgent = True
         if not self.is_busy and self._error is None:
             self.try_again(given_up=True)
 
@@ -258,7 +260,7 @@ class Uploads:
 
     def _wake(self) -> None:
         # Daemon: the interpreter joins other threads before it runs exit handlers, and a save may still come then.
-        worker = Worker(self._run_quietly, "ckptkit-mirror")
+        worker = Worker(self._run, "ckptkit-mirror", gives_way=not self._is_urgent)
         try:
             with self._lock:
                 if not self._idle.is_open:
@@ -278,10 +280,6 @@ class Uploads:
         with self._lock:
             if self._worker is worker and worker.take_back():
                 self._idle.open()
-
-    def _run_quietly(self) -> None:
-        lower_priority()
-        self._run()
 
     def _run(self) -> None:
         try:

@@ -43,7 +43,7 @@ from ckptkit.format.events import (
     plain_line,
 )
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.background import Outcome, lower_priority
+from ckptkit.manager.background import Outcome
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.recording.curves import Curves, Place
 from ckptkit.manager.recording.values import Values, numbers_of, settled
@@ -288,13 +288,12 @@ class Recorder:
         if not self._untried or self._is_storing or not self._has_paused(_ALONE):
             return
         try:  # nothing else is caught: the error of a signal handler may come here, and is training's
-            self._writer = Worker(self._store_beside_training, "ckptkit-events")
+            self._writer = Worker(self._store_beside_training, "ckptkit-events", gives_way=True)
             self._writer.start()
         except (NoThreadError, MemoryError) as error:
             self._warn(f"{type(error).__name__}: {error}")
 
     def _store_beside_training(self) -> None:
-        lower_priority()
         with self._harmless():
             self._store()
 

@@ -13,9 +13,8 @@ from support.options import grouped
 from support.runs.ranks import CYCLE, PATIENCE, SIZE, Life, Mortal, check_whole, committed, digests_at, new_run
 
 import ckptkit as ck
+from ckptkit.core import worker
 from ckptkit.errors import ResumeError, StorageError
-from ckptkit.manager import background
-from ckptkit.manager.mirroring import uploads
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import EVERY, MUTATING, Fault, FaultyStorage
 from ckptkit.testing.ranks import Ended, RankLostError, results_of, run_ranks
@@ -28,8 +27,7 @@ RANKS = 3
 def _no_waiting():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(background, "lower_priority", lambda: None)
-        patch.setattr(uploads, "lower_priority", lambda: None)
+        patch.setattr(worker, "_give_way", lambda: None)
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 import threading
 
 import pytest
@@ -161,3 +162,108 @@ def test_thread_of_the_process_that_forked_is_lost():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     go.set()
     assert joined(running)
+
+
+def priority(thread=0):
+    return os.getpriority(os.PRIO_PROCESS, thread)
+
+
+class Told:
+    """A function that says its priority each time that it is asked to."""
+
+    def __init__(self, then=lambda: None):
+        self.then, self.said, self.is_over = then, [], False
+        self.asked, self.answered = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self):
+        self.then()
+        while self.asked.acquire(timeout=LONG_SECONDS) and not self.is_over:
+            self.said.append(priority(threading.get_native_id()))
+            self.answered.release()
+
+    def now(self):
+        self.asked.release()
+        assert self.answered.acquire(timeout=LONG_SECONDS)
+        return self.said[-1]
+
+    def end(self):
+        self.is_over = True
+        self.asked.release()
+
+
+@pytest.fixture
+def asks():
+    """Starts workers that give way, and ends them."""
+    every = []
+
+    def started(work=None, **options):
+        every.append(work := work or Told())
+        one = Worker(work, "test", **{"gives_way": True, **options})
+        one.start()
+        return work
+
+    yield started
+    for one in every:
+        one.end()
+
+
+only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own elsewhere")
+
+
+@only_on_linux
+def test_worker_gives_way_except_while_a_thread_waits(asks):
+    before, first = priority(), asks()
+    low = first.now()
+    high = before if low == 19 else low  # as the system allows
+    assert low in (10, 19)
+    assert asks(gives_way=False).now() == before
+    with worker.awaited():
+        assert first.now() == high
+        with worker.awaited():
+            assert asks().now() == before  # it begins meanwhile
+        assert first.now() == high
+    assert first.now() == low
+    assert priority() == before
+
+
+@only_on_linux
+def test_what_a_worker_starts_gives_way_with_it(asks):
+    inner = Told()
+    outer = asks(Told(then=lambda: asks(inner, gives_way=False)))
+    low, before = outer.now(), priority()
+    assert inner.now() == low
+    with worker.awaited():
+        assert inner.now() == outer.now() == (before if low == 19 else low)
+    assert inner.now() == low
+
+
+@only_on_linux
+def test_thread_that_may_not_rise_again_does_not_go_so_low(asks, monkeypatch):
+    """As in a container without CAP_SYS_NICE, where what a preemption waits for would get nothing of a busy core."""
+    set_priority = os.setpriority
+
+    def refusing(which, who, value):
+        if value < os.getpriority(which, who):
+            raise PermissionError(13, "Permission denied")
+        set_priority(which, who, value)
+
+    monkeypatch.setattr(worker.os, "setpriority", refusing)
+    worker._lowest.cache_clear()
+    try:
+        one = asks()
+        assert one.now() == 10
+        with worker.awaited():
+            assert one.now() == 10
+            assert asks().now() == priority()  # it was never lower
+    finally:
+        monkeypatch.undo()
+        worker._lowest.cache_clear()
+
+
+@only_on_linux
+def test_threads_of_a_parent_process_are_left_alone(asks, monkeypatch):
+    one = asks()
+    low = one.now()
+    monkeypatch.setattr(worker.os, "getpid", lambda: 1)  # as in a process that was forked from this one
+    with worker.awaited():
+        assert one.now() == low

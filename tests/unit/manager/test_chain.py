@@ -15,10 +15,10 @@ import pytest
 from support.options import grouped
 from support.runs.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
 
+from ckptkit.core import worker
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.worker import NoThreadError
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
-from ckptkit.manager import background
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring import chain, uploads
 from ckptkit.manager.options import Mirror, System
@@ -38,8 +38,7 @@ def _no_waiting():
     """For the disk, as in the crash suites, nor for a processor: all that is waited for here is threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(background, "lower_priority", lambda: None)
-        patch.setattr(uploads, "lower_priority", lambda: None)
+        patch.setattr(worker, "_give_way", lambda: None)
         yield
 
 
@@ -456,7 +455,7 @@ class NoThread:
 
     is_lost = False
 
-    def __init__(self, *arguments) -> None:
+    def __init__(self, *arguments, **options) -> None:
         pass
 
     def start(self) -> None:

@@ -22,6 +22,7 @@ from support.process import python
 from support.runs.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
 
 from ckptkit.checkpoint.commit import void
+from ckptkit.core import worker
 from ckptkit.core.progress_bar import countdown
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import (
@@ -35,8 +36,6 @@ from ckptkit.errors import (
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import CopiedFrom, RunDocument
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import background
-from ckptkit.manager.background import lower_priority
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring import uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, Preemption, Saving, System
@@ -51,6 +50,7 @@ from ckptkit.tools.doctor.lives.probe import variables
 from ckptkit.tools.doctor.lives.trace import LifePlan
 
 LONG = timedelta(seconds=60)
+_GIVE_WAY = worker._give_way
 ON_REQUEST = SaveEvery(micro_steps=10**9)
 
 
@@ -59,8 +59,7 @@ def _no_waiting():
     """For the disk, as in the crash suites, nor for a processor: all that is waited for here is threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(background, "lower_priority", lambda: None)
-        patch.setattr(uploads, "lower_priority", lambda: None)
+        patch.setattr(worker, "_give_way", lambda: None)
         yield
 
 
@@ -1697,20 +1696,35 @@ def test_offer_during_its_upload_uploads_once():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own elsewhere")
-def test_uploads_of_a_start_have_lowest_priority(monkeypatch):
-    """They are begun by the training thread, whose own stays."""
-    monkeypatch.setattr(uploads, "lower_priority", lower_priority)
+def test_uploads_have_lowest_priority_unless_they_are_awaited(monkeypatch):
+    """The training thread begins them, and its own stays; on busy cores, a mirror would get nothing at the end."""
+    monkeypatch.setattr(worker, "_give_way", _GIVE_WAY)
+    begun, awaited = threading.Event(), threading.Event()
 
     class Watched(Uploading):
         def upload(self, name):
-            self.priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            begun.set()
+            assert awaited.wait(LONG.total_seconds())
+            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
             return super().upload(name)
 
+    seen: list[int] = []
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    one = behind(uploading := Watched())
+    one = behind(Watched())
     one.begin(A)
-    one.settle(LONG.total_seconds)
-    assert uploading.priority == 19
+    assert begun.wait(LONG.total_seconds())
+
+    def left():
+        awaited.set()
+        return LONG.total_seconds()
+
+    one.settle(left)
+    one.urge()  # of a final save: nothing trains any more
+    one.offer(B)
+    one.settle(left)
+    low = worker._lowest()
+    assert seen == [low, before if low == 19 else low, before, before]
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
