@@ -41,7 +41,7 @@ from ckptkit.tools.doctor.disagreement import (
     reads_ahead,
 )
 from ckptkit.tools.doctor.elastic import Elastic
-from ckptkit.tools.doctor.later import begins_later, diagnose_later, later_difference
+from ckptkit.tools.doctor.later import begins_later, diagnose_later, is_complete, later_difference
 from ckptkit.tools.doctor.lives.ahead import modules_ahead
 from ckptkit.tools.doctor.lives.probe import scratch_run
 from ckptkit.tools.doctor.lives.trace import LifePlan
@@ -232,8 +232,10 @@ class Examination:
         beyond = last + (last == first.last_step and first.ended_by_itself)
         then = last if followed_on else own
         yield self._live(Part(f"from {begun} on, to the end", "root-3", beyond, None, begun, then)), begun
-        if followed_on and (self._cost is None or self._budget.allows(self._cost.start + self._cost.end)):
+        if followed_on and is_complete(self._folder / "root-3", first, last) and self._has_time_to_follow(last):
             yield self._live(Part("the next run, after a complete one", "root-3", beyond, None, last, own)), last
+        elif followed_on:
+            self._give_up_waiting()  # it was not seeded, as befits a life that resumes
         if self._options.own_saves:
             yield from self._saving_itself(fitting.steps)
 
@@ -267,9 +269,17 @@ class Examination:
         cost = self._cost
         if cost is None:
             return True
-        own = cost.of_chain(last, 1) if self._options.own_saves else 0.0
         killed = replace(cost, end=0.0).of_life(death.kill - begun)
-        return self._budget.allows(killed + cost.of_life(last - death.save) + own)
+        return self._budget.allows(killed + cost.of_life(last - death.save) + self._own_cost(cost, last))
+
+    def _has_time_to_follow(self, last: int) -> bool:
+        """Return whether a life fits that only follows a complete run, with the lives after it."""
+        cost = self._cost
+        return cost is None or self._budget.allows(cost.start + cost.end + self._own_cost(cost, last))
+
+    def _own_cost(self, cost: Cost, last: int) -> float:
+        """Return the seconds of the lives that examine the script's own saves."""
+        return cost.of_chain(last, 1) if self._options.own_saves else 0.0
 
     def _of_disagreement(self, difference: Difference, last: int) -> Diagnosis:
         guess = diagnose_disagreement(difference)

@@ -89,7 +89,7 @@ class TrialProbe:
         self._is_saving = False
         self._mirrors: tuple[Mirror, ...] = ()
         self._wait: Wait | None = None
-        self._saving_since: int | None = None  # after which micro-step the script's own schedule began to save
+        self._saving_since: int | None = None  # after which micro-step the script began to save by itself
 
     @property
     def storage(self) -> Storage:
@@ -167,7 +167,7 @@ class TrialProbe:
         self._record_from(point.batches_delivered)
 
     def step(self, state: Capturable, save: Save) -> None:
-        """Do the same as `look`, once after every micro-step.
+        """Trace the micro-step that has just ended, then save, die or stop as planned.
 
         Raises:
             ResumeError: If batches are not counted, so that micro-steps cannot be told apart.
@@ -175,14 +175,23 @@ class TrialProbe:
         """
         if state.progress().batches_delivered == 0:
             self._refuse("the train cell's calls are not counted: call state.count_delivered(n) after every batch")
-        self.look(state, save)
+        self._look(state, save)
 
     def saving(self) -> None:
-        """Remember when the script's own schedule has begun to save."""
+        """Remember when the script has begun to save."""
         if self._saving_since is None and self._runs.followed == self._url:
             self._saving_since = self._last
 
     def look(self, state: Capturable, save: Save) -> None:
+        """Trace the micro-step that has just ended, if `step` has not, and remember that a save begins.
+
+        Raises:
+            CkptKitError: Any error of a planned save.
+        """
+        self._look(state, save)
+        self.saving()
+
+    def _look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop; once per progress, or see `_replay`."""
         progress = state.progress()
         step = progress.batches_delivered
@@ -243,7 +252,7 @@ class TrialProbe:
 
     def _record_from(self, step: int, digests: dict[str, str] | None = None) -> None:
         """Note the end of a micro-step, if calls are recorded; begin with it where the plan says so."""
-        assert self._observer is not None  # noqa: S101 - as in `look`
+        assert self._observer is not None  # noqa: S101 - as in `_look`
         if self._record is not None:
             self._record.write(Recorded(event="step", where=str(step), values=digests or {}))
         elif self._plan.record is not None and step >= self._plan.record_after:
@@ -277,7 +286,7 @@ class TrialProbe:
             self._is_saving = False
 
     def _die_once_saved(self, step: int) -> None:
-        assert self._wait is not None  # noqa: S101 - as in `look`
+        assert self._wait is not None  # noqa: S101 - as in `_look`
         since = self._saving_since
         if since is not None and step >= min(since + _STEPS_AFTER_SAVE, self._plan.stop):
             self._settle(self._wait)
@@ -306,7 +315,7 @@ class TrialProbe:
         _end()
 
     def _save(self, state: Capturable, step: int, before: dict[str, str], save: Save) -> None:
-        assert self._observer is not None  # noqa: S101 - as in `look`
+        assert self._observer is not None  # noqa: S101 - as in `_look`
         totals = _totals(state) if self._plan.changes_ranks else {}
         handle = save({})
         after, _ = self._observer.observe()
