@@ -37,6 +37,7 @@ from ckptkit.tools.doctor.disagreement import (
     Race,
     Recording,
     diagnose_emptied_root,
+    diagnose_other_mirror,
     diagnose_unequal_replica,
     reads_ahead,
 )
@@ -251,12 +252,14 @@ class Examination:
         killed = self._live(Part(words, "root-4", last, then=1, own_saves=True, kill_when_saved=True))
         yield killed, 0
         begun = killed.begun
-        mirrors = begun.mirrors if begun is not None else 0
+        mirrors = len(begun.mirrors) if begun is not None else 0
         if not killed.saved:
             none = "uploaded no checkpoint to a mirror" if mirrors else "committed no checkpoint by itself"
+            fix = "Give more --steps than lie between two of its saves"
+            if self._lives[0].ended_by_itself and self._lives[0].last_step == last:
+                fix = "It ends there: let it save before, such as by SaveEvery(micro_steps=...)"
             raise UnusableScriptError(
-                f"within {last} micro-steps, the script {none}: its own saves cannot be examined. Give more --steps "
-                "than lie between two of its saves"
+                f"within {last} micro-steps, the script {none}: its own saves cannot be examined. {fix}"
             )
         words, at = "its own saves", killed.saved[-1].step
         if begun is not None and mirrors:
@@ -290,6 +293,9 @@ class Examination:
     def _of_resume(self, difference: Difference, shaky: frozenset[str]) -> Diagnosis:
         if difference.url is not None:
             return diagnose_later(difference, shaky)
+        before = self._lives[-2]
+        if before.begun is not None and before.begun.mirrors and not difference.resumed_at:  # its root was removed
+            return diagnose_other_mirror(difference.life, before)
         found = diagnose_resume(difference, shaky)
         is_known = is_sure(found, difference) or difference.found is None or not difference.resumed_at
         if is_known or not self._may_record():

@@ -88,6 +88,7 @@ class TrialProbe:
         self._saves = 0  # of a replay, at the last micro-step
         self._is_saving = False
         self._mirrors: tuple[Mirror, ...] = ()
+        self._given_mirrors: tuple[str, ...] = ()  # their URLs in the script
         self._wait: Wait | None = None
         self._saving_since: int | None = None  # after which micro-step the script began to save by itself
 
@@ -112,7 +113,8 @@ class TrialProbe:
         """Return scratch mirrors, which are as fast as can be, if the script's own saves count; none otherwise."""
         if self._plan.own_saves:
             root = Path(self._plan.root)
-            to = [scratch_run(root, one.storage.url) for one in given]
+            self._given_mirrors = tuple(one.storage.url for one in given)
+            to = [scratch_run(root, url) for url in self._given_mirrors]
             same = zip(given, to, strict=True)
             self._mirrors = tuple(replace(one, root=at, storage_options=None, bandwidth=None) for one, at in same)
         return self._mirrors
@@ -159,7 +161,7 @@ class TrialProbe:
                 replicated=tuple(observer.replicated()) if ranks > 1 else (),
                 restored=self._restored(state) if self._plan.changes_ranks else None,
                 empties=_is_removed(self._url),
-                mirrors=len(self._mirrors),
+                mirrors=self._given_mirrors,
             )
         )
         if self._plan.settings:

@@ -261,7 +261,7 @@ def test_process_dies_once_its_own_save_is_at_a_mirror(own, tmp_path, monkeypatc
 
 def test_mirrors_are_left_out_where_the_doctor_decides_when_to_save(tmp_path, root, trace):
     trained(root, Seen(), 3, mirror=tmp_path / "mirror").close()
-    assert trace()[0].mirrors == 0
+    assert trace()[0].mirrors == ()
     assert not (tmp_path / "mirror").exists()
     assert not scratch_run(tmp_path / "scratch", str(tmp_path / "mirror")).exists()
 
