@@ -48,8 +48,11 @@ class Cost:
         return self.of_life(steps) + self.of_chain(steps, kills) + own
 
     def __str__(self) -> str:
-        end = f", and {self.end:.1f} s after the last" if self.end >= 1 else ""
-        return f"{self.start:.1f} s until its first micro-step has ended, {self.step:.2g} s for each further one{end}"
+        until, each = (
+            f"{self.start:.1f} s until its first micro-step has ended",
+            f"{self.step:.2g} s for each further one",
+        )
+        return f"{until}, {each}, and {self.end:.1f} s after the last" if self.end >= 1 else f"{until}, and {each}"
 
 
 @dataclass(frozen=True)

@@ -235,6 +235,20 @@ def diagnose_emptied_root(url: str) -> Diagnosis:
     )
 
 
+def diagnose_other_mirror(life: Life, killed: Life) -> Diagnosis:
+    """Diagnose a ``life`` without its root that began afresh, although ``killed`` had saved to a mirror."""
+    held, given = (() if one.begun is None else one.begun.mirrors for one in (killed, life))
+    where, now = " and ".join(held), " and ".join(given) or "none"
+    return Diagnosis(
+        "never-resumed",
+        held[0],
+        "the run root was lost, and the script began afresh, although a checkpoint after micro-step "
+        f"{killed.saved[-1].step} was at its mirror {where}; its mirror at this start: {now}",
+        "give the run a mirror that is the same at every start, with no time or random number in it, and do not empty "
+        "it",
+    )
+
+
 def diagnose_unequal_replica(difference: Difference) -> Diagnosis:
     """Diagnose a value that must be the same in every rank, and differs from rank 0's."""
     first = difference.names[0]

@@ -37,11 +37,12 @@ from ckptkit.tools.doctor.disagreement import (
     Race,
     Recording,
     diagnose_emptied_root,
+    diagnose_other_mirror,
     diagnose_unequal_replica,
     reads_ahead,
 )
 from ckptkit.tools.doctor.elastic import Elastic
-from ckptkit.tools.doctor.later import begins_later, diagnose_later, later_difference
+from ckptkit.tools.doctor.later import begins_later, diagnose_later, is_complete, later_difference
 from ckptkit.tools.doctor.lives.ahead import modules_ahead
 from ckptkit.tools.doctor.lives.probe import scratch_run
 from ckptkit.tools.doctor.lives.trace import LifePlan
@@ -232,8 +233,10 @@ class Examination:
         beyond = last + (last == first.last_step and first.ended_by_itself)
         then = last if followed_on else own
         yield self._live(Part(f"from {begun} on, to the end", "root-3", beyond, None, begun, then)), begun
-        if followed_on and (self._cost is None or self._budget.allows(self._cost.start + self._cost.end)):
+        if followed_on and is_complete(self._folder / "root-3", first, last) and self._has_time_to_follow(last):
             yield self._live(Part("the next run, after a complete one", "root-3", beyond, None, last, own)), last
+        elif followed_on:
+            self._give_up_waiting()  # it was not seeded, as befits a life that resumes
         if self._options.own_saves:
             yield from self._saving_itself(fitting.steps)
 
@@ -249,12 +252,14 @@ class Examination:
         killed = self._live(Part(words, "root-4", last, then=1, own_saves=True, kill_when_saved=True))
         yield killed, 0
         begun = killed.begun
-        mirrors = begun.mirrors if begun is not None else 0
+        mirrors = len(begun.mirrors) if begun is not None else 0
         if not killed.saved:
             none = "uploaded no checkpoint to a mirror" if mirrors else "committed no checkpoint by itself"
+            fix = "Give more --steps than lie between two of its saves"
+            if self._lives[0].ended_by_itself and self._lives[0].last_step == last:
+                fix = "It ends there: let it save before, such as by SaveEvery(micro_steps=...)"
             raise UnusableScriptError(
-                f"within {last} micro-steps, the script {none}: its own saves cannot be examined. Give more --steps "
-                "than lie between two of its saves"
+                f"within {last} micro-steps, the script {none}: its own saves cannot be examined. {fix}"
             )
         words, at = "its own saves", killed.saved[-1].step
         if begun is not None and mirrors:
@@ -267,9 +272,17 @@ class Examination:
         cost = self._cost
         if cost is None:
             return True
-        own = cost.of_chain(last, 1) if self._options.own_saves else 0.0
         killed = replace(cost, end=0.0).of_life(death.kill - begun)
-        return self._budget.allows(killed + cost.of_life(last - death.save) + own)
+        return self._budget.allows(killed + cost.of_life(last - death.save) + self._own_cost(cost, last))
+
+    def _has_time_to_follow(self, last: int) -> bool:
+        """Return whether a life fits that only follows a complete run, with the lives after it."""
+        cost = self._cost
+        return cost is None or self._budget.allows(cost.start + cost.end + self._own_cost(cost, last))
+
+    def _own_cost(self, cost: Cost, last: int) -> float:
+        """Return the seconds of the lives that examine the script's own saves."""
+        return cost.of_chain(last, 1) if self._options.own_saves else 0.0
 
     def _of_disagreement(self, difference: Difference, last: int) -> Diagnosis:
         guess = diagnose_disagreement(difference)
@@ -280,6 +293,9 @@ class Examination:
     def _of_resume(self, difference: Difference, shaky: frozenset[str]) -> Diagnosis:
         if difference.url is not None:
             return diagnose_later(difference, shaky)
+        before = self._lives[-2]
+        if before.begun is not None and before.begun.mirrors and not difference.resumed_at:  # its root was removed
+            return diagnose_other_mirror(difference.life, before)
         found = diagnose_resume(difference, shaky)
         is_known = is_sure(found, difference) or difference.found is None or not difference.resumed_at
         if is_known or not self._may_record():

@@ -3,15 +3,19 @@
 Such a run may begin with weights of the one before, or with numbers that its loop has kept. Checkpoints of its own hold
 what came of it, so its own examination does not show that a resume of the run before loses it.
 
-Guarantees: what two uninterrupted lives do not agree on is left out. Pure functions, any thread.
+Guarantees: what two uninterrupted lives do not agree on is left out. Nothing is written. Any thread.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from ckptkit.run.catalog import list_checkpoints
+from ckptkit.storage import open_storage
 from ckptkit.tools.doctor.compare import Difference, differing, kind_of
 from ckptkit.tools.doctor.diagnose import Diagnosis
+from ckptkit.tools.doctor.lives.probe import scratch_run
 from ckptkit.tools.doctor.lives.trace import Later, Stepped
 from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.lost import compared, forgotten, lost_values
@@ -22,6 +26,18 @@ _MAY_DIFFER = ("loss", "told")  # by rounding; from call to call
 def begins_later(first: Life, last: int) -> bool:
     """Return whether another run has begun after micro-step ``last``, so that a life has to go on beyond it."""
     return bool(_later(first, last))
+
+
+def is_complete(root: Path, first: Life, last: int) -> bool:
+    """Return whether the run has a checkpoint after micro-step ``last``: a script need not save at its end.
+
+    Args:
+        root: The scratch folder of the lives so far.
+        first: The first life, which tells the run root.
+        last: The last micro-step.
+    """
+    found = [] if first.begun is None else list_checkpoints(open_storage(scratch_run(root, first.begun.url)))
+    return any(one.progress is not None and one.progress.batches_delivered == last for one in found)
 
 
 def later_difference(life: Life, first: Life, second: Life) -> Difference | None:

@@ -88,8 +88,9 @@ class TrialProbe:
         self._saves = 0  # of a replay, at the last micro-step
         self._is_saving = False
         self._mirrors: tuple[Mirror, ...] = ()
+        self._given_mirrors: tuple[str, ...] = ()  # their URLs in the script
         self._wait: Wait | None = None
-        self._saving_since: int | None = None  # after which micro-step the script's own schedule began to save
+        self._saving_since: int | None = None  # after which micro-step the script began to save by itself
 
     @property
     def storage(self) -> Storage:
@@ -112,7 +113,8 @@ class TrialProbe:
         """Return scratch mirrors, which are as fast as can be, if the script's own saves count; none otherwise."""
         if self._plan.own_saves:
             root = Path(self._plan.root)
-            to = [scratch_run(root, one.storage.url) for one in given]
+            self._given_mirrors = tuple(one.storage.url for one in given)
+            to = [scratch_run(root, url) for url in self._given_mirrors]
             same = zip(given, to, strict=True)
             self._mirrors = tuple(replace(one, root=at, storage_options=None, bandwidth=None) for one, at in same)
         return self._mirrors
@@ -159,7 +161,7 @@ class TrialProbe:
                 replicated=tuple(observer.replicated()) if ranks > 1 else (),
                 restored=self._restored(state) if self._plan.changes_ranks else None,
                 empties=_is_removed(self._url),
-                mirrors=len(self._mirrors),
+                mirrors=self._given_mirrors,
             )
         )
         if self._plan.settings:
@@ -167,7 +169,7 @@ class TrialProbe:
         self._record_from(point.batches_delivered)
 
     def step(self, state: Capturable, save: Save) -> None:
-        """Do the same as `look`, once after every micro-step.
+        """Trace the micro-step that has just ended, then save, die or stop as planned.
 
         Raises:
             ResumeError: If batches are not counted, so that micro-steps cannot be told apart.
@@ -175,14 +177,23 @@ class TrialProbe:
         """
         if state.progress().batches_delivered == 0:
             self._refuse("the train cell's calls are not counted: call state.count_delivered(n) after every batch")
-        self.look(state, save)
+        self._look(state, save)
 
     def saving(self) -> None:
-        """Remember when the script's own schedule has begun to save."""
+        """Remember when the script has begun to save."""
         if self._saving_since is None and self._runs.followed == self._url:
             self._saving_since = self._last
 
     def look(self, state: Capturable, save: Save) -> None:
+        """Trace the micro-step that has just ended, if `step` has not, and remember that a save begins.
+
+        Raises:
+            CkptKitError: Any error of a planned save.
+        """
+        self._look(state, save)
+        self.saving()
+
+    def _look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop; once per progress, or see `_replay`."""
         progress = state.progress()
         step = progress.batches_delivered
@@ -243,7 +254,7 @@ class TrialProbe:
 
     def _record_from(self, step: int, digests: dict[str, str] | None = None) -> None:
         """Note the end of a micro-step, if calls are recorded; begin with it where the plan says so."""
-        assert self._observer is not None  # noqa: S101 - as in `look`
+        assert self._observer is not None  # noqa: S101 - as in `_look`
         if self._record is not None:
             self._record.write(Recorded(event="step", where=str(step), values=digests or {}))
         elif self._plan.record is not None and step >= self._plan.record_after:
@@ -277,7 +288,7 @@ class TrialProbe:
             self._is_saving = False
 
     def _die_once_saved(self, step: int) -> None:
-        assert self._wait is not None  # noqa: S101 - as in `look`
+        assert self._wait is not None  # noqa: S101 - as in `_look`
         since = self._saving_since
         if since is not None and step >= min(since + _STEPS_AFTER_SAVE, self._plan.stop):
             self._settle(self._wait)
@@ -306,7 +317,7 @@ class TrialProbe:
         _end()
 
     def _save(self, state: Capturable, step: int, before: dict[str, str], save: Save) -> None:
-        assert self._observer is not None  # noqa: S101 - as in `look`
+        assert self._observer is not None  # noqa: S101 - as in `_look`
         totals = _totals(state) if self._plan.changes_ranks else {}
         handle = save({})
         after, _ = self._observer.observe()

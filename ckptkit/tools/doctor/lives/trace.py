@@ -99,7 +99,7 @@ class Begun(_Document):
     ``checkpoint`` is None on a fresh start; ``url`` is the script's root. ``digests`` and ``unseen`` are as in
     `Stepped`. ``empties`` says that the script has removed that root before. In a job of many ``ranks``, ``replicated``
     are names of digests that must be the same in every rank. ``restored`` is there if the plan says so. ``mirrors`` are
-    those in use.
+    the URLs that the script gave of those in use.
     """
 
     event: Literal["begun"] = "begun"
@@ -113,7 +113,7 @@ class Begun(_Document):
     replicated: tuple[str, ...] = ()
     restored: Restored | None = None
     empties: bool = False
-    mirrors: int = 0
+    mirrors: tuple[str, ...] = ()
 
 
 class Stepped(_Document):

@@ -119,7 +119,7 @@ class Life:
     def is_from_mirror(self) -> bool:
         """Whether it resumed from a mirror of the run, whose root was removed before."""
         begun = self.each_rank[0].begun
-        return self.own_saves and begun is not None and begun.mirrors > 0 and begun.checkpoint is not None
+        return self.own_saves and begun is not None and bool(begun.mirrors) and begun.checkpoint is not None
 
     @property
     def refused(self) -> str | None:

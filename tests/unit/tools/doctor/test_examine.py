@@ -299,6 +299,47 @@ def test_slower_lives_than_expected_leave_out_later_kills(monkeypatch):
     assert report.lives[-1].last_step == report.steps == 24
 
 
+@pytest.mark.parametrize(("seconds", "lives"), [(27, 4), (28, 5)])
+def test_time_for_own_saves_comes_before_a_life_after_a_complete_run(monkeypatch, seconds, lives):
+    script = Script(monkeypatch)
+    script.cost = (3.0, 0.1)
+    monkeypatch.setattr(examine, "begins_later", lambda first, last: True)
+    monkeypatch.setattr(examine, "is_complete", lambda root, first, last: True)
+    monkeypatch.setattr(examine, "begun_too_early", lambda *_: None)  # this script saves nothing at its end
+    own: list[int] = []
+    monkeypatch.setattr(Examination, "_saving_itself", lambda self, last: own.append(last) or iter(()))
+    report = script.examined(kills=1, own_saves=True, **within(seconds))
+    assert (report.difference, report.steps, len(report.lives), own) == (None, 9, lives, [9])
+
+
+def test_process_that_waits_to_follow_a_complete_run_begins_no_other_life(monkeypatch):
+    """It is not seeded, as one that resumes; the next life may begin the training."""
+    script = Script(monkeypatch)
+    ended: list[str] = []
+    taken: list[str | None] = []
+    monkeypatch.setattr(examine, "begins_later", lambda first, last: True)
+    monkeypatch.setattr(examine, "is_complete", lambda root, first, last: False)
+
+    class Waiting:
+        def __init__(self, name: str) -> None:
+            self.name, self.log = name, Path("no log")
+
+        def end(self) -> None:
+            ended.append(self.name)
+
+    def lived(command, name, plan, *, started, at_gate, **options):
+        taken.append(None if started is None else started.name)
+        at_gate()
+        return script._live(command, name, plan, **options)
+
+    monkeypatch.setattr(examine, "start_ahead", lambda command, name, *_: Waiting(name))
+    monkeypatch.setattr(examine, "live", lived)
+    with pytest.raises(UnusableScriptError, match="committed no checkpoint by itself"):  # this script never does
+        script.examined(kills=1, own_saves=True)
+    assert taken == [None, "life-002", "life-003", "life-004", None]
+    assert ended == ["life-005", "life-006"]
+
+
 def test_time_for_no_kill_is_told_in_numbers(monkeypatch):
     script = Script(monkeypatch)
     script.cost = (3.0, 1.0)

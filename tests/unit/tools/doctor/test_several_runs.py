@@ -204,6 +204,13 @@ def test_what_a_run_begins_with_is_compared_when_the_one_before_was_complete(her
     assert (shown["url"], shown["step"], shown["resumed_at"], shown["names"]) == (following, 1, 9, ["weights/w"])
 
 
+def test_run_that_does_not_save_at_its_end_is_not_taken_for_complete(here, capsys):
+    (here / "train.py").write_text(NUMPY_SCRIPT.replace("    manager.save_final(state)\n", ""))
+    assert doctored("twice", "elsewhere", steps=16) == 0
+    (first,) = json.loads(capsys.readouterr().out)["before"]
+    assert lives_of(first) == [(0, 9, None), (0, 9, None), (0, 3, 3), (2, 7, 7), (5, 9, None)]
+
+
 def test_what_a_complete_run_does_not_make_again_is_named():
     """Such as weights that the loop keeps after its last micro-step."""
     best = "train.py:best"

@@ -32,7 +32,7 @@ def test_costs_are_those_of_the_first_life():
     assert (cost.start, cost.step) == (5, 2)
     assert cost_of(life(lines[:1], began_at=47.0)).step == 0
     assert (cost.of_life(3), cost.of_life(0)) == (9, 5)
-    assert str(cost) == "5.0 s until its first micro-step has ended, 2 s for each further one"
+    assert str(cost) == "5.0 s until its first micro-step has ended, and 2 s for each further one"
 
 
 def test_what_follows_the_last_micro_step_costs_each_life_that_comes_so_far():

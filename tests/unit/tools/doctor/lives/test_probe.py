@@ -175,9 +175,9 @@ class Killed(Exception):  # noqa: N818 - it stands for a death
 
 @pytest.fixture
 def own(tmp_path, root, monkeypatch):
-    """Trains under a plan that keeps the script's own schedule, until it is killed or 8 micro-steps are done."""
+    """Trains under a plan that keeps the script's own saves, until it is killed or 8 micro-steps are done."""
 
-    def lived(run: NumpyRun, *, waits: bool, mirror: Sequence[Path] = (), **more):
+    def lived(run: NumpyRun, *, waits: bool, mirror: Sequence[Path] = (), asks: bool = False, **more):
         given = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace"), "stop": 9, "own_saves": True}
         (tmp_path / "plan.json").write_text(LifePlan(**{**given, **more}).model_dump_json())
         follow(monkeypatch, tmp_path / "plan.json")
@@ -187,12 +187,14 @@ def own(tmp_path, root, monkeypatch):
             raise Killed
 
         monkeypatch.setattr("ckptkit.tools.doctor.lives.probe.os.kill", kill)
-        manager = CheckpointManager(root, mirror=mirror, save=SaveEvery(micro_steps=3))
+        manager = CheckpointManager(root, mirror=mirror, save=SaveEvery(micro_steps=99 if asks else 3))
         manager.restore(run)
         with contextlib.suppress(Killed):
             for _ in range(8):
                 run.train_step()
                 manager.step(run)
+                if asks and run.batches % 3 == 0:
+                    manager.save(run)
                 if waits:
                     manager.wait()
         assert not any(one.exists() for one in (root, *mirror))
@@ -234,7 +236,8 @@ def test_own_save_that_takes_long_is_awaited(own, monkeypatch, stop, last):
     assert own(Seen(), waits=False, kill_when_saved=True, stop=stop) == ([3], last, [Saved(step=3)])
 
 
-def test_process_dies_once_its_own_save_is_at_a_mirror(own, tmp_path, monkeypatch):
+@pytest.mark.parametrize("asks", [False, True], ids=["by its schedule", "by a call of save()"])
+def test_process_dies_once_its_own_save_is_at_a_mirror(own, tmp_path, monkeypatch, asks):
     """The commit at the root alone is not enough: the next life has only what a mirror holds."""
     asked = threading.Event()
     settle, upload = Chain.settle, Uploader.upload
@@ -250,7 +253,7 @@ def test_process_dies_once_its_own_save_is_at_a_mirror(own, tmp_path, monkeypatc
     monkeypatch.setattr(Chain, "settle", settled)
     monkeypatch.setattr(Uploader, "upload", slow)
     mirrors = [tmp_path / "near", tmp_path / "far"]
-    assert own(Seen(), waits=False, mirror=mirrors, kill_when_saved=True) == ([3], 5, [Saved(step=3)])
+    assert own(Seen(), waits=False, mirror=mirrors, asks=asks, kill_when_saved=True) == ([3], 5, [Saved(step=3)])
     for one in mirrors:
         copies = list_checkpoints(open_storage(scratch_run(tmp_path / "scratch", str(one))))
         assert [info.progress.batches_delivered for info in copies] == [3]
@@ -258,7 +261,7 @@ def test_process_dies_once_its_own_save_is_at_a_mirror(own, tmp_path, monkeypatc
 
 def test_mirrors_are_left_out_where_the_doctor_decides_when_to_save(tmp_path, root, trace):
     trained(root, Seen(), 3, mirror=tmp_path / "mirror").close()
-    assert trace()[0].mirrors == 0
+    assert trace()[0].mirrors == ()
     assert not (tmp_path / "mirror").exists()
     assert not scratch_run(tmp_path / "scratch", str(tmp_path / "mirror")).exists()
 

@@ -366,6 +366,18 @@ def test_the_scripts_own_saves_are_examined(here, capsys):
     assert [life["own_saves"] for life in report["lives"]] == [False] * 4 + [True] * 2
 
 
+def test_mirror_that_is_another_one_at_every_start_is_named(here, capsys):
+    """The run root is the same; only a process that has lost it shows that."""
+    other = 'root, mirror=f"backup/{time.time_ns()}", save=every)'
+    (here / "train.py").write_text(NUMPY_SCRIPT.replace("root, save=every)", other))
+    code, out, _ = examined(capsys, "own", own_saves=True, kills=1)
+    found = json.loads(out)["diagnosis"]
+    assert (code, found["code"]) == (1, "never-resumed")
+    assert found["where"].startswith(str(here / "backup"))
+    assert f"a checkpoint after micro-step 4 was at its mirror {found['where']}; its mirror at" in found["cause"]
+    assert not (here / "backup").exists()
+
+
 def test_policy_that_changes_the_training_is_noticed(here, capsys):
     """Only if it is asked."""
     assert examined(capsys, "own-draws")[0] == 0
@@ -380,6 +392,13 @@ def test_script_without_own_saves_so_far_cannot_be_examined(here, capsys):
     code, out, err = examined(capsys, own_saves=True)
     assert (code, out) == (2, "")
     assert "within 9 micro-steps, the script committed no checkpoint by itself" in err
+    assert "Give more --steps than" in err
+
+
+def test_script_that_ends_without_own_saves_is_not_told_to_do_more_steps(here, capsys):
+    code, _, err = examined(capsys, own_saves=True, steps=12, kills=1)
+    assert (code, "--steps" in err) == (2, False)
+    assert "It ends there: let it save before" in err
 
 
 def test_two_trainings_of_one_root_are_one_run(here, capsys):
