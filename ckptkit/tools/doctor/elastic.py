@@ -22,7 +22,7 @@ from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.copy.inventory import Unwatched
 from ckptkit.tools.doctor.compare import Difference, other_losses
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_resume
-from ckptkit.tools.doctor.lives.probe import scratch_run
+from ckptkit.tools.doctor.lives.trace import scratch_run
 from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.plan import Death, Part, plan_changes, victims
 from ckptkit.tools.doctor.promises import (

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,13 +41,14 @@ from ckptkit.tools.doctor.disagreement import (
     reads_ahead,
 )
 from ckptkit.tools.doctor.elastic import Elastic
-from ckptkit.tools.doctor.later import begins_later, diagnose_later, is_complete, later_difference
+from ckptkit.tools.doctor.interruption import Interruptions
+from ckptkit.tools.doctor.later import begins_later, diagnose_later, later_difference
 from ckptkit.tools.doctor.lives.ahead import modules_ahead
-from ckptkit.tools.doctor.lives.probe import scratch_run
+from ckptkit.tools.doctor.lives.process import Started, start_ahead
 from ckptkit.tools.doctor.lives.trace import LifePlan
-from ckptkit.tools.doctor.lives.trial import Life, Started, live, start_ahead
+from ckptkit.tools.doctor.lives.trial import Life, live
 from ckptkit.tools.doctor.lost import forgotten
-from ckptkit.tools.doctor.plan import Death, Part, plan_deaths, victims
+from ckptkit.tools.doctor.plan import Part
 from ckptkit.tools.doctor.promises import Continuation
 from ckptkit.tools.doctor.report import (
     FailedLifeError,
@@ -137,7 +137,17 @@ class Examination:
         shaky = [unstable(one, other) for one, other in zip(first.each_rank, second.each_rank, strict=True)]
         elastic = self._elastic(first, last)
         notes: dict[str, None] = {}
-        for life, begun in self._interrupted(first, fitting):
+        interruptions = Interruptions(
+            self._options,
+            self._folder,
+            first,
+            fitting=fitting,
+            cost=self._cost,
+            budget=self._budget,
+            live=self._live,
+            give_up_waiting=self._give_up_waiting,
+        )
+        for life, begun in interruptions.lives():
             until = life.planned_kill or last
             difference = self._difference(life, first, until)
             # What was done again from too early on may well differ; that it was done at all comes first.
@@ -215,74 +225,6 @@ class Examination:
                 f"{math.ceil(self._budget.needed(self._cost, own_saves=own_saves))} s or more"
             )
         return fitting
-
-    def _interrupted(self, first: Life, fitting: Fitting) -> Iterator[tuple[Life, int]]:
-        """Run, on demand, the lives of the runs that are killed and resumed; yield each with where it had to begin."""
-        at = [first.steps[step].progress for step in range(1, fitting.steps + 1)]
-        begun = 0
-        deaths = plan_deaths(at, fitting.kills, every_micro_step=self._options.every_micro_step)
-        for number, death in enumerate(deaths):
-            if begun and not self._has_time_for(death, begun, fitting.steps):
-                break
-            who = victims(number, len(first.each_rank))
-            words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}{_of(who)}"
-            yield self._live(Part(words, "root-3", fitting.steps, death, begun, then=death.save, who=who)), begun
-            begun = death.save
-        own = 0 if self._options.own_saves else None
-        last, followed_on = fitting.steps, begins_later(first, fitting.steps)
-        beyond = last + (last == first.last_step and first.ended_by_itself)
-        then = last if followed_on else own
-        yield self._live(Part(f"from {begun} on, to the end", "root-3", beyond, None, begun, then)), begun
-        if followed_on and is_complete(self._folder / "root-3", first, last) and self._has_time_to_follow(last):
-            yield self._live(Part("the next run, after a complete one", "root-3", beyond, None, last, own)), last
-        elif followed_on:
-            self._give_up_waiting()  # it was not seeded, as befits a life that resumes
-        if self._options.own_saves:
-            yield from self._saving_itself(fitting.steps)
-
-    def _saving_itself(self, last: int) -> Iterator[tuple[Life, int]]:
-        """Do the same with one run whose checkpoints are the script's own.
-
-        If it has mirrors, it loses its root in between, as with its machine: it resumes from what they hold.
-
-        Raises:
-            UnusableScriptError: If it has no checkpoint that a life could resume from.
-        """
-        words = "its own saves, SIGKILL after one"
-        killed = self._live(Part(words, "root-4", last, then=1, own_saves=True, kill_when_saved=True))
-        yield killed, 0
-        begun = killed.begun
-        mirrors = len(begun.mirrors) if begun is not None else 0
-        if not killed.saved:
-            none = "uploaded no checkpoint to a mirror" if mirrors else "committed no checkpoint by itself"
-            fix = "Give more --steps than lie between two of its saves"
-            if self._lives[0].ended_by_itself and self._lives[0].last_step == last:
-                fix = "It ends there: let it save before, such as by SaveEvery(micro_steps=...)"
-            raise UnusableScriptError(
-                f"within {last} micro-steps, the script {none}: its own saves cannot be examined. {fix}"
-            )
-        words, at = "its own saves", killed.saved[-1].step
-        if begun is not None and mirrors:
-            shutil.rmtree(scratch_run(self._folder / "root-4", begun.url))
-            words = "its own saves at its mirror" if mirrors == 1 else f"its own saves at its {mirrors} mirrors"
-        yield self._live(Part(f"{words}, from {at} on", "root-4", last, None, at, own_saves=True)), at
-
-    def _has_time_for(self, death: Death, begun: int, last: int) -> bool:
-        """Return whether another kill fits, with the lives after it."""
-        cost = self._cost
-        if cost is None:
-            return True
-        killed = replace(cost, end=0.0).of_life(death.kill - begun)
-        return self._budget.allows(killed + cost.of_life(last - death.save) + self._own_cost(cost, last))
-
-    def _has_time_to_follow(self, last: int) -> bool:
-        """Return whether a life fits that only follows a complete run, with the lives after it."""
-        cost = self._cost
-        return cost is None or self._budget.allows(cost.start + cost.end + self._own_cost(cost, last))
-
-    def _own_cost(self, cost: Cost, last: int) -> float:
-        """Return the seconds of the lives that examine the script's own saves."""
-        return cost.of_chain(last, 1) if self._options.own_saves else 0.0
 
     def _of_disagreement(self, difference: Difference, last: int) -> Diagnosis:
         guess = diagnose_disagreement(difference)
@@ -419,10 +361,6 @@ def _notes(life: Life, first: Life, until: int, shaky: Sequence[frozenset[str]])
             at_end = Difference(until, (), its.steps[until], mine.steps[until], mine, its)
             found += [f"{rank_in_words(mine.rank)}{one}" for one in forgotten(at_end, paths)]
     return found
-
-
-def _of(ranks: tuple[int, ...] | None) -> str:
-    return "" if ranks is None else f" of rank {', '.join(map(str, ranks))}"
 
 
 def _compared(life: Life) -> int:

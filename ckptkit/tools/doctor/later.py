@@ -15,8 +15,7 @@ from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from ckptkit.tools.doctor.compare import Difference, differing, kind_of
 from ckptkit.tools.doctor.diagnose import Diagnosis
-from ckptkit.tools.doctor.lives.probe import scratch_run
-from ckptkit.tools.doctor.lives.trace import Later, Stepped
+from ckptkit.tools.doctor.lives.trace import Later, Stepped, scratch_run
 from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.lost import compared, forgotten, lost_values
 

@@ -19,7 +19,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -31,21 +30,13 @@ from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.tensors import values_of
 from ckptkit.errors import ResumeError
-from ckptkit.format.documents import digest_of
 from ckptkit.manager.background import NotEndedError
-from ckptkit.manager.hooks import (
-    VARIABLE,
-    Observable,
-    Observer,
-    Recorded,
-    Save,
-    Wait,
-)
+from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Recorded, Save, Wait
 from ckptkit.manager.options import Mirror
-from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
+from ckptkit.tools.doctor.lives.own_saves import OwnSaves
 from ckptkit.tools.doctor.lives.runs import Runs
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
@@ -62,12 +53,12 @@ from ckptkit.tools.doctor.lives.trace import (
     Stopped,
     Total,
     Unrestored,
+    scratch_run,
     total_of,
     trace_of,
 )
 
 _REPLAYED = "ckptkit_replayed"
-_STEPS_AFTER_SAVE = 2
 _A_WHILE = timedelta(seconds=5)  # frameworks abort a gather for which a rank is late, on CPU after 30 s
 
 
@@ -87,10 +78,8 @@ class TrialProbe:
         self._known = 0  # of what the process made
         self._saves = 0  # of a replay, at the last micro-step
         self._is_saving = False
-        self._mirrors: tuple[Mirror, ...] = ()
-        self._given_mirrors: tuple[str, ...] = ()  # their URLs in the script
+        self._own_saves = OwnSaves()
         self._wait: Wait | None = None
-        self._saving_since: int | None = None  # after which micro-step the script began to save by itself
 
     @property
     def storage(self) -> Storage:
@@ -111,13 +100,7 @@ class TrialProbe:
 
     def mirrors(self, given: Sequence[Mirror]) -> Sequence[Mirror]:
         """Return scratch mirrors, which are as fast as can be, if the script's own saves count; none otherwise."""
-        if self._plan.own_saves:
-            root = Path(self._plan.root)
-            self._given_mirrors = tuple(one.storage.url for one in given)
-            to = [scratch_run(root, url) for url in self._given_mirrors]
-            same = zip(given, to, strict=True)
-            self._mirrors = tuple(replace(one, root=at, storage_options=None, bandwidth=None) for one, at in same)
-        return self._mirrors
+        return self._own_saves.scratch(Path(self._plan.root), given) if self._plan.own_saves else ()
 
     def unrestored(self, state: Capturable, why: str) -> None:
         """Record why no checkpoint was restored: a launcher may hide what its ranks print."""
@@ -161,7 +144,7 @@ class TrialProbe:
                 replicated=tuple(observer.replicated()) if ranks > 1 else (),
                 restored=self._restored(state) if self._plan.changes_ranks else None,
                 empties=_is_removed(self._url),
-                mirrors=self._given_mirrors,
+                mirrors=self._own_saves.urls,
             )
         )
         if self._plan.settings:
@@ -181,8 +164,8 @@ class TrialProbe:
 
     def saving(self) -> None:
         """Remember when the script has begun to save."""
-        if self._saving_since is None and self._runs.followed == self._url:
-            self._saving_since = self._last
+        if self._runs.followed == self._url:
+            self._own_saves.begin(self._last)
 
     def look(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, if `step` has not, and remember that a save begins.
@@ -289,20 +272,13 @@ class TrialProbe:
 
     def _die_once_saved(self, step: int) -> None:
         assert self._wait is not None  # noqa: S101 - as in `_look`
-        since = self._saving_since
-        if since is not None and step >= min(since + _STEPS_AFTER_SAVE, self._plan.stop):
+        if self._own_saves.is_due(step, self._plan.stop):
             self._settle(self._wait)
-            self._saving_since = None  # nothing may be uploaded yet; then the next save is awaited
-        committed = self._committed()
-        if self._in_any_rank(bool(committed)):
-            self._write(Saved(step=max(committed or self._committed())))  # another rank may have seen it first
+        stored = self._own_saves.stored(self.storage)
+        if self._in_any_rank(bool(stored)):
+            stored = stored or self._own_saves.stored(self.storage)  # another rank may have seen it first
+            self._write(Saved(step=max(stored, default=step)))
             self._die(step)
-
-    def _committed(self) -> list[int]:
-        """Return the micro-steps after which checkpoints were made: of those at mirrors, if there are any."""
-        places = [one.storage for one in self._mirrors] or [self.storage]
-        found = (one.progress for place in places for one in list_checkpoints(place))
-        return [one.batches_delivered for one in found if one is not None]
 
     def _is_enough(self, step: int, now: float) -> bool:
         """Return whether the time for the first life is over; all ranks stop after the same micro-step."""
@@ -378,11 +354,6 @@ def hooks(plan: str, url: str) -> TrialProbe:
         ValueError: If ``plan`` is not the path of a valid plan.
     """
     return TrialProbe(_runs(plan), url)
-
-
-def scratch_run(root: Path, url: str) -> Path:
-    """Return the folder below ``root`` that replaces the run root ``url``."""
-    return root / f"run-{digest_of(url.encode())}"
 
 
 def _is_removed(url: str) -> bool:

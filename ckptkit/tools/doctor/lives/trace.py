@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ckptkit.core.progress import Progress
+from ckptkit.format.documents import digest_of
 from ckptkit.manager.hooks import Recorded, Setting, Suspect, Unseen
 
 MAX_RECORD_BYTES = 1 << 27
@@ -215,6 +216,11 @@ def total_of(values: npt.NDArray[Any]) -> Total:
         return Total(plain=0.0, signed=0.0, size=_LARGEST)
     signs = np.random.default_rng(flat.size).integers(0, 2, flat.size, np.int8) * 2 - 1
     return Total(plain=float(flat.sum()), signed=float(flat @ signs), size=size)
+
+
+def scratch_run(root: Path, url: str) -> Path:
+    """Return the folder below ``root`` that replaces the run root ``url``."""
+    return root / f"run-{digest_of(url.encode())}"
 
 
 def trace_of(trace: Path, rank: int) -> Path:

@@ -13,8 +13,9 @@ import pytest
 from support.doctor_lives import life, stepped
 
 from ckptkit.manager.hooks import READS_AHEAD, Suspect, Unseen
-from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor import examine, interruption
 from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.interruption import Interruptions
 from ckptkit.tools.doctor.lives.trace import LifePlan, Stepped, Stopped
 from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.report import FailedLifeError, Options, UnusableScriptError
@@ -303,11 +304,12 @@ def test_slower_lives_than_expected_leave_out_later_kills(monkeypatch):
 def test_time_for_own_saves_comes_before_a_life_after_a_complete_run(monkeypatch, seconds, lives):
     script = Script(monkeypatch)
     script.cost = (3.0, 0.1)
-    monkeypatch.setattr(examine, "begins_later", lambda first, last: True)
-    monkeypatch.setattr(examine, "is_complete", lambda root, first, last: True)
+    for module in (examine, interruption):
+        monkeypatch.setattr(module, "begins_later", lambda first, last: True)
+    monkeypatch.setattr(interruption, "is_complete", lambda root, first, last: True)
     monkeypatch.setattr(examine, "begun_too_early", lambda *_: None)  # this script saves nothing at its end
     own: list[int] = []
-    monkeypatch.setattr(Examination, "_saving_itself", lambda self, last: own.append(last) or iter(()))
+    monkeypatch.setattr(Interruptions, "_saving_itself", lambda self: own.append(self._last) or iter(()))
     report = script.examined(kills=1, own_saves=True, **within(seconds))
     assert (report.difference, report.steps, len(report.lives), own) == (None, 9, lives, [9])
 
@@ -317,8 +319,9 @@ def test_process_that_waits_to_follow_a_complete_run_begins_no_other_life(monkey
     script = Script(monkeypatch)
     ended: list[str] = []
     taken: list[str | None] = []
-    monkeypatch.setattr(examine, "begins_later", lambda first, last: True)
-    monkeypatch.setattr(examine, "is_complete", lambda root, first, last: False)
+    for module in (examine, interruption):
+        monkeypatch.setattr(module, "begins_later", lambda first, last: True)
+    monkeypatch.setattr(interruption, "is_complete", lambda root, first, last: False)
 
     class Waiting:
         def __init__(self, name: str) -> None:

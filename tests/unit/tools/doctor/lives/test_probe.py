@@ -26,7 +26,7 @@ from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.saver import Saver
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.doctor.lives.probe import scratch_run, variables
+from ckptkit.tools.doctor.lives.probe import variables
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Later,
@@ -39,6 +39,7 @@ from ckptkit.tools.doctor.lives.trace import (
     Unrestored,
     read_record,
     read_trace,
+    scratch_run,
 )
 
 

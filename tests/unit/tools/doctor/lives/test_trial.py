@@ -29,8 +29,9 @@ from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import Examination
 from ckptkit.tools.doctor.lives.ahead import modules_ahead
+from ckptkit.tools.doctor.lives.process import Started, start_ahead
 from ckptkit.tools.doctor.lives.trace import LifePlan
-from ckptkit.tools.doctor.lives.trial import Started, live, start_ahead
+from ckptkit.tools.doctor.lives.trial import live
 from ckptkit.tools.doctor.promises import Change, Continuation
 from ckptkit.tools.doctor.report import Options, Report
 
