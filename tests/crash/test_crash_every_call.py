@@ -35,10 +35,11 @@ from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, Killed
 
 MOMENTS = [("before", "error"), ("during", "error"), ("after", "error")]
 MOMENTS += [("before", "kill"), ("during", "kill"), ("after", "kill")]
-# An error before a call leaves what a kill before it leaves, and the process lives on as after the other errors.
+# An error before a call leaves what a kill before it leaves, and the process lives on as after the other errors. A kill
+# after a call leaves what a kill before the next one leaves.
 at_every_moment = pytest.mark.parametrize(
     ("when", "action"),
-    [pytest.param(*MOMENTS[0], marks=pytest.mark.extended), *MOMENTS[1:]],
+    [pytest.param(*one, marks=[pytest.mark.extended] * (one in (MOMENTS[0], MOMENTS[-1]))) for one in MOMENTS],
     ids=[" ".join(one) for one in MOMENTS],
 )
 

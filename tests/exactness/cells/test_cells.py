@@ -91,8 +91,8 @@ def kinds_for(data: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("mode", "data", "until", "share"),
     [
-        ("graph", "augmented", 10, slice(0, None, 4)),
-        ("pynative", "generator", 11, slice(1, None, 4)),
+        ("graph", "augmented", 10, slice(0, None, 8)),
+        ("pynative", "generator", 11, slice(5, None, 8)),
         pytest.param("graph", "augmented", 10, slice(0, None, 2), marks=pytest.mark.extended),
         pytest.param("pynative", "generator", 11, slice(1, None, 2), marks=pytest.mark.extended),
         pytest.param("graph", "augmented", 10, slice(1, None, 2), marks=pytest.mark.extended),

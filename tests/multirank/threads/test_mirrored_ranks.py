@@ -138,6 +138,7 @@ def test_part_that_cannot_be_uploaded_leaves_the_one_before(tmp_path: Path, lose
         check_whole(tmp_path / "bucket", name, RANKS)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dies", range(RANKS))
 @pytest.mark.parametrize("home", HOMES[1:])
 def test_rank_that_dies_while_it_uploads_leaves_the_one_before(tmp_path: Path, dies: int, home: str) -> None:

@@ -39,7 +39,7 @@ class Endless:
             yield pick(self.rng.integers(0, SAMPLES, BATCH))
 
 
-@job(Exact(), "graph", default=True)
+@job(Exact(), "graph")
 def endless_stream_that_the_loop_leaves(run):
     cell = accumulating()
     batches = ck.data.resumable(Endless(), 1)

@@ -79,8 +79,7 @@ def test_saves_see_boundary_at_epoch_end(tmp_path, remainder, make):
     assert resumed.steps == {step: expected.steps[step] for step in range(13, 19)}
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("mid_cycle", ["align", "rewind"])
+@pytest.mark.parametrize("mid_cycle", [pytest.param("align", marks=pytest.mark.extended), "rewind"])
 def test_aligned_and_rewound_saves_see_it_too(tmp_path, mid_cycle):
     options = {"k": 4, "remainder": "flush", "save": ck.SaveEvery(micro_steps=1), "mid_cycle": mid_cycle}
     expected = Life(tmp_path / "whole", **options).run()

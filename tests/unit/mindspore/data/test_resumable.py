@@ -153,7 +153,7 @@ def test_order_from_global_generator_goes_on_exactly(tmp_path, at):
     assert again.steps == {step: one for step, one in expected.items() if step > at}
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", [pytest.param(one, marks=[pytest.mark.extended] * (one == "state")) for one in KINDS])
 def test_finished_loop_continues_with_more_epochs(tmp_path, kind):
     expected = Life(tmp_path / "whole", KINDS[kind]).run().steps
     short = Life(tmp_path / "grown", KINDS[kind], epochs=2).run().steps

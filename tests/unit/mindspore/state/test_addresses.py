@@ -70,11 +70,9 @@ def trained(root, norms, place):
             manager.step(state)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("place", ["by name", "attributes", "loader"])
-@pytest.mark.parametrize(
-    "key",
-    [id, by_repr, by_name],
-)
+@pytest.mark.parametrize("key", [id, by_repr, by_name])
 def test_address_in_a_state_is_named_once(tmp_path, caplog, key, place):
     trained(tmp_path, Norms(key), place)
     assert caplog.text.count("its state holds id() of hidden.weight") == (key is not by_name)

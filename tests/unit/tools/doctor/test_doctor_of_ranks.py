@@ -144,6 +144,7 @@ def test_ranks_meet_while_one_of_them_still_writes(tmp_path):
     assert results_of(run_ranks(2, settled)) == [(0, 3), (0, 3)]
 
 
+@pytest.mark.extended
 def test_what_one_rank_forgets_names_that_rank(here, capsys):
     code, found = examined(capsys, "forgets")
     assert (code, found["exact"]) == (1, False)

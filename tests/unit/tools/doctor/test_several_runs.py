@@ -56,7 +56,7 @@ def lives_of(report) -> list[tuple[int, int, int | None]]:
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        pytest.param("beside first", ("beside", "mine"), id="first"),
+        pytest.param("beside first", ("beside", "mine"), id="first", marks=pytest.mark.extended),
         pytest.param("beside", ("mine", "beside"), id="last", marks=pytest.mark.extended),
     ],
 )
@@ -152,6 +152,7 @@ def test_lost_generator_is_not_taken_for_runs_that_stand_apart(here, capsys):
     assert found["diagnosis"]["code"] == "unknown"
 
 
+@pytest.mark.extended
 def test_run_that_begins_in_the_loop_of_another_may_train_first_after_a_resume(here, capsys):
     before = 'if "beside" in what:\n    its, keeper = beside()'
     in_loop = "if state.batches > 2:\n        if its is None:\n            its, keeper = beside()"

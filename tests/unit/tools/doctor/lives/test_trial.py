@@ -379,6 +379,7 @@ def test_mirror_that_is_another_one_at_every_start_is_named(here, capsys):
     assert not (here / "backup").exists()
 
 
+@pytest.mark.extended
 def test_policy_that_changes_the_training_is_noticed(here, capsys):
     """Only if it is asked."""
     assert examined(capsys, "own-draws")[0] == 0
