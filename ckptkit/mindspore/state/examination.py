@@ -356,24 +356,23 @@ class Examination:
         if other:
             self.judge_doubt(
                 f"{some(other)}: not the values with which the run began, and no checkpoint has those. If training "
-                "uses them, give them the same values at each start: seed what draws them (ms.set_seed, "
-                "np.random.seed) before, sort what comes out of a set, or keep them in a Parameter"
+                "uses them, give them equal values at each start: seed what draws them (ms.set_seed, np.random.seed), "
+                "sort what comes out of a set, or keep them in a Parameter, or, if an earlier run of the script "
+                "decides them, in an object that is given by name to that run"
             )
 
     def _used(self, names: Collection[str], deciding: Collection[str]) -> Collection[str]:
-        """Return the names of variables, attributes and items on whose values training by a loop of the user's depends.
-
-        Conditions on those that are ``deciding`` count.
-        """
+        """Return the names on whose values training by a loop depends; conditions on ``deciding`` ones count, too."""
         hooks = hooks_of([*self._sources.every_cell(), *self._sources.cells_by_name()])
         return self._examined(lambda: tuple(used_in_loops(names, deciding, self._sources.known(), hooks)))
 
     def judge_doubt(self, doubt: str | None, *, may_refuse: bool = True) -> None:
         """Report ``doubt``, if there is one; ResumeError if ``strict`` refuses it and that ``may_refuse``."""
-        if doubt is not None and self._strict and may_refuse:
+        if doubt is None:
+            return
+        if self._strict and may_refuse:
             raise ResumeError(doubt)
-        if doubt is not None:
-            _log.warning("The resumed run may not be bit-exact. %s", doubt)
+        _log.warning("The resumed run may not be bit-exact. %s", doubt)
 
     def _examined(self, find_all: Callable[[], tuple[_Found, ...]], *, may_refuse: bool = True) -> tuple[_Found, ...]:
         try:
@@ -381,8 +380,8 @@ class Examination:
         except Exception as error:  # the examined code is arbitrary; failing to read it must not stop a training
             if self._strict and may_refuse:
                 raise ResumeError(
-                    "strict=True, but the code of this training could not be examined, so it is unknown whether it "
-                    f"resumes exactly: {error!r}. Change what was read there, or allow it with strict=False"
+                    "strict=True, but the code of this training could not be examined, so it may not resume exactly: "
+                    f"{error!r}. Change what was read there, or allow it with strict=False"
                 ) from error
             if not self._unreadable:
                 self._unreadable = True
@@ -395,9 +394,7 @@ class Examination:
 
     def _report(self, found: Sequence[Finding]) -> None:
         if found and self._strict:
-            raise ResumeError(
-                "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:"
-                + listed([str(one) for one in found])
-            )
+            words = "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:"
+            raise ResumeError(words + listed([str(one) for one in found]))
         for one in found:
             _log.warning("The resumed run %s not be bit-exact. %s", "will" if one.certain else "may", one)

@@ -91,7 +91,7 @@ class Draws:
             self._objects.in_place.setdefault(id(target), f"{scope.path}{text_of(node)}")
         if self._flow.is_beside and id(target) in self.read_again:
             return  # the thread belongs to the data, and reading them again repeats what it draws
-        if (takes or draws) and not self._objects.is_known(target) and self._flow.saves():
+        if (takes or draws) and not self._objects.is_known(target) and self._flow.saves_between():
             path = self._objects.path_of(target, f"{scope.path}{text_of(node)}")
             self.taken.setdefault(id(target), (path, target))
 

@@ -265,6 +265,10 @@ class Flow:
         """Return whether a checkpoint may be taken while the variables are in their current state."""
         return any(one.loop in self._saving for one in self._iterations)
 
+    def saves_between(self) -> bool:
+        """Return whether the code that is read may run again after a checkpoint, unlike what a loop runs over."""
+        return any(one.loop in self._saving and (one.is_begun or self.is_beside) for one in self._iterations)
+
     def is_repeated(self) -> bool:
         """Return whether the code that is read is in an iteration of a loop, and not in what a loop runs over."""
         return any(one.is_begun for one in self._iterations)

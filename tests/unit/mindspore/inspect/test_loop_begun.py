@@ -250,10 +250,23 @@ def taken_from_a_generator(cell, batches, rate, restore):
         cell(*next(it))
 
 
+def drawn_where_the_loop_begins(cell, batches, rate, restore):
+    """Each start draws them again, before the loop and its saves."""
+
+    def begun(batches):
+        rng = np.random.default_rng(1)
+        return batches if rng.normal() else []
+
+    restore()
+    for x, y in begun(batches):
+        cell(x, y)
+
+
 @pytest.mark.parametrize(
     "loop",
     [
         begun_from_what_restore_returns,
+        drawn_where_the_loop_begins,
         object_made_from_what_restore_returns,
         dataclass_made_from_what_restore_returns,
         namespace_made_from_what_restore_returns,
