@@ -4,6 +4,6 @@ from ckptkit.storage.local import LocalStorage
 from ckptkit.storage.local_lock import RootLock
 from ckptkit.storage.protocol import Listing, Storage
 from ckptkit.storage.source import ByteStream
-from ckptkit.storage.url import is_same_place, open_storage
+from ckptkit.storage.url import is_inside, is_same_place, open_storage
 
-__all__ = ["ByteStream", "Listing", "LocalStorage", "RootLock", "Storage", "is_same_place", "open_storage"]
+__all__ = ["ByteStream", "Listing", "LocalStorage", "RootLock", "Storage", "is_inside", "is_same_place", "open_storage"]

@@ -103,6 +103,14 @@ def is_same_place(url: str, other: str) -> bool:
         return False  # one of them is yet to be made, or cannot be reached
 
 
+def is_inside(url: str, other: str) -> bool:
+    """Return whether the storage ``url`` lies in a folder of the storage ``other``, so that it is removed with that."""
+    if "://" in url or "://" in other:
+        return url.startswith(f"{other.rstrip('/')}/") and not is_same_place(url, other)
+    inner, outer = os.path.realpath(url), os.path.realpath(other)
+    return inner != outer and os.path.commonpath((inner, outer)) == outer
+
+
 def _split(text: str) -> tuple[str | None, str]:
     if "://" not in text and "::" not in text:
         return None, text  # do not import fsspec, which takes as long as a listing

@@ -33,7 +33,7 @@ from ckptkit.run.homes.pace import Pace
 from ckptkit.run.homes.part_upload import PartUploader
 from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
-from ckptkit.storage import RootLock, Storage, is_same_place
+from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
 
 _log = logging.getLogger("ckptkit")
 _ENDPOINTS = "At different endpoints, give one of them another bucket or folder: a home is known by its URL"
@@ -70,7 +70,7 @@ class Chain:
         monotonic: Returns the time in seconds.
 
     Raises:
-        ValueError: If two of these places are the same.
+        ValueError: If two of these places are the same, or one lies in the other.
     """
 
     def __init__(
@@ -85,13 +85,11 @@ class Chain:
         self._local = local
         self._followers = [_Follower(options, RootLock(local)) for options in mirrors]
         self._keep = keep
-        self._tolerant = tolerant
-        self._monotonic = monotonic
+        self._tolerant, self._monotonic = tolerant, monotonic
         self._present: list[_Follower] = list(self._followers)
         self._commits: set[str] = set()  # of this attempt, with the one of the start
         self._agreed: dict[CheckpointName, Sequence[bool]] = {}  # of many ranks: which mirrors a commit is uploaded to
-        self._is_alone = True
-        self._is_ending = False
+        self._is_alone, self._is_ending = True, False
         self._refuse_same_places()
 
     @property
@@ -338,12 +336,18 @@ class Chain:
 
     def _refuse_same_places(self) -> None:
         urls = [self._local.url]
-        for one in self._followers:
-            if is_same_place(self._local.url, one.storage.url):  # then there would be no second copy
-                raise ValueError(f"mirror is the run root itself: {one.storage.url}. {_ENDPOINTS}")
-            if any(is_same_place(url, one.storage.url) for url in urls):
-                raise ValueError(f"two mirrors are the same place: {one.storage.url}. {_ENDPOINTS}")
-            urls.append(one.storage.url)
+        for url in [one.storage.url for one in self._followers]:
+            if is_same_place(self._local.url, url):  # then there would be no second copy
+                raise ValueError(f"mirror is the run root itself: {url}. {_ENDPOINTS}")
+            if any(is_same_place(other, url) for other in urls):
+                raise ValueError(f"two mirrors are the same place: {url}. {_ENDPOINTS}")
+            near = [other for other in urls if is_inside(url, other) or is_inside(other, url)]
+            if near:
+                raise ValueError(
+                    f"of {near[0]} and {url}, one lies in the other, so removing that folder removes both copies of "
+                    "the run. Give the mirror a folder of its own"
+                )
+            urls.append(url)
 
     def _go_on_without(self, one: _Follower, error: str, cause: StorageError | None, away: Sequence[_Follower]) -> None:
         if one.options.required:

@@ -400,6 +400,18 @@ def test_two_homes_at_one_place_are_refused(tmp_path):
         CheckpointManager(tmp_path / "root", mirror=[tmp_path / "one", tmp_path / "one"])
     with pytest.raises(ValueError, match=r"mirror is the run root itself.*another bucket or folder"):
         CheckpointManager(tmp_path / "root", mirror=[tmp_path / "one", tmp_path / "root"])
+    bucket = "s3://bucket/run"
+    (tmp_path / "link").symlink_to(tmp_path / "root")
+    for root, mirrors in [
+        (tmp_path / "root", [tmp_path / "one", tmp_path / "root/copy"]),
+        (tmp_path / "root/run", [tmp_path / "root"]),
+        (tmp_path / "root", [tmp_path / "one/two", tmp_path / "one"]),
+        (tmp_path / "root", [tmp_path / "link/copy"]),
+        (tmp_path / "root", [bucket, f"{bucket}/copy"]),
+    ]:
+        with pytest.raises(ValueError, match=r"one lies in the other, .* removes both copies of the run"):
+            CheckpointManager(root, mirror=mirrors)
+    CheckpointManager(tmp_path / "root", mirror=[tmp_path / "root-copy", bucket, f"{bucket}-2"])
     with pytest.raises(ValueError, match="every must not be negative"):
         Mirror(tmp_path / "one", every=timedelta(seconds=-1))
     with pytest.raises(ValueError, match="bandwidth must be at least 1"):
