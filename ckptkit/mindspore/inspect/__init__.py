@@ -69,6 +69,7 @@ def find(
     by_name: Iterable[tuple[str, nn.Cell]] = (),
     stored: Collection[tuple[object, Collection[str]]] = (),
     variables: Iterable[tuple[str, object]] = (),
+    elsewhere: Collection[int] = (),
 ) -> tuple[Finding, ...]:
     """Return what would not be exact in the current mode.
 
@@ -79,9 +80,11 @@ def find(
         by_name: Those of them that are trained cells, each with its name.
         stored: Objects of which checkpoints hold some attributes, with their names.
         variables: Variables of a custom training loop, each with its place; see `loop_variables`.
+        elsewhere: ``id`` of cells that the checkpoints of another run in this process hold.
     """
     cells = (cell,) if isinstance(cell, nn.Cell) else tuple(cell)
-    found = list(find_in_cells(cells, {id(one) for one in named}, variables, stored, by_name))
+    known = {id(one) for one in named}
+    found = list(find_in_cells(cells, known, variables, stored, by_name=by_name, elsewhere=elsewhere))
     if dataset is not None:
         found += find_in_pipeline(dataset)
     return tuple(found)

@@ -50,7 +50,9 @@ def find_in_cells(
     known: Collection[int],
     variables: Iterable[tuple[str, Any]] = (),
     stored: Collection[tuple[object, Collection[str]]] = (),
+    *,
     by_name: Iterable[tuple[str, nn.Cell]] = (),
+    elsewhere: Collection[int] = (),
 ) -> Iterator[Finding]:
     """Yield the findings of the cells, of all cells in them (each once), and of the loop's variables.
 
@@ -60,6 +62,7 @@ def find_in_cells(
         variables: Variables of the training loop, each with its place.
         stored: Objects of which checkpoints hold some attributes, with their names.
         by_name: Trained cells that checkpoints hold by name, each with its own plain attributes.
+        elsewhere: ``id`` of cells that the checkpoints of another run hold.
     """
     attributes = {(id(owner), name) for owner, names in stored for name in names}
     cells = tuple(cells)
@@ -74,7 +77,7 @@ def find_in_cells(
         cell, where = one.cell, place_of(one)
         yield from operators.of(cell, where)
         yield from _carried(cell, where, attributes)
-        yield from (_unseen(holder, f"{where}: ") for holder in held.around(cell))
+        yield from (_unseen(holder, elsewhere, f"{where}: ") for holder in held.around(cell))
         yield from (each for path, inner in held.met() for each in operators.inside(inner, f"{where}: {path}"))
         if not one.registered:
             yield from _displaced(cell, where, parameters.keys())
@@ -83,7 +86,7 @@ def find_in_cells(
         if one.name:  # of the cell itself, plain attributes are stored
             yield from _carried(one.cell, place_of(one, name), attributes)
     for place, value in variables:
-        yield from (_unseen(holder) for holder in held.below(place, value))
+        yield from (_unseen(holder, elsewhere) for holder in held.below(place, value))
     yield from _dead_accumulation(parameters.values())
 
 
@@ -271,14 +274,19 @@ def _carried(cell: nn.Cell, where: str, stored: Collection[tuple[int, str]]) -> 
         )
 
 
-def _unseen(holder: Holder, where: str = "") -> Finding:
+def _unseen(holder: Holder, elsewhere: Collection[int], where: str = "") -> Finding:
+    place = f"{where}{holder.path} ({_kind(holder.one)})"
+    if id(holder.one) in elsewhere:
+        why = "it is in the checkpoints of another run, and a process that dies between two saves continues them apart"
+        fix = "Give both to one StateManager, unless neither reads the other"
+        return Finding("unseen", place, why, fix, certain=False)
     more = f" and {len(holder.held) - _MOST_NAMES} more" if len(holder.held) > _MOST_NAMES else ""
     kind = type(holder.one)
     is_named = isinstance(holder.one, (*CONTAINERS, ms.Parameter))
     given = (re.findall(r"\w+", holder.path)[-1] if is_named else kind.__name__).lower()
     return Finding(
         "unseen",
-        f"{where}{holder.path} ({_kind(holder.one)})",
+        place,
         f"{', '.join(holder.held[:_MOST_NAMES])}{more} would be in no checkpoint",
         f"Give it by name: StateManager(..., {given}=it) or CheckpointCallback(stateful={{'{given}': it}})",
         certain=False,

@@ -94,8 +94,7 @@ class Examination:
         self._callbacks: list[object] = []
         self._at_restore: set[str] = set()  # names of start values
         self._begins = False  # the run, and does not go on
-        self._has_steps = False
-        self._has_saved = False
+        self._has_steps = self._has_saved = False
         self._told_of_aliases = False
         self._looks_for_addresses = 2  # saves; the state of the first may be empty
 
@@ -121,7 +120,8 @@ class Examination:
         cells, by_name, known = sources.every_cell(), sources.trained_by_name(), sources.known()
         steps = find_in_steps_of_cells(cells, known, self._changes.written, by_name=by_name)
         in_part = [(one.owner, one.names) for one in known if isinstance(one, Stored)]
-        of_cells = find(cells, pipeline, named=named, by_name=by_name, stored=in_part, variables=variables)
+        known_by = {"named": named, "by_name": by_name, "stored": in_part, "elsewhere": sources.stored_elsewhere()}
+        of_cells = find(cells, pipeline, variables=variables, **known_by)
         again = self._read_again()
         found = (*of_cells, *find_random_operators(again), *steps, *left)
         if sources.by_model():

@@ -7,6 +7,7 @@ between two micro-steps.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
+from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.inspect.values.addresses import arrays_in
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.cell_changes import KeptParameters
@@ -43,6 +45,8 @@ from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
 from ckptkit.mindspore.train.counting import Counting
 from ckptkit.mindspore.train.named_cell import NamedCell
+
+_EVERY: weakref.WeakValueDictionary[int, Sources] = weakref.WeakValueDictionary()
 
 
 @dataclass(kw_only=True)
@@ -97,6 +101,7 @@ class Sources:
     trained_by: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        _EVERY[id(self)] = self
         named = {**dict(self.trained_by_name()), **{name: one.cell for name, one in self.named_cells.items()}}
         self._kept_by_name = [KeptParameters([one], name) for name, one in named.items()]
         self.shared_memory = SharedMemory(self.parameters, self.tensors_by_name)
@@ -113,6 +118,11 @@ class Sources:
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
         return [*self.cells, *(one.cell for one in self.named_cells.values())]
+
+    def stored_elsewhere(self) -> frozenset[int]:
+        """Return the ``id`` of each cell that another StateManager of this process stores."""
+        others = [cell for one in [*_EVERY.values()] if one is not self for cell in one.every_cell()]
+        return frozenset(id(found.cell) for cell in others for found in cells_of(cell))
 
     def cells_by_name(self) -> list[nn.Cell]:
         """Return all cells that are given by name."""

@@ -414,3 +414,21 @@ def test_global_with_the_name_of_an_attribute_is_not_taken_for_it():
         return found, stepping.step, stepping.optimizer
 
     assert [one for one in train()[0] if "Adam" in str(one)] == []
+
+
+def test_network_of_another_run_in_this_process_is_named_as_such():
+    """Its checkpoints are made at other moments: a resume may find the two apart."""
+    network, cell = nn.Dense(6, 3), accumulation_cell()
+    other = StateManager([network, adam(network.trainable_params())])
+
+    def said():
+        found = StateManager(cell).findings()
+        for _ in range(0):
+            cell(network(ms.Tensor(np.ones((2, 6), np.float32))))
+        (one,) = [each for each in found if "network (nn.Dense)" in each.where]
+        return one.why.partition(",")[0], "one StateManager" in one.fix
+
+    assert said() == ("it is in the checkpoints of another run", True)
+    del other
+    gc.collect()
+    assert said() == ("weight", False)
