@@ -151,6 +151,8 @@ def _giving_way() -> list[int]:
 
 def _usual() -> int:
     """Return the priority of the main thread."""
+    if sys.platform != "linux":
+        return 0
     return os.getpriority(os.PRIO_PROCESS, os.getpid())
 
 
