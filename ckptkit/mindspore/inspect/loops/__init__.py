@@ -82,17 +82,17 @@ def find_in_loops(
 
 
 def used_in_loops(
-    names: Collection[str], deciding: Collection[str], known: Iterable[Any], hooks: Sequence[Any] = ()
+    names: Collection[str], limits: Collection[str], known: Iterable[Any], hooks: Sequence[Any] = ()
 ) -> Collection[str]:
-    """Return which variables, attributes and items of these names the loops ahead give to training.
+    """Return on which variables, attributes and items of these names training by the loops ahead depends.
 
     Args:
         names: Such as ``scale``, also for ``options.scale``, or ``options['scale']``.
-        deciding: Those of them that are also used if a condition on them decides what is trained.
+        limits: Those of them that may say how long to train: conditions that end a loop do not count.
         known: Objects that checkpoints hold by name.
         hooks: Functions that calls of the trained cells also run.
     """
-    flow = Flow(names, deciding)
+    flow = Flow(names, limits)
     _read(flow, Objects(known), None, hooks)
     return flow.used
 

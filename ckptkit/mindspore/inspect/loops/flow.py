@@ -37,6 +37,7 @@ class Flow:
     """Tracks the places of all code that is read.
 
     Attributes:
+        control: What decides whether the code that is read runs at all.
         effects: How many effects on training were read.
         taken: The places that got, after the restore and before any loop, what training changes.
         changed: The places that a loop writes, in order.
@@ -49,17 +50,17 @@ class Flow:
         lasting: The ids of the code of functions that last from one iteration to the next, such as coroutines.
 
     Args:
-        watched: Names of variables, attributes and items of which it is asked whether training uses their values;
-            conditions on them do not count, nor what is made of the time.
-        deciding: Those of them of which conditions count, too, unless these are about the time.
+        watched: Names of variables, attributes and items of which it is asked whether training depends on their values;
+            what is made of the time does not count, nor conditions on it.
+        limits: Those of them that may say how long to train: conditions that end a loop do not count.
     """
 
-    def __init__(self, watched: Collection[str] = (), deciding: Collection[str] = ()) -> None:
+    def __init__(self, watched: Collection[str] = (), limits: Collection[str] = ()) -> None:
         self._watched = watched
-        self._only_given = frozenset(watched) - frozenset(deciding)
+        self._limits = limits
         self.used: set[str] = set()
         self.writes: set[Place] = set()
-        self._control: Sources = frozenset()
+        self.control: Sources = frozenset()
         self.effects = 0
         self._is_quiet = False
         self._is_feeding = False
@@ -78,15 +79,6 @@ class Flow:
         self._saving: set[ast.AST] = set()  # loops in which a checkpoint may be taken
         self.lasting: set[int] = set()
 
-    @property
-    def control(self) -> Sources:
-        """What decides whether the code that is read runs at all."""
-        return self._control
-
-    @control.setter
-    def control(self, sources: Sources) -> None:
-        self._control = self.unwatched(sources)
-
     def asked(self, item: Place | None, owner: Place | None) -> Sources:
         """Return the item if it is watched; if it is not known which one it is, all that are watched of its owner."""
         if item is None and owner is not None:
@@ -94,14 +86,16 @@ class Flow:
             return frozenset(Place(owner.within, name) for name in names)
         return frozenset((item,)) if item is not None and item.name in self._watched else frozenset()
 
-    def unwatched(self, sources: Sources) -> Sources:
-        """Return the sources of a condition without those that are watched and do not count there."""
-        names = self._watched if TIMED in sources else self._only_given
+    def unlimited(self, sources: Sources) -> Sources:
+        """Return the sources of what says how long a loop goes on, without the watched ones that do not count there."""
+        names = self._watched if TIMED in sources else self._limits
         return frozenset(one for one in sources if one.name not in names) if names else sources
 
-    def decided_by(self, condition: Sources) -> Sources:
-        """Return on which places of a condition it depends what runs."""
-        return self.unwatched(condition) - MARKS
+    def decided_by(self, condition: Sources, *, ends: bool = False) -> Sources:
+        """Return the places of a condition that count for what runs; ``ends`` if it decides whether a loop ends."""
+        if ends or TIMED in condition:
+            condition = self.unlimited(condition)
+        return condition - MARKS
 
     # Places.
 
@@ -313,7 +307,7 @@ class Flow:
         for place, sources in made_by_first.items():
             if sources is not begun.get(place):
                 self._made_of[place] = self._made_of.get(place, frozenset()) | sources
-        self._depend(self.unwatched(test), begun)
+        self._depend(test, begun)
         self.control = outside | test if leaves else outside
 
     def enter(self, loop: ast.AST, scope: Scope) -> None:

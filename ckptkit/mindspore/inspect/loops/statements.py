@@ -105,21 +105,21 @@ class Statements:
             read = self._flow.read_so_far()
             returned += self._statement(one, scope)
             if isinstance(one, ast.If) and isinstance(one.body[-1], (ast.Return, ast.Continue)):
-                returned += self._rest(rest, one.test, scope, read)
+                returned += self._rest(rest, one, scope, read)
                 break
         self._flow.control = before
         return returned
 
-    def _rest(self, body: Sequence[ast.stmt], test: ast.expr, scope: Scope, read: Collection[Place]) -> list[Value]:
-        """Read what runs only where ``test``, of an ``if`` that leaves, does not hold."""
+    def _rest(self, body: Sequence[ast.stmt], one: ast.If, scope: Scope, read: Collection[Place]) -> list[Value]:
+        """Read what runs only where the test of ``one``, which leaves, does not hold."""
         with self._flow.quiet():
-            value = self._expressions.value(test, scope)
-        guards = guards_of(test, lambda one: self._expressions.places(one, scope), missing=False)
+            value = self._expressions.value(one.test, scope)
+        guards = guards_of(one.test, lambda each: self._expressions.places(each, scope), missing=False)
         guards = guards if is_remade(value) else []
-        read = frozenset(read) - aliases(test, scope)
+        read = frozenset(read) - aliases(one.test, scope)
         returned: list[Value] = []
         self._flow.either(
-            self._flow.decided_by(value.sources),
+            self._flow.decided_by(value.sources, ends=isinstance(one.body[-1], ast.Return)),
             lambda: None,
             lambda: returned.extend(self._guarded(body, scope, guards, read)),
             leaves=False,
@@ -259,8 +259,9 @@ class Statements:
         guards = guards_of(one.test, lambda each: self._expressions.places(each, scope)) if is_steady else []
         read -= aliases(one.test, scope)  # m = cache.get(key), and then: if m is None
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for part in (one.body, one.orelse) for each in part)
+        ends = any(isinstance(each, (ast.Return, ast.Break)) for part in (one.body, one.orelse) for each in part)
         self._flow.either(
-            self._flow.decided_by(test.sources),
+            self._flow.decided_by(test.sources, ends=ends),
             lambda: returned.extend(self._guarded(one.body, scope, guards, read, test=one.test)),
             lambda: returned.extend(self._block(one.orelse, scope)),
             leaves=leaves,
@@ -349,14 +350,14 @@ class Statements:
                 self._are_placed[-1] |= self._objects.is_positioned(one.iter, scope)
                 if RESTORED in over.sources and DATA not in over.sources:
                     self._objects.skip(one, scope)
-            decides = self._flow.decided_by(over.sources)
+            decides = self._flow.decided_by(over.sources, ends=True)
             self._flow.control |= decides
             if isinstance(one, ast.While):
                 if self._flow.innermost_saves():
                     self._flow.steer(self._flow.control)
             else:
                 # How long it goes on is not what it computes.
-                given = self._flow.unwatched(element.sources) if self._flow.is_saving(one) else element.sources
+                given = self._flow.unlimited(element.sources) if self._flow.is_saving(one) else element.sources
                 self._expressions.store(one.target, element._replace(sources=given), scope)
             returned += self._block(one.body, scope)
         is_placed = self._are_placed.pop()

@@ -55,8 +55,8 @@ def start_values_of(
     """Return the digests of arrays, tensors, numbers, choices and lists of numbers or texts, by expressions for them.
 
     Single numbers and choices are those of the running code and of what it leads to; `is_single` tells their digests.
-    A choice is what a script may decide between: a truth value, a short text that is no path, or which function, class,
-    cell or operator a name stands for.
+    A choice is what a script may decide between: a truth value, None, a short text that is no path, or which function,
+    class, cell or operator a name stands for.
 
     Args:
         cells: Cells of the training; those inside of them are read, too.
@@ -84,9 +84,9 @@ def is_single(digest: str) -> bool:
     return digest.startswith((_NUMBER, _CHOICE))
 
 
-def may_decide(digest: str) -> bool:
-    """Return whether training may depend on conditions on the value; a whole number may be how long to train."""
-    return digest.startswith((_FLOAT, _CHOICE))
+def may_limit(digest: str) -> bool:
+    """Return whether it is the digest of a whole number, which may say how long to train."""
+    return digest.startswith(_NUMBER) and not digest.startswith(_FLOAT)
 
 
 def variable_of(expression: str) -> str:
@@ -102,7 +102,7 @@ def _is_number(value: object) -> bool:
 
 def _choice(value: object) -> str | None:
     kind = type(value)
-    if kind is bool:
+    if kind is bool or value is None:
         return repr(value)
     if kind is str:
         is_path = "/" in value or os.sep in value  # type: ignore[operator]
@@ -152,7 +152,7 @@ def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int])
         if depth == _FURTHEST or not (is_code or _may_hold_values(one)):
             continue
         for part, value in itertools.chain(below(one), () if is_code else _numbers_of_class(one)):
-            if _is_number(value) or type(value) in (bool, str):
+            if _is_number(value) or type(value) in (bool, str, type(None)):
                 yield place + part, value
                 continue
             if id(value) in seen:
@@ -181,10 +181,15 @@ def _may_hold_values(one: object) -> bool:
     return is_users(type(one).__module__) and not isinstance(one, (nn.Cell, types.ModuleType))
 
 
-def differ(one: str, other: str) -> bool:
-    """Return whether two digests tell of other values; texts count if they are the same in another order."""
-    texts, _, _ = one.rpartition(_ORDERED)
-    return one != other and texts == other.rpartition(_ORDERED)[0]
+def differ(now: str, begun: str) -> bool:
+    """Return whether two digests tell of other values; texts count if they are the same in another order.
+
+    A single value instead of an array is none yet: the script makes the array later.
+    """
+    if is_single(now) and not is_single(begun):
+        return False
+    texts, _, _ = now.rpartition(_ORDERED)
+    return now != begun and texts == begun.rpartition(_ORDERED)[0]
 
 
 def _digest(value: object) -> str | None:

@@ -113,7 +113,7 @@ def test_what_is_compared():
         "large tensor": ms.Tensor(np.zeros(1 << 20, np.float32)),
     }
     found = start_values_of([], values.items())
-    chosen = {"truth", "text", "function", "class", "cell", "operator"}
+    chosen = {"truth", "text", "nothing", "function", "class", "cell", "operator"}
     assert found.keys() == {"number", "order", "pairs", "large", "names", *chosen}
     order.reverse()
     values["large"][0, 0] = 1
@@ -219,13 +219,13 @@ def test_numbers_that_training_does_not_use_are_no_matter(root, caplog):
 
 
 def deciding(root, choices, *, strict=False):
-    """Train as ``choices`` say, each in another way: by a condition, a limit, a match, a function, a class."""
+    """Train as ``choices`` say, each in another way: by a condition, a limit, a match, a function, a class, a number."""
     begin_process()
     network = nn.Dense(6, 3)
     cell = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), adam(network.trainable_params())).set_train()
     batches = ck.data.resumable(pipeline(), epochs=1)
     state = ck.StateManager(cell, batches, strict=strict)
-    flag, limit, mode, activation, kind, verbose, deadline, most = choices
+    flag, limit, mode, activation, kind, every, maybe, verbose, deadline, most = choices
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")) as manager:
         point = manager.restore(state)
         for number, (x, y) in enumerate(batches, point.batches_delivered):
@@ -237,17 +237,21 @@ def deciding(root, choices, *, strict=False):
             match mode:
                 case "double":
                     given = given * 2
+            if number % every:
+                given = given + 1
+            if maybe is not None:
+                given = given * maybe
             if float(ops.abs(x).max()) > limit:
                 continue
             cell(activation(kind()(given)), y)
             manager.step(state)
 
 
-CHOICES = (True, 1e9, "plain", ops.relu, nn.Tanh, False, 1e12, 5)
-OTHERS = (False, 1e8, "double", ops.tanh, nn.ReLU, True, 2e12, 4)
+CHOICES = (True, 1e9, "plain", ops.relu, nn.Tanh, 2, 0.5, False, 1e12, 5)
+OTHERS = (False, 1e8, "double", ops.tanh, nn.ReLU, 3, None, True, 2e12, 4)
 
 
-@pytest.mark.parametrize(("place", "name"), [*enumerate(("flag", "limit", "mode", "activation", "kind"))])
+@pytest.mark.parametrize(("place", "name"), [*enumerate(("flag", "limit", "mode", "activation", "kind", "every", "maybe"))])
 def test_choice_that_is_another_one_is_named(root, caplog, place, name):
     """Such as one that an earlier run of the script decides, whose loop does not run again."""
     deciding(root, CHOICES, strict=True)
@@ -260,7 +264,7 @@ def test_choice_that_is_another_one_is_named(root, caplog, place, name):
 def test_choices_that_do_not_decide_what_is_trained_are_no_matter(root, caplog):
     """What is printed, a limit of time, how many batches there are."""
     deciding(root, CHOICES, strict=True)
-    deciding(root, (*CHOICES[:5], *OTHERS[5:]), strict=True)
+    deciding(root, (*CHOICES[:7], *OTHERS[7:]), strict=True)
     assert SAID not in caplog.text
 
 
