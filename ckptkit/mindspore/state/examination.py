@@ -43,6 +43,7 @@ from ckptkit.mindspore.inspect import (
     is_single,
     left_out,
     loop_variables,
+    made,
     may_decide,
     read_here,
     roots_of_loops,
@@ -324,22 +325,21 @@ class Examination:
     def note_start_values(self) -> None:
         """Note in the sources the arrays that the script has made, and that no checkpoint holds: the run begins."""
         self._sources.arrays = self._arrays()
-        self._at_restore, self._begins = {*self._sources.arrays}, True
+        self._at_restore, self._begins = made(self._sources.arrays), True
 
     def judge_start_values(self, begun_with: Mapping[str, str]) -> None:
         """Report arrays that are not those with which the run began; ResumeError if ``strict`` refuses it."""
         now = self._arrays() if begun_with else {}
-        self._at_restore, self._begins = {*now}, False
+        self._at_restore, self._begins = made(now), False
         self._sources.arrays = begun_with
         self._compare(begun_with, now)
 
     def _judge_late_values(self) -> None:
         """Note or compare the arrays that the script has made since the restore, as of the weights that it restored."""
-        late = {
-            name: one for name, one in self._arrays().items() if name not in self._at_restore and not is_single(one)
-        }
+        new = ((name, one) for name, one in self._arrays().items() if name not in self._at_restore)
+        late = {name: one for name, one in new if not is_single(one)}
         if self._begins:
-            self._sources.arrays = {**late, **self._sources.arrays}
+            self._sources.arrays = {**self._sources.arrays, **late}
         else:
             self._compare({name: one for name, one in self._sources.arrays.items() if name in late}, late)
 
@@ -350,7 +350,7 @@ class Examination:
     def _compare(self, begun_with: Mapping[str, str], now: Mapping[str, str]) -> None:
         other = sorted(name for name, digest in begun_with.items() if differ(now.get(name, digest), digest))
         single = {name: variable_of(name) for name in other if is_single(begun_with[name])}
-        deciding = {variable for name, variable in single.items() if may_decide(begun_with[name])}
+        deciding = {variable for name, variable in single.items() if may_decide(begun_with[name], now[name])}
         used = self._used(set(single.values()), deciding) if single else ()
         other = [name for name in other if name not in single or single[name] in used]
         if other:
