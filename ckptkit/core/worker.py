@@ -115,7 +115,7 @@ class Worker:
 
 
 _GIVING_WAY: dict[int, int] = {}  # threads, and the process of each
-_WAITS: dict[object, None] = {}  # of threads that wait for one of them
+_WAITS: dict[object, int] = {}  # of threads that wait for one of them, and the process of each
 # No lock: a signal handler may wait, too, and Ctrl-C could leave it locked. Each step on a dict is atomic.
 
 
@@ -124,24 +124,34 @@ def awaited() -> Iterator[None]:
     """Let workers that give way run at the main thread's priority while this thread waits for them in the block."""
     mine = object()
     try:
-        _WAITS[mine] = None
+        _WAITS[mine] = os.getpid()
         for thread in _giving_way():
-            _set(thread, _usual())
+            _adapt(thread)
         yield
     finally:
         _WAITS.pop(mine, None)
-        for thread in _giving_way() if not _WAITS else ():
-            _set(thread, _lowest())
+        for thread in _giving_way():
+            _adapt(thread)
 
 
 def _give_way() -> None:
     """Lower the priority of this thread, unless one waits for it already."""
-    thread, lowest = threading.get_native_id(), _lowest()
-    _GIVING_WAY[thread] = os.getpid()
+    _lowest()  # tries it on this thread
+    _GIVING_WAY[threading.get_native_id()] = os.getpid()
+    _adapt(threading.get_native_id())
+
+
+def _adapt(thread: int) -> None:
+    """Give a thread the priority that it should have now."""
     is_awaited = None
-    while is_awaited is not bool(_WAITS):  # another thread begins or ends to wait meanwhile
-        is_awaited = bool(_WAITS)
-        _set(thread, _usual() if is_awaited else lowest)
+    while is_awaited is not _is_awaited():  # another thread begins or ends to wait meanwhile
+        is_awaited = _is_awaited()
+        _set(thread, is_awaited=is_awaited)
+
+
+def _is_awaited() -> bool:
+    """Return whether a thread of this process waits, and not only one of the process that it was forked from."""
+    return os.getpid() in [*_WAITS.values()]
 
 
 def _giving_way() -> list[int]:
@@ -149,22 +159,16 @@ def _giving_way() -> list[int]:
     return [thread for thread, process in [*_GIVING_WAY.items()] if process == os.getpid()]
 
 
-def _usual() -> int:
-    """Return the priority of the main thread."""
-    if sys.platform != "linux":
-        return 0
-    return os.getpriority(os.PRIO_PROCESS, os.getpid())
-
-
-def _set(thread: int, priority: int) -> None:
+def _set(thread: int, *, is_awaited: bool) -> None:
     if sys.platform != "linux":
         return  # elsewhere the call would change the whole process
     try:
-        os.setpriority(os.PRIO_PROCESS, thread, priority)
+        usual = os.getpriority(os.PRIO_PROCESS, os.getpid())  # of the main thread
+        os.setpriority(os.PRIO_PROCESS, thread, usual if is_awaited else _lowest())
     except ProcessLookupError:
         pass  # it has just ended
     except OSError as error:
-        _log.debug("could not set the priority of a background thread to %d: %s", priority, error)
+        _log.debug("could not set the priority of a background thread: %s", error)
 
 
 @functools.cache
@@ -172,8 +176,8 @@ def _lowest() -> int:
     """Return how low threads go, by what the system allows; tries it on this thread, once in a process."""
     if sys.platform != "linux":
         return _LOW
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
     try:
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, usual + 1)
         os.setpriority(os.PRIO_PROCESS, 0, usual)
     except OSError:

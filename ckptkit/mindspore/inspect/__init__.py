@@ -29,7 +29,14 @@ from ckptkit.mindspore.inspect.pipelines import (
 from ckptkit.mindspore.inspect.values.changed import ChangedValues
 from ckptkit.mindspore.inspect.values.lost import find_lost_state, find_parted_objects
 from ckptkit.mindspore.inspect.values.roots import Root, roots_of_loops
-from ckptkit.mindspore.inspect.values.start import differ, is_single, may_limit, start_values_of, variable_of
+from ckptkit.mindspore.inspect.values.start import (
+    differ,
+    is_single,
+    made,
+    may_limit,
+    start_values_of,
+    variable_of,
+)
 
 __all__ = [
     "ChangedValues",
@@ -51,6 +58,7 @@ __all__ = [
     "is_single",
     "left_out",
     "loop_variables",
+    "made",
     "may_limit",
     "read_here",
     "roots_of_loops",

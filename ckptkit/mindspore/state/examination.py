@@ -43,6 +43,7 @@ from ckptkit.mindspore.inspect import (
     is_single,
     left_out,
     loop_variables,
+    made,
     may_limit,
     read_here,
     roots_of_loops,
@@ -92,7 +93,7 @@ class Examination:
         self._memory = CompiledMemory(sources.parameters, sources.cells, Addresses(sources.tensors).moved)
         self._changes = ChangedValues()
         self._callbacks: list[object] = []
-        self._at_restore: Mapping[str, str] = {}  # start values
+        self._at_restore: set[str] = set()  # names of start values
         self._begins = False  # the run, and does not go on
         self._has_steps = self._has_saved = False
         self._told_of_aliases = False
@@ -324,19 +325,19 @@ class Examination:
     def note_start_values(self) -> None:
         """Note in the sources the arrays that the script has made, and that no checkpoint holds: the run begins."""
         self._sources.arrays = self._arrays()
-        self._at_restore, self._begins = self._sources.arrays, True
+        self._at_restore, self._begins = made(self._sources.arrays), True
 
     def judge_start_values(self, begun_with: Mapping[str, str]) -> None:
         """Report arrays that are not those with which the run began; ResumeError if ``strict`` refuses it."""
         now = self._arrays() if begun_with else {}
-        self._at_restore, self._begins = now, False
+        self._at_restore, self._begins = made(now), False
         self._sources.arrays = begun_with
         self._compare(begun_with, now)
 
     def _judge_late_values(self) -> None:
         """Note or compare the arrays that the script has made since the restore, as of the weights that it restored."""
-        before = {name for name, one in self._at_restore.items() if not is_single(one)}
-        late = {name: one for name, one in self._arrays().items() if name not in before and not is_single(one)}
+        new = ((name, one) for name, one in self._arrays().items() if name not in self._at_restore)
+        late = {name: one for name, one in new if not is_single(one)}
         if self._begins:
             self._sources.arrays = {**self._sources.arrays, **late}
         else:
@@ -349,7 +350,7 @@ class Examination:
     def _compare(self, begun_with: Mapping[str, str], now: Mapping[str, str]) -> None:
         other = sorted(name for name, digest in begun_with.items() if differ(now.get(name, digest), digest))
         single = {name: variable_of(name) for name in other if is_single(begun_with[name])}
-        limits = {variable for name, variable in single.items() if may_limit(begun_with[name])}
+        limits = {variable for name, variable in single.items() if may_limit(begun_with[name], now[name])}
         used = self._used(set(single.values()), limits) if single else ()
         other = [name for name in other if name not in single or single[name] in used]
         if other:

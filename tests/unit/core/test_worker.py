@@ -267,3 +267,59 @@ def test_threads_of_a_parent_process_are_left_alone(asks, monkeypatch):
     monkeypatch.setattr(worker.os, "getpid", lambda: 1)  # as in a process that was forked from this one
     with worker.awaited():
         assert one.now() == low
+
+
+@only_on_linux
+def test_thread_that_begins_to_wait_as_another_one_ends_is_served(asks, monkeypatch):
+    """The one that ends has seen that nobody else waits, and lowers the priority after the other one has raised it."""
+    one, set_priority = asks(), os.setpriority
+    low = one.now()
+    second = contextlib.ExitStack()
+
+    def late(which, who, value):
+        monkeypatch.undo()
+        second.enter_context(worker.awaited())
+        set_priority(which, who, value)
+
+    with worker.awaited():
+        high = one.now()
+        monkeypatch.setattr(worker.os, "setpriority", late)
+    with second:
+        assert one.now() == high
+    assert one.now() == low
+
+
+@only_on_linux
+def test_process_that_is_forked_while_a_thread_waits_does_not_wait():
+    told = Told()
+    with worker.awaited():
+        child = os.fork()
+        if child == 0:
+            Worker(told, "test", gives_way=True).start()
+            os._exit(0 if told.now() in (10, 19) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_function_runs_where_priorities_cannot_be_read(monkeypatch, platform):
+    """A sandbox may refuse it; Windows has no such function, and there a thread that waits would fail, too."""
+
+    def refused(which, who):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(worker.sys, "platform", platform)
+    if platform == "linux":
+        monkeypatch.setattr(worker.os, "getpriority", refused)
+    else:
+        monkeypatch.delattr(worker.os, "getpriority")
+    worker._lowest.cache_clear()
+    try:
+        work = Work()
+        with worker.awaited():
+            one = Worker(work, "test", gives_way=True)
+            one.start()
+            assert joined(one)
+        assert work.ended.is_set()
+    finally:
+        monkeypatch.undo()
+        worker._lowest.cache_clear()

@@ -148,6 +148,7 @@ def _read(
         for path, frame, line in _begun(since):
             now = Running(locals_of(frame), frame.f_lineno)
             scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", now)
+            flow.begin_frame()
             statements.read(ahead(body_of(frame.f_code, frame.f_globals), line), scope)
     return statements
 

@@ -344,14 +344,13 @@ class Expressions:
         """Return the place of an item with a constant index; None for any other."""
         if not isinstance(node.slice, ast.Constant):
             return None
+        place = self._item(node.value, scope) if isinstance(node.value, ast.Subscript) else None
         if isinstance(node.value, ast.Name):
             place = scope.place(node.value.id)
         elif isinstance(node.value, ast.Attribute):
             with self._flow.quiet():
                 place = place_in(self.value(node.value.value, scope).target, node.value.attr)
-        else:
-            return None
-        return Place(place.within, f"{place.name}[{node.slice.value!r}]")
+        return None if place is None else Place(place.within, f"{place.name}[{node.slice.value!r}]")
 
     def _write(self, owner: Any, node: ast.Attribute, sources: Sources, scope: Scope, *, whole: bool) -> None:
         place = self._place_in(owner, node, scope)

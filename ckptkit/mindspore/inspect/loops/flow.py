@@ -70,6 +70,7 @@ class Flow:
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
+        self._passed: set[Place] = set()  # arguments of calls
         self.taken: set[Place] = set()
         self.changed: dict[Place, None] = {}
         self.fed: dict[Place, None] = {}
@@ -110,7 +111,7 @@ class Flow:
                 one.exposed.add(place)
                 one.read.add(place)
         is_taken = place in self.taken and bool(self._iterations)
-        is_asked = place.name in self._watched
+        is_asked = place.name in self._watched and place not in self._passed and not self.is_assigned(place)
         own = {place} if is_asked or is_taken or place in self._carried or self._is_left(place) else ()
         return self._made_of.get(place, frozenset()).union(own)
 
@@ -197,8 +198,13 @@ class Flow:
         return {place: sources for place, sources in made.items() if sources and place.name != kind}
 
     def give(self, place: Place, sources: Sources) -> None:
-        """Record what an argument of a call is made of."""
+        """Record what an argument of a call is made of; a watched one of that name is another one."""
         self._made_of[place] = sources
+        self._passed.add(place)
+
+    def begin_frame(self) -> None:
+        """Begin to read a running function, which has got its arguments already."""
+        self._passed.clear()
 
     # Results.
 

@@ -8,13 +8,14 @@ thread only.
 from __future__ import annotations
 
 import argparse
+import enum
 import functools
 import itertools
 import os
 import re
 import types
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import mindspore as ms
@@ -36,6 +37,8 @@ _BITS = 256  # of a number
 _NUMBER = "="  # before a single number
 _FLOAT = "=~"  # before one with a fraction, which may be a limit
 _CHOICE = "?"  # before a choice: a text, a truth value, or the name of a function or class
+_NAME = "?@"  # before that of a function, class, cell or operator
+_NOTHING = "?-"  # of None, which may stand for a limit that an earlier run has not set
 _LONGEST = 64  # of a text that is a choice
 _TEXTS = 10_000  # of a list or a table
 _ORDERED = ":"  # before the digest of texts in their order
@@ -70,11 +73,11 @@ def start_values_of(
     found = ((name, _digest(value)) for name, value in itertools.chain(_in_cells(cells), own, further))
     arrays = itertools.islice(((name, digest) for name, digest in found if digest is not None), _MOST)
     numbers = itertools.islice(((name, value) for name, value in [*own, *further] if _is_number(value)), _MOST)
-    chosen = ((name, _choice(value)) for name, value in [*own, *further])
-    choices = itertools.islice(((name, choice) for name, choice in chosen if choice is not None), _MOST)
+    chosen = ((name, choice) for name, value in [*own, *further] if (choice := _choice(value)) is not None)
+    choices = itertools.islice(sorted(chosen, key=lambda one: one[1] == _NOTHING), _MOST)
     return {
         **{name: f"{_FLOAT if type(value) is float else _NUMBER}{_digest_of(value)}" for name, value in numbers},
-        **{name: f"{_CHOICE}{_digest_of(choice)}" for name, choice in choices},
+        **dict(choices),
         **dict(arrays),
     }
 
@@ -84,14 +87,19 @@ def is_single(digest: str) -> bool:
     return digest.startswith((_NUMBER, _CHOICE))
 
 
-def may_limit(digest: str) -> bool:
-    """Return whether it is the digest of a whole number, which may say how long to train."""
-    return digest.startswith(_NUMBER) and not digest.startswith(_FLOAT)
+def may_limit(one: str, other: str) -> bool:
+    """Return whether one of the digests is that of a whole number, which may say how long to train."""
+    return any(digest.startswith(_NUMBER) and not digest.startswith(_FLOAT) for digest in (one, other))
+
+
+def made(digests: Mapping[str, str]) -> set[str]:
+    """Return the names of what there is already, and not None until it is made."""
+    return {name for name, digest in digests.items() if digest != _NOTHING}
 
 
 def variable_of(expression: str) -> str:
     """Return the last variable, attribute or item in an expression of `start_values_of`."""
-    found = re.search(r"\w+(\[[^]]*\])?$", expression)
+    found = re.search(r"\w+(\[[^]]*\])*$", expression)
     return found.group() if found is not None else expression
 
 
@@ -102,16 +110,44 @@ def _is_number(value: object) -> bool:
 
 def _choice(value: object) -> str | None:
     kind = type(value)
-    if kind is bool or value is None:
-        return repr(value)
-    if kind is str:
-        is_path = "/" in value or os.sep in value  # type: ignore[operator]
-        return None if is_path or len(value) > _LONGEST else repr(value)  # type: ignore[arg-type]
-    if kind is functools.partial:
-        return _choice(value.func)  # type: ignore[attr-defined]
+    if value is None:
+        return _NOTHING
+    if kind in (bool, str):
+        return f"{_CHOICE}{_digest_of(value)}" if _is_plain(value) else None
+    if kind is tuple and len(value) <= _ITEMS and all(map(_is_plain, value)):  # type: ignore[arg-type, call-overload]
+        return f"{_CHOICE}{_digest_of(value)}" if _digest(value) is None else None
+    name = _name(value)
+    return None if name is None else f"{_NAME}{_digest_of(name)}"
+
+
+def _is_plain(value: object) -> bool:
+    if type(value) is str:
+        return len(value) <= _LONGEST and not ("/" in value or os.sep in value)
+    return type(value) is bool or value is None or _is_number(value)
+
+
+def _name(value: object) -> str | None:
+    """Return what a function, class, cell, operator or type is called, with the plain values that it was given."""
+    kind = type(value)
+    if isinstance(value, functools.partial):
+        name = _name(value.func)
+        named = sorted((key, one) for key, one in value.keywords.items() if _is_plain(one))
+        return None if name is None else f"{name}{[*filter(_is_plain, value.args)]}{named}"
     if kind in _NAMED or isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}"  # type: ignore[attr-defined]
+        return f"{value.__module__}.{value.__qualname__}{_inside(value)}"  # type: ignore[attr-defined]
+    if isinstance(value, enum.Enum):
+        return f"{kind.__qualname__}.{value.name}"
+    if isinstance(value, (np.dtype, ms.Type)):
+        return repr(value)
     return f"{kind.__module__}.{kind.__qualname__}" if isinstance(value, (nn.Cell, Primitive)) else None
+
+
+def _inside(function: object) -> str:
+    """Return what tells a lambda from others of its function."""
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_name != "<lambda>":
+        return ""
+    return f"{code.co_names}{[one for one in code.co_consts if _is_plain(one)]}"
 
 
 def _in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
@@ -152,7 +188,7 @@ def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int])
         if depth == _FURTHEST or not (is_code or _may_hold_values(one)):
             continue
         for part, value in itertools.chain(below(one), () if is_code else _numbers_of_class(one)):
-            if _is_number(value) or type(value) in (bool, str, type(None)):
+            if _is_number(value) or type(value) in (bool, str) or value is None:
                 yield place + part, value
                 continue
             if id(value) in seen:
@@ -170,7 +206,8 @@ def _is_of_arrays(value: object) -> bool:
 
 def _numbers_of_class(one: object) -> Iterator[tuple[str, object]]:
     kinds = [each for each in (one if isinstance(one, type) else type(one)).__mro__ if is_users(each.__module__)]
-    yield from ((f".{name}", value) for kind in kinds for name, value in vars(kind).items() if _is_number(value))
+    found = ((name, value) for kind in kinds for name, value in vars(kind).items() if not name.startswith("__"))
+    yield from ((f".{name}", value) for name, value in found if _is_number(value) or type(value) in (bool, str))
 
 
 def _may_hold_values(one: object) -> bool:
@@ -181,15 +218,12 @@ def _may_hold_values(one: object) -> bool:
     return is_users(type(one).__module__) and not isinstance(one, (nn.Cell, types.ModuleType))
 
 
-def differ(now: str, begun: str) -> bool:
-    """Return whether two digests tell of other values; texts count if they are the same in another order.
-
-    A single value instead of an array is none yet: the script makes the array later.
-    """
-    if is_single(now) and not is_single(begun):
-        return False
-    texts, _, _ = now.rpartition(_ORDERED)
-    return now != begun and texts == begun.rpartition(_ORDERED)[0]
+def differ(one: str, other: str) -> bool:
+    """Return whether two digests tell of other values; texts count if they are the same in another order."""
+    if _NOTHING in (one, other) and not all(is_single(each) and not each.startswith(_NAME) for each in (one, other)):
+        return False  # such as a function or an array that is made when it is needed first
+    texts, _, _ = one.rpartition(_ORDERED)
+    return one != other and texts == other.rpartition(_ORDERED)[0]
 
 
 def _digest(value: object) -> str | None:

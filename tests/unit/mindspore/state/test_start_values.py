@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import enum
+import functools
 import time
 import types
 
@@ -106,6 +108,9 @@ def test_what_is_compared():
         "class": nn.MSELoss,
         "cell": nn.MSELoss(),
         "operator": ops.ReLU(),
+        "mixed": ("a", 1.0, None),
+        "part": functools.partial(ops.relu),
+        "type": ms.float16,
         "names": ["a", "b"],
         "one": [1],
         "objects": np.array([{}], dtype=object),
@@ -113,7 +118,7 @@ def test_what_is_compared():
         "large tensor": ms.Tensor(np.zeros(1 << 20, np.float32)),
     }
     found = start_values_of([], values.items())
-    chosen = {"truth", "text", "nothing", "function", "class", "cell", "operator"}
+    chosen = {"truth", "text", "function", "class", "cell", "operator", "nothing", "mixed", "part", "type"}
     assert found.keys() == {"number", "order", "pairs", "large", "names", *chosen}
     order.reverse()
     values["large"][0, 0] = 1
@@ -219,7 +224,7 @@ def test_numbers_that_training_does_not_use_are_no_matter(root, caplog):
 
 
 def deciding(root, choices, *, strict=False):
-    """Train as ``choices`` say, each in another way: by a condition, a limit, a match, a function, a class, a number."""
+    """Train as ``choices`` say, each in another way: by a condition, a limit, a match, a function, a class."""
     begin_process()
     network = nn.Dense(6, 3)
     cell = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), adam(network.trainable_params())).set_train()
@@ -251,7 +256,9 @@ CHOICES = (True, 1e9, "plain", ops.relu, nn.Tanh, 2, 0.5, False, 1e12, 5)
 OTHERS = (False, 1e8, "double", ops.tanh, nn.ReLU, 3, None, True, 2e12, 4)
 
 
-@pytest.mark.parametrize(("place", "name"), [*enumerate(("flag", "limit", "mode", "activation", "kind", "every", "maybe"))])
+@pytest.mark.parametrize(
+    ("place", "name"), [*enumerate(("flag", "limit", "mode", "activation", "kind", "every", "maybe"))]
+)
 def test_choice_that_is_another_one_is_named(root, caplog, place, name):
     """Such as one that an earlier run of the script decides, whose loop does not run again."""
     deciding(root, CHOICES, strict=True)
@@ -266,6 +273,98 @@ def test_choices_that_do_not_decide_what_is_trained_are_no_matter(root, caplog):
     deciding(root, CHOICES, strict=True)
     deciding(root, (*CHOICES[:7], *OTHERS[7:]), strict=True)
     assert SAID not in caplog.text
+
+
+class Kind(enum.Enum):
+    PLAIN = 1
+    DOUBLE = 2
+
+
+class Style:
+    name = "plain"
+
+
+class Named:
+    key = "a"
+
+
+def half(kind, x):
+    return x if kind == "none" else x / 2
+
+
+def choosing(root, choices, run, *, strict=False):
+    """Train as ``choices`` say; beside it, variables whose names training uses for something else."""
+    begin_process()
+    network = nn.Dense(6, 3)
+    cell = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), adam(network.trainable_params())).set_train()
+    batches = ck.data.resumable(pipeline(), epochs=1)
+    state = ck.StateManager(cell, batches, strict=strict)
+    way, limit, pair, part, twice, kind, config, Style.name = choices
+    key, first, named = run, run, Named()
+    named.key = run
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")) as manager:
+        point = manager.restore(state)
+        print(key, first, named.key)
+        for number, (x, y) in enumerate(batches, point.batches_delivered):
+            given = x if way is Kind.PLAIN else x * 2
+            if limit is not None and float(ops.abs(x).max()) > limit:
+                continue
+            if pair[0] == "double" or config["train"]["mode"] == "double" or Style.name == "double":
+                given = given * 2
+            for key in ("a", "b"):
+                given = given * 2 if key == "a" else given
+            first = True
+            if first:
+                given = half("half", given)
+            cell(twice(part(given.astype(kind).astype(ms.float32))), y)
+            manager.step(state)
+            if number >= 5:
+                break
+
+
+def choices_of(name="plain"):
+    is_plain = name == "plain"
+    return (
+        Kind.PLAIN if is_plain else Kind.DOUBLE,
+        1e9 if is_plain else None,
+        (name, 0.5),
+        functools.partial(ops.clamp, min=-9.0 if is_plain else -8.0),
+        (lambda x: x * 2) if is_plain else (lambda x: x * 3),
+        ms.float16 if is_plain else ms.bfloat16,
+        {"train": {"mode": name}},
+        name,
+    )
+
+
+PLACES = ("way", "limit", "pair", "part", "twice", "kind", "config['train']['mode']", "Style.name")
+
+
+@pytest.mark.parametrize(("place", "name"), [*enumerate(PLACES)])
+def test_choice_of_another_kind_is_named(root, caplog, place, name):
+    choosing(root, choices_of(), "u", strict=True)
+    again = [*choices_of()]
+    again[place] = choices_of("double")[place]
+    choosing(root, again, "v")
+    (said,) = [one for one in caplog.messages if SAID in one]
+    assert said.partition(f": {SAID}")[0].endswith(f"choosing(): {name}")
+
+
+def test_name_that_training_uses_for_something_else_is_no_matter(root, caplog):
+    """A loop or a call gives the name another value before anything reads it."""
+    choosing(root, choices_of(), "u", strict=True)
+    choosing(root, choices_of(), "v", strict=True)
+    assert SAID not in caplog.text
+
+
+def test_what_is_made_when_it_is_needed_first_is_no_matter():
+    def differing(one, other):
+        return differ(start_values_of([], [("it", one)])["it"], start_values_of([], [("it", other)])["it"])
+
+    assert differing(None, 0.5)
+    assert differing("a", None)
+    assert not differing(nn.MSELoss(), None)
+    assert not differing(np.ones(3), None)
+    assert not differing(None, None)
 
 
 scale = ms.Tensor(5.0)
