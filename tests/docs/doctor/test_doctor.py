@@ -89,7 +89,7 @@ def test_network_that_is_pulled_towards_another_runs_is_named(tmp_path: Path) ->
         *extended(
             "global_numpy_map.py", "random-pipeline", "augment() in global_numpy_map.py", ("batch/x", "rng/numpy")
         ),
-        *extended("dropout.py", "random-operator", "network.drop (nn.Dropout)", ("loss",)),
+        ("dropout.py", "random-operator", "network.drop (nn.Dropout)", ("loss",)),
         *extended("forgotten.py", "forgotten-state", "curriculum.level", ("batch/0", "loss")),
         *extended("left_out.py", "accumulators-left-out", "TrainStep.gathered", ("weights/hidden.bias",)),
         *extended("drawing_save.py", "saving-changes-state", "replay (Replay)", ("rng/numpy",)),

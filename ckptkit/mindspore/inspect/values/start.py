@@ -47,6 +47,7 @@ _FEW = 64  # items of a dict that are searched
 _MOST_SEARCHED = 2_000  # objects
 _ARRAYS = (ms.Tensor, np.ndarray)
 _CODE = (types.FunctionType, types.MethodType, functools.partial)
+_GROUPS = (tuple, list, set, frozenset)
 _NAMED = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
 _MAY_CHANGE = (nn.Optimizer, LearningRateSchedule)
 _PLAIN = (dict, types.SimpleNamespace, argparse.Namespace)
@@ -114,8 +115,9 @@ def _choice(value: object) -> str | None:
         return _NOTHING
     if kind in (bool, str):
         return f"{_CHOICE}{_digest_of(value)}" if _is_plain(value) else None
-    if kind is tuple and len(value) <= _ITEMS and all(map(_is_plain, value)):  # type: ignore[arg-type, call-overload]
-        return f"{_CHOICE}{_digest_of(value)}" if _digest(value) is None else None
+    if kind in _GROUPS and len(value) <= _ITEMS and all(map(_is_plain, value)):  # type: ignore[arg-type, call-overload]
+        items = value if kind in (tuple, list) else sorted(map(repr, value))  # type: ignore[call-overload]
+        return f"{_CHOICE}{_digest_of(items)}" if _digest(value) is None else None
     name = _name(value)
     return None if name is None else f"{_NAME}{_digest_of(name)}"
 

@@ -1,4 +1,4 @@
-# exact, silent
+# exact
 import os
 import mindspore as ms, numpy as np
 import mindspore.dataset as ds
@@ -21,7 +21,7 @@ def pretrain(backbone):
     opt = nn.Momentum([*backbone.trainable_params(), *head.trainable_params()], 0.05, 0.9)
     step = ms.value_and_grad(lambda x: ops.mse_loss(head(backbone(x)), x), None, opt.parameters)
     manager = ck.CheckpointManager(f"{ROOT}/pre", save=ck.SaveEvery(micro_steps=3))
-    for _, (x, y) in manager.loop(ck.StateManager([backbone, head, opt], ck.data.resumable(pipeline(), 2))):
+    for _, (x, y) in manager.loop(ck.StateManager([backbone, head, opt], ck.data.resumable(pipeline(), 4))):
         loss, grads = step(x)
         opt(grads)
 
@@ -31,7 +31,7 @@ def finetune(backbone):
     opt = nn.Momentum([*backbone.trainable_params(), *head.trainable_params()], 0.05, 0.9)
     step = ms.value_and_grad(lambda x, y: ops.mse_loss(head(backbone(x)), y), None, opt.parameters)
     manager = ck.CheckpointManager(f"{ROOT}/fine", save=ck.SaveEvery(micro_steps=3))
-    for _, (x, y) in manager.loop(ck.StateManager([backbone, head, opt], ck.data.resumable(pipeline(2), 2))):
+    for _, (x, y) in manager.loop(ck.StateManager([backbone, head, opt], ck.data.resumable(pipeline(2), 4))):
         loss, grads = step(x, y)
         opt(grads)
 
