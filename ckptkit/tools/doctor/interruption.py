@@ -94,13 +94,13 @@ class Interruptions:
         begun = killed.begun
         mirrors = len(begun.mirrors) if begun is not None else 0
         if not killed.saved:
-            none = "uploaded no checkpoint to a mirror" if mirrors else "committed no checkpoint by itself"
+            none = "the script committed no checkpoint by itself"
+            if mirrors:
+                none = "the script uploaded no checkpoint to a mirror"
             fix = "Give more --steps than lie between two of its saves"
             if self._first.ended_by_itself and self._first.last_step == last:
                 fix = "It ends there: let it save before, such as by SaveEvery(micro_steps=...)"
-            raise UnusableScriptError(
-                f"within {last} micro-steps, the script {none}: its own saves cannot be examined. {fix}"
-            )
+            raise UnusableScriptError(f"within {last} micro-steps, {none}: its own saves cannot be examined. {fix}")
         words, at = "its own saves", killed.saved[-1].step
         if begun is not None and mirrors:
             shutil.rmtree(scratch_run(self._folder / "root-4", begun.url))

@@ -168,7 +168,7 @@ def test_every_option_reaches_what_it_is_for(root):
         "save": ck.SaveEvery(micro_steps=7),
         "keep": ck.KeepLatest(5),
         "saving": ck.Saving(when_busy="wait"),
-        "mirror": ck.Mirror(root / "mirror", required=False),
+        "mirror": ck.Mirror(root.with_name("mirror"), required=False),
         "ranks": ranks,
         "preemption": ck.Preemption(then="return"),
     }
