@@ -336,8 +336,7 @@ class Examination:
 
     def _judge_late_values(self) -> None:
         """Note or compare the arrays that the script has made since the restore, as of the weights that it restored."""
-        new = ((name, one) for name, one in self._arrays().items() if name not in self._at_restore)
-        late = {name: one for name, one in new if not is_single(one)}
+        late = {key: one for key, one in self._arrays().items() if key not in self._at_restore and not is_single(one)}
         if self._begins:
             self._sources.arrays = {**self._sources.arrays, **late}
         else:
@@ -345,7 +344,8 @@ class Examination:
 
     def _arrays(self) -> dict[str, str]:
         variables = () if self._sources.by_model() else loop_variables()
-        return start_values_of(self._sources.every_cell(), variables, self._sources.objects())
+        cells, named = self._sources.every_cell(), self._sources.objects()
+        return dict(self._examined(lambda: tuple(start_values_of(cells, variables, named).items())))
 
     def _compare(self, begun_with: Mapping[str, str], now: Mapping[str, str]) -> None:
         other = sorted(name for name, digest in begun_with.items() if differ(now.get(name, digest), digest))

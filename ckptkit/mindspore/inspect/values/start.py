@@ -48,7 +48,7 @@ _MOST_SEARCHED = 2_000  # objects
 _ARRAYS = (ms.Tensor, np.ndarray)
 _CODE = (types.FunctionType, types.MethodType, functools.partial)
 _GROUPS = (tuple, list, set, frozenset)
-_NAMED = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
+_NAMED = (types.FunctionType, types.BuiltinFunctionType)
 _MAY_CHANGE = (nn.Optimizer, LearningRateSchedule)
 _PLAIN = (dict, types.SimpleNamespace, argparse.Namespace)
 
@@ -128,20 +128,25 @@ def _is_plain(value: object) -> bool:
     return type(value) is bool or value is None or _is_number(value)
 
 
-def _name(value: object) -> str | None:
-    """Return what a function, class, cell, operator or type is called, with the plain values that it was given."""
+def _name(value: Any) -> str | None:
+    """Return what a function, class, cell, operator or type is called, with the plain values that it was given.
+
+    Not by `isinstance`, which may ask an object of the user's for its class.
+    """
     kind = type(value)
-    if isinstance(value, functools.partial):
+    if issubclass(kind, functools.partial):
         name = _name(value.func)
         named = sorted((key, one) for key, one in value.keywords.items() if _is_plain(one))
         return None if name is None else f"{name}{[*filter(_is_plain, value.args)]}{named}"
-    if kind in _NAMED or isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}{_inside(value)}"  # type: ignore[attr-defined]
-    if isinstance(value, enum.Enum):
+    if kind is np.ufunc:
+        return f"numpy.{value.__name__}"
+    if kind in _NAMED or issubclass(kind, type):
+        return f"{value.__module__}.{value.__qualname__}{_inside(value)}"
+    if issubclass(kind, enum.Enum):
         return f"{kind.__qualname__}.{value.name}"
-    if isinstance(value, (np.dtype, ms.Type)):
+    if issubclass(kind, (np.dtype, ms.Type)):
         return repr(value)
-    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(value, (nn.Cell, Primitive)) else None
+    return f"{kind.__module__}.{kind.__qualname__}" if issubclass(kind, (nn.Cell, Primitive)) else None
 
 
 def _inside(function: object) -> str:

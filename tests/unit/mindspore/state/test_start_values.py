@@ -105,6 +105,7 @@ def test_what_is_compared():
         "long text": "a" * 65,
         "nothing": None,
         "function": ops.relu,
+        "ufunc": np.add,
         "class": nn.MSELoss,
         "cell": nn.MSELoss(),
         "operator": ops.ReLU(),
@@ -120,7 +121,7 @@ def test_what_is_compared():
     }
     found = start_values_of([], values.items())
     chosen = {"truth", "text", "function", "class", "cell", "operator", "nothing", "mixed", "part", "type"}
-    chosen |= {"one", "set"}
+    chosen |= {"one", "set", "ufunc"}
     assert found.keys() == {"number", "order", "pairs", "large", "names", *chosen}
     order.reverse()
     values["large"][0, 0] = 1
@@ -488,3 +489,10 @@ Pair = collections.namedtuple("Pair", "low high")
 def test_numbers_in_a_named_tuple_are_compared(one, other, differs):
     (before,), (now,) = ([start_values_of([], [("w", each)])["w"]] for each in (one, other))
     assert differ(before, now) == differs
+
+
+def test_what_cannot_be_digested_stops_no_training(root, caplog, monkeypatch):
+    monkeypatch.setattr("ckptkit.mindspore.inspect.values.start._choice", lambda value: value.no_such_thing)
+    life(root, drawn(1), drawn(2))
+    life(root, drawn(1), drawn(2))
+    assert caplog.text.count("could not examine the code of this training") == 2
