@@ -1,9 +1,9 @@
-"""Runs a save beside training in one thread at the lowest priority and returns a `SaveHandle` for its outcome.
+"""Runs a save in one thread, which gives way to training, and returns a `SaveHandle` for its outcome.
 
 Guarantees: a save that has begun is finished before the interpreter exits, unless the process is killed. A failure that
-nobody has asked for by then is logged. On Linux, where a thread can have its own priority, the writer thread gets the
-lowest one, so that it uses only the CPU time that training leaves; threads that it starts inherit the priority. Any
-thread may start a save, and wait for one: it then gives the slices that the save needs.
+nobody has asked for by then is logged. The writer and the threads that it starts use only the CPU time that training
+leaves, except for the final save, and while a thread waits (`ckptkit.core.worker`). Any thread may start a save, and
+wait for one: it then gives the slices that the save needs.
 """
 
 from __future__ import annotations

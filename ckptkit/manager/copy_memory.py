@@ -1,4 +1,4 @@
-"""Makes the memory ready that the first saves copy into, in a thread of the lowest priority beside training.
+"""Makes the memory ready that the first saves copy into, in a thread that gives way to training.
 
 The first touch of memory takes many times as long as a copy into it (on virtual machines, seconds per GB), and a save
 would wait for that. Guarantees: no more buffers are made than a save fills at once, or one more if a save comes

@@ -1,4 +1,4 @@
-"""Uploads commits beside training, in one thread at the lowest priority; always takes the newest one.
+"""Uploads commits beside training, in one thread that gives way to training; always takes the newest one.
 
 Guarantees: an offered commit is uploaded unless a newer one is offered first or the upload fails; one that comes too
 soon after the last upload waits until the next is offered, or until `Uploads.finish`. A failure is logged,

@@ -192,6 +192,7 @@ def variables_in(code: types.CodeType) -> frozenset[str]:
     return globals_in(code).union(code.co_freevars, *inner)
 
 
+@functools.lru_cache(maxsize=4096)
 def globals_in(code: types.CodeType) -> frozenset[str]:
     """Return the variables that ``code`` and the functions in it look up in their module."""
     own = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}

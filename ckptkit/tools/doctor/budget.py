@@ -48,11 +48,9 @@ class Cost:
         return self.of_life(steps) + self.of_chain(steps, kills) + own
 
     def __str__(self) -> str:
-        until, each = (
-            f"{self.start:.1f} s until its first micro-step has ended",
-            f"{self.step:.2g} s for each further one",
-        )
-        return f"{until}, {each}, and {self.end:.1f} s after the last" if self.end >= 1 else f"{until}, and {each}"
+        parts = [f"{self.start:.1f} s until its first micro-step has ended", f"{self.step:.2g} s for each further one"]
+        parts += [f"{self.end:.1f} s after the last"] if self.end >= 1 else []
+        return f"{', '.join(parts[:-1])}, and {parts[-1]}"
 
 
 @dataclass(frozen=True)

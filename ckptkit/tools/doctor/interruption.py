@@ -20,7 +20,7 @@ from ckptkit.tools.doctor.report import Options, UnusableScriptError
 
 
 class Interruptions:
-    """Runs them one after the other.
+    """Runs the lives of one run that is interrupted, one after the other.
 
     Args:
         options: How to examine.

@@ -65,7 +65,7 @@ def start_values_of(
     Args:
         cells: Cells of the training; those inside of them are read, too.
         variables: Of the running code, each with its place; see `loop_variables`. Of the functions that they lead to,
-            variables are read like these; of objects, arrays and single numbers alone.
+            variables are read like these; of objects, arrays, single numbers and choices alone.
         named: Objects that checkpoints hold by name. They are left out.
     """
     cells, left_out = [*cells], {id(one) for one in named}
@@ -94,7 +94,7 @@ def may_limit(one: str, other: str) -> bool:
 
 
 def made(digests: Mapping[str, str]) -> set[str]:
-    """Return the names of what there is already, and not None until it is made."""
+    """Return the names whose values exist already: all but None, which stands for what is made later."""
     return {name for name, digest in digests.items() if digest != _NOTHING}
 
 
@@ -131,7 +131,7 @@ def _is_plain(value: object) -> bool:
 def _name(value: Any) -> str | None:
     """Return what a function, class, cell, operator or type is called, with the plain values that it was given.
 
-    Not by `isinstance`, which may ask an object of the user's for its class.
+    Asks no `isinstance` and no attribute that a class of the user's may compute.
     """
     kind = type(value)
     if issubclass(kind, functools.partial):
@@ -141,18 +141,18 @@ def _name(value: Any) -> str | None:
     if kind is np.ufunc:
         return f"numpy.{value.__name__}"
     if kind in _NAMED or issubclass(kind, type):
-        return f"{value.__module__}.{value.__qualname__}{_inside(value)}"
+        inside = _inside(value.__code__) if kind is types.FunctionType else ""
+        return f"{value.__module__}.{value.__qualname__}{inside}"
     if issubclass(kind, enum.Enum):
-        return f"{kind.__qualname__}.{value.name}"
+        return f"{kind.__qualname__}.{value._name_}"
     if issubclass(kind, (np.dtype, ms.Type)):
         return repr(value)
     return f"{kind.__module__}.{kind.__qualname__}" if issubclass(kind, (nn.Cell, Primitive)) else None
 
 
-def _inside(function: object) -> str:
-    """Return what tells a lambda from others of its function."""
-    code = getattr(function, "__code__", None)
-    if code is None or code.co_name != "<lambda>":
+def _inside(code: types.CodeType) -> str:
+    """Return what tells a lambda from others of its function; nothing for a function with a name."""
+    if code.co_name != "<lambda>":
         return ""
     return f"{code.co_names}{[one for one in code.co_consts if _is_plain(one)]}"
 
