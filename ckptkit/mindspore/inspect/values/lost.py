@@ -36,7 +36,7 @@ from ckptkit.mindspore.inspect.values.loads import Loading
 from ckptkit.mindspore.inspect.values.variations import changed_a_little, changed_much, with_digits
 
 _MOST_WORK = 20_000  # places, times what is in a copy
-_MOST_OBJECTS = 10_000  # to look for another way to an object
+_MOST_OBJECTS, _MOST_OF_ONE = 50_000, 10_000  # to look for other ways to an object, in all and by one root
 _SET_BY_LOAD = ("load_state_dict", "__setstate__")
 _CHANGEABLE = (list, dict, set, deque, np.ndarray, *GENERATORS)
 
@@ -131,11 +131,12 @@ class _State:
         """Yield attributes of which others hold the object, and to which loading gives another one."""
         if not self._loading.may_load:
             return
-        for name, value in attributes_of(self._one):
-            if not isinstance(value, _CHANGEABLE) or not self._may_change(type(self._one), name, value):
-                continue
-            where = next((where for where, one in others if _leads_to(one, value, self._one)), "")
-            if where and self._loading.loaded(self._state, name)[1]:
+        attributes = [each for each in attributes_of(self._one) if isinstance(each[1], _CHANGEABLE)]
+        attributes = [each for each in attributes if self._may_change(type(self._one), *each)]
+        places = _places_of([value for _, value in attributes], others, self._one)
+        for name, value in attributes:
+            where = places.get(id(value))
+            if where is not None and self._loading.loaded(self._state, name)[1]:
                 yield (
                     f"load_state_dict() gives {name} another object, but {where} keeps the one that it has now",
                     f"Change it in place, such as self.{name}[:] = ..., or let {where} ask for it each time",
@@ -260,15 +261,21 @@ def _comparable(value: Any) -> Any:  # noqa: PLR0911 - one return per kind reads
     return type(value).__name__ if is_users(type(value).__module__) else written(value)
 
 
-def _leads_to(one: Any, wanted: Any, owner: Any) -> bool:
-    """Return whether an object leads to another one without its owner."""
+def _places_of(wanted: Sequence[Any], roots: Iterable[tuple[str, Any]], owner: Any) -> dict[int, str]:
+    """Return by id which root leads first to each wanted object without its owner.
+
+    One walk finds them all: the variables of a large program lead to the same objects again and again.
+    """
+    missing, found = {id(one) for one in wanted}, dict[int, str]()
     seen: set[int] = {id(owner)}
-    waiting = deque([one])
-    while waiting and len(seen) < _MOST_OBJECTS:
-        each = waiting.popleft()
-        if each is wanted:
-            return True
-        if id(each) not in seen:
-            seen.add(id(each))
-            waiting.extend(value for _, value in below(each))
-    return False
+    for where, root in roots:
+        waiting, most = deque([root]), min(len(seen) + _MOST_OF_ONE, _MOST_OBJECTS)
+        while waiting and missing and len(seen) < most:
+            each = waiting.popleft()
+            if id(each) in missing:
+                missing.remove(id(each))
+                found[id(each)] = where
+            if id(each) not in seen:
+                seen.add(id(each))
+                waiting.extend(value for _, value in below(each))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 import random
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import asdict, dataclass
 from typing import ClassVar, NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ckptkit.mindspore.inspect import find_lost_state, find_parted_objects
+from ckptkit.mindspore.inspect.values import lost
 
 
 class Mean:
@@ -531,6 +532,40 @@ def test_an_object_that_a_load_takes_away_from_others_is_named(kind, parts):
     assert len(found) == parts
     assert all("gives losses another object, but governor keeps the one that it has now" in each for each in found)
     assert [*find_parted_objects([("recorder", one)], [("asks", Governor(one))])] == []
+
+
+class ManyLists(GivesAnother):
+    def __init__(self):
+        self.losses, self.grades, self.rates, self.skipped = [], [], [], []
+
+    def add(self, loss):
+        self.losses.append(loss)
+        self.grades.append(loss)
+        self.rates.append(loss)
+        self.skipped.append(loss)
+
+    def state_dict(self):
+        return {"a": [*self.losses], "b": [*self.grades], "c": [*self.rates], "d": [*self.skipped]}
+
+    def load_state_dict(self, state):
+        self.losses, self.grades = list(state["a"]), list(state["b"])
+        self.rates, self.skipped = list(state["c"]), list(state["d"])
+
+
+def test_a_large_program_is_walked_through_once(monkeypatch):
+    read = Counter()
+    below = lost.below
+
+    def counting(one):
+        read["objects"] += 1
+        return below(one)
+
+    monkeypatch.setattr(lost, "below", counting)
+    one, program = ManyLists(), [[number] for number in range(1_000)]
+    others = [*((f"outer {place}", program) for place in range(50)), ("governor", Governor(one.skipped))]
+    [found] = [str(each) for each in find_parted_objects([("recorder", one)], others)]
+    assert "skipped another object, but governor keeps" in found
+    assert 2_000 < read["objects"] < 2_100
 
 
 def test_an_object_that_closes_something_is_not_copied():
