@@ -22,6 +22,7 @@ UNKNOWN = object()
 _LIBRARIES = sys.stdlib_module_names | {
     *("builtins", "mindspore", "ckptkit", "numpy", "rich", "tqdm", "pytest", "_pytest", "pluggy", "xdist", "execnet"),
     *("IPython", "ipykernel", "tornado", "traitlets", "zmq"),
+    "__channelexec__",  # what execnet calls the code that it runs in another process
 }
 _PROXIES = frozenset(weakref.ProxyTypes)
 CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache and lru_cache make
