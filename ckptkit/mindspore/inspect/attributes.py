@@ -25,6 +25,7 @@ _LIBRARIES = sys.stdlib_module_names | {
     "__channelexec__",  # what execnet calls the code that it runs in another process
 }
 _PROXIES = frozenset(weakref.ProxyTypes)
+_SLOTS: dict[int, tuple[weakref.ref[type], list[tuple[str, Any]]]] = {}  # by id
 CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache and lru_cache make
 
 _DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -101,12 +102,20 @@ def _attributes_with_proxies(one: Any) -> Mapping[str, Any]:
 def attributes_of(one: Any) -> Iterator[tuple[str, Any]]:
     """Yield the items of `own_attributes`, and what is in slots."""
     yield from [*own_attributes(one).items()]
-    for kind in type(one).__mro__:
-        for name, slot in vars(kind).items():
-            if type(slot) is types.MemberDescriptorType and name not in ("__dict__", "__weakref__"):
-                value = _got(slot, one)
-                if value is not UNKNOWN:
-                    yield name, value
+    for name, slot in _slots_of(type(one)):
+        value = _got(slot, one)
+        if value is not UNKNOWN:
+            yield name, value
+
+
+def _slots_of(kind: type) -> list[tuple[str, Any]]:
+    of, slots = _SLOTS.get(id(kind), (None, []))
+    if of is None or of() is not kind:
+        found = (each for base in kind.__mro__ for each in vars(base).items())
+        slots = [(name, one) for name, one in found if type(one) is types.MemberDescriptorType]
+        slots = [each for each in slots if each[0] not in ("__dict__", "__weakref__")]
+        _SLOTS[id(kind)] = weakref.ref(kind), slots
+    return slots
 
 
 def below(one: Any, without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ method calls, nor items. Any thread.
 from __future__ import annotations
 
 import dis
-import inspect
+import functools
 import random
 import types
 from collections.abc import Iterator
@@ -32,29 +32,41 @@ BARE = frozenset(vars(nn.Cell())) | {
 
 def carried(cell: nn.Cell, method: str) -> Iterator[tuple[str, Any]]:
     """Yield the attributes with their present values, in the order of the method's code."""
-    function = inspect.getattr_static(type(cell), method, None)
+    function = in_class(type(cell), method)
     if not isinstance(function, types.FunctionType) or not is_users(function.__module__):
         return
+    named = _attributes_in(function.__code__)
     own = {name: one for name, one in own_attributes(cell).items() if name not in BARE and _is_plain(one)}
     read: set[str] = set()
     anew: set[str] = set()  # assigned before they are read
     found: dict[str, Any] = {}
-    flow = flow_of(function.__code__)
-    behind = 0  # instructions before this offset may be jumped over
-    for one in instructions_of(function.__code__):
-        if one.opcode in (*dis.hasjrel, *dis.hasjabs):
-            behind = max(behind, one.argval)
-        name, certain = one.argval, one.offset >= behind and one.offset in flow.without_errors
-        if one.opname in _LOADS and name in own and name not in anew:
+    for name, is_read, is_certain in named:
+        if name not in own:
+            continue
+        if is_read and name not in anew:
             read.add(name)
             if isinstance(own[name], GENERATORS):
                 found[name] = own[name]
-        elif one.opname == "STORE_ATTR" and name in own and certain:
+        elif not is_read and is_certain:
             if name in read:
                 found[name] = own[name]
             else:
                 anew.add(name)
     yield from found.items()
+
+
+@functools.lru_cache(maxsize=1_000)
+def _attributes_in(code: types.CodeType) -> tuple[tuple[str, bool, bool], ...]:
+    """Return the attributes that code reads or assigns, in its order: name, whether read, whether surely reached."""
+    flow, found = flow_of(code), []
+    behind = 0  # instructions before this offset may be jumped over
+    for one in instructions_of(code):
+        if one.opcode in (*dis.hasjrel, *dis.hasjabs):
+            behind = max(behind, one.argval)
+        if one.opname in (*_LOADS, "STORE_ATTR"):
+            is_certain = one.offset >= behind and one.offset in flow.without_errors
+            found.append((one.argval, one.opname in _LOADS, is_certain))
+    return tuple(found)
 
 
 def _is_plain(one: Any) -> bool:

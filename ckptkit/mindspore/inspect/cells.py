@@ -72,11 +72,11 @@ def find_in_cells(
         found.setdefault(id(one.cell), one)
     held = Held({*known, *parameters, *found})
     named = {id(one.cell): (name, one) for name, root in by_name for one in cells_of(root) if id(one.cell) not in found}
-    operators = Operators({*found, *named})
+    operators, in_graph = Operators({*found, *named}), _in_graph()
     for one in found.values():
         cell, where = one.cell, place_of(one)
         yield from operators.of(cell, where)
-        yield from _carried(cell, where, attributes)
+        yield from _carried(cell, where, attributes, in_graph=in_graph)
         yield from (_unseen(holder, elsewhere, f"{where}: ") for holder in held.around(cell))
         yield from (each for path, inner in held.met() for each in operators.inside(inner, f"{where}: {path}"))
         if not one.registered:
@@ -84,7 +84,7 @@ def find_in_cells(
     for name, one in named.values():
         yield from operators.of(one.cell, place_of(one, name))
         if one.name:  # of the cell itself, plain attributes are stored
-            yield from _carried(one.cell, place_of(one, name), attributes)
+            yield from _carried(one.cell, place_of(one, name), attributes, in_graph=in_graph)
     for place, value in variables:
         yield from (_unseen(holder, elsewhere) for holder in held.below(place, value))
     yield from _dead_accumulation(parameters.values())
@@ -256,10 +256,10 @@ def _frozen_seed(where: str) -> Finding:
     )
 
 
-def _carried(cell: nn.Cell, where: str, stored: Collection[tuple[int, str]]) -> Iterator[Finding]:
+def _carried(cell: nn.Cell, where: str, stored: Collection[tuple[int, str]], *, in_graph: bool) -> Iterator[Finding]:
     # In GRAPH mode, construct can assign no attribute but a Parameter; __call__ is Python in either mode.
     found = {name: ("__call__", value) for name, value in carried(cell, "__call__")}
-    found.update({} if _in_graph() else {name: ("construct", value) for name, value in carried(cell, "construct")})
+    found.update({} if in_graph else {name: ("construct", value) for name, value in carried(cell, "construct")})
     for name, (method, value) in found.items():
         if (id(cell), name) in stored:
             continue

@@ -52,12 +52,18 @@ def constants_in_loops(cells: Iterable[nn.Cell], *, in_graph: bool) -> Iterator[
 def _constants(sets: Iterable[tuple[str, Use]], cells: Iterable[nn.Cell], *, in_graph: bool) -> Iterator[Finding]:
     assigned = list(sets)
     names = {use.sets for _, use in assigned} - BARE
+    if not names:
+        return
     having: defaultdict[str, list[tuple[str, nn.Cell]]] = defaultdict(list)
     every: dict[int, tuple[str, nn.Cell]] = {}
+    is_compiled: dict[type, bool] = {}
     for path, cell in (found for root in cells for found in root.cells_and_names()):
-        if in_graph or has_compiled_method(cell):
+        kind = type(cell)
+        if kind not in is_compiled:
+            is_compiled[kind] = in_graph or has_compiled_method(cell)
+        if is_compiled[kind]:
             every.setdefault(id(cell), (path, cell))
-    for path, cell in every.values() if names else ():
+    for path, cell in every.values():
         for name in names & own_attributes(cell).keys():
             having[name].append((path or "the train cell", cell))
     reported = set()

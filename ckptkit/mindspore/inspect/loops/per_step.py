@@ -240,19 +240,20 @@ def _hooks_of(own: Mapping[str, Any]) -> Iterator[Any]:
 def steps_of_cells(cells: Collection[tuple[str, nn.Cell]]) -> Iterator[_Step]:
     """Yield what cells run in PYNATIVE mode, and what they run in Python in either mode."""
     alike, seen = Alike(depth=2), set[Hashable]()
+    in_python = ms.get_context("mode") == ms.PYNATIVE_MODE
     for where, cell in cells:
-        for key, step in _of_cell(where, cell, alike):
+        for key, step in _of_cell(where, cell, alike, in_python=in_python):
             if key not in seen:
                 seen.add(key)
                 yield step
 
 
-def _of_cell(where: str, cell: nn.Cell, alike: Alike) -> Iterator[tuple[Hashable, _Step]]:
+def _of_cell(where: str, cell: nn.Cell, alike: Alike, *, in_python: bool) -> Iterator[tuple[Hashable, _Step]]:
     kind, own = type(cell), own_attributes(cell)
     call = in_class(kind, "__call__")
     if type(call) is types.FunctionType and is_users(call.__module__):
         yield ("__call__", alike.key(cell)), _Step(types.MethodType(call, cell), f"{where}: __call__(): ")
-    if ms.get_context("mode") != ms.PYNATIVE_MODE:
+    if not in_python:
         return
     for name in ("construct", "bprop"):
         method = in_class(kind, name)

@@ -36,7 +36,7 @@ _NUMBERS = (bool, int, float)
 _BITS = 256  # of a number
 _NUMBER = "="  # before a single number
 _FLOAT = "=~"  # before one with a fraction, which may be a limit
-_CHOICE = "?"  # before a choice: a text, a truth value, or the name of a function or class
+_CHOICE = "?"  # before a choice: a text, a truth value, a range, or the name of a function or class
 _NAME = "?@"  # before that of a function, class, cell or operator
 _NOTHING = "?-"  # of None, which may stand for a limit that an earlier run has not set
 _LONGEST = 64  # of a text that is a choice
@@ -59,8 +59,8 @@ def start_values_of(
     """Return the digests of arrays, tensors, numbers, choices and lists of numbers or texts, by expressions for them.
 
     Single numbers and choices are those of the running code and of what it leads to; `is_single` tells their digests.
-    A choice is what a script may decide between: a truth value, None, a short text that is no path, or which function,
-    class, cell or operator a name stands for.
+    A choice is what a script may decide between: a truth value, None, a range, a slice, a short text that is no path,
+    or which function, class, cell or operator a name stands for.
 
     Args:
         cells: Cells of the training; those inside of them are read, too.
@@ -113,7 +113,7 @@ def _choice(value: object) -> str | None:
     kind = type(value)
     if value is None:
         return _NOTHING
-    if kind in (bool, str):
+    if kind in (bool, str, complex, range, slice):
         return f"{_CHOICE}{_digest_of(value)}" if _is_plain(value) else None
     if kind in _GROUPS and len(value) <= _ITEMS and all(map(_is_plain, value)):  # type: ignore[arg-type, call-overload]
         items = value if kind in (tuple, list) else sorted(map(repr, value))  # type: ignore[call-overload]
@@ -125,7 +125,9 @@ def _choice(value: object) -> str | None:
 def _is_plain(value: object) -> bool:
     if type(value) is str:
         return len(value) <= _LONGEST and not ("/" in value or os.sep in value)
-    return type(value) is bool or value is None or _is_number(value)
+    if type(value) is slice:
+        return all(map(_is_plain, (value.start, value.stop, value.step)))
+    return type(value) in (bool, complex, range) or value is None or _is_number(value)
 
 
 def _name(value: Any) -> str | None:

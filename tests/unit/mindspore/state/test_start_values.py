@@ -302,7 +302,7 @@ def choosing(root, choices, run, *, strict=False):
     cell = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), adam(network.trainable_params())).set_train()
     batches = ck.data.resumable(pipeline(), epochs=1)
     state = ck.StateManager(cell, batches, strict=strict)
-    way, limit, pair, part, twice, kind, config, Style.name = choices
+    way, limit, pair, part, twice, kind, config, Style.name, times, rows, turn = choices
     key, first, named = run, run, Named()
     named.key = run
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")) as manager:
@@ -319,7 +319,9 @@ def choosing(root, choices, run, *, strict=False):
             first = True
             if first:
                 given = half("half", given)
-            cell(twice(part(given.astype(kind).astype(ms.float32))), y)
+            for _ in times:
+                given = given * turn.real
+            cell(twice(part(given.astype(kind).astype(ms.float32)))[rows], y[rows])
             manager.step(state)
             if number >= 5:
                 break
@@ -336,10 +338,25 @@ def choices_of(name="plain"):
         ms.float16 if is_plain else ms.bfloat16,
         {"train": {"mode": name}},
         name,
+        range(1) if is_plain else range(2),
+        slice(None) if is_plain else slice(1),
+        0.5 + 1j if is_plain else 0.25 + 1j,
     )
 
 
-PLACES = ("way", "limit", "pair", "part", "twice", "kind", "config['train']['mode']", "Style.name")
+PLACES = (
+    "way",
+    "limit",
+    "pair",
+    "part",
+    "twice",
+    "kind",
+    "config['train']['mode']",
+    "Style.name",
+    "times",
+    "rows",
+    "turn",
+)
 
 
 @pytest.mark.parametrize(("place", "name"), [*enumerate(PLACES)])
