@@ -9,7 +9,7 @@ import functools
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
@@ -22,20 +22,20 @@ def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def call_of(
-    methods: Collection[CodeType], one: Any, frame: FrameType | None, *, until: CodeType | None = None
-) -> CodeType | None:
-    """Return the innermost of an object's ``methods`` that a frame is a part of; None if it is a part of none.
+    methods: Mapping[int, str], one: Any, frame: FrameType | None, *, until: CodeType | None = None
+) -> str | None:
+    """Return the name of the innermost of an object's ``methods`` that a frame is a part of; None if of none.
 
     Args:
-        methods: What to look for.
+        methods: What to look for: names by the `id` of the code. The hash of a code reads all of it.
         one: The object.
         frame: Where to begin.
         until: A call where the search ends.
     """
     while frame is not None and frame.f_code is not until:
         # The code first: reading the variables of a frame costs more.
-        if frame.f_code in methods and frame.f_locals.get("self") is one:
-            return frame.f_code
+        if id(frame.f_code) in methods and frame.f_locals.get("self") is one:
+            return methods[id(frame.f_code)]
         frame = frame.f_back
     return None
 
@@ -44,29 +44,30 @@ class SignalHandlers:
     """Knows the signal handlers in Python. Asking for all of them takes 0.1 ms, which is too much for each step."""
 
     def __init__(self) -> None:
-        self._codes: set[CodeType | None] = set()
-        self._older: set[tuple[CodeType, int]] = set()  # with the number of frames below
+        self._codes: dict[int, CodeType] = {}  # by id: the hash of a code reads all of it
+        self._older: set[tuple[int, int]] = set()  # ids of codes, each with the number of frames below
 
     def look(self) -> None:
         """Note the handlers that are installed now, besides those noted before: a handler may have reset its own."""
-        self._codes |= {_code_of(signal.getsignal(one)) for one in signal.valid_signals()} - {None}
+        found = (_code_of(signal.getsignal(one)) for one in signal.valid_signals())
+        self._codes |= {id(code): code for code in found if code is not None}
 
     def note_running(self) -> None:
         """Note that what runs now is the program itself, also if a signal called it."""
-        self._older = {(frame.f_code, depth) for frame, depth in self._called()}
+        self._older = {(id(frame.f_code), depth) for frame, depth in self._called()}
 
     def running(self) -> str | None:
         """Return the name of the noted handler that a signal has called, and that the caller is a part of, or None."""
         if not self._codes or threading.current_thread() is not threading.main_thread():  # Python runs them there
             return None
         found = ((frame.f_code, depth) for frame, depth in self._called())
-        return next((code.co_name for code, depth in found if (code, depth) not in self._older), None)
+        return next((code.co_name for code, depth in found if (id(code), depth) not in self._older), None)
 
     def _called(self) -> Iterator[tuple[FrameType, int]]:
         """Yield the frames of noted handlers that signals have called, each with the number of frames below it."""
         frames = [*frames_from(sys._getframe(1))]
         for at, frame in enumerate(frames):
-            if frame.f_code in self._codes and _is_called_by_signal(frame):
+            if id(frame.f_code) in self._codes and _is_called_by_signal(frame):
                 yield frame, len(frames) - at
 
 

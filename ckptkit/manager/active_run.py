@@ -107,7 +107,7 @@ class ActiveRun:
         call = call_of(_CALLS, self, sys._getframe(1), until=SaveResults.tell.__code__)
         if call is not None:
             raise ResumeError(
-                f"the manager was called while its {_CALLS[call]}() was in progress in the same thread: by a signal "
+                f"the manager was called while its {call}() was in progress in the same thread: by a signal "
                 "handler, a state_dict() or a finalizer. Set a flag there, and call the manager when that call has "
                 "returned; Preemption(when=...) asks such a flag"
             )
@@ -396,5 +396,6 @@ def _exit(manager: Owner, error: BaseException | None) -> None:
 
 
 _CALLS = {
-    getattr(ActiveRun, name).__code__: name for name in ("step", "save", "save_final", "heed", "agree", "wait", "close")
+    id(getattr(ActiveRun, name).__code__): name
+    for name in ("step", "save", "save_final", "heed", "agree", "wait", "close")
 }

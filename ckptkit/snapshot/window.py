@@ -362,7 +362,7 @@ class Window:
 
 
 _IS_OPEN = cast(FunctionType, cast(property, vars(Window)["is_open"]).fget)
-_CALLS = tuple(one.__code__ for one in (Window.close, Window.advance, Window.release, _IS_OPEN))
+_CALLS = {id(one.__code__): one.__name__ for one in (Window.close, Window.advance, Window.release, _IS_OPEN)}
 
 
 class ShardReader:
