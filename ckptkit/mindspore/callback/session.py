@@ -197,9 +197,11 @@ class TrainingSession:
         at, metrics = self._metrics
         delivered = self._state.progress().batches_delivered
         name = self.manager.save_final(self._state, metrics if at == delivered else {})
+        skipped = self.manager.skipped_saves
         _log.info(
-            "training ended after %d batches; %s is committed; during %d writes another save was due; %s",
-            *(delivered, name, self.manager.skipped_saves, self.manager.totals),
+            "training ended after %d batches; %s is committed; %s%s",
+            *(delivered, name, f"during {skipped} writes another save was due; " if skipped else ""),
+            self.manager.totals,
         )
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

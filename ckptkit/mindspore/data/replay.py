@@ -58,7 +58,7 @@ class Replay:
                 HEARTBEAT.sign()
                 progress.advance(task)
                 self._foresee()
-        _log.info("replayed %d batches in %s", self._batches, self._spent())
+        _log.info("replayed %d batches in %.1f s", self._batches, self._spent().total_seconds())
         return last
 
     def _spent(self) -> timedelta:

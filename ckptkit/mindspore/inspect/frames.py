@@ -37,6 +37,24 @@ def running_frames() -> Iterator[tuple[str, types.FrameType]]:
             yield ("script" if name == "<module>" else f"{name}()"), frame
 
 
+def written_texts() -> frozenset[str | bytes]:
+    """Return the texts and bytes that are written in the running user code, and in the functions that it can name."""
+    frames = [frame for _, frame in running_frames()]
+    values = (one for frame in frames for one in [*frame.f_globals.values()])
+    functions = (one for one in values if type(one) is types.FunctionType and is_users(one.__module__))
+    found = set[str | bytes]()
+    waiting: list[object] = [*(frame.f_code for frame in frames), *(one.__code__ for one in functions)]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, types.CodeType):
+            waiting.extend(one.co_consts)
+        elif isinstance(one, (tuple, frozenset)):
+            waiting.extend(one)
+        elif isinstance(one, (str, bytes)):
+            found.add(one)
+    return frozenset(found)
+
+
 def running_lines() -> Lines:
     """Return the line at which each running user frame is, by the frame's id and code; keeps no frame alive."""
     return {(id(frame), frame.f_code): frame.f_lineno for _, frame in running_frames()}

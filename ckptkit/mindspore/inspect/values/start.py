@@ -12,6 +12,7 @@ import enum
 import functools
 import itertools
 import os
+import pathlib
 import re
 import types
 from collections import deque
@@ -27,6 +28,7 @@ from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import below, is_users, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE, read_by_construct
+from ckptkit.mindspore.inspect.frames import written_texts
 from ckptkit.mindspore.inspect.values.digest import tensor_bytes
 
 _MOST = 200  # arrays and lists that are digested, as many numbers, and as many choices
@@ -49,6 +51,7 @@ _ARRAYS = (ms.Tensor, np.ndarray)
 _CODE = (types.FunctionType, types.MethodType, functools.partial)
 _GROUPS = (tuple, list, set, frozenset)
 _NAMED = (types.FunctionType, types.BuiltinFunctionType)
+_PATHS = (pathlib.PosixPath, pathlib.PurePosixPath)
 _MAY_CHANGE = (nn.Optimizer, LearningRateSchedule)
 _PLAIN = (dict, types.SimpleNamespace, argparse.Namespace)
 
@@ -60,7 +63,7 @@ def start_values_of(
 
     Single numbers and choices are those of the running code and of what it leads to; `is_single` tells their digests.
     A choice is what a script may decide between: a truth value, None, a range, a slice, a short text that is no path,
-    or which function, class, cell or operator a name stands for.
+    any text that is written in it, or which function, class, cell or operator a name stands for.
 
     Args:
         cells: Cells of the training; those inside of them are read, too.
@@ -68,13 +71,13 @@ def start_values_of(
             variables are read like these; of objects, arrays, single numbers and choices alone.
         named: Objects that checkpoints hold by name. They are left out.
     """
-    cells, left_out = [*cells], {id(one) for one in named}
+    cells, left_out, written = [*cells], {id(one) for one in named}, written_texts()
     own = [(place, one) for place, one in variables if id(one) not in left_out]
-    further = [*_further(own, left_out)]
+    further = [*_further(own, left_out, written)]
     found = ((name, _digest(value)) for name, value in itertools.chain(_in_cells(cells), own, further))
     arrays = itertools.islice(((name, digest) for name, digest in found if digest is not None), _MOST)
     numbers = itertools.islice(((name, value) for name, value in [*own, *further] if _is_number(value)), _MOST)
-    chosen = ((name, choice) for name, value in [*own, *further] if (choice := _choice(value)) is not None)
+    chosen = ((name, choice) for name, value in [*own, *further] if (choice := _choice(value, written)) is not None)
     choices = itertools.islice(sorted(chosen, key=lambda one: one[1] == _NOTHING), _MOST)
     return {
         **{name: f"{_FLOAT if type(value) is float else _NUMBER}{_digest_of(value)}" for name, value in numbers},
@@ -109,12 +112,12 @@ def _is_number(value: object) -> bool:
     return kind is float or issubclass(kind, np.number) or (kind is int and value.bit_length() <= _BITS)  # type: ignore[attr-defined]
 
 
-def _choice(value: object) -> str | None:
+def _choice(value: object, written: Collection[str | bytes]) -> str | None:
     kind = type(value)
     if value is None:
         return _NOTHING
-    if kind in (bool, str, complex, range, slice):
-        return f"{_CHOICE}{_digest_of(value)}" if _is_plain(value) else None
+    if kind in (bool, str, bytes, complex, range, slice, *_PATHS):
+        return f"{_CHOICE}{_digest_of(value)}" if _is_plain(value) or _is_written(value, written) else None
     if kind in _GROUPS and len(value) <= _ITEMS and all(map(_is_plain, value)):  # type: ignore[arg-type, call-overload]
         items = value if kind in (tuple, list) else sorted(map(repr, value))  # type: ignore[call-overload]
         return f"{_CHOICE}{_digest_of(items)}" if _digest(value) is None else None
@@ -128,6 +131,12 @@ def _is_plain(value: object) -> bool:
     if type(value) is slice:
         return all(map(_is_plain, (value.start, value.stop, value.step)))
     return type(value) in (bool, complex, range) or value is None or _is_number(value)
+
+
+def _is_written(value: object, written: Collection[str | bytes]) -> bool:
+    """Return whether a text, also one that may be a path, is one of those that the script has in its code."""
+    text = str(value) if type(value) in _PATHS else value
+    return isinstance(text, (str, bytes)) and text in written
 
 
 def _name(value: Any) -> str | None:
@@ -186,7 +195,9 @@ def _numbers_in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
     yield from found.items()
 
 
-def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int]) -> Iterator[tuple[str, object]]:
+def _further(
+    variables: Iterable[tuple[str, object]], left_out: Collection[int], written: Collection[str | bytes]
+) -> Iterator[tuple[str, object]]:
     """Yield what functions name, and the arrays in objects of the user's, nearest first."""
     waiting = deque((place, one, 0) for place, one in variables)
     seen = {id(one) for _, one, _ in waiting} | {*left_out}
@@ -205,7 +216,7 @@ def _further(variables: Iterable[tuple[str, object]], left_out: Collection[int])
             seen.add(id(value))
             kept.append(value)
             waiting.append((place + part, value, depth + 1))
-            if is_code or isinstance(value, _ARRAYS) or _is_of_arrays(value) or _choice(value) is not None:
+            if is_code or isinstance(value, _ARRAYS) or _is_of_arrays(value) or _choice(value, written) is not None:
                 yield place + part, value
 
 

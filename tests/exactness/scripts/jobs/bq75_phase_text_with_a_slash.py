@@ -1,4 +1,4 @@
-# differs, not seen
+# differs, named
 import itertools
 import os
 import mindspore as ms, numpy as np

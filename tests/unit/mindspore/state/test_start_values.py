@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import pathlib
 import time
 import types
 
@@ -92,7 +93,7 @@ def test_values_that_are_large_or_odd_cost_nothing():
 
 
 def test_what_is_compared():
-    """No paths, no long texts and no parameters; of long values the beginning."""
+    """Paths and long texts only if they are written in the code; no parameters; of long values the beginning."""
     order = [3, 1, 2]
     values = {
         "order": order,
@@ -101,8 +102,10 @@ def test_what_is_compared():
         "number": 3.0,
         "truth": True,
         "text": "a",
-        "path": "/data/a",
-        "long text": "a" * 65,
+        "path": "/".join(("/data", "a")),
+        "long text": "a".ljust(65, "a"),
+        "written path": "/data/b",
+        "written long text": "a text that is written in the code of the script, and that is longer than 64 characters",
         "nothing": None,
         "function": ops.relu,
         "ufunc": np.add,
@@ -121,7 +124,7 @@ def test_what_is_compared():
     }
     found = start_values_of([], values.items())
     chosen = {"truth", "text", "function", "class", "cell", "operator", "nothing", "mixed", "part", "type"}
-    chosen |= {"one", "set", "ufunc"}
+    chosen |= {"one", "set", "ufunc", "written path", "written long text"}
     assert found.keys() == {"number", "order", "pairs", "large", "names", *chosen}
     order.reverse()
     values["large"][0, 0] = 1
@@ -302,7 +305,7 @@ def choosing(root, choices, run, *, strict=False):
     cell = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), adam(network.trainable_params())).set_train()
     batches = ck.data.resumable(pipeline(), epochs=1)
     state = ck.StateManager(cell, batches, strict=strict)
-    way, limit, pair, part, twice, kind, config, Style.name, times, rows, turn = choices
+    way, limit, pair, part, twice, kind, config, Style.name, times, rows, turn, file, place, mark = choices
     key, first, named = run, run, Named()
     named.key = run
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")) as manager:
@@ -319,6 +322,8 @@ def choosing(root, choices, run, *, strict=False):
             first = True
             if first:
                 given = half("half", given)
+            if file == "a/double" or place == pathlib.Path("b/double") or mark == b"double":
+                given = given * 2
             for _ in times:
                 given = given * turn.real
             cell(twice(part(given.astype(kind).astype(ms.float32)))[rows], y[rows])
@@ -341,6 +346,9 @@ def choices_of(name="plain"):
         range(1) if is_plain else range(2),
         slice(None) if is_plain else slice(1),
         0.5 + 1j if is_plain else 0.25 + 1j,
+        "a/plain" if is_plain else "a/double",
+        pathlib.Path("b/plain" if is_plain else "b/double"),
+        b"plain" if is_plain else b"double",
     )
 
 
@@ -356,6 +364,9 @@ PLACES = (
     "times",
     "rows",
     "turn",
+    "file",
+    "place",
+    "mark",
 )
 
 
