@@ -5,8 +5,12 @@ Pure values, any thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
+
+_MOST_PLACES = 8  # that one sentence names
 
 Kind = Literal["operator", "pipeline", "rounding", "stock", "unseen"]
 
@@ -34,3 +38,12 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.why}. {self.fix}."
+
+
+def sentences(found: Sequence[Finding]) -> Iterator[str]:
+    """Yield what to say of findings; those that differ only in their place, one after the other, are told together."""
+    for (certain, why, fix), same in groupby(found, lambda one: (one.certain, one.why, one.fix)):
+        places = [*dict.fromkeys(one.where for one in same)]
+        more = f" and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
+        where = ", ".join(places[:_MOST_PLACES]) + more
+        yield f"The resumed run {'will' if certain else 'may'} not be bit-exact. {where}: {why}. {fix}."

@@ -141,29 +141,29 @@ def _waits_for_training(dataset: ds.Dataset) -> Iterator[Finding]:
 
 
 def _judged(node: ds.Dataset, use: Use, threads: int | None) -> Finding | None:
-    where = f"{type(node).__name__}: {use.where}"
+    where = f"{type(node).__name__}: {use.where}: {use.name}"
     owner = owner_of(use.target)
     if use.called_empty and any(use.target is one for one in _FRESH):
-        why = f"{use.name}() takes its seed from the operating system, so that no two runs agree"
+        why = "it takes its seed from the operating system, so that no two runs agree"
         return Finding("pipeline", where, why, _FIX)
     if not isinstance(owner, _GENERATORS) or use.target.__name__ in _READS:
         return None
     shared = owner is _PYTHON or owner is _NUMPY
     if threads is not None and threads > 1:
-        why = f"{use.name} is called by {threads} threads in no fixed order, so that no two runs agree"
+        why = f"it is called by {threads} threads in no fixed order, so that no two runs agree"
         return Finding("pipeline", where, why, f"{_FIX}, or set num_parallel_workers=1 or python_multiprocessing=True")
     if not shared:
         return None  # a replay of the pipeline restores its state
     library = "Python's `random`" if owner is _PYTHON else "`numpy.random`"
     if threads is None:
         why = (
-            f"{use.name} draws from {library} in worker processes, each of which has its own: that is exact as long as "
-            "each gets the same samples again, which nothing guarantees"
+            f"it draws from {library} in worker processes, each of which has its own: that is exact as long as each "
+            "gets the same samples again, which nothing guarantees"
         )
     else:
         why = (
-            f"{use.name} draws from {library} in a thread of this process, which has one for all: that is exact only "
-            "as long as nothing else draws from it while data is read"
+            f"it draws from {library} in a thread of this process, which has one for all: that is exact only as long "
+            "as nothing else draws from it while data is read"
         )
     return Finding("pipeline", where, why, _FIX, certain=False)
 

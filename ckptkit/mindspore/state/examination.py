@@ -25,7 +25,6 @@ from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.inspect import (
     ChangedValues,
-    Finding,
     Root,
     constants_in_callbacks,
     constants_in_loops,
@@ -54,6 +53,7 @@ from ckptkit.mindspore.inspect import (
 )
 from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.cells import place_of
+from ckptkit.mindspore.inspect.finding import Finding, sentences
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
@@ -396,5 +396,5 @@ class Examination:
         if found and self._strict:
             words = "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:"
             raise ResumeError(words + listed([str(one) for one in found]))
-        for one in found:
-            _log.warning("The resumed run %s not be bit-exact. %s", "will" if one.certain else "may", one)
+        for one in sentences(found):
+            _log.warning("%s", one)
