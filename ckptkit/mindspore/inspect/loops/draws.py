@@ -37,6 +37,8 @@ BEFORE = "the batches before"
 _KEEPS = OneOf(itertools.pairwise, itertools.tee, itertools.cycle, itertools.dropwhile, itertools.compress)
 _TAKES = ("send", "__next__", "spawn", "asend", "__anext__")  # methods that advance their object
 _ADVANCE = ("read", "readline", "readlines", "readinto")  # a file that stays open
+_POSITION = "position"  # of a file
+_FROM_THE_START = ("0", "os.SEEK_SET", "io.SEEK_SET")
 _TAKEN_FROM = (Iterator, AsyncIterator, Coroutine, np.random.SeedSequence)
 _GLOBALS = OneOf(random._inst, np.random.mtrand._rand)  # checkpoints hold their states
 
@@ -70,8 +72,12 @@ class Draws:
     def of(self, call: Call) -> None:
         """Record the generators and iterators that a call advances."""
         node, target = call.node, call.called.target
-        names = (*_TAKES, *(_ADVANCE if isinstance(call.owner.target, io.IOBase) else ()))
+        is_file = isinstance(call.owner.target, io.IOBase)
+        names = (*_TAKES, *(_ADVANCE if is_file else ()))
         takes = target is next or target is anext or (isinstance(node.func, ast.Attribute) and call.name in names)
+        if is_file and _is_sought(call):
+            self._flow.write(_position_of(call), call.sources, call.scope, whole=True)
+        takes = takes and not (is_file and self._flow.is_written(_position_of(call)))
         if isinstance(node.func, ast.Attribute):
             self.draw(node.func.value, call.owner, call.scope, takes=takes)
         else:  # a method in a variable, such as draw = rng.random
@@ -104,7 +110,9 @@ class Draws:
         drawn |= self._noted(call, HASHED, " (of texts)") if _hashes_texts(call) else frozenset()
         is_kept = call.called.target in _KEEPS and any(map(_is_of_batches, call.arguments))
         kept = self._noted(call, BEFORE, "") if is_kept else frozenset()
-        return counted | drawn | kept
+        is_placed = isinstance(call.owner.target, io.IOBase) and self._flow.is_written(_position_of(call))
+        placed = self._flow.read(_position_of(call), call.scope) if is_placed and call.name in _ADVANCE else frozenset()
+        return counted | drawn | kept | placed
 
     def _in_cell(self, call: Call) -> Sources:
         """Return the draws in a called cell that is not trained, such as a teacher or an augmentation."""
@@ -167,6 +175,16 @@ def _hashes_texts(call: Call) -> bool:
     held = [one.value for node in call.nodes for one in ast.walk(node) if isinstance(one, ast.Constant)]
     held += [value.target for value in call.given]
     return any(isinstance(one, (str, bytes)) for one in held) or any(map(_is_of_batches, call.given))
+
+
+def _is_sought(call: Call) -> bool:
+    """Return whether it sets the position of a file, wherever the file was before."""
+    whence = [text_of(one) for one in (*call.node.args[1:], *(one.value for one in call.node.keywords))]
+    return call.name == "seek" and len(call.node.args) > 0 and all(one in _FROM_THE_START for one in whence)
+
+
+def _position_of(call: Call) -> Place:
+    return Place(id(call.owner.target), _POSITION)
 
 
 def _is_of_batches(value: Value) -> bool:

@@ -153,6 +153,33 @@ def lines_of_a_file(cell, batches, rate, restore):
             cell(x * len(hints.readline()), y)
 
 
+def lines_after_a_seek_in_each_epoch(cell, batches, rate, restore):
+    with open(__file__) as hints:
+        restore()
+        for at, (x, y) in enumerate(batches):
+            if at % 4 == 0:
+                hints.seek(0)
+            cell(x * len(hints.readline()), y)
+
+
+def a_seek_to_a_carried_place(cell, batches, rate, restore):
+    with open(__file__, "rb") as hints:
+        restore()
+        at = 0
+        for x, y in batches:
+            hints.seek(at)
+            at += 3
+            cell(x * len(hints.readline()), y)
+
+
+def a_seek_from_where_it_is(cell, batches, rate, restore):
+    with open(__file__, "rb") as hints:
+        restore()
+        for x, y in batches:
+            hints.seek(3, 1)
+            cell(x * len(hints.readline()), y)
+
+
 class Schedule(abc.ABC):
     @abc.abstractmethod
     def next(self):
@@ -335,6 +362,9 @@ def member_of_an_enum(cell, batches, rate, restore):
         by_a_sentinel,
         by_a_sentinel_made_before,
         lines_of_a_file,
+        lines_after_a_seek_in_each_epoch,
+        a_seek_to_a_carried_place,
+        a_seek_from_where_it_is,
     ],
     ids=lambda one: one.__name__,
 )
@@ -377,9 +407,23 @@ def undone_at_once(cell, batches, rate, restore):
         done.pop().undo()
 
 
+def a_seek_to_the_row_of_the_batch(cell, batches, rate, restore):
+    with open(__file__, "rb") as hints:
+        point = restore()
+        for at, (x, y) in enumerate(batches, point.batches_delivered):
+            hints.seek(at % 8 * 16)
+            cell(x * len(hints.read(16)), y)
+
+
 @pytest.mark.parametrize(
     "loop",
-    [made_for_each_batch, generator_for_each_batch, pairs_of_other_things, undone_at_once],
+    [
+        made_for_each_batch,
+        generator_for_each_batch,
+        pairs_of_other_things,
+        undone_at_once,
+        a_seek_to_the_row_of_the_batch,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_what_begins_anew_with_each_batch_is_not_named(loop):
