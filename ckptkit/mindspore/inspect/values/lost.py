@@ -36,7 +36,7 @@ from ckptkit.mindspore.inspect.values.loads import Loading
 from ckptkit.mindspore.inspect.values.variations import changed_a_little, changed_much, with_digits
 
 _MOST_WORK = 20_000  # places, times what is in a copy
-_MOST_OBJECTS, _MOST_OF_ONE = 50_000, 10_000  # to look for other ways to an object, in all and by one root
+_MOST_OBJECTS, _MOST_OF_ONE = 200_000, 10_000  # to look for other ways to an object, in all and by one root
 _SET_BY_LOAD = ("load_state_dict", "__setstate__")
 _CHANGEABLE = (list, dict, set, deque, np.ndarray, *GENERATORS)
 
