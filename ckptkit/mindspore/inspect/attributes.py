@@ -25,7 +25,7 @@ _LIBRARIES = sys.stdlib_module_names | {
     "__channelexec__",  # what execnet calls the code that it runs in another process
 }
 _PROXIES = frozenset(weakref.ProxyTypes)
-_SLOTS: dict[int, tuple[weakref.ref[type], list[tuple[str, Any]]]] = {}  # by id
+_WITHOUT_SLOTS: dict[int, weakref.ref[type]] = {}  # by id; a slot would keep its class alive
 CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache and lru_cache make
 
 _DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -109,12 +109,14 @@ def attributes_of(one: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _slots_of(kind: type) -> list[tuple[str, Any]]:
-    of, slots = _SLOTS.get(id(kind), (None, []))
-    if of is None or of() is not kind:
-        found = (each for base in kind.__mro__ for each in vars(base).items())
-        slots = [(name, one) for name, one in found if type(one) is types.MemberDescriptorType]
-        slots = [each for each in slots if each[0] not in ("__dict__", "__weakref__")]
-        _SLOTS[id(kind)] = weakref.ref(kind), slots
+    known = _WITHOUT_SLOTS.get(id(kind))
+    if known is not None and known() is kind:
+        return []
+    found = (each for base in kind.__mro__ for each in vars(base).items())
+    slots = [(name, one) for name, one in found if type(one) is types.MemberDescriptorType]
+    slots = [each for each in slots if each[0] not in ("__dict__", "__weakref__")]
+    if not slots:
+        _WITHOUT_SLOTS[id(kind)] = weakref.ref(kind)
     return slots
 
 

@@ -37,12 +37,15 @@ def running_frames() -> Iterator[tuple[str, types.FrameType]]:
             yield ("script" if name == "<module>" else f"{name}()"), frame
 
 
-def written_texts() -> frozenset[str | bytes]:
-    """Return the texts and bytes that are written in the running user code, and in the functions that it can name."""
+def written_texts() -> frozenset[tuple[type, str | bytes]]:
+    """Return the texts and bytes that are written in the running user code, and in the functions that it can name.
+
+    Each with its type: a text and bytes are never compared, which `python -bb` refuses.
+    """
     frames = [frame for _, frame in running_frames()]
     values = (one for frame in frames for one in [*frame.f_globals.values()])
     functions = (one for one in values if type(one) is types.FunctionType and is_users(one.__module__))
-    found = set[str | bytes]()
+    found = set[tuple[type, str | bytes]]()
     waiting: list[object] = [*(frame.f_code for frame in frames), *(one.__code__ for one in functions)]
     while waiting:
         one = waiting.pop()
@@ -51,7 +54,7 @@ def written_texts() -> frozenset[str | bytes]:
         elif isinstance(one, (tuple, frozenset)):
             waiting.extend(one)
         elif isinstance(one, (str, bytes)):
-            found.add(one)
+            found.add((type(one), one))
     return frozenset(found)
 
 

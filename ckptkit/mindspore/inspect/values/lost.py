@@ -37,6 +37,7 @@ from ckptkit.mindspore.inspect.values.variations import changed_a_little, change
 
 _MOST_WORK = 20_000  # places, times what is in a copy
 _MOST_OBJECTS, _MOST_OF_ONE = 200_000, 10_000  # to look for other ways to an object, in all and by one root
+_LEADING_NOWHERE = (bool, bytes, complex, float, int, str, type(None))
 _SET_BY_LOAD = ("load_state_dict", "__setstate__")
 _CHANGEABLE = (list, dict, set, deque, np.ndarray, *GENERATORS)
 
@@ -267,15 +268,18 @@ def _places_of(wanted: Sequence[Any], roots: Iterable[tuple[str, Any]], owner: A
     One walk finds them all: the variables of a large program lead to the same objects again and again.
     """
     missing, found = {id(one) for one in wanted}, dict[int, str]()
-    seen: set[int] = {id(owner)}
+    seen, left = {id(owner)}, _MOST_OBJECTS
     for where, root in roots:
-        waiting, most = deque([root]), min(len(seen) + _MOST_OF_ONE, _MOST_OBJECTS)
-        while waiting and missing and len(seen) < most:
+        waiting, own = deque([root]), set[int]()
+        while waiting and missing and len(own) < min(left, _MOST_OF_ONE):
             each = waiting.popleft()
             if id(each) in missing:
                 missing.remove(id(each))
                 found[id(each)] = where
-            if id(each) not in seen:
-                seen.add(id(each))
-                waiting.extend(value for _, value in below(each))
+            if id(each) not in seen and id(each) not in own:
+                own.add(id(each))
+                waiting.extend(value for _, value in below(each) if type(value) not in _LEADING_NOWHERE)
+        left -= len(own)
+        if not waiting:  # else what it has met may lead to more than it has seen
+            seen |= own
     return found

@@ -17,7 +17,7 @@ import re
 import types
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import mindspore as ms
 import numpy as np
@@ -52,8 +52,11 @@ _CODE = (types.FunctionType, types.MethodType, functools.partial)
 _GROUPS = (tuple, list, set, frozenset)
 _NAMED = (types.FunctionType, types.BuiltinFunctionType)
 _PATHS = (pathlib.PosixPath, pathlib.PurePosixPath)
+_ONES = (bool, str, bytes, complex, range, slice, *_PATHS)  # Python may keep one object for equal ones
 _MAY_CHANGE = (nn.Optimizer, LearningRateSchedule)
 _PLAIN = (dict, types.SimpleNamespace, argparse.Namespace)
+
+Written: TypeAlias = Collection[tuple[type, str | bytes]]
 
 
 def start_values_of(
@@ -112,11 +115,11 @@ def _is_number(value: object) -> bool:
     return kind is float or issubclass(kind, np.number) or (kind is int and value.bit_length() <= _BITS)  # type: ignore[attr-defined]
 
 
-def _choice(value: object, written: Collection[str | bytes]) -> str | None:
+def _choice(value: object, written: Written) -> str | None:
     kind = type(value)
     if value is None:
         return _NOTHING
-    if kind in (bool, str, bytes, complex, range, slice, *_PATHS):
+    if kind in _ONES:
         return f"{_CHOICE}{_digest_of(value)}" if _is_plain(value) or _is_written(value, written) else None
     if kind in _GROUPS and len(value) <= _ITEMS and all(map(_is_plain, value)):  # type: ignore[arg-type, call-overload]
         items = value if kind in (tuple, list) else sorted(map(repr, value))  # type: ignore[call-overload]
@@ -128,15 +131,15 @@ def _choice(value: object, written: Collection[str | bytes]) -> str | None:
 def _is_plain(value: object) -> bool:
     if type(value) is str:
         return len(value) <= _LONGEST and not ("/" in value or os.sep in value)
-    if type(value) is slice:
-        return all(map(_is_plain, (value.start, value.stop, value.step)))
-    return type(value) in (bool, complex, range) or value is None or _is_number(value)
+    if type(value) in (range, slice):
+        return all(map(_is_plain, (value.start, value.stop, value.step)))  # type: ignore[attr-defined]
+    return type(value) in (bool, complex) or value is None or _is_number(value)
 
 
-def _is_written(value: object, written: Collection[str | bytes]) -> bool:
+def _is_written(value: object, written: Written) -> bool:
     """Return whether a text, also one that may be a path, is one of those that the script has in its code."""
     text = str(value) if type(value) in _PATHS else value
-    return isinstance(text, (str, bytes)) and text in written
+    return isinstance(text, (str, bytes)) and (type(text), text) in written
 
 
 def _name(value: Any) -> str | None:
@@ -196,7 +199,7 @@ def _numbers_in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
 
 
 def _further(
-    variables: Iterable[tuple[str, object]], left_out: Collection[int], written: Collection[str | bytes]
+    variables: Iterable[tuple[str, object]], left_out: Collection[int], written: Written
 ) -> Iterator[tuple[str, object]]:
     """Yield what functions name, and the arrays in objects of the user's, nearest first."""
     waiting = deque((place, one, 0) for place, one in variables)
@@ -208,7 +211,7 @@ def _further(
         if depth == _FURTHEST or not (is_code or _may_hold_values(one)):
             continue
         for part, value in itertools.chain(below(one), () if is_code else _numbers_of_class(one)):
-            if _is_number(value) or type(value) in (bool, str) or value is None:
+            if _is_number(value) or type(value) in _ONES or value is None:
                 yield place + part, value
                 continue
             if id(value) in seen:
@@ -227,7 +230,7 @@ def _is_of_arrays(value: object) -> bool:
 def _numbers_of_class(one: object) -> Iterator[tuple[str, object]]:
     kinds = [each for each in (one if isinstance(one, type) else type(one)).__mro__ if is_users(each.__module__)]
     found = ((name, value) for kind in kinds for name, value in vars(kind).items() if not name.startswith("__"))
-    yield from ((f".{name}", value) for name, value in found if _is_number(value) or type(value) in (bool, str))
+    yield from ((f".{name}", value) for name, value in found if _is_number(value) or type(value) in _ONES)
 
 
 def _may_hold_values(one: object) -> bool:

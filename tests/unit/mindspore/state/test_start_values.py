@@ -6,6 +6,8 @@ import collections
 import enum
 import functools
 import pathlib
+import subprocess
+import sys
 import time
 import types
 
@@ -524,3 +526,44 @@ def test_what_cannot_be_digested_stops_no_training(root, caplog, monkeypatch):
     life(root, drawn(1), drawn(2))
     life(root, drawn(1), drawn(2))
     assert caplog.text.count("could not examine the code of this training") == 2
+
+
+class Shared:
+    def __init__(self, rows, mark):
+        self.first, self.rows, self.base, self.mark = range(1), rows, b"a", mark
+
+
+def test_what_equal_constants_share_is_compared():
+    """Python keeps one object for equal constants, so a choice may be an object that another variable has, too."""
+    first = Shared(range(1), b"a")
+    first.rows, first.mark = first.first, first.base
+    found = start_values_of([], [("it", first)])
+    again = start_values_of([], [("it", Shared(range(2), b"b"))])
+    other = {name for name in found if differ(found[name], again[name])}
+    assert other == {"it.rows", "it.mark"}
+
+
+class Windowed:
+    part, turn, mark = slice(1), 1j, b"a"
+
+
+def test_choices_in_a_class_are_compared(monkeypatch):
+    found = start_values_of([], [("it", Windowed)])
+    for name, value in (("part", slice(2)), ("turn", 2j), ("mark", b"b")):
+        monkeypatch.setattr(Windowed, name, value)
+    again = start_values_of([], [("it", Windowed)])
+    assert {name for name in found if differ(found[name], again[name])} == {"it.part", "it.turn", "it.mark"}
+
+
+def test_ranges_without_an_end_cost_nothing():
+    assert start_values_of([], {"it": range(10**5000), "pair": (range(10**5000), 1)}.items()) == {}
+
+
+def test_texts_and_bytes_are_never_compared():
+    """``python -bb`` makes an error of that; equal ones have one hash."""
+    program = (
+        "from ckptkit.mindspore.inspect import start_values_of\n"
+        "print(sorted(start_values_of([], [('text', 'a/b'), ('bytes', b'a/b')])))"
+    )
+    ran = subprocess.run([sys.executable, "-bb", "-c", program], check=True, capture_output=True, text=True)
+    assert ran.stdout == "['bytes', 'text']\n"
