@@ -12,7 +12,6 @@ import enum
 import functools
 import itertools
 import os
-import pathlib
 import re
 import types
 from collections import deque
@@ -38,9 +37,11 @@ _NUMBERS = (bool, int, float)
 _BITS = 256  # of a number
 _NUMBER = "="  # before a single number
 _FLOAT = "=~"  # before one with a fraction, which may be a limit
-_CHOICE = "?"  # before a choice: a text, a truth value, a range, or the name of a function or class
+_CHOICE = "?"  # before a choice: a text, a truth value, a slice, or the name of a function or class
 _NAME = "?@"  # before that of a function, class, cell or operator
 _NOTHING = "?-"  # of None, which may stand for a limit that an earlier run has not set
+_WRITTEN = "?/"  # before that of a text that only counts because the script has it in its code
+_PATH = re.compile(r"[/~.]|\w+://|.*\.\w{1,6}$", re.DOTALL)  # how a text begins or ends that is a path of the machine
 _LONGEST = 64  # of a text that is a choice
 _TEXTS = 10_000  # of a list or a table
 _ORDERED = ":"  # before the digest of texts in their order
@@ -51,8 +52,7 @@ _ARRAYS = (ms.Tensor, np.ndarray)
 _CODE = (types.FunctionType, types.MethodType, functools.partial)
 _GROUPS = (tuple, list, set, frozenset)
 _NAMED = (types.FunctionType, types.BuiltinFunctionType)
-_PATHS = (pathlib.PosixPath, pathlib.PurePosixPath)
-_ONES = (bool, str, bytes, complex, range, slice, *_PATHS)  # Python may keep one object for equal ones
+_ONES = (bool, str, bytes, complex, slice)  # Python may keep one object for equal ones
 _MAY_CHANGE = (nn.Optimizer, LearningRateSchedule)
 _PLAIN = (dict, types.SimpleNamespace, argparse.Namespace)
 
@@ -65,8 +65,8 @@ def start_values_of(
     """Return the digests of arrays, tensors, numbers, choices and lists of numbers or texts, by expressions for them.
 
     Single numbers and choices are those of the running code and of what it leads to; `is_single` tells their digests.
-    A choice is what a script may decide between: a truth value, None, a range, a slice, a short text that is no path,
-    any text that is written in it, or which function, class, cell or operator a name stands for.
+    A choice is what a script may decide between: a truth value, None, a slice, a short text that is no path, another
+    one that is written in it, or which function, class, cell or operator a name stands for.
 
     Args:
         cells: Cells of the training; those inside of them are read, too.
@@ -81,7 +81,7 @@ def start_values_of(
     arrays = itertools.islice(((name, digest) for name, digest in found if digest is not None), _MOST)
     numbers = itertools.islice(((name, value) for name, value in [*own, *further] if _is_number(value)), _MOST)
     chosen = ((name, choice) for name, value in [*own, *further] if (choice := _choice(value, written)) is not None)
-    choices = itertools.islice(sorted(chosen, key=lambda one: one[1] == _NOTHING), _MOST)
+    choices = itertools.islice(sorted(chosen, key=lambda one: one[1].startswith((_NOTHING, _WRITTEN))), _MOST)
     return {
         **{name: f"{_FLOAT if type(value) is float else _NUMBER}{_digest_of(value)}" for name, value in numbers},
         **dict(choices),
@@ -119,8 +119,10 @@ def _choice(value: object, written: Written) -> str | None:
     kind = type(value)
     if value is None:
         return _NOTHING
+    if kind in _ONES and not _is_plain(value):
+        return f"{_WRITTEN}{_digest_of(value)}" if _is_written(value, written) else None
     if kind in _ONES:
-        return f"{_CHOICE}{_digest_of(value)}" if _is_plain(value) or _is_written(value, written) else None
+        return f"{_CHOICE}{_digest_of(value)}"
     if kind in _GROUPS and len(value) <= _ITEMS and all(map(_is_plain, value)):  # type: ignore[arg-type, call-overload]
         items = value if kind in (tuple, list) else sorted(map(repr, value))  # type: ignore[call-overload]
         return f"{_CHOICE}{_digest_of(items)}" if _digest(value) is None else None
@@ -131,15 +133,16 @@ def _choice(value: object, written: Written) -> str | None:
 def _is_plain(value: object) -> bool:
     if type(value) is str:
         return len(value) <= _LONGEST and not ("/" in value or os.sep in value)
-    if type(value) in (range, slice):
-        return all(map(_is_plain, (value.start, value.stop, value.step)))  # type: ignore[attr-defined]
+    if type(value) is slice:
+        return all(map(_is_plain, (value.start, value.stop, value.step)))
     return type(value) in (bool, complex) or value is None or _is_number(value)
 
 
 def _is_written(value: object, written: Written) -> bool:
-    """Return whether a text, also one that may be a path, is one of those that the script has in its code."""
-    text = str(value) if type(value) in _PATHS else value
-    return isinstance(text, (str, bytes)) and (type(text), text) in written
+    """Return whether it is a text or bytes that the script has in its code, and that is no path by its looks."""
+    if isinstance(value, str) and _PATH.match(value):
+        return False
+    return isinstance(value, (str, bytes)) and (type(value), value) in written
 
 
 def _name(value: Any) -> str | None:
