@@ -395,7 +395,5 @@ def _exit(manager: Owner, error: BaseException | None) -> None:
     manager.__exit__(None if error is None else type(error), error, None)
 
 
-_CALLS = {
-    id(getattr(ActiveRun, name).__code__): name
-    for name in ("step", "save", "save_final", "heed", "agree", "wait", "close")
-}
+_CALLED = ("step", "save", "save_final", "heed", "agree", "wait", "close")
+_CALLS = {id(getattr(ActiveRun, name).__code__): name for name in _CALLED}
