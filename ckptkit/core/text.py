@@ -26,6 +26,7 @@ _DATA_FILE = re.compile(r"The corresponding data file is: .+?(?=\. Error|$)")
 _FRACTION = re.compile(r"(?<=:\d\d)[.,](\d+)")
 
 _MOST_LISTED = 3  # in a message, whose first line says what to do
+_MOST_NAMES = 5  # in a sentence
 
 
 def listed(problems: Sequence[str]) -> str:
@@ -35,6 +36,12 @@ def listed(problems: Sequence[str]) -> str:
         shown = problems[: _MOST_LISTED - 1]
         problems = [*shown, f"and {len(problems) - len(shown)} more; CKPTKIT_DEBUG=1 lists them"]
     return "".join(f"\n  {one}" for one in problems)
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first ``names`` and how many more there are, for a sentence."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def message_of(error: BaseException) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import mindspore as ms
 from mindspore import nn
 
+from ckptkit.core.text import some
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.state.compatibility import some
 
 
 class Buffers:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import mindspore as ms
 from mindspore import nn
 
+from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.roles import all_of
-from ckptkit.mindspore.state.compatibility import some
 
 # Where nn.Cell keeps parameters and cells. If these move, `tests/unit/mindspore/parameters/test_cell_changes.py` fails.
 _KEPT_IN = ("_params", "_cells")

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from mindspore import nn
 
 from ckptkit.core.tensors import Leaf
+from ckptkit.core.text import some
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import optimizers_of
-from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.switches import mode_in_force
 
 

@@ -17,6 +17,7 @@ from mindspore import nn
 from ckptkit.core.contents import Contents, WantedPart
 from ckptkit.core.placement import Box, PlacementByName
 from ckptkit.core.tensors import Array, Leaf, Role, bytes_of
+from ckptkit.core.text import some
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.buffers import Buffers
@@ -24,7 +25,7 @@ from ckptkit.mindspore.parameters.cell_changes import KeptParameters
 from ckptkit.mindspore.parameters.restore import RestoreTarget
 from ckptkit.mindspore.parameters.roles import Roles, all_of, optimizers_of
 from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
-from ckptkit.mindspore.state.compatibility import is_rate, some
+from ckptkit.mindspore.state.compatibility import is_rate
 
 _BEGINNING_BYTES = 1 << 16  # of a tensor; what a script writes to one by mistake, it writes there, too
 

@@ -16,8 +16,8 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # a
 
 from ckptkit.core.placement import Box, Placement, PlacementByName
 from ckptkit.core.tensors import Lifetime, Role
+from ckptkit.core.text import some
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 _WORDS = ("replicated", "per_rank")

@@ -19,7 +19,6 @@ from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.train.counters import CycleCounters
 
-_MOST_NAMES = 5  # in a sentence
 _NETWORK = "Build network and optimizer as they were"
 _OPTIMIZER = "The weights fit, so build the optimizer as it was"
 _RATES = (
@@ -33,12 +32,6 @@ def is_rate(name: str) -> bool:
     """Return whether MindSpore's optimizers keep a constructor argument under ``name``: learning rate or momentum."""
     last = name.rpartition(".")[2]
     return last.startswith("learning_rate") or last == "momentum"
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first ``names`` and how many more there are, for a sentence."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:

@@ -19,7 +19,7 @@ import mindspore as ms
 from mindspore.train import LambdaCallback, LearningRateScheduler, ReduceLROnPlateau
 
 from ckptkit.core.tensors import Leaf
-from ckptkit.core.text import listed
+from ckptkit.core.text import listed, some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
@@ -61,7 +61,6 @@ from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.inspect.values.addresses import address_in
 from ckptkit.mindspore.parameters.compiled_memory import CompiledMemory
 from ckptkit.mindspore.parameters.detached import Addresses
-from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources

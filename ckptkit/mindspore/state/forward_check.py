@@ -12,8 +12,8 @@ from functools import partial
 
 from mindspore import nn
 
+from ckptkit.core.text import some
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 _log = logging.getLogger("ckptkit")

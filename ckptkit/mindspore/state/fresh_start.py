@@ -15,7 +15,7 @@ from typing import Any
 
 from ckptkit.core.contents import IMPORTED, NOT_IMPORTED, Contents
 from ckptkit.core.tensors import Leaf
-from ckptkit.core.text import listed
+from ckptkit.core.text import listed, some
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.half_restored import (
@@ -26,7 +26,7 @@ from ckptkit.mindspore.parameters.half_restored import (
 )
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import seed_operators
-from ckptkit.mindspore.state.compatibility import difference, some
+from ckptkit.mindspore.state.compatibility import difference
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.forward_check import watch_forward
 from ckptkit.mindspore.state.sources import Sources

@@ -23,7 +23,7 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.core.tensors import DTYPES, leaf_of
-from ckptkit.core.text import listed
+from ckptkit.core.text import listed, some
 from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.inspect.attributes import attributes_of, is_users
@@ -33,7 +33,6 @@ from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.buffers import Buffers
 from ckptkit.mindspore.parameters.roles import all_of
 from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng
-from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.generators import GeneratorHolder
 
 _log = logging.getLogger("ckptkit")

@@ -17,13 +17,14 @@ from mindspore.train import Callback
 
 from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
+from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.half_restored import clear_half_restored, mark_half_restored
 from ckptkit.mindspore.parameters.parameters import beginning_of
 from ckptkit.mindspore.rng import restore_rng
-from ckptkit.mindspore.state.compatibility import check_data, check_leaves, check_mode, check_stateful, some
+from ckptkit.mindspore.state.compatibility import check_data, check_leaves, check_mode, check_stateful
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.forward_check import watch_forward
 from ckptkit.mindspore.state.generators import GeneratorHolder

@@ -14,10 +14,10 @@ from mindspore import nn
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
+from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.nn.dropout import Dropout
 from ckptkit.mindspore.parameters.parameters import digest_of
-from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 _WHY = (

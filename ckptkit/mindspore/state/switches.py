@@ -20,9 +20,9 @@ import xxhash
 from mindspore import nn
 from mindspore.context import _context, ms_ctx_param
 
+from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.roles import optimizers_of
-from ckptkit.mindspore.state.compatibility import some
 
 _log = logging.getLogger("ckptkit")
 

@@ -36,10 +36,10 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from ckptkit.core.accumulation import AccumulationSchedule, AccumulationSteps
+from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.half_restored import clear_half_restored, refuse_half_restored
 from ckptkit.mindspore.process_group import world
-from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.train.counters import CycleCounters
 from ckptkit.mindspore.train.loss_scale import LossScale, LossScaler
 from ckptkit.mindspore.train.micro_step import MicroStep, Normalize, WeightedMicroStep, is_before_adding
