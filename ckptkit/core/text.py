@@ -38,10 +38,10 @@ def listed(problems: Sequence[str]) -> str:
     return "".join(f"\n  {one}" for one in problems)
 
 
-def some(names: Sequence[str]) -> str:
-    """Return the first ``names`` and how many more there are, for a sentence."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+def some(names: Sequence[str], most: int = _MOST_NAMES) -> str:
+    """Return the first ``names``, at most ``most``, and how many more there are, for a sentence."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def message_of(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Defines `Worker`, which runs a function in a thread of its own, and `awaited`, which raises the priority of such.
+"""Defines `Worker`, which runs a function in a thread of its own, and `awaited`, for whoever waits for one.
 
 A worker may give way to training: it has the lowest priority on Linux, and so have the workers that it starts. On a
 machine whose cores are all busy, it then gets less than a hundredth of one. So nothing may wait for it like that:

@@ -106,6 +106,17 @@ def test_patches_change_as_many_lines_as_the_page_says() -> None:
         assert len(lines) == int(row[1]), path
 
 
+def test_the_page_edits_the_line_of_the_patch() -> None:
+    """Its command for a resume to look at puts an option into the one line that makes the callback."""
+    for page in (PAGE, (PROJECT / "docs/zh/projects.md").read_text()):
+        command = re.search(r"^sed -i 's/(.*)/(.*)/' train.py$", page, flags=re.MULTILINE)
+        assert command is not None
+        before, after = command.groups()
+        patch = (PATCHES / "mindcv.patch").read_text()
+        assert patch.count(before) == 1
+        assert f"CheckpointCallback(os.path.join(args.ckpt_save_dir, {after}).attach()" in patch.replace(before, after)
+
+
 @pytest.mark.parametrize("replaces", [False, True])
 def test_mindcv_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path], replaces: bool) -> None:
     from PIL import Image

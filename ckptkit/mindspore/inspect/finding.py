@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+from ckptkit.core.text import some
+
 _MOST_PLACES = 8  # that one sentence names
 
 Kind = Literal["operator", "pipeline", "rounding", "stock", "unseen"]
@@ -44,6 +46,5 @@ def sentences(found: Sequence[Finding]) -> Iterator[str]:
     """Yield what to say of findings; those that differ only in their place, one after the other, are told together."""
     for (certain, why, fix), same in groupby(found, lambda one: (one.certain, one.why, one.fix)):
         places = [*dict.fromkeys(one.where for one in same)]
-        more = f" and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
-        where = ", ".join(places[:_MOST_PLACES]) + more
+        where = some(places, _MOST_PLACES)
         yield f"The resumed run {'will' if certain else 'may'} not be bit-exact. {where}: {why}. {fix}."

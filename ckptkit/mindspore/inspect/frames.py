@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ckptkit.core.stack import frames_from
-from ckptkit.mindspore.inspect.attributes import CACHED, is_users, named_in, names_in, variables_in
+from ckptkit.mindspore.inspect.attributes import is_users, named_in, names_in, variables_in
+from ckptkit.mindspore.inspect.bytecode import functions_of
 from ckptkit.mindspore.inspect.control_flow import flow_of
 
 _OF_MODULES = ("LOAD_NAME", "LOAD_GLOBAL")
-_MOST_WRAPPERS = 8
 _OWN = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")  # no variable of the module, also if they have no value yet
 
 
@@ -47,9 +47,11 @@ def written_texts() -> frozenset[tuple[type, str | bytes]]:
     modules = {id(frame.f_globals): frame.f_globals for frame in frames}
     values = [one for variables in modules.values() for one in [*variables.values()]]
     classes = (one for one in values if issubclass(type(one), type) and is_users(one.__module__))
-    values += [one for kind in classes for one in [*vars(kind).values()]]
+    members = (one for kind in classes for one in [*vars(kind).values()])
+    values += [one.__func__ if type(one) in (staticmethod, classmethod) else one for one in members]
     found = set[tuple[type, str | bytes]]()
-    waiting: list[object] = [*(frame.f_code for frame in frames), *filter(None, map(_code_of, values))]
+    functions = (function for one in values for function, _ in functions_of(one) if is_users(function.__module__))
+    waiting: list[object] = [*(frame.f_code for frame in frames), *(one.__code__ for one in functions)]
     while waiting:
         one = waiting.pop()
         if isinstance(one, types.CodeType):
@@ -59,18 +61,6 @@ def written_texts() -> frozenset[tuple[type, str | bytes]]:
         elif isinstance(one, (str, bytes)):
             found.add((type(one), one))
     return frozenset(found)
-
-
-def _code_of(one: Any) -> types.CodeType | None:
-    """Return the code of a user's function, also behind a decorator; None for anything else."""
-    for _ in range(_MOST_WRAPPERS):
-        if type(one) in (staticmethod, classmethod):
-            one = one.__func__
-        wrapped = getattr(one, "__wrapped__", None) if type(one) in (types.FunctionType, CACHED) else None
-        if wrapped is None:
-            break
-        one = wrapped
-    return one.__code__ if type(one) is types.FunctionType and is_users(one.__module__) else None
 
 
 def running_lines() -> Lines:

@@ -72,12 +72,12 @@ class Draws:
     def of(self, call: Call) -> None:
         """Record the generators and iterators that a call advances."""
         node, target = call.node, call.called.target
-        is_file = isinstance(call.owner.target, io.IOBase)
-        names = (*_TAKES, *(_ADVANCE if is_file else ()))
+        position = _position_of(call)
+        names = (*_TAKES, *(_ADVANCE if position is not None else ()))
         takes = target is next or target is anext or (isinstance(node.func, ast.Attribute) and call.name in names)
-        if is_file and _is_sought(call):
-            self._flow.write(_position_of(call), call.sources, call.scope, whole=True)
-        takes = takes and not (is_file and self._flow.is_written(_position_of(call)))
+        if position is not None and _is_sought(call):
+            self._flow.write(position, call.sources, call.scope, whole=True)
+        takes = takes and (position is None or not self._flow.is_written(position))
         if isinstance(node.func, ast.Attribute):
             self.draw(node.func.value, call.owner, call.scope, takes=takes)
         else:  # a method in a variable, such as draw = rng.random
@@ -110,9 +110,13 @@ class Draws:
         drawn |= self._noted(call, HASHED, " (of texts)") if _hashes_texts(call) else frozenset()
         is_kept = call.called.target in _KEEPS and any(map(_is_of_batches, call.arguments))
         kept = self._noted(call, BEFORE, "") if is_kept else frozenset()
-        is_placed = isinstance(call.owner.target, io.IOBase) and self._flow.is_written(_position_of(call))
-        placed = self._flow.read(_position_of(call), call.scope) if is_placed and call.name in _ADVANCE else frozenset()
-        return counted | drawn | kept | placed
+        return counted | drawn | kept | self._sought(call)
+
+    def _sought(self, call: Call) -> Sources:
+        """Return what decides from which place of a file a call reads, if that was sought in this iteration."""
+        position = _position_of(call)
+        is_sought = position is not None and call.name in _ADVANCE and self._flow.is_written(position)
+        return self._flow.read(position, call.scope) if position is not None and is_sought else frozenset()
 
     def _in_cell(self, call: Call) -> Sources:
         """Return the draws in a called cell that is not trained, such as a teacher or an augmentation."""
@@ -183,8 +187,9 @@ def _is_sought(call: Call) -> bool:
     return call.name == "seek" and len(call.node.args) > 0 and all(one in _FROM_THE_START for one in whence)
 
 
-def _position_of(call: Call) -> Place:
-    return Place(id(call.owner.target), _POSITION)
+def _position_of(call: Call) -> Place | None:
+    """Return the place of the position of the file whose method is called; None if it is no file's."""
+    return Place(id(call.owner.target), _POSITION) if isinstance(call.owner.target, io.IOBase) else None
 
 
 def _is_of_batches(value: Value) -> bool:

@@ -56,7 +56,7 @@ _ONES = (bool, str, bytes, complex, slice)  # Python may keep one object for equ
 _MAY_CHANGE = (nn.Optimizer, LearningRateSchedule)
 _PLAIN = (dict, types.SimpleNamespace, argparse.Namespace)
 
-Written: TypeAlias = Collection[tuple[type, str | bytes]]
+_Written: TypeAlias = Collection[tuple[type, str | bytes]]
 
 
 def start_values_of(
@@ -115,7 +115,7 @@ def _is_number(value: object) -> bool:
     return kind is float or issubclass(kind, np.number) or (kind is int and value.bit_length() <= _BITS)  # type: ignore[attr-defined]
 
 
-def _choice(value: object, written: Written) -> str | None:
+def _choice(value: object, written: _Written) -> str | None:
     kind = type(value)
     if value is None:
         return _NOTHING
@@ -138,11 +138,11 @@ def _is_plain(value: object) -> bool:
     return type(value) in (bool, complex) or value is None or _is_number(value)
 
 
-def _is_written(value: object, written: Written) -> bool:
+def _is_written(value: object, written: _Written) -> bool:
     """Return whether it is a text or bytes that the script has in its code, and that is no path by its looks."""
-    if isinstance(value, str) and _PATH.match(value):
+    if not isinstance(value, (str, bytes)) or (type(value), value) not in written:
         return False
-    return isinstance(value, (str, bytes)) and (type(value), value) in written
+    return isinstance(value, bytes) or _PATH.match(value) is None
 
 
 def _name(value: Any) -> str | None:
@@ -202,7 +202,7 @@ def _numbers_in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
 
 
 def _further(
-    variables: Iterable[tuple[str, object]], left_out: Collection[int], written: Written
+    variables: Iterable[tuple[str, object]], left_out: Collection[int], written: _Written
 ) -> Iterator[tuple[str, object]]:
     """Yield what functions name, and the arrays in objects of the user's, nearest first."""
     waiting = deque((place, one, 0) for place, one in variables)
