@@ -193,7 +193,7 @@ def _numbers_in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
         kind = type(one)
         if kind not in names:
             is_compared = not issubclass(kind, _MAY_CHANGE) and kind.__module__.partition(".")[0] != "ckptkit"
-            names[kind] = read_by_construct(kind) if is_compared else ()
+            names[kind] = sorted(read_by_construct(kind)) if is_compared else ()  # no order of hashes
         for name in names[kind]:
             value = own_attributes(one).get(name)
             if _is_number(value):

@@ -1,5 +1,8 @@
 # differs
-"""Worker processes that read how difficult samples should be from memory that the loop changes."""
+"""Worker processes that read how difficult samples should be from memory that the loop changes.
+
+How far they have read ahead is a race, so that the doctor may see it at the samples, the batch or the loop's line.
+"""
 
 import multiprocessing
 

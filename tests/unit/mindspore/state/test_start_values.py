@@ -455,6 +455,20 @@ def test_number_that_construct_reads_is_named(root, caplog):
     assert f"Scaled.scale: {SAID}" in caplog.text
 
 
+class ManyNumbers(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d, self.e, self.f, self.g, self.h = range(8)
+
+    def construct(self, x):
+        return x * (self.h + self.g + self.f + self.e + self.d + self.c + self.b + self.a)
+
+
+def test_order_follows_from_no_hashes():
+    names = [name for name in start_values_of([ManyNumbers()], []) if name.startswith("ManyNumbers.")]
+    assert names == [f"ManyNumbers.{letter}" for letter in "abcdefgh"]
+
+
 class Anchored:
     def __init__(self, network):
         self.weights = [ms.Tensor(one.asnumpy().copy()) for one in network.trainable_params()]
