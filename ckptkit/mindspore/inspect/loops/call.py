@@ -41,7 +41,20 @@ from ckptkit.mindspore.inspect.loops.effects import (
 )
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments, is_trained
-from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, TIMED, Place, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.scope import (
+    DATA,
+    MARKS,
+    RESTORED,
+    TIMED,
+    Bound,
+    Inline,
+    Made,
+    Place,
+    Scope,
+    Sources,
+    Value,
+    together,
+)
 from ckptkit.mindspore.inspect.loops.source import text_of
 
 DRAWN = "draw"  # by a random operator
@@ -52,6 +65,7 @@ MAPS = OneOf(map, itertools.starmap, functools.reduce, itertools.accumulate)
 
 MOST_ARGUMENTS = 8  # of a function whose arguments are not known
 _MOST_ITEMS = 1_000  # of a dict
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, nn.Cell, Bound, Inline, Made)
 # These give the same items, or some of them; so do the methods of generators.
 _SAME_ITEMS = OneOf(list, tuple, sorted, reversed, iter, filter, copy.copy, set, frozenset, collections.deque)
 _SOME_ITEMS = ("choices", "sample", "permutation", "permuted")
@@ -80,6 +94,13 @@ class Call(NamedTuple):
     def arguments(self) -> list[Value]:
         """All arguments."""
         return [*self.given, *self.named.values()]
+
+    @property
+    def cache(self) -> Any:
+        """The function with `functools.cache` that is called, also as a method; None for others."""
+        target = self.called.target
+        inner = target.__func__ if type(target) is types.MethodType else target
+        return inner if type(inner) is CACHED else None
 
     @property
     def sources(self) -> Sources:
@@ -244,8 +265,14 @@ def item_or_view(call: Call, sources: Sources) -> Value:
         over = owner if call.name in _OWN_ITEM else call.given[0]
         target, also = one_of(over)
         return Value(target, sources, place=over.place, also=also)
+    if called is functools.partial and call.given:
+        function, *given = call.given
+        return Value(Bound(function.target, given, call.named), sources)
     if makes_new(called, call.name) or (owner.is_new and call.name in _GIVES_ITSELF):
-        return Value(UNKNOWN, sources, is_new=True)
+        given = [] if isinstance(called, type) else [one.target for one in call.arguments]
+        of = next((Made(one) for one in given if isinstance(one, _FUNCTIONS)), UNKNOWN)
+        # Which parameters it is the gradient of is no value of theirs.
+        return Value(of, sources if of is UNKNOWN else sources - MARKS, is_new=True)
     is_view = call.name in VIEW_METHODS and isinstance(owner.target, (np.ndarray, Tensor))
     return Value(owner.target, sources, place=owner.place) if is_view else Value(UNKNOWN, sources)
 

@@ -16,7 +16,7 @@ from typing import Any
 from mindspore import nn
 
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, in_class, is_constant, is_users, owner_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_constant, is_users, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_in, functions_of, held_by
 from ckptkit.mindspore.inspect.loops.call import (
     MAPS,
@@ -55,7 +55,9 @@ from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     MARKS,
+    Bound,
     Inline,
+    Made,
     Running,
     Scope,
     Sources,
@@ -141,17 +143,17 @@ class Calls:
             self._objects.path_of(bound, f"{scope.path}{text_of(node.func)}")
         self._objects.position(node.func, together(call.arguments), scope)
         is_graph = is_compiled(call.called.target)
-        is_once = type(call.called.target) is CACHED
         with (
             self._flow.compiling(is_graph),
-            self._flow.once(is_once),
+            self._flow.once(call.cache is not None),
             self._flow.depending(call.called.sources - MARKS),
         ):
             found = self._followed(call)
         unknown = found is None  # what it does is not read, but told from its object and name
         computing = unknown and computes(call.called.target, call.owner.target, call.name)
         self._steer(call, trains=unknown and trains(call.called.target, call.name), computes=computing)
-        within = held_by(call.called.target) if computing else []
+        made = call.called.target
+        within = [made.function] if isinstance(made, Made) else held_by(made) if computing else []
         graphs = [call.called.target] if is_graph else filter(is_compiled, within)
         marks = marks_of(call, computes=computing).union(*(self.draws.in_graph(call, one) for one in graphs))
         if is_draw(call.called.target) or (unknown and changes_stored(call, self._objects.is_named(call.owner.target))):
@@ -162,8 +164,8 @@ class Calls:
                 inner = self.follow(one, [Value(sources=frozenset((DATA,)))] * MOST_ARGUMENTS, {}, scope)
             self._flow.steer(inner.sources if inner is not None else frozenset())
         if found is not None:
-            sources = found.sources | self.draws.kept(call, found) | marks
-            return found._replace(sources=sources | (call.called.sources - MARKS))
+            found = self.draws.kept(call, found)
+            return found._replace(sources=found.sources | marks | (call.called.sources - MARKS))
         self.draws.of(call)
         self.beside.starts(call)
         self.beside.tells(call)
@@ -206,8 +208,12 @@ class Calls:
         for at, value in enumerate(call.arguments):
             if not isinstance(value.target, _FUNCTIONS) or (call.name in _MAKERS and isinstance(value.target, Inline)):
                 continue
+            effects = self._flow.effects
             returned = self.follow(value.target, given_to(call, at), {}, call.scope)
-            found |= returned.sources if returned is not None and call.name not in _MAKERS else frozenset()
+            if call.name in _MAKERS:
+                self._flow.effects = effects  # nothing runs yet
+            elif returned is not None:
+                found |= returned.sources
         if REWORKS.fullmatch(call.name):  # a hook, also of a tensor, returns what training goes on with
             self._flow.steer(found)
         return found
@@ -307,7 +313,7 @@ class Calls:
         if call.name == "loop" and self._is_of_manager(call):
             self._flow.may_save()
             return Value(LOOP)
-        if makes_generator(kind) and call.arguments and not self._flow.is_repeated():
+        if makes_generator(kind) and call.arguments and (self._flow.is_once or not self._flow.is_repeated()):
             return Value(self._objects.stand_ins.generator(call.node, kind), call.sources)
         if not isinstance(kind, type) or not is_users(kind.__module__):
             return None
@@ -336,6 +342,8 @@ class Calls:
             return None
         if isinstance(target, Inline):
             return self._inlined(target, given, named)
+        if isinstance(target, Bound):
+            return self.follow(target.function, [*target.given, *given], {**target.named, **named}, scope)
         if isinstance(target, functools.partial):
             bound = [self.draws.bound(target, f"argument {at}", one, scope) for at, one in enumerate(target.args)]
             by_name: dict[str | None, Value] = {}

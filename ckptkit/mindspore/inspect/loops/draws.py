@@ -11,14 +11,13 @@ import io
 import itertools
 import os
 import random
-import types
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
 from typing import Any
 
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import CACHED, OneOf, owner_of
+from ckptkit.mindspore.inspect.attributes import OneOf, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.cells import Operators
 from ckptkit.mindspore.inspect.finding import Finding
@@ -154,15 +153,17 @@ class Draws:
         self._objects.note(f"{scope.path}{name} of functools.partial()", one, place)
         return Value(one, self._flow.read(place, scope), place=place)
 
-    def kept(self, call: Call, found: Value) -> Sources:
-        """Return what a function with `functools.cache` keeps from one call to the next; ``found`` is its result."""
-        target = call.called.target
-        cache = target.__func__ if type(target) is types.MethodType else target
-        if type(cache) is not CACHED:
-            return frozenset()
+    def kept(self, call: Call, found: Value) -> Value:
+        """Return the result ``found`` of a call with what `functools.cache` keeps from one call to the next."""
+        cache = call.cache
+        if cache is None:
+            return found
         place = Place(id(cache), CACHE)
         self._objects.note(f"{call.scope.path}{text_of(call.node.func)}()", cache, place)
-        return kept(self._flow, self._objects, cache, place, found, scope=call.scope)
+        self._objects.rebind(place, Value(is_new=True))  # what is in it is changed
+        sources = self._flow.read(place, call.scope)
+        sources |= kept(self._flow, self._objects, cache, place, found, scope=call.scope)
+        return found._replace(sources=found.sources | sources, place=found.place or place)
 
     def _noted(self, call: Call, kind: str, more: str) -> Sources:
         place = Place(id(call.node), kind)

@@ -11,6 +11,7 @@ import builtins
 import contextvars
 import ctypes
 import datetime
+import functools
 import heapq
 import operator
 import os
@@ -30,6 +31,7 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # a
 
 from ckptkit.mindspore.inspect.attributes import OneOf, Symbol, in_class, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
+from ckptkit.mindspore.inspect.loops.scope import Made
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
     DROPOUTS_OF_MINT,
@@ -51,7 +53,7 @@ _EFFECTS = re.compile(
 # These give a generator a state. Where that is the one that it had before, they need not be repeated.
 PUTS_BACK = ("set_state", "setstate", "set_rng_state")
 _WRITES_FILES = re.compile(r"save_checkpoint|request_stop$|export$")  # of these, what changes nothing that is stored
-_MAKES = ("value_and_grad", "grad", "jit")
+_MAKES = ("value_and_grad", "grad", "jit", "vmap")
 NO_DATA = ("shape", "dtype", "ndim", "size", "name")  # attributes that are the same for every batch
 RESETS = ("clear", "fill")  # methods after which nothing is left of what was there
 SEEDS = ("seed", "setstate")  # methods of a generator after which its first seed no longer matters
@@ -99,12 +101,14 @@ def makes_new(called: Any, name: str) -> bool:
     """Return whether the call makes a cell, or a function that computes gradients or runs a graph."""
     if isinstance(called, type):
         return issubclass(called, nn.Cell)
+    if isinstance(called, functools.partial):
+        return makes_new(called.func, getattr(called.func, "__name__", ""))
     return name in _MAKES and str(getattr(called, "__module__", "")).partition(".")[0] == "mindspore"
 
 
 def computes(called: Any, owner: Any, name: str) -> bool:
     """Return whether the arguments decide what the call computes: a network, a gradient, a graph."""
-    if isinstance(called, nn.Cell):
+    if isinstance(called, (nn.Cell, Made)):
         return True
     if isinstance(owner, nn.Cell):
         return name not in _ASKS

@@ -279,6 +279,8 @@ class Expressions:
                 self._write(owner, node, sources, scope, whole=whole)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ITEMS:
             self.change(node.func.value, sources, scope)
+        elif isinstance(node, ast.Call) and value.place is not None:
+            self._flow.write(value.place, sources, scope, whole=whole)
 
     def attribute(self, owner: Value, node: ast.Attribute, scope: Scope) -> Value:
         """Read an attribute of what ``owner`` was read to be."""
@@ -308,13 +310,13 @@ class Expressions:
                 sources |= self._flow.read(of_class, scope)
             maker = in_class(type(owner.target), node.attr)
             if isinstance(maker, (property, functools.cached_property)) and type(target) is types.MethodType:
-                found = self.calls.follow(target, [], {}, scope) or Value()
+                with self._flow.once(not isinstance(maker, property)):
+                    found = self.calls.follow(target, [], {}, scope) or Value()
                 sources |= found.sources | kept(self._flow, self._objects, maker, place, found, scope=scope)
                 target = found.target
             elif target is UNKNOWN:
                 found = self.calls.special(owner, "__getattr__", scope, Value(node.attr))
-                sources |= found.sources
-                target = found.target
+                target, sources = found.target, sources | found.sources
         return Value(target, sources, place=place)
 
     def places(  # noqa: PLR0911 - one return per kind reads as the table that it is

@@ -46,6 +46,7 @@ class Flow:
         steering: The places that training depends on, in the order in which they were found.
         used: The watched names of which values are made that training gets.
         writes: The places that loops and the code of the data write.
+        is_once: Whether the code that is read runs in the first iteration only, as behind a cache.
         is_beside: Whether the code that is read is that of another thread or a task.
         lasting: The ids of the code of functions that last from one iteration to the next, such as coroutines.
 
@@ -65,7 +66,7 @@ class Flow:
         self._is_quiet = False
         self._is_feeding = False
         self._is_compiled = False
-        self._is_once = False
+        self.is_once = False
         self.is_beside = False
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
@@ -153,9 +154,9 @@ class Flow:
     @contextlib.contextmanager
     def once(self, is_once: bool) -> Iterator[None]:
         """Let no iteration rely on what the block writes, if it runs in the first one only, as behind a cache."""
-        before, self._is_once = self._is_once, self._is_once or is_once
+        before, self.is_once = self.is_once, self.is_once or is_once
         yield
-        self._is_once = before
+        self.is_once = before
 
     def read_so_far(self) -> frozenset[Place]:
         """Return the places that the present iteration has read before it wrote them."""
@@ -178,7 +179,7 @@ class Flow:
         for one in self._iterations:
             if self._lasts(place, one, scope):
                 one.written.add(place)
-                if whole and not self._is_once:
+                if whole and not self.is_once:
                     one.assigned.add(place)
         if whole:
             self._left.pop(place, None)

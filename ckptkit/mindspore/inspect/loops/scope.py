@@ -10,10 +10,11 @@ import builtins
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, met
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, Symbol, met
 
 
 class Place(NamedTuple):
@@ -44,11 +45,28 @@ class Value(NamedTuple):
     is_new: bool = False  # a cell, or a function of MindSpore's, that is made here
 
 
-class Inline(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Inline(Symbol):
     """Stands for the function that a lambda makes."""
 
     node: ast.Lambda
     scope: Scope
+
+
+@dataclass(frozen=True, eq=False)
+class Made(Symbol):
+    """Stands for the function that MindSpore makes of another one, such as its gradient."""
+
+    function: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Bound(Symbol):
+    """Stands for what `functools.partial` makes of a function."""
+
+    function: Any
+    given: Sequence[Value]
+    named: Mapping[str | None, Value]
 
 
 class Running(NamedTuple):
@@ -111,6 +129,11 @@ class Scope:
         for code in (one for one in inner if one.co_firstlineno == node.lineno):
             cells = tuple(types.CellType(self.value(name).target) for name in code.co_freevars)
             self.known[node.name] = Value(types.FunctionType(code, self._module, node.name, None, cells))
+
+    def fill(self, target: ast.expr, value: Value) -> None:
+        """Let a variable that a cache fills stand for the function that is made for it."""
+        if isinstance(target, ast.Name) and isinstance(value.target, (Bound, Inline, Made, types.FunctionType)):
+            self.known[target.id] = value
 
     def parent(self) -> Any:
         """Return what ``super()`` gives in a method."""

@@ -276,7 +276,7 @@ def _bodies(lines: tuple[str, ...]) -> Mapping[tuple[str, int], Sequence[ast.stm
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError):  # the file has changed
         return {}
-    tree = _WithoutStrings().visit(tree)
+    tree = _Simpler().visit(tree)
     found: dict[tuple[str, int], Sequence[ast.stmt]] = {("<module>", 0): tree.body}
     for one in ast.walk(tree):
         if isinstance(one, ast.Lambda):
@@ -286,8 +286,34 @@ def _bodies(lines: tuple[str, ...]) -> Mapping[tuple[str, int], Sequence[ast.stm
     return found
 
 
-class _WithoutStrings(ast.NodeTransformer):
-    """Replaces what names an attribute or a variable by a constant string."""
+class _Simpler(ast.NodeTransformer):
+    """Replaces what names an attribute or a variable by a constant string, and decorators in loops."""
+
+    def __init__(self) -> None:
+        self._loops = 0  # around the node, in the same function
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Count the loops around the nodes in it."""
+        is_loop = isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+        self._loops += is_loop
+        super().generic_visit(node)
+        self._loops -= is_loop
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt | list[ast.stmt]:
+        """Replace ``@decorator`` in a loop, where no iteration finds the function of the one before, by a call."""
+        loops, self._loops = self._loops, 0
+        self.generic_visit(node)
+        self._loops = loops
+        wraps = [one for one in node.decorator_list if text_of(one).startswith(("functools.wraps(", "wraps("))]
+        if not (loops or wraps == node.decorator_list) or not node.decorator_list:
+            return node
+        value: ast.expr = ast.copy_location(ast.Name(node.name, ast.Load()), node)
+        for one in reversed([each for each in node.decorator_list if each not in wraps]):
+            value = ast.copy_location(ast.Call(one, [value], []), node)
+        target = ast.copy_location(ast.Name(node.name, ast.Store()), node)
+        node.lineno, node.decorator_list = min(one.lineno for one in node.decorator_list), []  # where its code begins
+        return [node, ast.copy_location(ast.Assign([target], value), node)] if isinstance(value, ast.Call) else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
         """Replace ``object.__setattr__(one, "name", value)`` and ``vars(one).update(name=value)`` by assignments."""

@@ -244,6 +244,7 @@ class Statements:
             else:
                 self._cache.filled |= places
                 self._flow.writes |= places
+                scope.fill(target, value)
             if isinstance(target, ast.Name) and isinstance(one.value, ast.Call):
                 self._expressions.calls.made(one.value, scope.value(target.id), scope)
 

@@ -27,9 +27,7 @@ from exactness.jobs.parts import (
 )
 
 # Why a job is not as it should be.
-CACHED_FACTORY = "what a cached function returns is taken for new: inspect/loops/expressions.py, _follow"
 K_OF_AN_OBJECT = "refused at the resume with advice to build K as it is built: state/compatibility.py, check_cycle"
-NO_STATE = "variables that are set to another function or cell are no state: inspect/loops/objects.py, _NO_STATE"
 
 
 @job(Told("pending"), "graph")
@@ -74,7 +72,7 @@ def generator(seed):
     return np.random.default_rng(seed)
 
 
-@job(Told("generator"), "graph", differs=CACHED_FACTORY)
+@job(Told("generator"), "graph")
 def generator_out_of_a_cached_factory(run):
     looped(run, lambda cell, at, x, y: cell(x + ms.Tensor(generator(4).normal(size=x.shape), ms.float32), y))
 
@@ -123,7 +121,7 @@ def phase_in_an_enumeration(run):
             manager.step(state)
 
 
-@job(Told("loss_fn"), "pynative", differs=NO_STATE)
+@job(Told("loss_fn"), "pynative")
 def loss_function_exchanged_when_it_is_low(run):
     network = Net().set_train()
     optimizer = adam(network)
