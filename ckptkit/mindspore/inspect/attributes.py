@@ -15,8 +15,9 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
 
 UNKNOWN = object()
 _LIBRARIES = sys.stdlib_module_names | {
@@ -33,6 +34,38 @@ _MAX_ITEMS = 10_000  # of one container
 _TRIES = 100  # to read what another thread is changing
 # The attribute in which each keeps the function that it wraps.
 ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
+
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+_LOOK: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("look", default=None)
+
+
+def looked_once(read: Callable[[], _T]) -> _T:
+    """Return what ``read`` returns, which runs nothing of the user's: what it asks of an object twice is read once."""
+    before = _LOOK.set({})
+    try:
+        return read()
+    finally:
+        _LOOK.reset(before)
+
+
+def once_per_look(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a function of an object, and of texts, keep its results while `looked_once` runs, and the objects alive."""
+
+    @functools.wraps(function)
+    def looked(*given: _P.args, **named: _P.kwargs) -> _T:
+        look = _LOOK.get()
+        if look is None:
+            return function(*given, **named)
+        key = (function, id(given[0]), *given[1:])
+        held = look.get(key)
+        if held is None:
+            held = look[key] = given[0], function(*given, **named)
+        result: _T = held[1]
+        return result
+
+    return looked
 
 
 class OneOf:
@@ -79,6 +112,7 @@ def met(one: Any) -> Any:
         return UNKNOWN
 
 
+@once_per_look
 def own_attributes(one: Any) -> Mapping[str, Any]:
     """Return what ``vars(one)`` gives, with what weak proxies stand for in their place.
 
@@ -302,6 +336,7 @@ def static(owner: Any, name: str, own: Mapping[str, Any]) -> Any:
     return found if of_class else own[name]
 
 
+@once_per_look
 def in_class(kind: type, name: str) -> Any:
     """Return the unbound attribute of a class or its bases; `UNKNOWN` if there is none."""
     return next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), UNKNOWN)

@@ -11,14 +11,14 @@ import dis
 import functools
 import random
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import in_class, is_users, names_in, own_attributes
+from ckptkit.mindspore.inspect.attributes import in_class, is_users, names_in, once_per_look, own_attributes
 from ckptkit.mindspore.inspect.bytecode import instructions_of
 from ckptkit.mindspore.inspect.control_flow import flow_of
 
@@ -30,13 +30,19 @@ BARE = frozenset(vars(nn.Cell())) | {
 }
 
 
+@once_per_look
+def beside_bare(cell: nn.Cell) -> Mapping[str, Any]:
+    """Return the attributes of a cell but those that every cell has."""
+    return {name: one for name, one in own_attributes(cell).items() if name not in BARE}
+
+
 def carried(cell: nn.Cell, method: str) -> Iterator[tuple[str, Any]]:
     """Yield the attributes with their present values, in the order of the method's code."""
     function = in_class(type(cell), method)
     if not isinstance(function, types.FunctionType) or not is_users(function.__module__):
         return
     named = _attributes_in(function.__code__)
-    own = {name: one for name, one in own_attributes(cell).items() if name not in BARE and _is_plain(one)}
+    own = {name: one for name, one in beside_bare(cell).items() if _is_plain(one)}
     read: set[str] = set()
     anew: set[str] = set()  # assigned before they are read
     found: dict[str, Any] = {}

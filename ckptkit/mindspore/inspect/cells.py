@@ -21,7 +21,7 @@ from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, met, own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
-from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, carried
+from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare, carried
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
@@ -170,9 +170,8 @@ class Operators:
             if not drops_nothing(cell):
                 yield _dropout(type(cell), where)
             return
-        own = own_attributes(cell)
-        for name in [one for one in own if one not in BARE]:
-            for one in _items(own[name]):
+        for name, value in beside_bare(cell).items():
+            for one in _items(value):
                 if isinstance(one, Primitive) and is_random_primitive(one):
                     yield _kernel_state(f"{where}: {name} (ops.{type(one).__name__})")
         if isinstance(cell, nn.MultiheadAttention) and cell.dropout and (compiled or _in_graph()):

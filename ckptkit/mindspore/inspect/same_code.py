@@ -16,7 +16,7 @@ from mindspore.common.initializer import Initializer
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
-from ckptkit.mindspore.inspect.carried_attributes import BARE
+from ckptkit.mindspore.inspect.carried_attributes import beside_bare
 
 # The code of these types is not read, nor the code of what is in containers.
 _OF_MINDSPORE = (ms.Tensor, Primitive, Initializer)  # and not of a class of the user's
@@ -48,8 +48,7 @@ class Alike:
             self._keys[at] = cell, id(cell)  # ends the recursion when cells hold each other
             own = own_attributes(cell)
             below = None if depth is None else depth - 1
-            held = {name: one for name, one in own.items() if name not in BARE}
-            held.update(own.get("_cells") or {})
+            held = {**beside_bare(cell), **(own.get("_cells") or {})}
             parts = type(cell), *((name, self._key_of(one, below)) for name, one in held.items())
             # A number: a nested key would be as large as the network.
             self._keys[at] = cell, ("cell", self._numbers.setdefault(parts, len(self._numbers)))

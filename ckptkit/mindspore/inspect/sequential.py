@@ -11,12 +11,12 @@ Guarantees: only `put` changes anything; runs no user code. Main thread only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import own_attributes
+from ckptkit.mindspore.inspect.attributes import once_per_look, own_attributes
 
 
 def called_by(cell: nn.Cell) -> list[nn.Cell]:
@@ -54,19 +54,21 @@ class Found(NamedTuple):
     registered: bool
 
 
-def cells_of(root: nn.Cell) -> Iterator[Found]:
-    """Yield each cell that belongs to ``root`` or is called by one that does, once, callers first."""
+@once_per_look
+def cells_of(root: nn.Cell) -> Sequence[Found]:
+    """Return each cell that belongs to ``root`` or is called by one that does, once, callers first."""
+    found: list[Found] = []
     waiting = deque(Found(name, cell, True) for name, cell in root.cells_and_names())
     seen = {id(one.cell) for one in waiting}
     while waiting:
-        found = waiting.popleft()
-        yield found
-        for place, listed in enumerate(called_by(found.cell)):
-            prefix = f"{found.name}.cell_list[{place}]".lstrip(".")
+        found.append(waiting.popleft())
+        for place, listed in enumerate(called_by(found[-1].cell)):
+            prefix = f"{found[-1].name}.cell_list[{place}]".lstrip(".")
             inner = [Found(name, cell, False) for name, cell in listed.cells_and_names(name_prefix=prefix)]
             fresh = [one for one in inner if id(one.cell) not in seen]
             seen.update(id(one.cell) for one in fresh)
             waiting.extend(fresh)
+    return found
 
 
 def put(parent: nn.Cell, name: str, cell: nn.Cell) -> None:

@@ -51,7 +51,7 @@ from ckptkit.mindspore.inspect import (
     used_in_loops,
     variable_of,
 )
-from ckptkit.mindspore.inspect.attributes import is_users
+from ckptkit.mindspore.inspect.attributes import is_users, looked_once
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding, sentences
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
@@ -375,7 +375,7 @@ class Examination:
 
     def _examined(self, find_all: Callable[[], tuple[_Found, ...]], *, may_refuse: bool = True) -> tuple[_Found, ...]:
         try:
-            return find_all()
+            return looked_once(find_all)
         except Exception as error:  # the examined code is arbitrary; failing to read it must not stop a training
             if self._strict and may_refuse:
                 raise ResumeError(

@@ -19,7 +19,7 @@ from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, names_in, own_attributes
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
-from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, carried
+from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare, carried
 from ckptkit.mindspore.inspect.cells import Operators, place_of
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.flow import Flow
@@ -131,7 +131,7 @@ def read_by_cells(cells: Iterable[nn.Cell]) -> frozenset[Place]:
     for one in {id(each.cell): each.cell for root in cells for each in cells_of(root)}.values():
         construct = in_class(type(one), "construct")
         if type(construct) is types.FunctionType and is_users(construct.__module__):
-            held = [each for name, each in own_attributes(one).items() if name not in BARE]
+            held = beside_bare(one).values()
             _add_places(construct, held, found, seen)
     return frozenset(found)
 
@@ -262,7 +262,7 @@ def _of_cell(where: str, cell: nn.Cell, alike: Alike, *, in_python: bool) -> Ite
     for hook in _hooks_of(own):
         yield _code_of(hook), _Step(hook, f"{where}: {_name_of(hook)}: ", given=(Value(cell),))
     if not is_users(kind.__module__):
-        for held in _called(own[name] for name in own if name not in BARE):
+        for held in _called(beside_bare(cell).values()):
             yield _code_of(held), _Step(held, f"{where}: {_name_of(held)}: ")
 
 

@@ -46,7 +46,7 @@ from ckptkit.mindspore.inspect.attributes import (
     own_attributes,
     variables_in,
 )
-from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS
+from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare
 from ckptkit.mindspore.inspect.frames import locals_of
 from ckptkit.mindspore.inspect.loops.libraries import is_installed, is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
@@ -364,8 +364,7 @@ def _attributes(one: Any) -> Iterator[_Part]:
     kind: Any = type(one)
     without = _of_bases(kind)
     if issubclass(type(one), nn.Cell):  # has no slots, but a hundred attributes of its own
-        own = own_attributes(one)
-        found: Iterable[tuple[str, Any]] = ((name, own[name]) for name in own if name not in BARE)
+        found: Iterable[tuple[str, Any]] = beside_bare(one).items()
     else:
         found = attributes_of(one)
     yield from ((f".{name}", value, place_in(one, name)) for name, value in found if name not in without)

@@ -26,7 +26,7 @@ from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import below, is_users, own_attributes
-from ckptkit.mindspore.inspect.carried_attributes import BARE, read_by_construct
+from ckptkit.mindspore.inspect.carried_attributes import beside_bare, read_by_construct
 from ckptkit.mindspore.inspect.frames import written_texts
 from ckptkit.mindspore.inspect.values.digest import tensor_bytes
 
@@ -178,7 +178,7 @@ def _in_cells(cells: Iterable[nn.Cell]) -> Iterator[tuple[str, object]]:
     for cell in cells:
         for name, one in cell.cells_and_names():
             place = f"{name or type(cell).__name__}."
-            yield from ((place + key, value) for key, value in own_attributes(one).items() if key not in BARE)
+            yield from ((place + key, value) for key, value in beside_bare(one).items())
     yield from _numbers_in_cells(cells)
 
 
