@@ -19,6 +19,7 @@ from mindspore import nn
 from mindspore.train import Callback, EarlyStopping, History, ReduceLROnPlateau
 
 from ckptkit.core.tensors import leaf_of
+from ckptkit.core.text import some
 from ckptkit.mindspore.inspect.attribute_uses import changed_in_place, named_by, only_shown
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import assigned_in_methods
@@ -27,7 +28,6 @@ from ckptkit.mindspore.state.holders import Stateful, fits
 
 _log = logging.getLogger("ckptkit")
 
-_MOST_NAMES = 5
 _BEGIN = frozenset(("step_begin", "on_train_step_begin"))
 # What no method assigns again is the same in each start, unless it is an object that can change itself.
 _CONFIGURATION = (type(None), bool, int, float, str, bytes, timedelta, PurePath, ms.Tensor)
@@ -87,10 +87,9 @@ class OtherCallbacks:
             if not any(callback is one for one in given):
                 self.reported.append(Stored(callback, frozenset((*(_FIELDS[kind] if kind is not None else ()), *kept))))
             if kept:
-                shown = [*kept[:_MOST_NAMES], *["..."] * (len(kept) > _MOST_NAMES)]
                 _log.warning(
                     "the callback %s may keep state that is not in the checkpoints: %s. If it matters, %s",
-                    *(type(callback).__name__, ", ".join(shown), _way_out(callback, kept)),
+                    *(type(callback).__name__, some(kept), _way_out(callback, kept)),
                 )
 
     def is_adapted(self, callback: Callback) -> bool:

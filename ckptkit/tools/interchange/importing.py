@@ -28,7 +28,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import LeafSpec
-from ckptkit.core.text import escaped
+from ckptkit.core.text import escaped, some
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument
@@ -125,7 +125,7 @@ def _refuse_anything(storage: Storage) -> None:
         return  # folders without files, which a failed import leaves on a disk
     if there:
         raise ResumeError(
-            f"{storage.url} is not empty: there is {', '.join(there[:5])}. An import begins a new run: give it a new "
+            f"{storage.url} is not empty: there is {some(there)}. An import begins a new run: give it a new "
             "root. If an interrupted import left these files, delete them first"
         )
 
