@@ -27,7 +27,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ckptkit.cli.examination import Lives, exits_on_signals, failure, folder_for
+from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.core.text import some
 from ckptkit.tools.doctor.compare import Difference
@@ -77,11 +77,7 @@ def run_doctor(
         with exits_on_signals():
             found = _examined(command, options if then is None else replace(options, then=_split(then, options)), keep)
     except (UnusableScriptError, FailedLifeError, OSError) as error:
-        code, message = failure(error, command)
-        if junit is not None:
-            write_junit(junit, _SUITE, [Case("examination", 0.0, "error", message.partition("\n")[0], message)])
-        Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
-        return code
+        return report_failure(error, command, junit, _SUITE, "examination")
     if junit is not None:
         write_junit(junit, _SUITE, [case for one in found.reports for case in _cases(one, len(found.reports) > 1)])
     if as_json:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import size, visible
+from ckptkit.cli.text import print_line, size
 from ckptkit.core.text import some
 from ckptkit.errors import CkptKitError
 from ckptkit.tools.interchange import Exported, Imported, Renames, export_weights, import_weights
@@ -138,4 +138,4 @@ def _words_of_import(done: Imported) -> Iterator[str]:
 def _print(lines: Iterable[str]) -> None:
     console = Console()
     for line in lines:
-        console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.examination import Lives, exits_on_signals, failure, folder_for
+from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
@@ -70,11 +70,7 @@ def run_replay(
                 stepped=shown.stepped,
             ).run()
     except (UnusableScriptError, FailedLifeError, OSError) as error:
-        code, message = failure(error, command)
-        if junit is not None:
-            write_junit(junit, _SUITE, [Case("replay", 0.0, "error", message.partition("\n")[0], message)])
-        Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
-        return code
+        return report_failure(error, command, junit, _SUITE, "replay")
     if junit is not None:
         write_junit(junit, _SUITE, _cases(stretch, verdict))
     recorded = certify(storage, stretch, verdict) if record else []
