@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ckptkit.checkpoint.commit import keys_below, read_commit
 from ckptkit.core.parallel import each_of
+from ckptkit.core.text import some
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.codec import decode
 from ckptkit.format.documents import (
@@ -196,7 +197,7 @@ def check_digest(entry: FileEntry, found: str) -> None:
     """Raise CorruptCheckpointError unless ``found`` is the digest of ``entry``."""
     if found != entry.digest:
         tensors = [one.name for one in entry.tensors] if isinstance(entry, ShardEntry) else []
-        inside = f" (it holds {', '.join(tensors[:5])}{', ...' if len(tensors) > 5 else ''})" if tensors else ""
+        inside = f" (it holds {some(tensors)})" if tensors else ""
         raise CorruptCheckpointError(f"{entry.key}{inside} has the digest {found}, expected {entry.digest}")
 
 

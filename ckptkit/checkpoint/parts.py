@@ -26,6 +26,7 @@ import numpy.typing as npt
 from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
 from ckptkit.checkpoint.verified_reader import ShardBytes
 from ckptkit.core.contents import TensorInfo, WantedPart
+from ckptkit.core.placement import any_overlap
 from ckptkit.core.tensors import DTYPES, Array, bytes_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import Blocks, ShardEntry, digest_of
@@ -109,10 +110,8 @@ def _corners(offsets: list[list[int]], leaf: StoredLeaf, part: WantedPart) -> tu
 
 
 def _refuse_gaps(leaf: StoredLeaf, part: WantedPart, begin: _Numbers, end: _Numbers) -> None:
-    for one in range(len(begin)):
-        meets = (np.maximum(begin[one], begin[one + 1 :]) < np.minimum(end[one], end[one + 1 :])).all(axis=1)
-        if meets.any():
-            raise CorruptCheckpointError(f"{_where(leaf, part)} are stored twice")
+    if any_overlap(begin, end):
+        raise CorruptCheckpointError(f"{_where(leaf, part)} are stored twice")
     if int((end - begin).prod(axis=1).sum()) != math.prod(part.shape):
         raise CorruptCheckpointError(f"{_where(leaf, part)} are missing")
 

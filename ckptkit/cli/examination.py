@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from ckptkit.cli.junit import Case, write_junit
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
 
 
@@ -48,8 +49,16 @@ def folder_for(keep: str | None, prefix: str) -> Iterator[Path]:
     yield kept
 
 
-def failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
-    """Return the exit code and the message for an error of an examination."""
+def report_failure(error: Exception, command: Sequence[str], junit: Path | None, suite: str, case: str) -> int:
+    """Print the error of an examination, write it to the file ``junit``, if one is given, and return the exit code."""
+    code, message = _failure(error, command)
+    if junit is not None:
+        write_junit(junit, suite, [Case(case, 0.0, "error", message.partition("\n")[0], message)])
+    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+    return code
+
+
+def _failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
     if isinstance(error, UnusableScriptError):
         return 2, str(error)
     if isinstance(error, FailedLifeError):

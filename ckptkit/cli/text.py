@@ -44,6 +44,11 @@ def visible(text: str) -> str:
     return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
 
 
+def print_line(console: Console, text: str, style: str | None = None) -> None:
+    """Print ``text`` as it is, made `visible`: brackets and numbers get no style, and long lines are not wrapped."""
+    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 def size(size_bytes: int) -> str:
     """Return a size such as "12.3 MB"."""
     return decimal(size_bytes).replace("bytes", "B").replace("byte", "B")

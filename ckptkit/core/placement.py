@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,15 @@ def fault_of_cut(global_shape: Sequence[int], parts: Sequence[tuple[Sequence[int
     end = begin + np.array([shape for _, shape in parts], np.int64).reshape(begin.shape)
     filled = (begin < end).all(axis=1)
     begin, end = begin[filled], end[filled]
-    for one in range(len(begin)):
-        if (np.maximum(begin[one], begin[one + 1 :]) < np.minimum(end[one], end[one + 1 :])).all(axis=1).any():
-            return "store something twice"
+    if any_overlap(begin, end):
+        return "store something twice"
     stored = sum(math.prod(shape) for _, shape in parts)
     return "leave something out" if stored != math.prod(global_shape) else ""
+
+
+def any_overlap(begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> bool:
+    """Return whether two of the parts, which are not empty and lie from ``begin`` to ``end``, share an element."""
+    return any(
+        (np.maximum(begin[one], begin[one + 1 :]) < np.minimum(end[one], end[one + 1 :])).all(axis=1).any()
+        for one in range(len(begin))
+    )

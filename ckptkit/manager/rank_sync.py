@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-import xxhash
 from pydantic import BaseModel, ConfigDict
 
 from ckptkit.core.placement import Box, fault_of_cut, tag_of
@@ -257,7 +256,7 @@ def _replicated(leaves: Sequence[Leaf]) -> list[Leaf]:
 
 
 def _digest(leaf: Leaf) -> str:
-    return xxhash.xxh3_128_hexdigest(bytes_of(leaf.array).data)
+    return digest_of(bytes_of(leaf.array).data)
 
 
 def _as_a_whole(spec: LeafSpec) -> list[object]:

@@ -52,7 +52,6 @@ class Lease:
         storage: The storage to create files in.
         settle: How long a token must stay in place before its writer goes on.
         wait: Waits for the given number of seconds.
-        new_token: Returns a new random text.
     """
 
     def __init__(
@@ -61,12 +60,10 @@ class Lease:
         *,
         settle: timedelta = SETTLE,
         wait: Callable[[float], object] | None = None,
-        new_token: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
         self._storage = storage
         self._settle = settle
         self._wait = wait or Latch().wait
-        self._new_token = new_token
         self._own = threading.Lock()  # threads of one process exclude each other without a lease
 
     def create(self, key: str, data: bytes) -> None:
@@ -93,7 +90,7 @@ class Lease:
             raise FileExistsError(f"{key} exists")
 
     def _take(self) -> bool:
-        own = json.dumps({"held_by": self._new_token()}).encode()
+        own = json.dumps({"held_by": secrets.token_hex(16)}).encode()
         self._storage.put(LEASE, own)
         self._wait(self._settle.total_seconds())
         try:

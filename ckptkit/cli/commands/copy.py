@@ -19,7 +19,7 @@ from rich.filesize import decimal
 from ckptkit.cli.byte_bar import CheckpointBar
 from ckptkit.cli.errors import WrongUsageError, complain
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import visible
+from ckptkit.cli.text import print_line
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.copy.inventory import Copied, CopyOutcome
@@ -90,24 +90,20 @@ class CopyBar(CheckpointBar):
         self._bar.update(self._task, description=self._describe())
         if not self._console.is_terminal:
             at = f" ({self._describe()})" if outcome in ("copied", "present") else ""
-            _print(self._console, f"{_ENDS[outcome]} {name}{at}")
+            print_line(self._console, f"{_ENDS[outcome]} {name}{at}")
 
 
 def _print_summary(url: str, copied: Copied) -> None:
     console = Console()
     total = len(copied.copied) + len(copied.present) + len(copied.kept)
-    _print(
+    print_line(
         console,
         f"{url}: {total} checkpoints, {len(copied.copied)} of them copied now "
         f"({decimal(copied.copied_bytes)}; {decimal(copied.found_bytes)} were there and compared)",
     )
     if copied.checkpoint is not None:
-        _print(console, f"a new run that continues from {copied.checkpoint}")
+        print_line(console, f"a new run that continues from {copied.checkpoint}")
     for name in copied.kept:
-        _print(console, f"kept, although the source no longer has it: {name}")
+        print_line(console, f"kept, although the source no longer has it: {name}")
     for name in copied.pruned:
-        _print(console, f"{_ENDS['pruned']} {name}")
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"{_ENDS['pruned']} {name}")

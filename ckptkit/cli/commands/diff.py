@@ -21,7 +21,7 @@ from rich.text import Text
 from ckptkit.cli.byte_bar import byte_bar
 from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import console_for_tables, plain_table, visible
+from ckptkit.cli.text import console_for_tables, plain_table, print_line, visible
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.tools.diff.checkpoints import Difference, LeafDifference, compare, in_order_of_size
@@ -92,26 +92,26 @@ def _is_infinite(value: object) -> bool:
 def _print_difference(names: list[dict[str, str]], found: Difference, top: int) -> None:
     console = console_for_tables()
     for side, name in zip("AB", names, strict=True):
-        _print(console, f"{side}: {name['checkpoint']} at {name['root']}")
+        print_line(console, f"{side}: {name['checkpoint']} at {name['root']}")
     if found.is_empty:
-        _print(console, "the two are equal, to the bit")
+        print_line(console, "the two are equal, to the bit")
     if found.progress:
         moved = [f"{name} {a} -> {b} ({b - a:+d})" for name, (a, b) in found.progress.items()]
-        _print(console, f"progress: {', '.join(moved)}")
+        print_line(console, f"progress: {', '.join(moved)}")
     if found.ranks[0] != found.ranks[1]:
-        _print(console, f"ranks: {found.ranks[0]} -> {found.ranks[1]}; what both have of the state is compared")
+        print_line(console, f"ranks: {found.ranks[0]} -> {found.ranks[1]}; what both have of the state is compared")
     console.print(_roles(found))
     if found.leaves and top:
         console.print(_leaves(list(in_order_of_size(found.leaves))[:top]))
         if len(found.leaves) > top:
-            _print(console, f"{len(found.leaves) - top} more leaves differ; --top shows more, --json all")
+            print_line(console, f"{len(found.leaves) - top} more leaves differ; --top shows more, --json all")
     for one in found.state[:_STATE_SHOWN]:
         rank = f"rank {one.rank}: " if max(found.ranks) > 1 else ""
-        _print(console, f"state: {rank}{one.path}: {one.a} -> {one.b}")
+        print_line(console, f"state: {rank}{one.path}: {one.a} -> {one.b}")
     if len(found.state) > _STATE_SHOWN:
-        _print(console, f"state: {len(found.state) - _STATE_SHOWN} more places differ; --json shows all")
+        print_line(console, f"state: {len(found.state) - _STATE_SHOWN} more places differ; --json shows all")
     if found.suspicion is not None:
-        _print(console, f"SUSPICIOUS: {found.suspicion}", style="bold red")
+        print_line(console, f"SUSPICIOUS: {found.suspicion}", style="bold red")
 
 
 def _roles(found: Difference) -> Table:
@@ -154,7 +154,3 @@ def _leaves(leaves: Iterable[LeafDifference]) -> Table:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2g}"
-
-
-def _print(console: Console, text: str, style: str | None = None) -> None:
-    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)

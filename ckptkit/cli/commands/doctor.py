@@ -27,8 +27,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ckptkit.cli.examination import Lives, exits_on_signals, failure, folder_for
+from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
+from ckptkit.core.text import some
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.lives.trial import Life
@@ -76,11 +77,7 @@ def run_doctor(
         with exits_on_signals():
             found = _examined(command, options if then is None else replace(options, then=_split(then, options)), keep)
     except (UnusableScriptError, FailedLifeError, OSError) as error:
-        code, message = failure(error, command)
-        if junit is not None:
-            write_junit(junit, _SUITE, [Case("examination", 0.0, "error", message.partition("\n")[0], message)])
-        Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
-        return code
+        return report_failure(error, command, junit, _SUITE, "examination")
     if junit is not None:
         write_junit(junit, _SUITE, [case for one in found.reports for case in _cases(one, len(found.reports) > 1)])
     if as_json:
@@ -252,15 +249,14 @@ def _print_difference(console: Console, report: Report, difference: Difference) 
 def _words_of(report: Report, difference: Difference) -> list[str]:
     at = difference.expected.progress
     without = "it did not get that far" if difference.found is None else "it had ended before"
-    what = ", ".join(difference.names[:4]) or without
-    more = f" and {len(difference.names) - 4} more" if len(difference.names) > 4 else ""
+    what = some(difference.names, 4) or without
     began = f"resumed after micro-step {difference.resumed_at}" if difference.resumed_at else "begun afresh"
     elsewhere = any(life.elsewhere and life.name == difference.life.name for life in report.lives)
     where = f" on {ranks_in_words(report.continuation.ranks)}" if report.continuation and elsewhere else ""
     run = "" if difference.url is None else f"run root {difference.url}, "
     words = [
         f"first difference: {run}{rank_in_words(difference.rank)}micro-step {difference.step} (epoch {at.epoch}, batch "
-        f"{at.batch}, micro-step {at.micro_step} of {at.accumulation_steps}): {what}{more}",
+        f"{at.batch}, micro-step {at.micro_step} of {at.accumulation_steps}): {what}",
         f"seen in: {difference.life.name}{where}, {began}",
     ]
     return words if report.diagnosis is None else words + _words_of_diagnosis(report.diagnosis)

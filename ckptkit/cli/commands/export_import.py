@@ -18,11 +18,10 @@ from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import size, visible
+from ckptkit.cli.text import print_line, size
+from ckptkit.core.text import some
 from ckptkit.errors import CkptKitError
 from ckptkit.tools.interchange import Exported, Imported, Renames, export_weights, import_weights
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -126,22 +125,17 @@ def _words_of_export(done: Exported) -> Iterator[str]:
     yield f"{done.checkpoint}: {done.tensors} tensors, {size(done.size_bytes)} in {where}"
     yield f"not in it: {', '.join(done.left_out)}"
     if done.per_rank:
-        yield f"each rank has its own of these, and rank {done.rank}'s were taken: {_some(done.per_rank)}"
+        yield f"each rank has its own of these, and rank {done.rank}'s were taken: {some(done.per_rank)}"
 
 
 def _words_of_import(done: Imported) -> Iterator[str]:
     yield f"{done.file}: {done.tensors} tensors, {size(done.size_bytes)} in {done.checkpoint} of {done.root}"
     if done.ignored:
-        yield f"not imported, because it is not a weight: {_some(done.ignored)}"
+        yield f"not imported, because it is not a weight: {some(done.ignored)}"
     yield f"not in it, and begun afresh by the first start on this root: {', '.join(done.not_in_it)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _print(lines: Iterable[str]) -> None:
     console = Console()
     for line in lines:
-        console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)

@@ -12,7 +12,7 @@ from datetime import datetime
 from rich.console import Console
 
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import visible
+from ckptkit.cli.text import print_line
 
 
 def run_goodput(root: str, options: Iterable[str] = (), *, now: datetime, as_json: bool = False) -> int:
@@ -38,8 +38,7 @@ def run_goodput(root: str, options: Iterable[str] = (), *, now: datetime, as_jso
     else:
         console = Console()
         for line in table_of(story):
-            console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+            print_line(console, line)
         for problem in story.problems:
-            line = f"{problem.key} cannot be used: {problem.reason}"
-            console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+            print_line(console, f"{problem.key} cannot be used: {problem.reason}")
     return 1 if story.problems else 0

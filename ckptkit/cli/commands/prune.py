@@ -23,7 +23,7 @@ from rich.text import Text
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain
 from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import console_for_tables, plain_table, size, visible
+from ckptkit.cli.text import console_for_tables, plain_table, print_line, size, visible
 from ckptkit.errors import StorageError
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest, KeepPolicy
 from ckptkit.storage import Storage
@@ -200,4 +200,4 @@ def _as_json(plan: PrunePlan, pruned: Pruned) -> dict[str, object]:
 
 
 def _print(text: str) -> None:
-    Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)
+    print_line(Console(), text)

@@ -18,17 +18,17 @@ from typing import Any
 from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.examination import Lives, exits_on_signals, failure, folder_for
+from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
+from ckptkit.core.text import some
 from ckptkit.tools.diff.checkpoints import Difference, LeafDifference, in_order_of_size
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
 from ckptkit.tools.replay.replay import Replay, Verdict, certify
 from ckptkit.tools.replay.stretch import Stretch, stretch_of
 
 _SUITE = "ckptkit replay"
-_SHOWN = 5
 
 
 def run_replay(
@@ -70,11 +70,7 @@ def run_replay(
                 stepped=shown.stepped,
             ).run()
     except (UnusableScriptError, FailedLifeError, OSError) as error:
-        code, message = failure(error, command)
-        if junit is not None:
-            write_junit(junit, _SUITE, [Case("replay", 0.0, "error", message.partition("\n")[0], message)])
-        Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
-        return code
+        return report_failure(error, command, junit, _SUITE, "replay")
     if junit is not None:
         write_junit(junit, _SUITE, _cases(stretch, verdict))
     recorded = certify(storage, stretch, verdict) if record else []
@@ -130,8 +126,7 @@ def _words_of(verdict: Verdict) -> str:
     names = [f"{rank_in_words(one.rank)}{one.name}" for one in in_order_of_size(difference.leaves)]
     names += _paths(difference)
     names += [f"the counter {name}" for name in difference.progress]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return some(names)
 
 
 def _leaf_as_json(leaf: LeafDifference) -> dict[str, Any]:

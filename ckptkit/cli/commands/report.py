@@ -24,7 +24,7 @@ from rich.console import Console
 from ckptkit.cli.durations import positive_duration
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import visible
+from ckptkit.cli.text import print_line
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
         _write(page_of(story).encode(), Path(output))
         console = Console()
         for line in (*lines_of(story), f"The page is {output}"):
-            console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+            print_line(console, line)
     return 1 if story.problems else 0
 
 

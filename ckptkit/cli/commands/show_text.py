@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ckptkit.cli.commands.show import File, Inside, Shown
 from ckptkit.cli.commands.tensor_stats import Histogram
-from ckptkit.cli.text import ago, console_for_tables, plain_table, size, visible
+from ckptkit.cli.text import ago, console_for_tables, plain_table, print_line, size, visible
 from ckptkit.core.contents import TensorInfo
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import ROLES
@@ -31,21 +31,17 @@ def print_shown(shown: Shown, now: datetime) -> None:
         _print_inside(console, shown, shown.tensor)
         return
     for label, text in _facts(shown, now):
-        _line(console, f"{label:<12} {text}")
-    _line(console, "")
+        print_line(console, f"{label:<12} {text}")
+    print_line(console, "")
     _print_files(console, shown.files)
     if shown.tensors is not None:
-        _line(console, "")
+        print_line(console, "")
         _print_tensors(console, shown.tensors)
     if shown.state is not None:
-        _line(console, f"\nstate of rank {shown.rank}")
+        print_line(console, f"\nstate of rank {shown.rank}")
         for section, value in shown.state.items():
             for line in _tree(section, value, "  "):
-                _line(console, line)
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+                print_line(console, line)
 
 
 def _facts(shown: Shown, now: datetime) -> Iterator[tuple[str, str]]:
@@ -108,7 +104,7 @@ def _print_files(console: Console, files: list[File]) -> None:
         left = max(0, left - len(of_role))
     console.print(table, markup=False)
     if len(files) > _MOST_FILES:
-        _line(
+        print_line(
             console,
             f"{len(files) - _MOST_FILES} more files not shown; --rank N shows those of one rank, --json all of them",
         )
@@ -136,20 +132,20 @@ def _shape(shape: tuple[int, ...]) -> str:
 def _print_inside(console: Console, shown: Shown, inside: Inside) -> None:
     info, summary = inside.info, inside.summary
     where = "" if info.placement != "per_rank" else f" of rank {shown.rank}"
-    _line(console, f"{inside.name}{where} in {shown.opened.name}")
-    _line(console, f"{info.role}, {info.dtype} {_shape(info.shape)}, {size(info.size_bytes)}, {info.placement}")
-    _line(console, f"{'digest':<9} {inside.digest} (every byte of its file verified)")
+    print_line(console, f"{inside.name}{where} in {shown.opened.name}")
+    print_line(console, f"{info.role}, {info.dtype} {_shape(info.shape)}, {size(info.size_bytes)}, {info.placement}")
+    print_line(console, f"{'digest':<9} {inside.digest} (every byte of its file verified)")
     if info.dtype == "C64":
-        _line(console, "of the magnitudes of its complex numbers:")
+        print_line(console, "of the magnitudes of its complex numbers:")
     values = (summary.minimum, summary.maximum, summary.mean, summary.std, summary.norm)
     for label, value in zip(("min", "max", "mean", "std", "norm"), values, strict=True):
-        _line(console, f"{label:<9} {_number(value)}")
+        print_line(console, f"{label:<9} {_number(value)}")
     counts = f"{summary.zeros} zero, {summary.nan} NaN, {summary.infinite} infinite"
-    _line(console, f"{'elements':<9} {summary.count}: {counts}")
+    print_line(console, f"{'elements':<9} {summary.count}: {counts}")
     if inside.histogram is not None:
-        _line(console, "")
+        print_line(console, "")
         for line in bars(inside.histogram):
-            _line(console, line)
+            print_line(console, line)
 
 
 def _number(value: float | None) -> str:

@@ -22,7 +22,7 @@ from ckptkit.cli.byte_bar import CheckpointBar
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import size, visible
+from ckptkit.cli.text import print_line, size
 from ckptkit.tools.verify.checkpoint import Proof, ProofOutcome
 from ckptkit.tools.verify.run import Audit, Start, audit
 
@@ -95,7 +95,7 @@ class VerifyBar(CheckpointBar):
             described = self._describe()
             self._bar.update(self._task, description=described)
             if not self._console.is_terminal:
-                _print(self._console, f"{_ENDS[outcome]} {name} ({described})")
+                print_line(self._console, f"{_ENDS[outcome]} {name} ({described})")
 
     def _describe(self) -> str:
         corrupt = f", {self._corrupt} corrupt" if self._corrupt else ""
@@ -110,27 +110,27 @@ def _print_audit(url: str, found: Audit, read_bytes: int, seconds: float) -> Non
     console = Console()
     speed = f", {size(int(read_bytes / seconds))}/s" if seconds > 0 else ""
     counted = _counted(found.checkpoints)
-    _print(console, f"{url}: {counted}; {found.files} files, {size(read_bytes)} read{speed}")
+    print_line(console, f"{url}: {counted}; {found.files} files, {size(read_bytes)} read{speed}")
     told: set[str] = set()
     for problem in found.problems:
-        _print(console, problem.message, style="red")
+        print_line(console, problem.message, style="red")
         told.add(problem.message)
     for proof in found.checkpoints:
         if proof.outcome == "corrupt":
-            _print(console, f"{proof.name} is corrupt:", style="bold red")
+            print_line(console, f"{proof.name} is corrupt:", style="bold red")
             for problem in proof.problems:
                 again = " (see above)" if problem.message in told else ""
-                _print(console, f"  {problem.file if again else problem.message}{again}", style="red")
+                print_line(console, f"  {problem.file if again else problem.message}{again}", style="red")
                 told.add(problem.message)
         elif proof.outcome == "removed":
-            _print(console, f"{proof.name} was removed during verification, which is not a problem")
+            print_line(console, f"{proof.name} was removed during verification, which is not a problem")
     if found.uncommitted:
-        _print(console, f"without a COMMIT, so not a checkpoint: {', '.join(found.uncommitted)}")
-        _print(
+        print_line(console, f"without a COMMIT, so not a checkpoint: {', '.join(found.uncommitted)}")
+        print_line(
             console, "  a save that is under way, or one that ended early; the next start removes what is left of it"
         )
     if found.void:
-        _print(console, f"void, so never a checkpoint: {', '.join(found.void)}")
+        print_line(console, f"void, so never a checkpoint: {', '.join(found.void)}")
     if found.start is not None:
         _print_start(console, found.start, any(one.outcome == "whole" for one in found.checkpoints))
 
@@ -145,29 +145,25 @@ def _counted(proofs: Iterable[Proof]) -> str:
 
 def _print_start(console: Console, start: Start, is_any_whole: bool) -> None:
     if start.problem is not None:
-        _print(console, f"a start on this run would end with an error: {start.problem}", style="bold red")
-        _print(console, "Bring the files named above back from a copy of the run, then verify again.")
+        print_line(console, f"a start on this run would end with an error: {start.problem}", style="bold red")
+        print_line(console, "Bring the files named above back from a copy of the run, then verify again.")
         if is_any_whole:
-            _print(console, "Or name one of the whole checkpoints: resume(checkpoint=NAME).")
+            print_line(console, "Or name one of the whole checkpoints: resume(checkpoint=NAME).")
         return
     if start.checkpoint is None:
-        _print(console, "a start on this run begins afresh")
+        print_line(console, "a start on this run begins afresh")
         return
     if not start.passed_over:
-        _print(console, f"a start continues from {start.checkpoint}")
+        print_line(console, f"a start continues from {start.checkpoint}")
         return
-    _print(
+    print_line(
         console,
         f"a start passes over {', '.join(start.passed_over)} and continues from {start.checkpoint}; training since "
         "then is repeated",
         style="bold yellow",
     )
-    _print(
+    print_line(
         console,
         "To lose nothing, bring the files named above back from a copy of the run before the job is started again. "
         "Otherwise just start it.",
     )
-
-
-def _print(console: Console, text: str, style: str | None = None) -> None:
-    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)

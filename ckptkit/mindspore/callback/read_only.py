@@ -30,7 +30,7 @@ from ckptkit.mindspore.callback.harmless_values import (
     of,
     require,
 )
-from ckptkit.mindspore.inspect.attributes import is_users
+from ckptkit.mindspore.inspect.attributes import is_mindspores, is_users
 from ckptkit.mindspore.inspect.loops.source import compiled_body_of
 
 _DEEPEST = 6  # nesting of followed calls
@@ -64,7 +64,7 @@ class _Proof:
     """Reads all hooks of one callback, again until the kinds of its attributes stay."""
 
     def __init__(self, callback: Callback, optimizer: object) -> None:
-        is_known = type(optimizer).__module__.partition(".")[0] == "mindspore"
+        is_known = is_mindspores(optimizer)
         self.knows_optimizer = is_known and isinstance(getattr(optimizer, "learning_rate", None), ms.Parameter)
         self._classes = type(callback).__mro__
         self._own = _own_attributes(callback)

@@ -24,6 +24,7 @@ from ckptkit.mindspore.callback.step_metrics import loss_of, norm_of
 from ckptkit.mindspore.callback.stopping import hold_back, may_stop
 from ckptkit.mindspore.data.pipeline import source_names
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
+from ckptkit.mindspore.inspect.attributes import is_mindspores
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 
@@ -248,7 +249,7 @@ class TrainingSession:
         ]
         if late:
             raise ResumeError(f"{', '.join(late)} would change after its state was saved; put CheckpointCallback last")
-        unknown = [type(one).__name__ for one in after if type(one).__module__.partition(".")[0] != "mindspore"]
+        unknown = [type(one).__name__ for one in after if not is_mindspores(one)]
         if unknown:
             _log.warning(
                 "%s comes after CheckpointCallback in the list of callbacks: what it changes at the end of a step is "

@@ -17,6 +17,7 @@ from typing import Any
 
 import mindspore.dataset as ds
 
+from ckptkit.core.text import some
 from ckptkit.mindspore.data.global_order import GlobalOrder, GlobalSampler
 from ckptkit.mindspore.data.sampler import Augmented, EpochSampler
 
@@ -71,8 +72,7 @@ def describe(dataset: ds.Dataset) -> str:
 def source_names(dataset: ds.Dataset) -> str:
     """Return the folders and files that the pipeline reads, for people; its kinds of sources where it reads none."""
     found = [text for node in nodes(dataset) if not node.children for text in _files(node)]
-    shown = [*dict.fromkeys(found)]
-    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+    return some([*dict.fromkeys(found)], 4)
 
 
 def _files(node: ds.Dataset) -> list[str]:

@@ -259,6 +259,11 @@ def is_users(module: Any) -> bool:
     return str(module).partition(".")[0] not in _LIBRARIES
 
 
+def is_mindspores(one: Any) -> bool:
+    """Return whether an object is of a class of MindSpore's."""
+    return str(type(one).__module__).partition(".")[0] == "mindspore"
+
+
 def _base(kind: type) -> Any:
     return next(one for one in (list, tuple, deque) if issubclass(kind, one))
 

@@ -34,7 +34,7 @@ _STORES = ("STORE_FAST", "STORE_DEREF", "STORE_NAME")
 _CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD", "CALL_FUNCTION_KW")
 # These may stand between a name and its use, and change neither.
 _NEUTRAL = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "COPY", "DUP_TOP", "SWAP", "ROT_TWO")
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 _NO_METHODS: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -174,7 +174,7 @@ class _Walk:
     def _follow(self, frame: _Frame, use: Use) -> None:
         if type(use.target) is types.CodeType:  # isinstance() would ask a weak proxy for its class
             free = {**frame.free, **frame.known}
-            name = frame.name if use.target.co_name in _COMPREHENSIONS else use.target.co_name
+            name = frame.name if use.target.co_name in COMPREHENSIONS else use.target.co_name
             self._waiting.append(_Frame(use.target, frame.module, free, frame.compiled, name))
         elif use.target is super and frame.instance is not UNKNOWN:
             for kind in type(frame.instance).__mro__[1:]:

@@ -19,6 +19,7 @@ from mindspore import nn
 from mindspore.nn.probability.distribution import Distribution
 from mindspore.ops import Primitive
 
+from ckptkit.core.text import some
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, met, own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare, carried
@@ -38,7 +39,6 @@ from ckptkit.mindspore.inspect.unstored_parameters import CONTAINERS, Held, Hold
 from ckptkit.mindspore.parameters.roles import all_of, optimizers_of
 
 _USE_OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
-_MOST_NAMES = 5
 _OTHER_OPTIMIZERS = "Use nn.Adam, nn.RMSProp(centered=True) or mindspore.experimental.optim.RMSprop"
 _WRITES = ("assign", "scatter_", "apply_")  # functions that change parameters
 _OF_SAMPLES = "Draw from a generator made of (seed, epoch, index of the sample): ckptkit.data.sample_rng"
@@ -279,14 +279,13 @@ def _unseen(holder: Holder, elsewhere: Collection[int], where: str = "") -> Find
         why = "it is in the checkpoints of another run, and a process that dies between two saves continues them apart"
         fix = "Give both to one StateManager, unless neither reads the other"
         return Finding("unseen", place, why, fix, certain=False)
-    more = f" and {len(holder.held) - _MOST_NAMES} more" if len(holder.held) > _MOST_NAMES else ""
     kind = type(holder.one)
     is_named = isinstance(holder.one, (*CONTAINERS, ms.Parameter))
     given = (re.findall(r"\w+", holder.path)[-1] if is_named else kind.__name__).lower()
     return Finding(
         "unseen",
         place,
-        f"{', '.join(holder.held[:_MOST_NAMES])}{more} would be in no checkpoint",
+        f"{some(holder.held)} would be in no checkpoint",
         f"Give it by name: StateManager(..., {given}=it) or CheckpointCallback(stateful={{'{given}': it}})",
         certain=False,
     )

@@ -25,7 +25,7 @@ from ckptkit.mindspore.inspect.attribute_uses import (
     counted_by,
     named_by,
 )
-from ckptkit.mindspore.inspect.attributes import attribute, below, is_users, own_attributes, owner_of
+from ckptkit.mindspore.inspect.attributes import attribute, below, is_mindspores, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.cells import Operators
 from ckptkit.mindspore.inspect.finding import Finding
@@ -222,7 +222,7 @@ def _operations(given: Any, *, in_python: bool = False) -> Iterator[Any]:
     for one in given if isinstance(given, (list, tuple)) else [given]:
         if one is None:
             continue
-        if type(one).__module__.partition(".")[0] != "mindspore":
+        if not is_mindspores(one):
             yield one
             continue
         body = getattr(one, "implementation", None)

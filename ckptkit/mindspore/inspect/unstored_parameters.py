@@ -20,7 +20,7 @@ from mindspore import amp, nn
 from mindspore.nn.optim.optimizer import _IteratorLearningRate
 from mindspore.ops import Primitive
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, below, is_users, met
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, below, is_mindspores, is_users, met
 from ckptkit.mindspore.inspect.carried_attributes import BARE
 
 CONTAINERS = (dict, list, tuple, deque)
@@ -109,7 +109,7 @@ class Held:
             yield from ((f"{path}{part}", one, None, "") for part, one in below(value))
         elif isinstance(value, nn.Cell):
             yield from ((f"{path}{part}", one, None, "") for part, one in _below_cell(value))
-        elif isinstance(value, _HOLDERS) or is_users(type(value).__module__) or _is_mindspores(value):
+        elif isinstance(value, _HOLDERS) or is_users(type(value).__module__) or is_mindspores(value):
             holder = Holder(path, value, [])
             yield from ((f"{path}{part}", one, holder, part[1:]) for part, one in below(value))
 
@@ -128,7 +128,3 @@ def _below_cell(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
         # An optimizer whose groups have no rates of their own keeps the default one here, and uses another.
         if part != ".group_lr" or not isinstance(cell, nn.Optimizer):
             yield part, value
-
-
-def _is_mindspores(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "mindspore"

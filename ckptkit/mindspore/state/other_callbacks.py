@@ -19,7 +19,9 @@ from mindspore import nn
 from mindspore.train import Callback, EarlyStopping, History, ReduceLROnPlateau
 
 from ckptkit.core.tensors import leaf_of
+from ckptkit.core.text import some
 from ckptkit.mindspore.inspect.attribute_uses import changed_in_place, named_by, only_shown
+from ckptkit.mindspore.inspect.attributes import is_mindspores
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import assigned_in_methods
 from ckptkit.mindspore.parameters.apply import tensor_of
@@ -27,7 +29,6 @@ from ckptkit.mindspore.state.holders import Stateful, fits
 
 _log = logging.getLogger("ckptkit")
 
-_MOST_NAMES = 5
 _BEGIN = frozenset(("step_begin", "on_train_step_begin"))
 # What no method assigns again is the same in each start, unless it is an object that can change itself.
 _CONFIGURATION = (type(None), bool, int, float, str, bytes, timedelta, PurePath, ms.Tensor)
@@ -87,10 +88,9 @@ class OtherCallbacks:
             if not any(callback is one for one in given):
                 self.reported.append(Stored(callback, frozenset((*(_FIELDS[kind] if kind is not None else ()), *kept))))
             if kept:
-                shown = [*kept[:_MOST_NAMES], *["..."] * (len(kept) > _MOST_NAMES)]
                 _log.warning(
                     "the callback %s may keep state that is not in the checkpoints: %s. If it matters, %s",
-                    *(type(callback).__name__, ", ".join(shown), _way_out(callback, kept)),
+                    *(type(callback).__name__, some(kept), _way_out(callback, kept)),
                 )
 
     def is_adapted(self, callback: Callback) -> bool:
@@ -134,7 +134,7 @@ def _kept(
     callback: Callback, stored: Callable[[nn.Cell | ms.Parameter], bool], given: Sequence[object], shown: frozenset[str]
 ) -> list[str]:
     """Return the names of what may be state and is not stored; of MindSpore's own callbacks only `History` has any."""
-    if type(callback).__module__.partition(".")[0] == "mindspore":
+    if is_mindspores(callback):
         return [*vars(callback)] if isinstance(callback, History) else []
     kind = _adapted_kind(callback)
     known = {*vars(kind()), *_FIELDS[kind], "best_weights_param_dict"} if kind is not None else ()
@@ -171,7 +171,7 @@ def _shown(callback: Callback, callbacks: Sequence[Callback]) -> frozenset[str]:
 def _late(callback: Callback, shown: frozenset[str]) -> list[str]:
     """Return the names of what hooks will keep that is not there yet; what a step begins with is of that step alone."""
     assigned = assigned_in_methods(type(callback)) or {}
-    if _adapted_kind(callback) is not None or type(callback).__module__.partition(".")[0] == "mindspore":
+    if _adapted_kind(callback) is not None or is_mindspores(callback):
         return []
     late = {name for name, hooks in assigned.items() if name not in vars(callback) and not _BEGIN.issuperset(hooks)}
     return sorted(late - shown)

@@ -13,6 +13,7 @@ from typing import Any
 
 from mindspore import nn
 
+from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.detached import Addresses, Detached
 from ckptkit.mindspore.state.compatibility import prove_divisor, prove_updates, words_of_steps
@@ -139,7 +140,7 @@ def refuse_sums_of_parts(cell: nn.Cell, cut: Sequence[str], ranks: int) -> None:
     """Raise ValueError if an `AccumulationTrainCell` would add up gradients of other parts of ``cut`` parameters."""
     if cut and ranks > 1 and isinstance(cell, AccumulationTrainCell):
         raise ValueError(
-            f"placement says that {', '.join(cut[:5])} are parts of larger parameters, but an "
+            f"placement says that {some(cut)} are parts of larger parameters, but an "
             "AccumulationTrainCell adds up the gradients of all ranks, which are those of other parts. Train cut "
             "parameters with a cell of your own"
         )

@@ -25,21 +25,19 @@ class Lanes:
     """Runs jobs concurrently; a context manager.
 
     Args:
-        count: Maximum number of jobs that run at once.
-        depth: Maximum number of jobs that wait; `submit` blocks beyond that.
+        count: Maximum number of jobs that run at once; one more may wait, and `submit` blocks beyond that.
 
     Attributes:
         stop: Opened when a job has raised or the context is left by an exception: running jobs may give up.
     """
 
-    def __init__(self, count: int, depth: int = 1) -> None:
+    def __init__(self, count: int) -> None:
         self.stop = Latch()
         self._count = count
         # Written in C, unlike `queue.Queue`, which Ctrl-C may leave locked.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for _ in range(depth):
-            self._room.put(None)
+        self._room.put(None)
         self._workers: list[Worker] = []
         self._error: BaseException | None = None
 

@@ -6,7 +6,7 @@ Documents are read again in each step, since those of all checkpoints together m
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -118,11 +118,7 @@ class Inventory:
             ResumeError: If something differs; names it.
             StorageError: If one of the two storages failed.
         """
-        for name in tuple(self.waiting):
-            opened = self._open(name)
-            if opened is None:
-                continue
-            transfer = Transfer(self._source, self._target, opened, self._proven)
+        for name, transfer in self._transfers():
             try:
                 transfer.compare(self._watch.advance)
             except CheckpointNotFoundError:
@@ -141,11 +137,7 @@ class Inventory:
             StaleAttemptError: If another process wrote to the target meanwhile.
             StorageError: As for `compare`.
         """
-        for name in tuple(self.waiting):
-            opened = self._open(name)
-            if opened is None:
-                continue
-            transfer = Transfer(self._source, self._target, opened, self._proven)
+        for name, transfer in self._transfers():
             try:
                 transfer.compare(self._watch.advance)
                 outcome: CopyOutcome = transfer.finish(self._watch.advance)
@@ -158,6 +150,12 @@ class Inventory:
             finally:
                 self._copied.found_bytes += transfer.found_bytes
                 self._copied.copied_bytes += transfer.copied_bytes
+
+    def _transfers(self) -> Iterator[tuple[CheckpointName, Transfer]]:
+        for name in tuple(self.waiting):
+            opened = self._open(name)
+            if opened is not None:
+                yield name, Transfer(self._source, self._target, opened, self._proven)
 
     def _open(self, name: CheckpointName) -> OpenedCheckpoint | None:
         """Return the checkpoint's documents, or record its outcome and return None."""

@@ -153,7 +153,7 @@ def dealt_after(life: Life, reference: Life, after: int) -> Dealt:
         if not expected and not mine:
             continue
         if Counter(key for _, _, key in mine) != Counter(key for _, _, key in expected):
-            unkept.append(_of_data(life, reference, after, mine, expected))
+            unkept.append(_of_data(reference, after, mine, expected))
         updates, micro_batches = updates + 1, micro_batches + len(expected)
     if not unkept:
         return Dealt(updates, micro_batches)
@@ -333,13 +333,7 @@ def _key(line: Stepped) -> _BatchKey:
     return tuple(sorted((name, one) for name, one in line.digests.items() if name.startswith(("batch/", "input/"))))
 
 
-def _of_data(
-    life: Life,
-    reference: Life,
-    after: int,
-    mine: list[_Micro],
-    expected: list[_Micro],
-) -> Unkept:
+def _of_data(reference: Life, after: int, mine: list[_Micro], expected: list[_Micro]) -> Unkept:
     """Say what one update trained that it should not have."""
     strange = _without_equals(mine, expected)
     missing = _without_equals(expected, mine)

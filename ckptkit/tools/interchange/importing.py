@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -28,7 +28,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import LeafSpec
-from ckptkit.core.text import escaped
+from ckptkit.core.text import escaped, some
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument
@@ -76,8 +76,6 @@ def import_weights(
     *,
     renames: Renames | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
-    new_token: Callable[[], str] = lambda: secrets.token_hex(16),
 ) -> Imported:
     """Create a run at ``root`` that begins with the weights in ``file``.
 
@@ -86,8 +84,6 @@ def import_weights(
         root: An empty run root.
         renames: From the names in the file to those of the parameters to be trained.
         storage_options: For the storage's backend.
-        now: The clock, for display.
-        new_token: Returns 32 fresh random hexadecimal digits.
 
     Raises:
         ValueError: If an argument is invalid, or the file holds no weights.
@@ -103,7 +99,7 @@ def import_weights(
         left = (*ignored, *source.others)
         size_bytes = sum(source.tensors[old].size_bytes for old in kept.values())
         with LongWait(f"importing {source.path.name}", size_bytes) as wait:
-            _Import(storage, _FromFile(source, kept, left, wait), now, new_token).carry_out()
+            _Import(storage, _FromFile(source, kept, left, wait)).carry_out()
     return Imported(str(file), source.format, storage.url, str(_NAME), len(kept), size_bytes, left)
 
 
@@ -125,7 +121,7 @@ def _refuse_anything(storage: Storage) -> None:
         return  # folders without files, which a failed import leaves on a disk
     if there:
         raise ResumeError(
-            f"{storage.url} is not empty: there is {', '.join(there[:5])}. An import begins a new run: give it a new "
+            f"{storage.url} is not empty: there is {some(there)}. An import begins a new run: give it a new "
             "root. If an interrupted import left these files, delete them first"
         )
 
@@ -213,18 +209,16 @@ class _ShardOfFile:
 
 
 class _Import:
-    def __init__(
-        self, storage: Storage, staged: _FromFile, now: Callable[[], datetime], new_token: Callable[[], str]
-    ) -> None:
+    def __init__(self, storage: Storage, staged: _FromFile) -> None:
         self._storage = storage
         self._staged = staged
-        self._now = now()
+        self._now = datetime.now(timezone.utc)
         origin = CopiedFrom(url=staged.source_path[:4096], run_id=None, checkpoint=None, last_attempt=_NAME.attempt)
         created_at = self._now.isoformat()
-        self._run = RunDocument(run_id=new_token(), created_at=created_at, copied_from=origin).sealed()
+        self._run = RunDocument(run_id=secrets.token_hex(16), created_at=created_at, copied_from=origin).sealed()
         self._attempt = AttemptDocument(
             attempt=_NAME.attempt,
-            token=new_token(),
+            token=secrets.token_hex(16),
             parent=None,
             host=f"ckptkit import on {socket.gethostname()}"[:4096],
             created_at=created_at,

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ckptkit.core.text import some
+
 _MAX_NAME = 2048  # limit of the format
 _MAX_MAP_BYTES = 64 << 20
 _SHOWN = 10
@@ -123,8 +125,8 @@ class Renames:
         unused = sorted(self.rules.keys() - used)
         if unused:
             raise ValueError(
-                f"no tensor matches {_words(unused)}, which is to be renamed or dropped; available: "
-                f"{_words(sorted(names))}"
+                f"no tensor matches {some(unused, _SHOWN)}, which is to be renamed or dropped; available: "
+                f"{some(sorted(names), _SHOWN)}"
             )
 
 
@@ -161,9 +163,4 @@ def _refuse_unfit(renamed: Mapping[str, str]) -> None:
         raise ValueError(f"names must differ: {'; '.join(sorted(twice)[:_SHOWN])}")
     unfit = [old for new, (old, *_) in old_of.items() if not 0 < len(new) <= _MAX_NAME or new == "__metadata__"]
     if unfit:
-        raise ValueError(f"no tensor can have the new names of {_words(sorted(unfit))}")
-
-
-def _words(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+        raise ValueError(f"no tensor can have the new names of {some(sorted(unfit), _SHOWN)}")

@@ -102,7 +102,7 @@ def _first(records: Sequence[Record]) -> Record | None:
     return records[0] if records else None
 
 
-def _rank_of(life: Life, record: Record | None) -> int | None:
+def _rank_of(record: Record | None) -> int | None:
     return record.rank if record is not None and record.ranks > 1 and record.rank >= 0 else None
 
 
@@ -150,7 +150,7 @@ def _hang(life: Life) -> Finding:
     if one is None:
         what = f"no rank got on {lasted}, and all stand at the same place"
         return Finding("hang", what, record=_first(life.ranks))
-    rank, where = _rank_of(life, one), place_of(one)
+    rank, where = _rank_of(one), place_of(one)
     who = "it" if rank is None else f"rank {rank}"
     alone = "" if rank is None else ", and the others waited for it"
     if hang.is_stopped:
@@ -175,11 +175,11 @@ def _of_error(life: Life, record: Record) -> Finding:
     error, message = record.text("error"), record.text("message").removesuffix(".")
     cause = record.text("category") or ("exit" if error in ("SystemExit", "KeyboardInterrupt") else "exception")
     what = f"{error}: {message}" if message else error
-    return Finding(cause, what, place_of(record), _rank_of(life, record), record)
+    return Finding(cause, what, place_of(record), _rank_of(record), record)
 
 
 def _of_process(life: Life, record: Record | None) -> Finding:
-    rank = _rank_of(life, record)
+    rank = _rank_of(record)
     where = place_of(record) if record is not None else ""
     name = _crash_of(life, record) or (None if rank is not None else signal_of(life.returncode))
     error = _last_error(life.last_words) if rank is None else None

@@ -16,13 +16,13 @@ import xxhash
 
 from ckptkit.checkpoint.digesting import BlockDigests
 from ckptkit.core.latch import Latch
+from ckptkit.core.text import some
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.storage import Storage
 
 PROVERS = 16
 _WINDOW_BYTES = 16 << 20  # a storage may need more for full speed; reading many files at once makes up for that
-_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,4 @@ def _lies_in(tensor: TensorEntry, shard: ShardEntry, blocks: frozenset[int]) -> 
 
 
 def _holding(names: tuple[str, ...]) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f" (in it: {', '.join(names[:_NAMED])}{more})"
+    return f" (in it: {some(names)})" if names else ""

@@ -14,6 +14,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
+from ckptkit.core.text import some
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
@@ -201,7 +202,7 @@ def _taken(path: str) -> Finding:
 
 def _unread(names: Sequence[str]) -> Finding:
     return _unseen(
-        names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+        some(names, 1),
         "it is too long to be examined completely before training, so state that the rest of it carries from one "
         "batch to the next is not named",
         "Give such state by name; `ckptkit doctor` checks whether any is left",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, Symbol, met
+from ckptkit.mindspore.inspect.bytecode import COMPREHENSIONS
 
 
 class Place(NamedTuple):
@@ -24,7 +25,6 @@ class Place(NamedTuple):
     name: str
 
 
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
 TIMED = Place(0, "timed")  # marks what comes from a clock
 DATA = Place(0, "data")  # marks what is made of a batch, of a parameter, of what a cell returned, or of a draw
@@ -157,7 +157,7 @@ class Scope:
 @functools.lru_cache(maxsize=4096)
 def _of_comprehensions(code: types.CodeType) -> frozenset[str]:
     """Return the variables that only comprehensions in ``code`` have: those of one do not outlive it."""
-    inner = [one for one in code.co_consts if isinstance(one, types.CodeType) and one.co_name in _COMPREHENSIONS]
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType) and one.co_name in COMPREHENSIONS]
     own = (frozenset(one.co_varnames) | _of_comprehensions(one) for one in inner)
     return frozenset[str]().union(*own) - frozenset(code.co_names)
 

@@ -51,7 +51,7 @@ from ckptkit.mindspore.inspect.frames import locals_of
 from ckptkit.mindspore.inspect.loops.libraries import is_installed, is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
 from ckptkit.mindspore.inspect.loops.scope import Place
-from ckptkit.mindspore.inspect.values.digest import tensor_bytes, written
+from ckptkit.mindspore.inspect.values.digest import ATOMS, tensor_bytes, written
 from ckptkit.mindspore.inspect.values.roots import Root
 from ckptkit.mindspore.rng import generator_state
 
@@ -59,7 +59,6 @@ _MOST, _MOST_OF_ONE = 10_000, 1_000  # objects, in all and by one root
 _DEEPEST = 12
 _FIRST, _LAST = 128, 16  # items of a container
 _BYTES = 1 << 16  # of an array
-_ATOMS = (type(None), bool, int, float, complex, str, bytes)
 # Classes of Python's library whose attributes are values: those of the user's programs, and not of the machine's state.
 _HOLDERS = (
     *(types.SimpleNamespace, threading.Event, threading.Semaphore, threading.local, queue.Queue, queue.SimpleQueue),
@@ -174,7 +173,7 @@ def _values_of(roots: Iterable[Root], known: Iterable[Any], written: Collection[
 
 
 def _is_left_out(one: Any, objects: Objects, written: Collection[Place]) -> bool:
-    return type(one) not in _ATOMS and (objects.is_known(one) or Place(id(one), ITEMS) in written)
+    return type(one) not in ATOMS and (objects.is_known(one) or Place(id(one), ITEMS) in written)
 
 
 def _open(one: Any, objects: Objects, written: Collection[Place]) -> Iterator[_Part]:
@@ -193,7 +192,7 @@ def _whole(path: str) -> str:
 def _text(one: Any) -> str | None:
     """Return what tells a single value; None for what has parts, or is not looked into."""
     kind = type(one)
-    if kind in _ATOMS or (issubclass(kind, np.generic) and kind.__module__ == "numpy"):
+    if kind in ATOMS or (issubclass(kind, np.generic) and kind.__module__ == "numpy"):
         return f"{kind.__name__} {_digest(written(one))}"
     if kind in (ms.Tensor, np.ndarray, bytearray):
         return _digest(_bytes_of(one))
@@ -297,7 +296,7 @@ def _items(one: Any) -> Iterator[_Part]:
             yield from [_of_item(one, at, key, value) for at, (key, value) in enumerate(pairs)]
         elif base in (set, frozenset):
             some = itertools.islice(base.__iter__(one), _FIRST)
-            yield "{0}", _digest(repr(sorted(written(each) for each in some if type(each) in _ATOMS))), place
+            yield "{0}", _digest(repr(sorted(written(each) for each in some if type(each) in ATOMS))), place
         else:
             first = [*itertools.islice(base.__iter__(one), _FIRST)]
             last = [*one[-_LAST:]] if type(one) in (list, tuple) and len(one) > _FIRST else []

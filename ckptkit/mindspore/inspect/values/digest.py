@@ -22,7 +22,7 @@ _MAX_ITEMS = 10_000
 _MAX_BYTES = 1 << 28
 _MAX_DEPTH = 16
 
-_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+ATOMS = (type(None), bool, int, float, complex, str, bytes)
 _SETS = (set, frozenset)
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, deque, *_SETS)
 
@@ -41,7 +41,7 @@ def is_plain(value: Any) -> bool:
             if one.dtype.hasobject:
                 return False
             size_bytes += one.nbytes
-        elif _container(one) is None and type(one) not in _ATOMS and generator_state(one) is None:
+        elif _container(one) is None and type(one) not in ATOMS and generator_state(one) is None:
             return False
         if size_bytes > _MAX_BYTES:
             return False
@@ -105,7 +105,7 @@ def written(value: Any) -> str:
 
 def _key(value: Any) -> str:
     """Return what an item of a set is sorted by; of an object that is not plain, its class."""
-    if type(value) in _ATOMS or isinstance(value, np.generic):
+    if type(value) in ATOMS or isinstance(value, np.generic):
         return written(value)
     kind = _container(value)
     items = kind.__iter__(value) if kind is not None else ()

@@ -65,10 +65,9 @@ _A_WHILE = timedelta(seconds=5)  # frameworks abort a gather for which a rank is
 class TrialProbe:
     """Replaces parts of a `ckptkit.CheckpointManager`'s behaviour under ``ckptkit doctor`` and ``replay``."""
 
-    def __init__(self, runs: Runs, url: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, runs: Runs, url: str) -> None:
         self._plan = runs.plan
         self._runs = runs
-        self._monotonic = monotonic
         self._url = url
         self._world: World = ALONE
         self._trace = Path(self._plan.trace)
@@ -191,7 +190,7 @@ class TrialProbe:
             return
         assert self._observer is not None  # noqa: S101 - the manager requires restore() first
         digests, unseen = self._observer.observe()
-        now = self._monotonic()
+        now = time.monotonic()
         self._runs.step(step)
         line = Stepped(step=step, at=now, progress=progress, digests=digests, unseen=unseen, made=self._made())
         self._write(line.model_copy(update={"others": self._runs.others}))

@@ -505,20 +505,24 @@ def test_layer_that_is_partly_stored_is_named(shown):
 
 
 @pytest.mark.parametrize(
-    ("kept", "advice"),
+    ("kept", "named", "advice"),
     [
-        ({"seen": 3}, "pass it by name: stateful={'holds': ckptkit.attributes(it, 'seen')}"),
+        ({"seen": 3}, "seen", "pass it by name: stateful={'holds': ckptkit.attributes(it, 'seen')}"),
         (
             dict.fromkeys(("a", "b", "c", "d", "e", "f"), 1),
+            "a, b, c, d, e and 1 more",
             "pass it by name: stateful={'holds': ckptkit.attributes(it, 'a', 'b', 'c', 'd', 'e', 'f')}",
         ),
-        ({"seen": object()}, "give it state_dict() and load_state_dict(), and pass it by name: stateful={'holds': it}"),
+        (
+            {"seen": object()},
+            "seen",
+            "give it state_dict() and load_state_dict(), and pass it by name: stateful={'holds': it}",
+        ),
     ],
 )
-def test_advice_for_a_callback_can_be_followed(kept, advice, shown):
+def test_advice_for_a_callback_can_be_followed(kept, named, advice, shown):
     layer = nn.BatchNorm1d(4)
     OtherCallbacks().bind([Holds(layer, **kept)], [], lambda cell: cell is layer)
-    named = ", ".join([*list(kept)[:5], *["..."] * (len(kept) > 5)])
     assert f"not in the checkpoints: {named}. If it matters, {advice}" in shown()
 
 

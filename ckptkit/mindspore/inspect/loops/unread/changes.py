@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from mindspore import amp, nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_symbol, is_users, owner_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_mindspores, is_symbol, is_users, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.loops.call import Call, is_seeded
 from ckptkit.mindspore.inspect.loops.effects import (
@@ -125,7 +125,7 @@ class Changes:
         """Return whether an object keeps what it is told where nobody looks."""
         if is_symbol(one) or isinstance(one, (*_PLAIN, *_CODE, *_CONTAINERS, *_RUN, *CONNECTIONS, *GENERATORS)):
             return False
-        if str(type(one).__module__).partition(".")[0] == "mindspore" or isinstance(one, nn.Cell) or is_ours(one):
+        if is_mindspores(one) or isinstance(one, nn.Cell) or is_ours(one):
             return False
         return not (is_path(one) or self._objects.is_named(one)) and opened_by(one, "") is None
 
