@@ -24,9 +24,6 @@ from exactness.jobs.parts import (
     slices,
 )
 
-# Why a job is not as it should be.
-ADVICE = "refused, with advice that does not tell the cause"
-
 
 @job(Told("best"), "graph")
 def batches_gone_through_by_map(run):
@@ -118,7 +115,7 @@ def with_last(iterable):
     yield before, True
 
 
-@job(Told("read ahead"), "graph", differs=ADVICE)
+@job(Told("read ahead"), "graph")
 def looked_one_batch_ahead(run):
     cell = accumulating()
     batches = ck.data.resumable(slices(), EPOCHS)
