@@ -10,7 +10,9 @@ refused with the nearest plans and their effective batch. Pure values, any threa
 
 from __future__ import annotations
 
+import inspect
 import math
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -72,6 +74,15 @@ class AccumulationSchedule:
         if self._function is not None:
             return _answer(self._function, optimizer_step)
         return next(k for first, k in reversed(self._from) if first <= optimizer_step)
+
+    def depends_on(self) -> list[str]:
+        """Return the names of variables that a function reads by itself; functions, classes and modules are none."""
+        function = self.given._function
+        if not isinstance(function, types.FunctionType):
+            return []
+        read = inspect.getclosurevars(function)
+        values = {**read.globals, **read.nonlocals}
+        return [name for name, one in values.items() if not (callable(one) or isinstance(one, types.ModuleType))]
 
     def recorded(self) -> list[list[int]] | None:
         """Return plain values to compare after a restart; None for a function."""

@@ -11,6 +11,7 @@ from the loop. One that draws from the global generators cannot be checked so; t
 from __future__ import annotations
 
 import copy
+import dis
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -42,7 +43,7 @@ class IterablePosition:
         own_draws: Empty: it draws in the training thread, so restoring the generators there is enough.
 
     Raises:
-        ResumeError: If it can be iterated once only and has no state.
+        ResumeError: If it has no state and can be iterated only once: an iterator whose ``iter()`` only gives itself.
     """
 
     own_draws: frozenset[str] = frozenset()
@@ -51,7 +52,7 @@ class IterablePosition:
         self._iterable: Any = iterable
         self._has_state = hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
         # Do not call iter(iterable): that may start a loader's workers.
-        if not self._has_state and isinstance(iterable, Iterator):
+        if not self._has_state and isinstance(iterable, Iterator) and not _begins_anew(iterable):
             raise ResumeError(
                 f"a {type(iterable).__name__} can be iterated only once, so a restart could not read its batches "
                 "again; pass an object that makes a new iterator for every epoch (a list, an object with __iter__), "
@@ -345,6 +346,12 @@ class IterablePosition:
                 "or be in state_dict() and load_state_dict()"
             )
         return iterator if self._place[1] else None
+
+
+def _begins_anew(iterable: Iterator[Any]) -> bool:
+    """Return whether ``iter()`` of an iterator of a Python class does more than to return it, such as to begin anew."""
+    code = getattr(getattr(type(iterable), "__iter__", None), "__code__", None)
+    return code is not None and any(one.opname.startswith(("STORE_ATTR", "CALL")) for one in dis.get_instructions(code))
 
 
 def _steady(state: Any, now: Any, again: Any) -> str | None:

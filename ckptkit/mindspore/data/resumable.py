@@ -189,7 +189,7 @@ def resumable(
 
     Raises:
         TypeError: If ``dataset`` cannot be iterated.
-        ResumeError: If it is an iterator without a state, which is used up by its first start.
+        ResumeError: If it is an iterator without a state whose ``iter()`` only gives itself: a start uses it up.
         ValueError: If ``epochs`` is not positive, or an option does not fit the kind of ``dataset``.
     """
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:

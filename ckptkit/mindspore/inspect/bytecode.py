@@ -48,7 +48,7 @@ class Use:
 
     Attributes:
         target: The object.
-        name: As written in the code: ``np.random.rand``.
+        name: As written in the code: ``np.random.rand``; where an attribute is assigned, the beginning of its owner.
         where: ``augment() in train.py:12``.
         compiled: Whether MindSpore compiles that code in any mode, because it is under ``@ms.jit``.
         called_empty: Whether it is called right there without arguments, or with None alone.
@@ -222,7 +222,7 @@ def _named(frame: _Frame, methods: Mapping[str, Any]) -> Iterator[Use]:
         line = one.starts_line or line
         if one.opname == "STORE_ATTR" and not frame.makes_new:
             owner = target if instructions[index - 1].opname.startswith(_CHAIN) else owners.get(one.argval, UNKNOWN)
-            yield Use(owner, one.argval, f"{frame.name}() in {file}:{line}", frame.compiled, False, sets=one.argval)
+            yield Use(owner, name, f"{frame.name}() in {file}:{line}", frame.compiled, False, sets=one.argval)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             owners[one.argval] = target
         if one.opname.startswith(_STARTS):

@@ -1,4 +1,6 @@
-"""Finds attributes that callbacks and loops set during training but a compiled graph treats as constants.
+"""Finds attributes that callbacks and loops set during training although a compiled graph or a save depends on them.
+
+A compiled graph treats plain attributes as constants, and a cell whose optimizer is another one cannot be saved.
 
 Guarantees: reads code and attributes; runs no user code. Where code does not show which object is assigned to (the
 result of a call, an item of a list), any cell with an attribute of that name counts. Any thread.
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import types
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import mindspore as ms
@@ -20,6 +22,7 @@ from ckptkit.mindspore.inspect.bytecode import Use, assignments, assignments_in_
 from ckptkit.mindspore.inspect.carried_attributes import BARE
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames
+from ckptkit.mindspore.parameters.roles import optimizers_of
 
 _AT_BEGIN = ("__init__", "__new__", "begin", "on_train_begin")  # every start sets these alike
 
@@ -54,6 +57,8 @@ def _constants(sets: Iterable[tuple[str, Use]], cells: Iterable[nn.Cell], *, in_
     names = {use.sets for _, use in assigned} - BARE
     if not names:
         return
+    cells = [*cells]
+    yield from _exchanged(assigned, cells)
     having: defaultdict[str, list[tuple[str, nn.Cell]]] = defaultdict(list)
     every: dict[int, tuple[str, nn.Cell]] = {}
     is_compiled: dict[type, bool] = {}
@@ -73,6 +78,29 @@ def _constants(sets: Iterable[tuple[str, Use]], cells: Iterable[nn.Cell], *, in_
             if is_set and (path, use.sets) not in reported and _is_constant(cell, use.sets):
                 reported.add((path, use.sets))
                 yield _finding(f"{who}: {use.where}", f"{path}.{use.sets}", in_graph=in_graph)
+
+
+def _exchanged(assigned: Iterable[tuple[str, Use]], cells: Sequence[nn.Cell]) -> Iterator[Finding]:
+    """Report assignments to the attribute in which a train cell keeps its optimizer.
+
+    Where the optimizers are given beside the train cell, checkpoints may hold both.
+    """
+    if any(root is one for root in cells for one in optimizers_of([root])):
+        return
+    held = [
+        (type(cell).__name__, cell, name)
+        for cell in cells
+        for name, one in own_attributes(cell).get("_cells", {}).items()
+        if any(one is each for each in optimizers_of([one]))
+    ]
+    reported = set()
+    for who, use in assigned:
+        for kind, cell, name in held:
+            # An unknown `self` is most likely an object of a library.
+            is_set = use.target is cell or (use.target is UNKNOWN and use.name != "self")
+            if use.sets == name and is_set and id(cell) not in reported:
+                reported.add(id(cell))
+                yield _other_optimizer(f"{who}: {use.where}", f"{kind}.{name}")
 
 
 def _hooks(callback: Any) -> Iterator[Any]:
@@ -105,5 +133,17 @@ def _finding(where: str, attribute: str, *, in_graph: bool) -> Finding:
         "with the value of that moment",
         "Make it a Parameter with requires_grad=False that is set by ops.assign"
         + (", or train in PYNATIVE mode" if in_graph else ""),
+        certain=False,
+    )
+
+
+def _other_optimizer(where: str, attribute: str) -> Finding:
+    return Finding(
+        "unseen",
+        where,
+        f"sets {attribute}, the optimizer that checkpoints hold: from then on each save is refused, because a new "
+        "start does not have the other one",
+        "Train with each optimizer in a run of its own: another train cell and another root, which begins with the "
+        "weights of the run before",
         certain=False,
     )

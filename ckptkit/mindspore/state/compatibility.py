@@ -14,7 +14,7 @@ from ckptkit.core.contents import Contents, TensorInfo
 from ckptkit.core.placement import Box
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
-from ckptkit.core.text import listed
+from ckptkit.core.text import listed, some
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.train.counters import CycleCounters
@@ -125,12 +125,24 @@ def check_cycle(
     if not may_change:
         raise ResumeError(
             f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={words_of_steps(before, found)}, "
-            f"this train cell has {words_of_steps(now, wanted)}. Build it with "
-            f"accumulation_steps={words_of_steps(before, found)}, or "
+            f"this train cell has {words_of_steps(now, wanted)}. "
+            f"{_as_before(words_of_steps(before, found), schedule, is_function=before is None and now is None)}, or "
             'pass training=ckptkit.Training(on_k_change="next_cycle") to end the running cycle with the old ones and '
             "continue with the new ones."
         )
     return wanted if progress.at_boundary else found
+
+
+def _as_before(steps: str, schedule: AccumulationSchedule, *, is_function: bool) -> str:
+    """Return the advice to give ``schedule`` the K that it had, in the words of ``steps``."""
+    if not is_function:
+        return f"Build it with accumulation_steps={steps}"
+    names = schedule.depends_on()
+    return (
+        "A function of K is asked before a restore sets anything, and must give the same K for the same number of "
+        f"updates at each start{f'; this one also depends on {some(names)}' if names else ''}. Let it depend on the "
+        "number of updates alone"
+    )
 
 
 def words_of_steps(recorded: Sequence[Sequence[int]] | None, in_force: int) -> str:

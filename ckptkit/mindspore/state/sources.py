@@ -243,9 +243,18 @@ class Sources:
             )
         except ValidationError as error:
             raise ResumeError(
-                f"the train cell was called {counters.micro_steps} times, but {delivered} batches were "
-                "delivered. Call it once per batch and for nothing else; evaluate with the network instead."
+                f"the train cell was called {counters.micro_steps} times, but {delivered} batches were delivered. "
+                f"{self._how_to_call(ahead=delivered > counters.micro_steps)}"
             ) from error
+
+    def _how_to_call(self, *, ahead: bool) -> str:
+        if self.batches is None or not ahead:
+            return "Call it once per batch and for nothing else; evaluate with the network instead."
+        return (
+            "Call it once for each batch. If the loop, or a generator around resumable(), takes the next batch before "
+            "this one is trained, a resume would skip it: read ahead before resumable() instead, in the "
+            "__iter__ of a loader that is given to it."
+        )
 
     def sections(self, progress: Progress, ranks: int) -> dict[str, Any]:
         """Return everything except the parameters, as a checkpoint at ``progress`` of a job of ``ranks`` stores it.

@@ -34,11 +34,13 @@ class Refused:
         words: What the error must hold, the advice among them.
         at: Which start it is.
         after: Micro-steps that it may have trained: 1 is its first save, more is for what nothing shows before.
+        warned: What a warning before the first of them must hold, if it is refused later.
     """
 
     words: tuple[str, ...]
     at: Literal["start", "resume"] = "start"
     after: int = 1
+    warned: str | None = None
 
 
 @dataclass(frozen=True)

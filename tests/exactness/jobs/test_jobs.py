@@ -85,6 +85,8 @@ def judge(name: str, folder: Path) -> None:
     expected = job.expected
     reference = live(name, folder / "reference", 1)
     refusable = isinstance(expected, Refused) and expected.at == "start"
+    if isinstance(expected, Refused) and expected.warned is not None:
+        assert reference.warned(expected.warned), said((reference,))
     if refusable or (isinstance(expected, Told) and reference.ended.returncode == 1):
         assert_refused(expected, reference, at_most=expected.after if isinstance(expected, Refused) else 1)
         return

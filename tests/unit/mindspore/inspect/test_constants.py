@@ -204,6 +204,69 @@ def test_an_optimizer_has_constants_in_pynative_mode_too():
     assert len([*constants_in_callbacks([Decays()], [train], in_graph=True)]) == 2
 
 
+class Swaps(Sets):
+    """After so many epochs."""
+
+    def on_train_epoch_begin(self, run_context):
+        args = run_context.original_args()
+        if args.cur_epoch_num == 3:
+            args.train_network.optimizer = nn.SGD(self.cell.trainable_params(), 0.1)
+
+
+class KeepsOne(Sets):
+    def on_train_epoch_begin(self, run_context):
+        self.optimizer = run_context.original_args().optimizer
+
+
+def loop_that_swaps(cell):
+    def step(one, at):
+        if at == 1:
+            one.optimizer = nn.SGD(one.network.trainable_params(), 0.1)
+
+    found = [*constants_in_loops([cell], in_graph=False)]
+    for at in range(2):
+        step(cell, at)
+    return found
+
+
+class Unknown:
+    def train(self):
+        self.optimizer = None
+
+
+def loop_of_another(cell):
+    found = [*constants_in_loops([cell], in_graph=False)]
+    for make in (Unknown,):
+        make().train()
+        Unknown.train(make())
+    return found
+
+
+def train_cell():
+    network = Weighted()
+    return nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+
+
+def test_an_exchange_of_the_optimizer_is_found():
+    """Each save after it is refused, so that it must be known before."""
+    cell = train_cell()
+    (in_loop,), (in_callback,) = loop_that_swaps(cell), constants_in_callbacks([Swaps(cell)], [cell], in_graph=False)
+    for found in (in_loop, in_callback):
+        assert "sets TrainOneStepCell.optimizer, the optimizer that checkpoints hold" in str(found)
+        assert not found.certain
+
+
+def test_an_optimizer_of_another_object_is_no_finding():
+    cell = train_cell()
+    assert loop_of_another(cell) == []
+    assert [*constants_in_callbacks([KeepsOne(cell)], [cell], in_graph=False)] == []
+
+
+def test_an_optimizer_that_is_given_by_itself_may_be_stored_with_the_other_one():
+    cell = train_cell()
+    assert [*constants_in_callbacks([Swaps(cell)], [cell, cell.optimizer], in_graph=False)] == []
+
+
 def test_a_graph_has_attributes_as_constants():
     """Were it otherwise, nothing would have to be named."""
     begin_process(mode="graph")

@@ -97,6 +97,18 @@ def test_function_schedule_is_compared_by_current_value(tmp_path):
         job.resumed(checkpoints(tmp_path), EPOCHS)
 
 
+def test_a_function_of_k_that_depends_on_other_things_is_told_so(tmp_path):
+    given = {"k": 4}
+
+    def cell():
+        return accumulation_cell(lambda updates: given["k"])
+
+    crashed(tmp_path, 9, cell=cell)
+    given["k"] = 9
+    with pytest.raises(ck.ResumeError, match=r"also depends on given. Let it depend on the number of updates alone"):
+        Job(cell=cell).resumed(checkpoints(tmp_path), EPOCHS)
+
+
 def test_the_options_are_checked():
     with pytest.raises(ValueError, match="on_k_change must be"):
         ck.StateManager(accumulation_cell(), training=ck.Training(on_k_change="now"))

@@ -24,10 +24,6 @@ from exactness.jobs.parts import (
     slices,
 )
 
-# Why a job is not as it should be.
-ADVICE = "refused, with advice that does not tell the cause"
-FALSELY_REFUSED = "refused although it begins anew by itself: data/iterable.py, IterablePosition"
-
 
 @job(Told("best"), "graph")
 def batches_gone_through_by_map(run):
@@ -119,7 +115,7 @@ def with_last(iterable):
     yield before, True
 
 
-@job(Told("read ahead"), "graph", differs=ADVICE)
+@job(Told("read ahead"), "graph")
 def looked_one_batch_ahead(run):
     cell = accumulating()
     batches = ck.data.resumable(slices(), EPOCHS)
@@ -170,7 +166,7 @@ class SelfIterating:
         return self.rows[self.at - 1]
 
 
-@job(Exact(), "graph", differs=FALSELY_REFUSED)
+@job(Exact(), "graph")
 def loader_that_is_its_own_iterator(run):
     looped(run, lambda cell, at, x, y: cell(x, y), data=SelfIterating())
 
