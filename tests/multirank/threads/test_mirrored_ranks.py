@@ -284,6 +284,26 @@ def test_ranks_may_reach_the_homes_by_different_paths(tmp_path: Path) -> None:
     assert results_of(run_ranks(2, act)) == names(3) * 2
 
 
+class Neighbour(LocalStorage):
+    """A folder of the same name on another machine of each rank."""
+
+    @property
+    def url(self) -> str:
+        return "s3://neighbour/run"
+
+
+def test_ranks_whose_mirrors_lie_on_different_machines_are_refused(tmp_path: Path) -> None:
+    """No checkpoint would ever be whole there, and nothing shows it but failed uploads."""
+
+    def act(world) -> None:
+        mirror = Neighbour(tmp_path / f"host-{world.rank}")
+        ck.CheckpointManager(tmp_path / "root", mirror=mirror).restore(new_run(world))
+
+    ended = run_ranks(2, act, timeout=timedelta(seconds=30))
+    assert all(isinstance(one.error, ResumeError) and "different mirrors" in str(one.error) for one in ended)
+    assert committed(tmp_path / "root") == []
+
+
 def test_rank_that_raises_lets_no_upload_wait_for_it(tmp_path: Path) -> None:
     """Else the end would take several times the patience of the ranks."""
     results_of(job(tmp_path, 5, ranks=2))
