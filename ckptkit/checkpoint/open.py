@@ -72,6 +72,19 @@ def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocu
     return opened
 
 
+def open_part(storage: Storage, name: CheckpointName, attempt: AttemptDocument, rank: int) -> OpenedCheckpoint:
+    """Read and check the documents of ``name`` that ``rank`` needs for its own part; raise as `open_checkpoint` does.
+
+    The documents of the other ranks are not read: theirs have no shards and no state.
+    """
+    commit = committed(storage, name)
+    check_token(name, commit, attempt)
+    manifest = open_manifest(storage, name, commit)
+    own = read_rank(storage, name, rank, manifest.rank_files[rank], attempt.token)
+    others = (own.model_copy(update={"rank": one, "shards": [], "state": {}}) for one in range(manifest.world_size))
+    return OpenedCheckpoint(name, commit, manifest, tuple(own if one.rank == rank else one for one in others))
+
+
 def check_together(opened: OpenedCheckpoint) -> None:
     """Raise CorruptCheckpointError unless all rank documents are of one save and add up to the manifest's size."""
     name, ranks = opened.name, opened.ranks

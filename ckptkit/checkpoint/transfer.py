@@ -44,6 +44,7 @@ class Transfer:
         proven: Keys that need not be verified again while they are listed with their size, such as frozen shards that
             another checkpoint shares. Verified keys are added to it, and those that are gone removed.
         rank: Copy only the files of this rank, rank 0's with the manifest; other processes copy the rest. None: all.
+            Ranks above 0 look for foreign files in their own folder only, and need no documents of ranks above them.
 
     Attributes:
         copied_bytes: Bytes written to the target so far.
@@ -64,6 +65,7 @@ class Transfer:
         self._target = target
         self._opened = opened
         self._files = files_of(opened, rank)
+        self._folder = opened.name.rank_folder(rank) if rank else opened.name.folder
         self._proven = set() if proven is None else proven
         self._left: set[str] = set()
         self.is_committed = False
@@ -84,7 +86,9 @@ class Transfer:
         if self.is_committed and document_at(self._target, name.commit_key) != encode(self._opened.commit):
             raise self._differs(name.commit_key)
         for key in sorted(sizes.keys() - files.keys() - {name.commit_key}):
-            if key.startswith(f"{name.folder}/") and not (is_hidden(key) or key.startswith(f"{name.receipts_folder}/")):
+            if key.startswith(f"{self._folder}/") and not (
+                is_hidden(key) or key.startswith(f"{name.receipts_folder}/")
+            ):
                 raise ResumeError(f"{key} is at {self._target.url} but not at {self._source.url}. {ADVICE}")
         for file in self._files:
             if file.key in self._proven and sizes.get(file.key) == file.size_bytes:

@@ -91,6 +91,7 @@ def _rank(record: Record, now: float) -> dict[str, Any]:
         "phase": record.phase.name.lower(),
         "micro_step": max(0, record.micro_step),
         "committed_step": max(0, record.restored_step, record.committed_step),
+        "mirror_lag": record.mirror_lag,
         "seconds_since_sign": max(0.0, now - record.last_sign_at),
     }
 
@@ -108,6 +109,7 @@ def _as_text(values: Mapping[str, Any]) -> str:
     for name, text in (
         ("micro_step", "Micro-steps since the run's first start."),
         ("committed_step", "The same of the newest checkpoint that this life has restored or committed."),
+        ("mirror_lag", "Commits that the mirror that is farthest behind lacks; 0 without a mirror."),
         ("seconds_since_sign", "Seconds since the process got on last."),
     ):
         family = families.GaugeMetricFamily(f"ckptkit_{name}", text, labels=["rank", "phase"])

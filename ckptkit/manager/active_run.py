@@ -130,7 +130,7 @@ class ActiveRun:
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
         """See `CheckpointManager.save`."""
         progress = self._reached = state.progress()
-        HEARTBEAT.step(progress.batches_delivered)
+        HEARTBEAT.step(progress.batches_delivered, self.services.mirrors.lag)
         self.services.recorder.note(progress, metrics)
         self._due_saves.begin_cycle(state, progress)
         self._look(state, metrics)
@@ -141,7 +141,7 @@ class ActiveRun:
     def save_final(self, state: Capturable, metrics: Metrics) -> str:
         """See `CheckpointManager.save_final`."""
         progress = self._reached = state.progress()
-        HEARTBEAT.step(progress.batches_delivered)
+        HEARTBEAT.step(progress.batches_delivered, self.services.mirrors.lag)
         self._is_finished = True
         self.services.recorder.note(progress, metrics)
         self.services.recorder.flush_next()
@@ -237,11 +237,12 @@ class ActiveRun:
         if error is not None:
             HEARTBEAT.fail(error)
         if self.final_save.is_over and (error is None or isinstance(error, Preempted)):
-            HEARTBEAT.end("preempted")
+            how = "preempted"
         elif error is not None:
-            HEARTBEAT.end("failed")
+            how = "failed"
         else:
-            HEARTBEAT.end("complete" if self.is_complete else "finished" if self._is_finished else "closed")
+            how = "complete" if self.is_complete else "finished" if self._is_finished else "closed"
+        HEARTBEAT.end(how, self.services.mirrors.lag)
 
     def _limited(self, timeout: timedelta | None) -> timedelta | None:
         """Return the limit of the last wait: a preempted process must exit within its grace."""
@@ -255,7 +256,7 @@ class ActiveRun:
     def _step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
         progress = state.complete_step()  # first: an earlier save that failed says nothing against this batch
         self._reached, self.stepped_at = progress, progress.batches_delivered
-        HEARTBEAT.step(progress.batches_delivered)
+        HEARTBEAT.step(progress.batches_delivered, self.services.mirrors.lag)
         self._collect(tolerate=self.services.preemption.is_asked)
         self.services.recorder.note(progress, metrics)
         self.services.step_timing.arrive(progress.accumulation_steps)

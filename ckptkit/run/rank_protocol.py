@@ -209,7 +209,7 @@ def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened:
         if order.do == "go":
             assert order.attempt is not None  # noqa: S101 - rank 0 sends it with this order
             opened = Opened(order.attempt, applied)
-            own, outcomes = _act(world, functools.partial(_see, homes[0], order.attempt), state)
+            own, outcomes = _act(world, functools.partial(_see, homes, order.attempt), state)
             failures = {rank: one.failure for rank, one in enumerate(outcomes) if one.failure is not None}
             if failures:
                 raise _gravest(own, failures, world.rank)
@@ -234,19 +234,24 @@ def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened:
         applied = taken[0] if taken else None
 
 
-def _see(storage: Storage, attempt: AttemptDocument) -> None:
-    """Raise ResumeError unless this rank also sees the attempt document that rank 0 created."""
+def _see(homes: Sequence[Storage], attempt: AttemptDocument) -> None:
+    """Raise ResumeError unless this rank also sees, at each home, the attempt document that rank 0 created."""
     key = attempt_key(attempt.attempt)
-    try:
-        there = storage.read(key, MAX_SEALED_BYTES)
-    except FileNotFoundError:
-        there = b""
-    if there != encode(attempt):
-        raise ResumeError(
-            f"rank 0 opened attempt {attempt.attempt} of the run, but {key} at {storage.url} is not that attempt for "
-            "this rank: the ranks have different roots. Give all ranks one shared root, such as a bucket or a "
-            "network file system, by an absolute path"
-        )
+    for storage in homes:
+        try:
+            there = storage.read(key, MAX_SEALED_BYTES)
+        except FileNotFoundError:
+            there = b""
+        if there != encode(attempt):
+            seen = f"rank 0 opened attempt {attempt.attempt} of the run, but {key} at {storage.url} is not that attempt"
+            if storage is not homes[0]:
+                raise ResumeError(
+                    f"{seen} for this rank: the ranks have different mirrors. Give all ranks the same, at one server"
+                )
+            raise ResumeError(
+                f"{seen} for this rank: the ranks have different roots. Give all ranks one shared root, such as a "
+                "bucket or a network file system, by an absolute path"
+            )
 
 
 def _received(storage: Storage, order: _Order, world: World) -> OpenedCheckpoint:

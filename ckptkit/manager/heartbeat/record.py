@@ -75,6 +75,7 @@ class Record(ctypes.Structure):
         restored_step: Batches delivered in the checkpoint that was restored; 0 for a fresh start.
         committed_step: Batches delivered in the newest checkpoint that this life committed.
         committed_seconds: Seconds of `Phase.TRAINING` in this attempt when that one was captured.
+        mirror_lag: Commits that the mirror farthest behind lacked at the end of the last micro-step or of training.
         attempt: Number of the attempt.
         trainings: How many attempts the process has begun.
         born_at: When what belongs to the present one began, by the monotonic clock: at the birth of the process, or, if
@@ -100,7 +101,16 @@ class Record(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("pid", "rank", "ranks", "micro_step", "begun_step", "is_meeting")),
         *(
             (name, ctypes.c_int64)
-            for name in ("restored_step", "committed_step", "attempt", "trainings", "epoch_size", "bank", "failed_in")
+            for name in (
+                "restored_step",
+                "committed_step",
+                "attempt",
+                "trainings",
+                "epoch_size",
+                "bank",
+                "failed_in",
+                "mirror_lag",
+            )
         ),
         *((name, ctypes.c_double) for name in ("opened_at", "opened_wall", "stepped_at", "stepped_wall")),
         *((name, ctypes.c_double) for name in ("sign_at", "slowest", "committed_seconds", "born_at")),
@@ -129,6 +139,7 @@ class Record(ctypes.Structure):
     epoch_size: int
     bank: int
     failed_in: int
+    mirror_lag: int
     opened_at: float
     opened_wall: float
     stepped_at: float

@@ -110,7 +110,7 @@ class HeartbeatWriter:
             return
         record.rank, record.ranks, record.attempt = rank, ranks, attempt
         record.restored_step = record.micro_step = record.begun_step = micro_step
-        record.committed_step, record.committed_seconds = -1, 0.0
+        record.committed_step, record.committed_seconds, record.mirror_lag = -1, 0.0, 0
         record.trainings += 1
         record.born_at = self.born
         for one in Phase:
@@ -133,11 +133,13 @@ class HeartbeatWriter:
         if record is not None:
             record.begun_step = record.micro_step + 1
 
-    def step(self, micro_step: int) -> None:
+    def step(self, micro_step: int, mirror_lag: int | None = None) -> None:
         """Show that a micro-step has ended, after ``micro_step`` batches; the same one may be told again."""
         record = self._record
         if record is None:
             return
+        if mirror_lag is not None:
+            record.mirror_lag = mirror_lag
         if not self._training:
             self.enter(Phase.TRAINING)
         elif micro_step != record.micro_step:
@@ -221,9 +223,10 @@ class HeartbeatWriter:
         record.put("category", category_of(error))
         record.put("error", type(error).__name__)
 
-    def end(self, how: str) -> None:
+    def end(self, how: str, mirror_lag: int = 0) -> None:
         """Show that training has ended; the rest of the script follows."""
         if self._record is not None:
+            self._record.mirror_lag = mirror_lag
             self._record.put("how", how)
             self.enter(Phase.ENDED)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
-from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint, open_part
 from ckptkit.checkpoint.receipts import FAREWELL, failure_key, post, post_failure, receipt_of
 from ckptkit.checkpoint.transfer import Transfer
 from ckptkit.core.latch import Latch
@@ -122,8 +122,17 @@ class PartUploader:
             self._hurried.wait(pause.total_seconds())
             pause = min(_LONGEST_PAUSE, pause * 1.5)
 
+    def _open(self, name: CheckpointName) -> OpenedCheckpoint:
+        """Open ``name`` for this rank's part, without a request for each rank of the job.
+
+        A frozen shard that two ranks share is uploaded by the lower one, so the others' documents are read once for it.
+        """
+        opened = open_part(self._local, name, self._attempt, self._rank)
+        frozen = {one.key for one in opened.ranks[self._rank].shards if one.key.startswith(f"{FROZEN}/")}
+        return opened if frozen <= self._proven else open_checkpoint(self._local, name, self._attempt)
+
     def _copy(self, name: CheckpointName) -> None:
-        opened = open_checkpoint(self._local, name, self._attempt)
+        opened = self._open(name)
         number = opened.ranks[self._rank].save_number
         failure = failure_key(name, self._rank, number)
         receipt = receipt_of(opened, self._rank)

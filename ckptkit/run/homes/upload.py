@@ -50,6 +50,7 @@ from ckptkit.storage.capacity import room_of
 
 _log = logging.getLogger("ckptkit")
 
+_TRIES = 3  # as many as an upload gets at the end of a training; below them, a bucket repeats each request
 _LONGER = 3  # ranks store about as much as each other, but not every way to a mirror is equally fast
 
 UploadOutcome = Literal["copied", "present", "void", "gone"]
@@ -192,7 +193,8 @@ class Uploader:
     def _bring_home(self, name: CheckpointName) -> None:
         """Copy ``name`` from the mirror to the local root, so that the next start reads it there.
 
-        Nothing depends on this copy, so a failure is a warning.
+        Nothing depends on this copy, so a failure is a warning. No later upload repeats it, so it is tried several
+        times, and goes on with the files that are there already.
         """
         self._brings_home = False
         try:
@@ -202,9 +204,7 @@ class Uploader:
             # In memory, with room for the next save beside it: that one matters more.
             room_of(self._local, CHECKPOINTS).expect(2 * opened.size_bytes, f"{name} and the next save")
             self.size_bytes, self.done_bytes = opened.size_bytes, 0
-            transfer = Transfer(self._mirror, self._local, opened)
-            transfer.compare()
-            transfer.finish(self._count, before_commit=lambda: check_fence(self._local, self._attempt))
+            self._copy_home(Transfer(self._mirror, self._local, opened))
         except CkptKitError as error:
             check_fence(self._mirror, self._attempt)  # a later attempt may have swept what was copied
             _log.warning(
@@ -214,6 +214,17 @@ class Uploader:
             self._remove_remains(name)
         else:
             _log.info("%s is back at %s, copied from %s", name, self._local.url, self._mirror.url)
+
+    def _copy_home(self, transfer: Transfer) -> None:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                transfer.compare()
+                transfer.finish(self._count, before_commit=lambda: check_fence(self._local, self._attempt))
+                return
+            except StorageError as error:
+                if not tries_left:
+                    raise
+                _log.info("copying back to %s failed and is tried again: %s", self._local.url, error)
 
     def _remove_remains(self, name: CheckpointName) -> None:
         """Remove what an unfinished copy of ``name`` has left at the local root, which may be short of room."""

@@ -109,6 +109,34 @@ def test_each_rank_uploads_its_own_part(tmp_path: Path) -> None:
             assert any(key.endswith("/COMMIT") for key in made) == (rank == 0)
 
 
+@pytest.mark.parametrize("ranks", [2, 6])
+def test_more_ranks_cost_no_rank_above_0_more_documents(tmp_path: Path, ranks: int) -> None:
+    """Once its frozen weights are at a mirror, a rank reads its own document for an upload, and no other rank's."""
+    ended = results_of(job(tmp_path, 9, ranks=ranks, final=False))
+    for name in names(6, 9):
+        for rank, (_, homes) in enumerate(ended[1:], 1):
+            calls = [call for call in homes.each["memory"].calls if call.operation == "read"]
+            read = [key for call in calls for key in call.keys if key.startswith(f"checkpoints/{name}/rank-")]
+            assert read == [f"checkpoints/{name}/rank-{rank:05d}.json"] * len(HOMES[1:])
+        for home in HOMES:
+            check_whole(tmp_path / home, name, ranks)
+
+
+def test_file_of_somebody_else_in_a_part_prevents_its_upload(tmp_path: Path) -> None:
+    """Also in the folder of a rank that reads no other rank's document."""
+    foreign = tmp_path / "bucket/checkpoints" / names(6)[0] / "rank-00002/foreign"
+
+    def plant() -> None:
+        foreign.parent.mkdir(parents=True, exist_ok=True)
+        foreign.write_bytes(b"x")
+
+    fault = Fault(plant, operations={"delete"}, key=f"*{names(6)[0]}/receipts/*")  # before this rank looks
+    lives(job(tmp_path, 9, faults={2: [("bucket", fault)]}, final=False, keep=ck.KeepLatest(9)))
+    assert fault.fired == 1
+    assert committed(tmp_path / "neighbour") == names(3, 6, 9)
+    assert committed(tmp_path / "bucket") == names(3, 9)
+
+
 @pytest.mark.parametrize("lost", [("memory",), ("memory", "neighbour"), ("neighbour",), ("memory", "bucket")])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_whatever_homes_are_lost_every_rank_goes_on(tmp_path: Path, lost: tuple[str, ...], ranks: int) -> None:
@@ -254,6 +282,26 @@ def test_ranks_may_reach_the_homes_by_different_paths(tmp_path: Path) -> None:
 
     assert results_of(run_ranks(2, act)) == [None, None]
     assert results_of(run_ranks(2, act)) == names(3) * 2
+
+
+class Neighbour(LocalStorage):
+    """A folder of the same name on another machine of each rank."""
+
+    @property
+    def url(self) -> str:
+        return "s3://neighbour/run"
+
+
+def test_ranks_whose_mirrors_lie_on_different_machines_are_refused(tmp_path: Path) -> None:
+    """No checkpoint would ever be whole there, and nothing shows it but failed uploads."""
+
+    def act(world) -> None:
+        mirror = Neighbour(tmp_path / f"host-{world.rank}")
+        ck.CheckpointManager(tmp_path / "root", mirror=mirror).restore(new_run(world))
+
+    ended = run_ranks(2, act, timeout=timedelta(seconds=30))
+    assert all(isinstance(one.error, ResumeError) and "different mirrors" in str(one.error) for one in ended)
+    assert committed(tmp_path / "root") == []
 
 
 def test_rank_that_raises_lets_no_upload_wait_for_it(tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ def test_metrics_have_the_names_that_the_page_tells(tmp_path):
     path = tmp_path / "run.prom"
     RunMetrics(path, monotonic=Clock(), say=pytest.fail).look([record_of(Phase.TRAINING, micro_step=4)])
     found = {one.name: one.type for one in text_string_to_metric_families(path.read_text())}
-    gauges = dict.fromkeys(("ckptkit_micro_step", "ckptkit_committed_step", "ckptkit_seconds_since_sign"), "gauge")
+    names = ("micro_step", "committed_step", "mirror_lag", "seconds_since_sign")
+    gauges = dict.fromkeys((f"ckptkit_{name}" for name in names), "gauge")
     assert found == {"ckptkit_lives": "counter", "ckptkit_seconds": "counter", **gauges}
 
 

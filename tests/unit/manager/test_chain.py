@@ -203,6 +203,36 @@ def test_start_reads_the_state_at_the_nearest_home_only(tmp_path):
     assert committed(tmp_path, "memory") == [name_at(1, 5)]
 
 
+_SHARD = "checkpoints/*.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("home", "how"),
+    [
+        ("memory", {"operations": {"write"}, "key": _SHARD, "times": 2}),
+        ("memory", {"operations": {"write"}, "key": _SHARD, "nth": 2, "when": "during"}),
+        ("memory", {"operations": {"write"}, "key": "*/manifest.json", "when": "after"}),
+        ("memory", {"operations": {"create"}, "key": "checkpoints/*/COMMIT", "when": "after"}),
+        ("neighbour", {"operations": {"read_into"}, "key": "*/manifest.json", "times": 2}),
+    ],
+    ids=["before", "during", "after", "commit", "read"],
+)
+def test_copy_back_goes_on_after_an_error_that_passes(tmp_path, home, how, caplog):
+    started(tmp_path, 2, 5).manager.close()
+    whole = digest_of(tmp_path / "memory", name_at(1, 5))
+    shutil.rmtree(tmp_path / "memory")
+    life = Life(tmp_path)
+    fault = life.homes[home].inject(Fault("error", **how))
+    assert life.restore().checkpoint == name_at(1, 5)
+    life.settle()
+    assert fault.fired == how.get("times", 1)
+    assert committed(tmp_path, "memory") == [name_at(1, 5)]
+    assert digest_of(tmp_path / "memory", name_at(1, 5)) == whole
+    assert "could not copy" not in warnings_in(caplog)
+    life.saved_at(6)
+    check_all(tmp_path)
+
+
 @pytest.mark.parametrize("damaged", ["memory", "neighbour"])
 def test_damaged_copy_is_read_at_the_next_home(tmp_path, damaged, caplog):
     started(tmp_path, 2, 5).manager.close()
@@ -673,14 +703,15 @@ def test_copy_back_to_a_root_in_memory_asks_for_room(tmp_path, monkeypatch, capl
     assert life.saved_at(6) == name_at(2, 6)
 
 
-def test_copy_back_that_fails_leaves_nothing(tmp_path):
+def test_copy_back_that_fails_leaves_nothing(tmp_path, caplog):
     started(tmp_path, 2, 5).manager.close()
     shutil.rmtree(tmp_path / "memory")
     life = Life(tmp_path)
-    failed = life.homes["memory"].inject(Fault("error", operations={"write"}, nth=2))
+    failed = life.homes["memory"].inject(Fault("error", operations={"write"}, nth=2, times=3))
     assert life.restore().checkpoint == name_at(1, 5)
     life.settle()
-    assert failed.fired == 1
+    assert failed.fired == 3
+    assert f"could not copy {name_at(1, 5)} back to {tmp_path / 'memory'}" in warnings_in(caplog)
     assert not [
         key
         for key in tree(tmp_path / "memory")

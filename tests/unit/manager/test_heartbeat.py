@@ -211,6 +211,28 @@ def test_import_and_use_without_supervisor_change_no_handler(tmp_path):
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
 
 
+def test_manager_shows_how_far_a_mirror_is_behind(tmp_path):
+    heart_folder = tmp_path / "hearts"
+    heart_folder.mkdir()
+    code = (
+        "import ckptkit as ck\n"
+        "from ckptkit.storage import LocalStorage\n"
+        "from ckptkit.testing.faults import Fault, FaultyStorage\n"
+        "from ckptkit.testing.state import NumpyRun\n"
+        "run, bucket = NumpyRun(), FaultyStorage(LocalStorage('bucket'))\n"
+        "refused = bucket.inject(Fault('error', operations={'write'}, key='checkpoints/*', times=None))\n"
+        "mirror = ck.Mirror(bucket, required=False)\n"
+        "with ck.CheckpointManager('root', save=ck.SaveEvery(micro_steps=4), mirror=mirror) as manager:\n"
+        "    manager.restore(run)\n"
+        "    for _ in run.train_until(5): manager.step(run)\n"
+        "    manager.save_final(run)\n"
+        "assert refused.fired and manager.mirror_lag == 2\n"
+    )
+    environment = {**os.environ, VARIABLE: str(heart_folder)}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
+    assert read(heart_folder).mirror_lag == 2
+
+
 def test_manager_shows_its_commits(tmp_path, monkeypatch):
     heart_folder = tmp_path / "hearts"
     heart_folder.mkdir()
