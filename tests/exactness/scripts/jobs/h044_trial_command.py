@@ -1,4 +1,4 @@
-# exact, named
+# exact
 # A backtracking line search: a step is a command that is tried, undone and tried with half the length, all within one batch.
 import os
 
