@@ -136,10 +136,13 @@ def _attributes_with_proxies(one: Any) -> Mapping[str, Any]:
 def attributes_of(one: Any) -> Iterator[tuple[str, Any]]:
     """Yield the items of `own_attributes`, and what is in slots."""
     yield from [*own_attributes(one).items()]
-    for name, slot in _slots_of(type(one)):
-        value = _got(slot, one)
-        if value is not UNKNOWN:
-            yield name, value
+    yield from in_slots(one)
+
+
+def in_slots(one: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what is in slots of an object."""
+    found = ((name, _got(slot, one)) for name, slot in _slots_of(type(one)))
+    yield from (pair for pair in found if pair[1] is not UNKNOWN)
 
 
 def _slots_of(kind: type) -> list[tuple[str, Any]]:
@@ -185,7 +188,7 @@ def _below(one: Any, without: Collection[str]) -> Iterator[tuple[str, Any]]:
         frame = one.gi_frame
         yield from ((f".{name}", value) for name, value in (frame.f_locals if frame is not None else {}).items())
     elif not issubclass(kind, (type, types.ModuleType)):
-        found = itertools.chain(attributes_of(one), _methods_of(kind))
+        found = itertools.chain(attributes_of(one), methods_of(kind))
         yield from ((f".{name}", value) for name, value in found if name not in without)
 
 
@@ -280,7 +283,8 @@ def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         yield from named_in(sorted(globals_in(code)), function.__globals__, parts=sorted(names_in(code)))
 
 
-def _methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
+def methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
+    """Yield the functions of the user's that a class and its bases have, but those that make an object."""
     for one in kind.__mro__:
         for name, found in vars(one).items() if is_users(one.__module__) else ():
             function = getattr(found, ACCESSORS[type(found)]) if type(found) in ACCESSORS else found

@@ -39,6 +39,7 @@ from ckptkit.mindspore.inspect.unstored_parameters import CONTAINERS, Held, Hold
 from ckptkit.mindspore.parameters.roles import all_of, optimizers_of
 
 _USE_OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
+_PLAIN = (type(None), bool, int, float, str, ms.Parameter)  # most attributes of a cell
 _OTHER_OPTIMIZERS = "Use nn.Adam, nn.RMSProp(centered=True) or mindspore.experimental.optim.RMSprop"
 _WRITES = ("assign", "scatter_", "apply_")  # functions that change parameters
 _OF_SAMPLES = "Draw from a generator made of (seed, epoch, index of the sample): ckptkit.data.sample_rng"
@@ -170,7 +171,8 @@ class Operators:
             if not drops_nothing(cell):
                 yield _dropout(type(cell), where)
             return
-        for name, value in beside_bare(cell).items():
+        held = ((name, value) for name, value in beside_bare(cell).items() if type(value) not in _PLAIN)
+        for name, value in held:
             for one in _items(value):
                 if isinstance(one, Primitive) and is_random_primitive(one):
                     yield _kernel_state(f"{where}: {name} (ops.{type(one).__name__})")

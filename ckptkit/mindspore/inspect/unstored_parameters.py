@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import threading
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Collection, Iterator
@@ -20,8 +21,8 @@ from mindspore import amp, nn
 from mindspore.nn.optim.optimizer import _IteratorLearningRate
 from mindspore.ops import Primitive
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, below, is_mindspores, is_users, met
-from ckptkit.mindspore.inspect.carried_attributes import BARE
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, below, in_slots, is_mindspores, is_users, met, methods_of
+from ckptkit.mindspore.inspect.carried_attributes import beside_bare
 
 CONTAINERS = (dict, list, tuple, deque)
 _MOST = 5_000  # objects searched below one start object
@@ -124,7 +125,8 @@ class Held:
 
 def _below_cell(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
     """Yield the code and the attributes of a cell; see `below`."""
-    for part, value in below(cell, BARE):
+    slots = ((name, met(value)) for name, value in in_slots(cell))
+    for name, value in itertools.chain(beside_bare(cell).items(), slots, methods_of(type(cell))):
         # An optimizer whose groups have no rates of their own keeps the default one here, and uses another.
-        if part != ".group_lr" or not isinstance(cell, nn.Optimizer):
-            yield part, value
+        if name != "group_lr" or not isinstance(cell, nn.Optimizer):
+            yield f".{name}", value
