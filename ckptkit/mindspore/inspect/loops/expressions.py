@@ -30,12 +30,12 @@ from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
     WEIGHTS,
-    Inline,
     Place,
     Running,
     Scope,
     Sources,
     Value,
+    inlined,
     together,
 )
 from ckptkit.mindspore.inspect.loops.source import text_of
@@ -145,7 +145,7 @@ class Expressions:
             case ast.FormattedValue(conversion=-1, format_spec=None):
                 return self.value(node.value, scope)
             case ast.Lambda():
-                return Value(Inline(node, scope))
+                return inlined(node, scope, self.value)
             case _:
                 parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
                 is_one = isinstance(node, ast.Starred) and parts

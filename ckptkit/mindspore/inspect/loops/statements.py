@@ -187,7 +187,7 @@ class Statements:
                     if not isinstance(target, ast.Name):
                         self._expressions.store(target, Value(), scope)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                scope.define(one)  # what it does when it is called is read at the call
+                scope.define(one, self._expressions.value)  # what it does is read at the call
             case _:
                 self._expressions.calls.changes.unused = result_of(one)
                 for each in ast.iter_child_nodes(one):
