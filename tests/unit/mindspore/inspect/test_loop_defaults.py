@@ -136,6 +136,88 @@ def draw_of_a_cache_from_another_one(cell, batches, rate, restore):
         cell(x * next_noise(n), y)
 
 
+class Holder:
+    step = None
+
+
+class Trainer:
+    def __init__(self, cell, rate):
+        self.cell, self.rate, self.scale = cell, rate, 1.0
+        self.gradient, self.by_name = None, {}
+
+    def forward(self, x, y):
+        return self.scale * self.cell(x, y)
+
+    def lazily(self, x, y):
+        if self.gradient is None:
+            self.gradient = ms.value_and_grad(self.forward, None, [self.rate])
+        return self.train(self.gradient, x, y)
+
+    def by_key(self, x, y):
+        if "forward" not in self.by_name:
+            self.by_name["forward"] = ms.value_and_grad(self.forward, None, [self.rate])
+        return self.train(self.by_name["forward"], x, y)
+
+    def train(self, gradient, x, y):
+        value, grads = gradient(x, y)
+        ops.assign(self.rate, grads[0])
+        return value
+
+
+def gradient_in_a_dict(cell, batches, rate, restore):
+    scale, steps = 1.0, {}
+
+    def forward(x, y):
+        return scale * cell(x, y)
+
+    restore()
+    for x, y in batches:
+        if "forward" not in steps:
+            steps["forward"] = ms.value_and_grad(forward, None, [rate])
+        value, grads = steps["forward"](x, y)
+        ops.assign(rate, grads[0])
+        if float(value) < 1.1:
+            scale = 0.5
+
+
+def gradient_in_an_attribute(cell, batches, rate, restore):
+    scale, holder = 1.0, Holder()
+
+    def forward(x, y):
+        return scale * cell(x, y)
+
+    restore()
+    for x, y in batches:
+        holder.step = ms.value_and_grad(forward, None, [rate])
+        value, grads = holder.step(x, y)
+        ops.assign(rate, grads[0])
+        if float(value) < 1.1:
+            scale = 0.5
+
+
+def gradient_in_an_attribute_of_a_trainer(cell, batches, rate, restore):
+    trainer = Trainer(cell, rate)
+    restore()
+    for x, y in batches:
+        if float(trainer.lazily(x, y)) < 1.1:
+            trainer.scale = 0.5
+
+
+def gradient_in_a_dict_of_a_trainer(cell, batches, rate, restore):
+    trainer = Trainer(cell, rate)
+    restore()
+    for x, y in batches:
+        if float(trainer.by_key(x, y)) < 1.1:
+            trainer.scale = 0.5
+
+
+def exact_gradients_of_a_trainer(cell, batches, rate, restore):
+    trainer = Trainer(cell, rate)
+    restore()
+    for x, y in batches:
+        print(trainer.lazily(x, y), trainer.by_key(x, y))
+
+
 def exact_default_number(cell, batches, rate, restore):
     point = restore()
     for n, (x, y) in enumerate(batches, point.batches_delivered):
@@ -208,8 +290,13 @@ NAMED = [
     dict_of_a_cached_property,
     dict_of_a_cached_property_made_late,
     draw_of_a_cache_from_another_one,
+    gradient_in_a_dict,
+    gradient_in_an_attribute,
+    gradient_in_an_attribute_of_a_trainer,
+    gradient_in_a_dict_of_a_trainer,
 ]
 EXACT = [
+    exact_gradients_of_a_trainer,
     exact_default_number,
     exact_default_batch,
     exact_graph_defined_in_loop,
