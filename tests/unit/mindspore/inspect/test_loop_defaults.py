@@ -211,6 +211,24 @@ def gradient_in_a_dict_of_a_trainer(cell, batches, rate, restore):
             trainer.scale = 0.5
 
 
+def cell_in_a_partial(cell, batches, rate, restore):
+    scale, step = 1.0, functools.partial(cell)
+    restore()
+    for x, y in batches:
+        value = step(x * scale, y)
+        if float(value) < 1.1:
+            scale = 0.5
+
+
+def cell_in_a_partial_made_in_the_loop(cell, batches, rate, restore):
+    scale = 1.0
+    restore()
+    for x, y in batches:
+        value = functools.partial(cell, x * scale)(y)
+        if float(value) < 1.1:
+            scale = 0.5
+
+
 def exact_gradients_of_a_trainer(cell, batches, rate, restore):
     trainer = Trainer(cell, rate)
     restore()
@@ -294,6 +312,8 @@ NAMED = [
     gradient_in_an_attribute,
     gradient_in_an_attribute_of_a_trainer,
     gradient_in_a_dict_of_a_trainer,
+    cell_in_a_partial,
+    cell_in_a_partial_made_in_the_loop,
 ]
 EXACT = [
     exact_gradients_of_a_trainer,
