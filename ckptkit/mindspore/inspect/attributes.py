@@ -318,6 +318,12 @@ def _attribute(owner: Any, name: str) -> Any:
     return found if own.get(name) is found else _bound(found, owner)
 
 
+def kept_in(owner: Any, name: str) -> Any:
+    """Return `attribute`; `UNKNOWN` for a `functools.cached_property`, which keeps what is not there yet."""
+    is_cache = isinstance(in_class(type(owner), name), functools.cached_property)
+    return UNKNOWN if is_cache and name not in own_attributes(owner) else attribute(owner, name)
+
+
 def _in_parent(parent: Any, name: str) -> Any:
     """Return the attribute of ``super()``."""
     kinds = parent.__self_class__.__mro__

@@ -156,7 +156,7 @@ def marks_of(call: Call, *, computes: bool) -> Sources:
     marks = {
         RESTORED: loads(call.name),
         TIMED: asks_a_clock(called, owner),
-        DATA: computes or is_draw(called),
+        DATA: computes or (is_draw(called) and not call.owner.is_new),  # made with it, it gives the same each time
     }
     return frozenset(mark for mark, holds in marks.items() if holds)
 

@@ -314,7 +314,7 @@ class Calls:
             self._flow.may_save()
             return Value(LOOP)
         if makes_generator(kind) and call.arguments and (self._flow.is_once or not self._flow.is_repeated()):
-            return Value(self._objects.stand_ins.generator(call.node, kind), call.sources)
+            return Value(self._objects.stand_ins.generator(call.node, kind), call.sources, is_new=self._flow.is_once)
         if not isinstance(kind, type) or not is_users(kind.__module__):
             return None
         made = self._objects.stand_in(call.node, kind, f"{call.scope.path}{text_of(call.node)}")
@@ -383,7 +383,7 @@ class Calls:
         if one.node in self._inline:
             return None
         names = [each.arg for each in (*one.node.args.posonlyargs, *one.node.args.args)]
-        bound = dict(zip(names, given, strict=False)) | {str(name): value for name, value in named.items()}
+        bound = one.defaults | dict(zip(names, given, strict=False)) | {str(key): each for key, each in named.items()}
         known = one.scope.known
         before = {name: known[name] for name in bound if name in known}
         known |= bound

@@ -89,6 +89,8 @@ class Draws:
     def draw(self, node: ast.expr, value: Value, scope: Scope, *, takes: bool) -> None:
         """Record that a call advances a generator, or takes from an iterator that was not made of our batches."""
         target = value.target
+        if value.is_new and self._flow.is_once:
+            return  # what a cache computes with a generator of its own is the same each time
         takes = takes and isinstance(target, _TAKEN_FROM) and RESTORED not in value.sources
         in_reach = not isinstance(target, random.SystemRandom) and target not in _GLOBALS
         draws = isinstance(target, GENERATORS) and in_reach
@@ -163,7 +165,8 @@ class Draws:
         self._objects.rebind(place, Value(is_new=True))  # what is in it is changed
         sources = self._flow.read(place, call.scope)
         sources |= kept(self._flow, self._objects, cache, place, found, scope=call.scope)
-        return found._replace(sources=found.sources | sources, place=found.place or place)
+        is_new = found.is_new and not isinstance(found.target, GENERATORS)  # it lasts
+        return found._replace(sources=found.sources | sources, place=found.place or place, is_new=is_new)
 
     def _noted(self, call: Call, kind: str, more: str) -> Sources:
         place = Place(id(call.node), kind)

@@ -31,7 +31,7 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # a
 
 from ckptkit.mindspore.inspect.attributes import OneOf, Symbol, in_class, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
-from ckptkit.mindspore.inspect.loops.scope import Made
+from ckptkit.mindspore.inspect.loops.scope import Bound, Made
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
     DROPOUTS_OF_MINT,
@@ -108,6 +108,8 @@ def makes_new(called: Any, name: str) -> bool:
 
 def computes(called: Any, owner: Any, name: str) -> bool:
     """Return whether the arguments decide what the call computes: a network, a gradient, a graph."""
+    while isinstance(called, (Bound, functools.partial)):
+        called = called.function if isinstance(called, Bound) else called.func
     if isinstance(called, (nn.Cell, Made)):
         return True
     if isinstance(owner, nn.Cell):

@@ -30,12 +30,12 @@ from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
     WEIGHTS,
-    Inline,
     Place,
     Running,
     Scope,
     Sources,
     Value,
+    inlined,
     together,
 )
 from ckptkit.mindspore.inspect.loops.source import text_of
@@ -145,7 +145,7 @@ class Expressions:
             case ast.FormattedValue(conversion=-1, format_spec=None):
                 return self.value(node.value, scope)
             case ast.Lambda():
-                return Value(Inline(node, scope))
+                return inlined(node, scope, self.value)
             case _:
                 parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
                 is_one = isinstance(node, ast.Starred) and parts
@@ -164,8 +164,8 @@ class Expressions:
             target, also = choices(self.value(one, scope).target for one in node.value.values)
             return Value(target, sources, also=also)
         target, also = item_at(owner.target, node.slice)
-        is_copy = isinstance(node.slice, ast.Slice) and isinstance(owner.target, (list, tuple))
-        return Value(target, sources, place=None if is_copy else owner.place, also=also)
+        place = None if isinstance(node.slice, ast.Slice) and isinstance(owner.target, (list, tuple)) else owner.place
+        return self._objects.stand_ins.with_held(Value(target, sources, place=place, also=also))
 
     def _contents(self, target: Any, path: str, scope: Scope, by: Place) -> Sources:
         """Read what is in an object of the user's that is itself a list or the like, or that other names change."""
@@ -317,7 +317,7 @@ class Expressions:
             elif target is UNKNOWN:
                 found = self.calls.special(owner, "__getattr__", scope, Value(node.attr))
                 target, sources = found.target, sources | found.sources
-        return Value(target, sources, place=place)
+        return self._objects.stand_ins.with_held(Value(target, sources, place=place))
 
     def places(  # noqa: PLR0911 - one return per kind reads as the table that it is
         self, node: ast.AST, scope: Scope

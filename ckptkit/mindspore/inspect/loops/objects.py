@@ -30,6 +30,7 @@ from ckptkit.mindspore.inspect.attributes import (
     in_class,
     is_symbol,
     is_users,
+    kept_in,
     own_attributes,
 )
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, read_by_construct
@@ -162,8 +163,7 @@ class Objects:
             return is_users(vars(one).get("__name__"))
         if one is UNKNOWN or isinstance(one, _NO_ATTRIBUTES) or self.is_known(one):
             return False
-        # Functions and classes have attributes too.
-        home = one if isinstance(one, (type, types.FunctionType)) else type(one)
+        home = one if isinstance(one, (type, types.FunctionType)) else type(one)  # these have attributes, too
         if issubclass(type(one), nn.Cell):
             return True
         return home in _NAMESPACES or is_users(getattr(home, "__module__", "builtins"))
@@ -315,7 +315,7 @@ class Objects:
     def attribute_of(self, owner: Any, path: str, name: str) -> Place:
         """Return the place of an attribute; the object's expression is ``path`` unless one is recorded already."""
         place = place_in(owner, name)
-        self.note(f"{self.path_of(owner, path)}.{name}", attribute(owner, name), place)
+        self.note(f"{self.path_of(owner, path)}.{name}", kept_in(owner, name), place)
         return place
 
     def holder(self, place: Place) -> tuple[str, str] | None:
@@ -342,8 +342,8 @@ class Objects:
     def met_like(self, one: Any) -> list[tuple[Place, Any]]:
         """Return the other objects of the same library that were met, each with its place."""
         home = type(one).__module__
-        pairs = [*self._places.items()]
-        return [(place, each) for place, (_, each) in pairs if each is not one and type(each).__module__ == home]
+        pairs = [(place, each) for place, (_, each) in [*self._places.items()] if each is not one]
+        return [pair for pair in pairs if type(pair[1]).__module__ == home]
 
     def at(self, place: Place) -> Any:
         """Return the object at a place; `UNKNOWN` if none was recorded."""

@@ -42,15 +42,16 @@ class Value(NamedTuple):
     items: tuple[Value, ...] = ()
     place: Place | None = None  # where the object lies
     also: tuple[Any, ...] = ()  # other objects that it may be
-    is_new: bool = False  # a cell, or a function of MindSpore's, that is made here
+    is_new: bool = False  # a cell, or a function of MindSpore's, that is made here; a generator that a cache makes
 
 
 @dataclass(frozen=True, eq=False)
 class Inline(Symbol):
-    """Stands for the function that a lambda makes."""
+    """Stands for the function that a lambda makes, with the values of its parameters at their default."""
 
     node: ast.Lambda
     scope: Scope
+    defaults: dict[str, Value]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,17 +119,26 @@ class Scope:
             return Place(self.code.co_filename, name)
         return Place(id(self.code) if name in self._own else id(self._module), name)
 
-    def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+    def define(
+        self,
+        node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
+        read: Callable[[ast.expr, Scope], Value],
+    ) -> None:
         """Let the name of a function that is defined here stand for one like it, unless the real one is there already.
 
-        A decorated function stands for nothing: what its name means is what the decorator returns.
+        A decorated function stands for nothing: what its name means is what the decorator returns. ``read`` reads what
+        it has by default, of which the function is made.
         """
-        if not isinstance(node, ast.FunctionDef) or node.decorator_list or self.value(node.name).target is not UNKNOWN:
+        if not isinstance(node, ast.FunctionDef) or node.decorator_list:
+            return
+        sources = together(_defaults_of(node.args, self, read).values())
+        if (one := self.value(node.name)).target is not UNKNOWN:
+            self.known[node.name] = one._replace(sources=sources)
             return
         inner = [one for one in self.code.co_consts if isinstance(one, types.CodeType) and one.co_name == node.name]
         for code in (one for one in inner if one.co_firstlineno == node.lineno):
             cells = tuple(types.CellType(self.value(name).target) for name in code.co_freevars)
-            self.known[node.name] = Value(types.FunctionType(code, self._module, node.name, None, cells))
+            self.known[node.name] = Value(types.FunctionType(code, self._module, node.name, None, cells), sources)
 
     def fill(self, target: ast.expr, value: Value) -> None:
         """Let a variable that a cache fills stand for the function that is made for it."""
@@ -160,6 +170,20 @@ def _of_comprehensions(code: types.CodeType) -> frozenset[str]:
     inner = [one for one in code.co_consts if isinstance(one, types.CodeType) and one.co_name in COMPREHENSIONS]
     own = (frozenset(one.co_varnames) | _of_comprehensions(one) for one in inner)
     return frozenset[str]().union(*own) - frozenset(code.co_names)
+
+
+def inlined(node: ast.Lambda, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> Value:
+    """Return what stands for the function that a lambda makes; ``read`` reads an expression."""
+    defaults = _defaults_of(node.args, scope, read)
+    return Value(Inline(node, scope, defaults), together(defaults.values()))
+
+
+def _defaults_of(one: ast.arguments, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> dict[str, Value]:
+    """Return what parameters get that a call leaves out, by name."""
+    names = [each.arg for each in (*one.posonlyargs, *one.args)]
+    by_name = [*zip(reversed(names), reversed(one.defaults), strict=False)]
+    by_name += [(each.arg, given) for each, given in zip(one.kwonlyargs, one.kw_defaults, strict=True) if given]
+    return {name: read(given, scope) for name, given in by_name}
 
 
 def is_remade(value: Value) -> bool:

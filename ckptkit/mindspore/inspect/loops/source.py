@@ -313,7 +313,11 @@ class _Simpler(ast.NodeTransformer):
             value = ast.copy_location(ast.Call(one, [value], []), node)
         target = ast.copy_location(ast.Name(node.name, ast.Store()), node)
         node.lineno, node.decorator_list = min(one.lineno for one in node.decorator_list), []  # where its code begins
-        return [node, ast.copy_location(ast.Assign([target], value), node)] if isinstance(value, ast.Call) else node
+        if not isinstance(value, ast.Call):
+            return node
+        begun = ast.copy_location(ast.Constant(None), node)  # the decorator gets the new function, and no earlier one
+        first, last = (ast.copy_location(ast.Assign([target], one), node) for one in (begun, value))
+        return [first, node, last]
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
         """Replace ``object.__setattr__(one, "name", value)`` and ``vars(one).update(name=value)`` by assignments."""

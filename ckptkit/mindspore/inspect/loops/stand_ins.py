@@ -9,12 +9,13 @@ import abc
 import ast
 import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, Symbol, in_class, own_attributes
+from ckptkit.mindspore.inspect.loops.scope import Bound, Inline, Made, Place, Value
 
 _KINDS = OneOf(type, abc.ABCMeta)  # classes of others may run code when an object is made
 _MAKERS = (object, list, dict, set, deque)
@@ -25,6 +26,20 @@ class StandIns:
 
     def __init__(self) -> None:
         self._by_call: dict[ast.Call, Any] = {}
+        self._held: dict[Place, dict[ast.expr, Any]] = {}  # functions, by what they are assigned to
+
+    def hold(self, places: Iterable[Place], target: ast.expr, value: Value) -> None:
+        """Record that a function that code makes is assigned to an attribute, or to an item of what is at a place."""
+        is_part = isinstance(target, (ast.Attribute, ast.Subscript))
+        if is_part and isinstance(value.target, (Bound, Inline, Made, types.FunctionType)):
+            for place in places:
+                self._held.setdefault(place, {})[target] = value.target
+
+    def with_held(self, value: Value) -> Value:
+        """Return what was read from a place, with the functions that will lie there if nothing lies there yet."""
+        found = [*self._held.get(value.place, {}).values()] if value.place is not None else []
+        is_missing = value.target is UNKNOWN or value.target is None
+        return value._replace(target=found[0], also=tuple(found[1:])) if found and is_missing else value
 
     def of(self, node: ast.Call, kind: type) -> Any:
         """Return the object for what a call of a class will make; `UNKNOWN` if none can be made without its code."""

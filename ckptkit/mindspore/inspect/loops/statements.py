@@ -187,7 +187,7 @@ class Statements:
                     if not isinstance(target, ast.Name):
                         self._expressions.store(target, Value(), scope)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                scope.define(one)  # what it does when it is called is read at the call
+                scope.define(one, self._expressions.value)  # what it does is read at the call
             case _:
                 self._expressions.calls.changes.unused = result_of(one)
                 for each in ast.iter_child_nodes(one):
@@ -217,10 +217,9 @@ class Statements:
         if isinstance(one, ast.Raise) or ends:
             self._flow.steer(self._flow.control)
         self._flow.leaves(scope, all_loops=isinstance(one, ast.Return))
-        # What is returned instead of None depends on the same conditions.
         if not isinstance(one, ast.Return) or text_of(one) in ("return", "return None"):
             return []
-        value = self._expressions.value(one.value, scope)
+        value = self._expressions.value(one.value, scope)  # instead of None, which depends on the same conditions
         return [value if scope.returns_one else value._replace(sources=value.sources | self._flow.control)]
 
     def _assigns(self, one: ast.Assign | ast.AnnAssign | ast.AugAssign, scope: Scope) -> None:
@@ -239,6 +238,7 @@ class Statements:
         for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
             places = self._expressions.places(target, scope)
             self._objects.position(target, value.sources, scope)
+            self._objects.stand_ins.hold(places, target, value)
             if self._cache is None or not is_remade(value) or reads_itself(one, target) or places & self._cache.read:
                 self._expressions.store(target, value, scope)
             else:
