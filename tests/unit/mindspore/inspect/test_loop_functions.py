@@ -445,6 +445,54 @@ def cell_made(cell, batches, rate, restore):
             scale = 0.5
 
 
+def cell_that_reads_a_variable(cell, batches, rate, restore):
+    scale = 1.0
+
+    class Wrapped(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.cell = cell
+
+        def construct(self, x, y):
+            return self.cell(x, y) * scale
+
+    wrapped = Wrapped()
+    restore()
+    for x, y in batches:
+        value, grads = ms.value_and_grad(wrapped, None, [rate])(x, y)
+        ops.assign(rate, grads[0])
+        if float(value) < 1.1:
+            scale = 0.5
+
+
+def cell_that_reads_a_variable_is_called(cell, batches, rate, restore):
+    scale = 1.0
+
+    class Wrapped(nn.Cell):
+        def construct(self, x):
+            return x * scale
+
+    restore()
+    wrapped = Wrapped()
+    for x, y in batches:
+        if float(cell(wrapped(x), y)) < 1.1:
+            scale = 0.5
+
+
+def exact_cell_of_the_loop(cell, batches, rate, restore):
+    scale, best = 1.0, 2.0
+
+    class Wrapped(nn.Cell):
+        def construct(self, x):
+            return x * scale
+
+    wrapped = Wrapped()
+    restore()
+    for x, y in batches:
+        best = min(best, float(cell(wrapped(x), y)))
+    print(best)
+
+
 def grad_cached(cell, batches, rate, restore):
     g = None
     scale = 1.0
@@ -749,6 +797,8 @@ NAMED = [
     factory_remade,
     factory_plain,
     cell_made,
+    cell_that_reads_a_variable,
+    cell_that_reads_a_variable_is_called,
     grad_cached,
     functional,
     vmap_called,
@@ -773,6 +823,7 @@ NAMED = [
     local_after,
 ]
 EXACT = [
+    exact_cell_of_the_loop,
     exact_grad_cached,
     exact_grad_in_loop,
     exact_partial,
