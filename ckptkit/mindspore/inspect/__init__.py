@@ -27,7 +27,7 @@ from ckptkit.mindspore.inspect.pipelines import (
     sources_of,
 )
 from ckptkit.mindspore.inspect.values.changed import ChangedValues
-from ckptkit.mindspore.inspect.values.lost import find_lost_state, find_parted_objects
+from ckptkit.mindspore.inspect.values.lost import find_lost_state, find_parted_objects, find_remade_otherwise
 from ckptkit.mindspore.inspect.values.roots import Root, roots_of_loops
 from ckptkit.mindspore.inspect.values.start import (
     differ,
@@ -54,6 +54,7 @@ __all__ = [
     "find_parted_objects",
     "find_partial_generators",
     "find_random_operators",
+    "find_remade_otherwise",
     "hooks_of",
     "is_single",
     "left_out",

@@ -38,6 +38,7 @@ from ckptkit.mindspore.inspect import (
     find_parted_objects,
     find_partial_generators,
     find_random_operators,
+    find_remade_otherwise,
     hooks_of,
     is_single,
     left_out,
@@ -96,7 +97,7 @@ class Examination:
         self._begins = False  # the run, and does not go on
         self._has_steps = self._has_saved = False
         self._told_of_aliases = False
-        self._looks_for_addresses = 2  # saves; the state of the first may be empty
+        self._looks_at_states = 2  # saves; the state of the first may be empty
 
     def findings(self, since: Lines | None = None) -> tuple[Finding, ...]:
         """Return what is found in the present mode.
@@ -254,23 +255,22 @@ class Examination:
         self._judge_aliases(sections["user"])
 
     def _judge_addresses(self, sections: Mapping[str, Any]) -> None:
-        """Report once that the state of an object given by name, or of the loader, holds `id()` of an object."""
-        if self._looks_for_addresses == 0:
+        """Report what a load makes anew, and that the state of an object or of the loader holds `id()` of an object."""
+        if self._looks_at_states == 0:
             return
-        self._looks_for_addresses -= 1
-        states = dict(sections["user"])
-        if self._sources.loader is not None:
-            states[type(self._sources.loader).__name__] = sections["data"]["state"]
+        self._looks_at_states -= 1
+        for one in self._examined(lambda: tuple(find_remade_otherwise(self._given())), may_refuse=False):
+            self._looks_at_states = 0
+            self.judge_doubt(str(one), may_refuse=False)
+        loader = self._sources.loader
+        states = {**sections["user"], **({} if loader is None else {type(loader).__name__: sections["data"]["state"]})}
         for name, state in states.items():
             found = address_in(state, self._sources.reached())
             if found is not None:
-                self._looks_for_addresses = 0
+                self._looks_at_states = 0
                 what = found.name if isinstance(found, ms.Parameter) else type(found).__name__
-                self.judge_doubt(
-                    f"{name}: its state holds id() of {what}, and the next process has another one there. Use a name "
-                    "or a number in place of id()",
-                    may_refuse=False,
-                )
+                doubt = f"{name}: its state holds id() of {what}, and the next process has another one there. "
+                self.judge_doubt(f"{doubt}Use a name or a number in place of id()", may_refuse=False)
                 return
 
     def _judge_aliases(self, states: Mapping[str, Any]) -> None:

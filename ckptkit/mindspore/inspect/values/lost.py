@@ -60,6 +60,20 @@ def find_lost_state(
             yield from (Finding("unseen", name, *each, certain=False) for each in found)
 
 
+def find_remade_otherwise(objects: Iterable[tuple[str, Any]]) -> Iterator[Finding]:
+    """Yield what ``load_state_dict()`` of each object makes anew, and would make another value of than it has now.
+
+    An example is a limit that is taken from another object now and then, and by each load.
+
+    Args:
+        objects: Given with their names, as they are at a save.
+    """
+    for name, one in objects:
+        if _has_state_of_its_own(one) and (places := _State(one, is_read=True).remade_otherwise()):
+            why = f"{_names(places)}: load_state_dict() would make another value of this than it has at this save"
+            yield Finding("unseen", name, why, "Store it in its state_dict(), and restore it as it was", certain=False)
+
+
 def find_parted_objects(objects: Iterable[tuple[str, Any]], others: Collection[tuple[str, Any]]) -> Iterator[Finding]:
     """Yield what others hold of each object, and what would be its own no longer after a load.
 
@@ -127,6 +141,16 @@ class _State:
                 "another value",
                 f"Set {name} back once it was used",
             )
+
+    def remade_otherwise(self) -> list[Place]:
+        """Return the places of what methods carry and a load makes anew, but not as it is now."""
+        if self._again is UNKNOWN or self._digest != _digest(self._told()):
+            return []
+        kind: Any = type(self._one)
+        names = self._set_by_load(kind) & carried_by(kind)
+        places = itertools.islice(places_in(self._one, self._stored), _MOST_WORK)
+        own = (one for one in places if one.holder is self._one and one.name in names)
+        return [one for one in own if _comparable(follow(self._again, one.steps)) != _comparable(one.value)]
 
     def parted(self, others: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
         """Yield attributes of which others hold the object, and to which loading gives another one."""

@@ -13,7 +13,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from ckptkit.mindspore.inspect import find_lost_state, find_parted_objects
+from ckptkit.mindspore.inspect import find_lost_state, find_parted_objects, find_remade_otherwise
 from ckptkit.mindspore.inspect.values import lost
 
 
@@ -866,3 +866,82 @@ def test_what_another_object_stores_and_values_without_digits_are_not_named():
     assert [*find_lost_state([("holder", holder), ("scale", scale)], given=[holder, scale])] == []
     assert "scale.scale: its code changes this" in str(next(find_lost_state([("holder", holder)], given=[holder])))
     assert [*find_lost_state([("window", Window())])] == []
+
+
+class Leader:
+    def __init__(self):
+        self.level = 1.0
+
+    def add(self, value):
+        self.level = 0.8 * self.level + 0.2 * value
+
+    def state_dict(self):
+        return {"level": self.level}
+
+    def load_state_dict(self, state):
+        self.level = state["level"]
+
+
+class Follower:
+    def __init__(self, leader):
+        self.leader, self.calls = leader, 0
+        self.look_up()
+
+    def look_up(self):
+        self.limit = 0.6 * self.leader.level
+
+    def factor(self, norm):
+        self.calls += 1
+        if self.calls % 6 == 0:
+            self.look_up()
+        return min(1.0, self.limit / norm)
+
+    def state_dict(self):
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.calls = state["calls"]
+        self.look_up()
+
+
+class FollowerAtOnce(Follower):
+    def factor(self, norm):
+        self.calls += 1
+        self.look_up()
+        return min(1.0, self.limit / norm)
+
+
+class Averaging:
+    def __init__(self):
+        self.total, self.count, self.mean = 0.0, 0, 0.0
+
+    def add(self, value):
+        self.total += value
+        self.count += 1
+        self.mean = self.total / self.count
+
+    def state_dict(self):
+        return {"total": self.total, "count": self.count}
+
+    def load_state_dict(self, state):
+        self.total, self.count = state["total"], state["count"]
+        self.mean = self.total / self.count if self.count else 0.0
+
+
+@pytest.mark.parametrize(("kind", "named"), [(Follower, ["limit"]), (FollowerAtOnce, [])])
+def test_what_a_load_takes_from_another_object_is_named_once_it_is_another_value(kind, named):
+    leader = Leader()
+    follower = kind(leader)
+    assert [*find_lost_state([("follower", follower)], given=[follower, leader])] == []
+    assert [*find_remade_otherwise([("follower", follower)])] == []
+    for value in (3.0, 5.0):
+        leader.add(value)
+        follower.factor(2.0)
+    assert [one.why.partition(":")[0] for one in find_remade_otherwise([("follower", follower)])] == named
+
+
+def test_what_follows_from_the_state_is_made_as_it_was():
+    averaging = Averaging()
+    for value in (3.0, 5.0, 0.1):
+        averaging.add(value)
+        assert [*find_remade_otherwise([("averaging", averaging)])] == []
