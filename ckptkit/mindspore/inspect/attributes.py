@@ -42,7 +42,7 @@ _LOOK: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("look", d
 
 
 def looked_once(read: Callable[[], _T]) -> _T:
-    """Return what ``read`` returns, which runs nothing of the user's: what it asks of an object twice is read once."""
+    """Return what ``read`` returns, which changes nothing but copies: what it asks of an object twice is read once."""
     before = _LOOK.set({})
     try:
         return read()
@@ -363,14 +363,14 @@ def _bound(found: Any, owner: Any) -> Any:
         return found.__func__
     if issubclass(kind, classmethod):
         return types.MethodType(found.__func__, type(owner))
-    if issubclass(kind, property) and type(found.fget) is types.FunctionType:
-        return types.MethodType(found.fget, owner)  # stands for the function that it runs
-    if issubclass(kind, functools.cached_property) and type(found.func) is types.FunctionType:
-        return types.MethodType(found.func, owner)
-    if kind in (types.FunctionType, CACHED):
-        return types.MethodType(found, owner)
-    compiled = kind in (types.MemberDescriptorType, types.MethodDescriptorType) or _is_cython(found)
-    return _got(found, owner) if compiled else found
+    if issubclass(kind, functools.partialmethod) and type(found.func) is types.FunctionType:
+        return functools.partial(types.MethodType(found.func, owner), *found.args, **found.keywords)
+    # Of a property, a method stands for the function that it runs.
+    run = next((getattr(found, name) for one, name in ACCESSORS.items() if issubclass(kind, one)), found)
+    if type(run) in (types.FunctionType, CACHED):
+        return types.MethodType(run, owner)
+    is_compiled = kind in (types.MemberDescriptorType, types.MethodDescriptorType) or _is_cython(found)
+    return _got(found, owner) if is_compiled else found
 
 
 def _got(descriptor: Any, owner: Any) -> Any:

@@ -493,6 +493,24 @@ def exact_cell_of_the_loop(cell, batches, rate, restore):
     print(best)
 
 
+class Stepping:
+    def __init__(self):
+        self.n = 0
+
+    def scaled(self, by, x):
+        self.n += by
+        return x * self.n
+
+    step = functools.partialmethod(scaled, 1)
+
+
+def partial_method(cell, batches, rate, restore):
+    stepping = Stepping()
+    restore()
+    for x, y in batches:
+        cell(stepping.step(x), y)
+
+
 def grad_cached(cell, batches, rate, restore):
     g = None
     scale = 1.0
@@ -797,6 +815,7 @@ NAMED = [
     factory_remade,
     factory_plain,
     cell_made,
+    partial_method,
     cell_that_reads_a_variable,
     cell_that_reads_a_variable_is_called,
     grad_cached,
