@@ -58,7 +58,7 @@ def once_per_look(function: Callable[_P, _T]) -> Callable[_P, _T]:
         look = _LOOK.get()
         if look is None:
             return function(*given, **named)
-        key = (function, id(given[0]), *given[1:])
+        key = (function, id(given[0]), *given[1:], *named.items())
         held = look.get(key)
         if held is None:
             held = look[key] = given[0], function(*given, **named)

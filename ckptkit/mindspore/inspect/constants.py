@@ -22,6 +22,7 @@ from ckptkit.mindspore.inspect.bytecode import Use, assignments, assignments_in_
 from ckptkit.mindspore.inspect.carried_attributes import BARE
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames
+from ckptkit.mindspore.inspect.sequential import registered_in
 from ckptkit.mindspore.parameters.roles import optimizers_of
 
 _AT_BEGIN = ("__init__", "__new__", "begin", "on_train_begin")  # every start sets these alike
@@ -90,7 +91,7 @@ def _exchanged(assigned: Iterable[tuple[str, Use]], cells: Sequence[nn.Cell]) ->
     held = [
         (type(cell).__name__, cell, name)
         for cell in cells
-        for name, one in own_attributes(cell).get("_cells", {}).items()
+        for name, one in registered_in(cell).items()
         if any(one is each for each in optimizers_of([one]))
     ]
     reported = set()

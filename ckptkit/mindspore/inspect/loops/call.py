@@ -43,11 +43,11 @@ from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects, is_arguments, is_trained
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
+    FUNCTIONS,
     MARKS,
     RESTORED,
     TIMED,
     Bound,
-    Inline,
     Made,
     Place,
     Scope,
@@ -65,7 +65,7 @@ MAPS = OneOf(map, itertools.starmap, functools.reduce, itertools.accumulate)
 
 MOST_ARGUMENTS = 8  # of a function whose arguments are not known
 _MOST_ITEMS = 1_000  # of a dict
-_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, nn.Cell, Bound, Inline, Made)
+_FUNCTIONS = (*FUNCTIONS, types.MethodType, functools.partial, nn.Cell)
 # These give the same items, or some of them; so do the methods of generators.
 _SAME_ITEMS = OneOf(list, tuple, sorted, reversed, iter, filter, copy.copy, set, frozenset, collections.deque)
 _SOME_ITEMS = ("choices", "sample", "permutation", "permuted")

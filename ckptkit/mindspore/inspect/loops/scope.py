@@ -70,6 +70,9 @@ class Bound(Symbol):
     named: Mapping[str | None, Value]
 
 
+FUNCTIONS = (Bound, Inline, Made, types.FunctionType)  # what stands for functions that code makes
+
+
 class Running(NamedTuple):
     """Holds the variables of a function or module that is running, and its line; 0 if it is not running."""
 
@@ -142,7 +145,7 @@ class Scope:
 
     def fill(self, target: ast.expr, value: Value) -> None:
         """Let a variable that a cache fills stand for the function that is made for it."""
-        if isinstance(target, ast.Name) and isinstance(value.target, (Bound, Inline, Made, types.FunctionType)):
+        if isinstance(target, ast.Name) and isinstance(value.target, FUNCTIONS):
             self.known[target.id] = value
 
     def parent(self) -> Any:

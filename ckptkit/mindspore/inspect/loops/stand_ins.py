@@ -15,7 +15,7 @@ from typing import Any
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, Symbol, in_class, own_attributes
-from ckptkit.mindspore.inspect.loops.scope import Bound, Inline, Made, Place, Value
+from ckptkit.mindspore.inspect.loops.scope import FUNCTIONS, Place, Value
 
 _KINDS = OneOf(type, abc.ABCMeta)  # classes of others may run code when an object is made
 _MAKERS = (object, list, dict, set, deque)
@@ -31,7 +31,7 @@ class StandIns:
     def hold(self, places: Iterable[Place], target: ast.expr, value: Value) -> None:
         """Record that a function that code makes is assigned to an attribute, or to an item of what is at a place."""
         is_part = isinstance(target, (ast.Attribute, ast.Subscript))
-        if is_part and isinstance(value.target, (Bound, Inline, Made, types.FunctionType)):
+        if is_part and isinstance(value.target, FUNCTIONS):
             for place in places:
                 self._held.setdefault(place, {})[target] = value.target
 
