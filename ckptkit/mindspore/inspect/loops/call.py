@@ -386,8 +386,3 @@ def _bind_rest(inside: Scope, names: Sequence[str], given: Sequence[Value], name
     for name in names if None in named else ():
         known = inside.known.get(name, Value())
         inside.known[name] = known._replace(sources=known.sources | named[None].sources)
-
-
-def as_attribute(node: ast.Subscript, name: str) -> ast.Attribute:
-    """Return the attribute that an item is of what stands for the arguments of callbacks."""
-    return ast.copy_location(ast.Attribute(node.value, name, ast.Load()), node)

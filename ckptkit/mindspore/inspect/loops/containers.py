@@ -8,14 +8,17 @@ from __future__ import annotations
 import ast
 import enum
 import itertools
+import types
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn
+from mindspore.experimental.optim.lr_scheduler import LRScheduler
+from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, items_now, met, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, below, is_users, items_now, met, own_attributes
 
 FEW = 8  # lists up to this length are read item by item
 _SAMPLE = 64  # of a longer list, of which one object of each class is read
@@ -23,6 +26,12 @@ VIEWS = ("T", "flat", "mT")  # attributes of an array that share its memory
 VIEW_METHODS = ("asnumpy", "reshape", "ravel", "view", "transpose", "squeeze", "swapaxes")
 _CONTAINERS: tuple[Any, ...] = (list, tuple, deque)
 _CELLS = (nn.CellList, nn.SequentialCell)
+_MOST = 20_000  # objects that are known
+_NOT_IN_STATE_DICT = ("lr_lambdas",)  # of schedulers; `test_object_in_a_scheduler_is_named` fails if it moves
+_NOT_SEARCHED = (
+    *(types.ModuleType, types.MethodType, types.FunctionType, type),
+    *(Tensor, str, int, float, types.NoneType),
+)
 _DATA = (type(None), bool, int, float, complex, str, bytes, np.generic)
 _CHANGED_IN_PLACE = (np.ndarray, Tensor, list, dict, set, deque)
 
@@ -95,3 +104,20 @@ def is_whole(index: ast.expr) -> bool:
     if isinstance(index, ast.Slice):
         return index.lower is None and index.upper is None and index.step is None
     return isinstance(index, ast.Constant) and index.value is ...
+
+
+def contents(known: Iterable[Any]) -> dict[int, Any]:
+    """Return the objects and their contents, by id, but not what their code names."""
+    seen: dict[int, Any] = {}
+    waiting = deque(known)
+    while waiting and len(seen) < _MOST:
+        one = waiting.popleft()
+        if id(one) in seen or isinstance(one, _NOT_SEARCHED):
+            continue
+        seen[id(one)] = one
+        if not isinstance(one, (nn.Cell, np.ndarray)):
+            if isinstance(one, Callback) and not is_users(type(one).__module__):
+                continue  # the functions of the user's that it calls are in no checkpoint
+            without = _NOT_IN_STATE_DICT if isinstance(one, LRScheduler) else ()
+            waiting.extend(value for _, value in below(one, without))
+    return seen

@@ -17,9 +17,9 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
-from ckptkit.mindspore.inspect.loops.call import as_attribute, kept, parts_of
+from ckptkit.mindspore.inspect.loops.call import kept, parts_of
 from ckptkit.mindspore.inspect.loops.calls import Calls
-from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, is_whole, item_at, item_of
+from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, is_whole, item_at
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import Iteration
@@ -120,7 +120,7 @@ class Expressions:
                     owner = self.value(node.value, scope)
                 index = self.value(node.slice, scope)
                 if is_arguments(owner.target) and isinstance(index.target, str):
-                    return self.attribute(owner, as_attribute(node, index.target), scope)
+                    return self.attribute(owner, _as_attribute(node, index.target), scope)
                 return self._subscript(owner, index, node, scope)
             case ast.Constant(str(text)):
                 return Value(text)
@@ -138,7 +138,7 @@ class Expressions:
                 items = tuple(self.value(one, scope) for one in node.elts)
                 return Value(UNKNOWN, together(items), items)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                return self._comprehension(node, scope)
+                return self.iteration.comprehension(node, scope)
             case ast.JoinedStr():
                 parts = [self.value(one, scope) for one in node.values]
                 return Value(put_together(parts, node.values), together(parts))
@@ -214,7 +214,7 @@ class Expressions:
                 with self._flow.quiet():
                     owner = self.value(node.value, scope)
                 if is_arguments(owner.target):
-                    self._set(as_attribute(node, str(index.target)), value, scope)
+                    self._set(_as_attribute(node, str(index.target)), value, scope)
                     return
                 self._set_layer(node, value, scope)
                 self.calls.draws.outside.set_item(owner, index, value.sources, scope)
@@ -384,17 +384,7 @@ class Expressions:
             called |= self.calls.special(parts[1], f"__r{name[2:]}", scope, parts[0]).sources
         return Value(computed(node, parts), together(parts) | called)
 
-    def _comprehension(self, node: Any, scope: Scope) -> Value:
-        """Read it as the loop that it is."""
-        found: Sources = frozenset()
-        overs = [self.value(one.iter, scope) for one in node.generators[:1]]
-        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        for _ in self._flow.rounds(node, together(overs), scope):
-            for one in node.generators:
-                self.store(one.target, self.iteration.element(self.value(one.iter, scope), scope), scope)
-                found |= together([self.test(test, scope) for test in one.ifs])
-            found |= together([self.value(one, scope) for one in parts])
-        same = len(node.generators) == 1 and text_of(parts[0]) == text_of(node.generators[0].target)
-        if same and isinstance(item_of(overs[0].target)[0], ms.Parameter):
-            found -= {DATA}  # parameters themselves, and nothing that was made of them
-        return overs[0]._replace(sources=found, place=None) if same else Value(UNKNOWN, found)
+
+def _as_attribute(node: ast.Subscript, name: str) -> ast.Attribute:
+    """Return the attribute that an item is of what stands for the arguments of callbacks."""
+    return ast.copy_location(ast.Attribute(node.value, name, ast.Load()), node)

@@ -13,12 +13,13 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import mindspore as ms
 from mindspore import nn
 
 from ckptkit.manager.active_run import NumberedBatches
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.loops.call import MOST_ARGUMENTS, PASSED_ON, Call, item_given, mapping_of, one_of
-from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
+from ckptkit.mindspore.inspect.loops.containers import FEW, item_of, items_of
 from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
@@ -73,6 +74,10 @@ class Reader(Protocol):
 
     def value(self, node: ast.expr, scope: Scope) -> Value:
         """Read an expression."""
+        ...
+
+    def test(self, node: ast.expr, scope: Scope) -> Value:
+        """Read an expression that is asked whether it is true."""
         ...
 
     def attribute(self, owner: Value, node: ast.Attribute, scope: Scope) -> Value:
@@ -208,6 +213,21 @@ class Iteration:
         if is_count or not begins_anew or isinstance(target, nn.Cell) or id(target) in self._reader.calls.draws.taken:
             return element
         return element._replace(sources=element.sources | self._noted(node, BESIDE, scope))
+
+    def comprehension(self, node: Any, scope: Scope) -> Value:
+        """Read a comprehension as the loop that it is."""
+        found: Sources = frozenset()
+        overs = [self._reader.value(one.iter, scope) for one in node.generators[:1]]
+        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        for _ in self._flow.rounds(node, together(overs), scope):
+            for one in node.generators:
+                self._reader.store(one.target, self.element(self._reader.value(one.iter, scope), scope), scope)
+                found |= together([self._reader.test(test, scope) for test in one.ifs])
+            found |= together([self._reader.value(one, scope) for one in parts])
+        same = len(node.generators) == 1 and text_of(parts[0]) == text_of(node.generators[0].target)
+        if same and isinstance(item_of(overs[0].target)[0], ms.Parameter):
+            found -= {DATA}  # parameters themselves, and nothing that was made of them
+        return overs[0]._replace(sources=found, place=None) if same else Value(UNKNOWN, found)
 
     def _noted(self, node: ast.expr, name: str, scope: Scope) -> Sources:
         place = Place(id(node), name)

@@ -19,14 +19,11 @@ import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
-from mindspore.experimental.optim.lr_scheduler import LRScheduler
-from mindspore.train import Callback
 
 from ckptkit.mindspore.inspect.attributes import (
     UNKNOWN,
     OneOf,
     attribute,
-    below,
     in_class,
     is_symbol,
     is_users,
@@ -34,7 +31,7 @@ from ckptkit.mindspore.inspect.attributes import (
     own_attributes,
 )
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, read_by_construct
-from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
+from ckptkit.mindspore.inspect.loops.containers import FEW, contents, items_of
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.source import text_of
@@ -45,13 +42,10 @@ _NAMESPACES = OneOf(types.SimpleNamespace, threading.local, argparse.Namespace)
 ITEMS = "its items"
 LAYERS = "its layers, hooks or types"  # what makes a cell
 _STORED = ("param_groups",)  # of optimizers, by `ckptkit.mindspore.state.switches`
-_MOST = 20_000  # objects that are known
-_NOT_IN_STATE_DICT = ("lr_lambdas",)  # of schedulers; `test_object_in_a_scheduler_is_named` fails if it moves
 _CODE = (types.ModuleType, types.MethodType)
 _CONTAINERS = (list, dict, set, deque, np.ndarray)
 _NO_ATTRIBUTES = (ms.Tensor, ds.Dataset, *_CODE)
 _NO_STATE = (nn.Cell, ms.Parameter, ds.Dataset, *_CODE, types.FunctionType, type)
-_NOT_SEARCHED = (*_CODE, types.FunctionType, type, ms.Tensor, str, int, float, types.NoneType)
 
 
 def place_in(owner: Any, name: str) -> Place:
@@ -372,23 +366,6 @@ def _is_same(one: Any, other: Any) -> bool:
     if type(one) is types.MethodType and type(other) is types.MethodType:
         return one.__self__ is other.__self__ and one.__func__ is other.__func__
     return one is other
-
-
-def contents(known: Iterable[Any]) -> dict[int, Any]:
-    """Return the objects and their contents, by id, but not what their code names."""
-    seen: dict[int, Any] = {}
-    waiting = deque(known)
-    while waiting and len(seen) < _MOST:
-        one = waiting.popleft()
-        if id(one) in seen or isinstance(one, _NOT_SEARCHED):
-            continue
-        seen[id(one)] = one
-        if not isinstance(one, (nn.Cell, np.ndarray)):
-            if isinstance(one, Callback) and not is_users(type(one).__module__):
-                continue  # the functions of the user's that it calls are in no checkpoint
-            without = _NOT_IN_STATE_DICT if isinstance(one, LRScheduler) else ()
-            waiting.extend(value for _, value in below(one, without))
-    return seen
 
 
 def _expressions(one: ast.expr, scope: Scope) -> Iterator[tuple[Place, str]]:
