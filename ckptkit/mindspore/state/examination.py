@@ -110,7 +110,8 @@ class Examination:
         holders = {name: one for name, one in sources.stateful.items() if isinstance(one, ParameterHolder)}
         # Objects without a state_dict() of their own are searched for unstored state like all other objects.
         named = [one for name, one in sources.given.items() if name not in holders]
-        named += [parameter for one in holders.values() for parameter in one.parameters()]
+        parameters = [parameter for one in holders.values() for parameter in one.parameters()]
+        named += parameters
         left = [left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored()]
         left += find_partial_generators([*sources.given.items(), (type(sources.loader).__name__, sources.loader)])
         if isinstance(sources.position, DatasetPosition) and sources.position.is_declared_stateless:
@@ -127,7 +128,7 @@ class Examination:
         found = (*of_cells, *find_random_operators(again), *steps, *left)
         if sources.by_model():
             return found
-        stored = [*known, *(sources.known_data() if again is None else ())]
+        stored = [*known, *parameters, *(sources.known_data() if again is None else ())]
         constants = constants_in_loops(cells, in_graph=mode_in_force() == "GRAPH")
         trained = [*cells, *sources.cells_by_name()]
         in_loops = find_in_loops(

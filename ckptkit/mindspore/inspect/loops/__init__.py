@@ -60,18 +60,19 @@ def find_in_loops(
         trained_by: Gets the expressions of the compiled functions that change parameters.
     """
     apart = ids_in(examined)
+    cells = [*cells]
     held = (one for _, frame, _ in _begun(since) for one in locals_of(frame).values())
     read = read_by_cells([*cells, *(one for one in held if issubclass(type(one), nn.Cell))])
     others = [*running_threads()], [*waiting_tasks()]
     again = contents(sources)
-    flow, objects = Flow(), Objects(known, read_by_cells=read)
+    flow, objects = Flow(), Objects(known, read_by_cells=read, cells=cells)
     statements = _read(flow, objects, since, hooks, others, apart=apart, again=again)
     if any(place.name == OUTSIDE for place in flow.changed):
         begun, before = _read_before(since, known)
         outside = {before.draws.outside.renamed(place) for place in flow.changed if place.name == OUTSIDE}
         made = {place: sources & outside for place, sources in begun.made_of(OUTSIDE).items() if sources & outside}
         if made or before.draws.outside.handles:
-            flow, objects = Flow(), Objects(known, read_by_cells=read)
+            flow, objects = Flow(), Objects(known, read_by_cells=read, cells=cells)
             handles = before.draws.outside.handles
             statements = _read(
                 flow, objects, since, hooks, others, apart=apart, again=again, given=made, handles=handles

@@ -33,10 +33,12 @@ from ckptkit.mindspore.inspect.loops.effects import (
     asked_parameters,
     asks_a_clock,
     changes,
+    gives_contents,
     is_draw,
     is_ours,
     loads,
     makes_new,
+    makes_optimizer,
     writes_state,
 )
 from ckptkit.mindspore.inspect.loops.flow import Flow
@@ -52,7 +54,9 @@ from ckptkit.mindspore.inspect.loops.scope import (
     Place,
     Scope,
     Sources,
+    Trains,
     Value,
+    of_cached,
     together,
 )
 from ckptkit.mindspore.inspect.loops.source import text_of
@@ -245,7 +249,7 @@ def rearranged(  # noqa: PLR0911 - one return per kind reads as the table that i
         return Value(met(called()), sources)
     asked = asked_parameters(owner, call.name)
     asked = asked if asked is not None or call.name == "apply" else asked_cells(owner, call.name)
-    return Value(asked, sources) if asked is not None else None
+    return of_cached(call.owner, sources)._replace(target=asked) if asked is not None else None
 
 
 def _of_dict(call: Call, sources: Sources) -> Value:
@@ -268,13 +272,18 @@ def item_or_view(call: Call, sources: Sources) -> Value:
     if called is functools.partial and call.given:
         function, *given = call.given
         return Value(Bound(function.target, given, call.named), sources)
-    if makes_new(called, call.name) or (owner.is_new and call.name in _GIVES_ITSELF):
-        given = [] if isinstance(called, type) else [one.target for one in call.arguments]
-        of = next((Made(one) for one in given if isinstance(one, _FUNCTIONS)), UNKNOWN)
+    if owner.is_new and call.name in _GIVES_ITSELF:
+        return Value(owner.target, sources, is_new=True)
+    if makes_new(called, call.name):
+        given = [one.target for one in call.arguments]
+        functions = () if isinstance(called, type) else (one for one in given if isinstance(one, _FUNCTIONS))
+        of = Trains() if makes_optimizer(called, given) else next(map(Made, functions), UNKNOWN)
         # Which parameters it is the gradient of is no value of theirs.
-        return Value(of, sources if of is UNKNOWN else sources - MARKS, is_new=True)
+        return Value(of, sources - MARKS if isinstance(of, Made) else sources, is_new=True)
     is_view = call.name in VIEW_METHODS and isinstance(owner.target, (np.ndarray, Tensor))
-    return Value(owner.target, sources, place=owner.place) if is_view else Value(UNKNOWN, sources)
+    if is_view:
+        return Value(owner.target, sources, place=owner.place)
+    return of_cached(owner, sources) if gives_contents(call.name) else Value(UNKNOWN, sources)
 
 
 def kept(flow: Flow, objects: Objects, cache: Any, place: Place, found: Value, *, scope: Scope) -> Sources:
@@ -320,7 +329,7 @@ def parts_of(value: Value, count: int) -> list[Value]:
         return [*value.items]
     tuples = [one for one in (value.target, *value.also) if type(one) in (tuple, list) and len(one) == count]
     if not tuples:
-        return [Value(UNKNOWN, value.sources)] * count
+        return [of_cached(value, value.sources)] * count
     found = [choices([one[number] for one in tuples]) for number in range(count)]
     return [Value(target, value.sources, place=value.place, also=also) for target, also in found]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import gc
 import itertools
 import types
 from collections import deque
@@ -121,3 +122,13 @@ def contents(known: Iterable[Any]) -> dict[int, Any]:
             without = _NOT_IN_STATE_DICT if isinstance(one, LRScheduler) else ()
             waiting.extend(value for _, value in below(one, without))
     return seen
+
+
+def results_in(cache: Any) -> list[Any]:
+    """Return what a function with `functools.cache` or `lru_cache` has returned, as its cache keeps it."""
+    held = gc.get_referents(cache)
+    if cache.cache_parameters()["maxsize"] is None:
+        return [value for one in held if type(one) is dict and one is not vars(cache) for value in one.values()]
+    links = [at for at, one in enumerate(held) if isinstance(one, type) and one.__name__ == "_lru_list_elem"]
+    before = [held[at - 1] for at in links]  # of each link, its result; of the cache itself, a mark
+    return [one for one in before if type(one) is not object]

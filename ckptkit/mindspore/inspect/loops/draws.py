@@ -22,11 +22,12 @@ from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.cells import Operators
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN, HASHED, Call, counts_anew, kept
+from ckptkit.mindspore.inspect.loops.containers import choices, results_in
 from ckptkit.mindspore.inspect.loops.effects import draws_out_of_reach, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import Outside
-from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, CachePlace, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.source import text_of
 
 CACHE = "what it keeps"
@@ -160,13 +161,18 @@ class Draws:
         cache = call.cache
         if cache is None:
             return found
-        place = Place(id(cache), CACHE)
+        place = CachePlace(id(cache), CACHE)
         self._objects.note(f"{call.scope.path}{text_of(call.node.func)}()", cache, place)
         self._objects.rebind(place, Value(is_new=True))  # what is in it is changed
         sources = self._flow.read(place, call.scope)
         sources |= kept(self._flow, self._objects, cache, place, found, scope=call.scope)
+        if made := results_in(cache):
+            target, also = choices(made)
+            return Value(target, found.sources | sources, place=place, also=also)
         is_new = found.is_new and not isinstance(found.target, GENERATORS)  # it lasts
-        return found._replace(sources=found.sources | sources, place=found.place or place, is_new=is_new)
+        items = tuple(one._replace(place=one.place or place) for one in found.items)
+        sources |= found.sources
+        return found._replace(sources=sources, items=items, place=found.place or place, is_new=is_new)
 
     def _noted(self, call: Call, kind: str, more: str) -> Sources:
         place = Place(id(call.node), kind)

@@ -22,7 +22,7 @@ import sys
 import time
 import types
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # a
 
 from ckptkit.mindspore.inspect.attributes import OneOf, Symbol, in_class, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
-from ckptkit.mindspore.inspect.loops.scope import Bound, Made
+from ckptkit.mindspore.inspect.loops.scope import Bound, Made, Trains
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
     DROPOUTS_OF_MINT,
@@ -57,6 +57,7 @@ _MAKES = ("value_and_grad", "grad", "jit", "vmap")
 NO_DATA = ("shape", "dtype", "ndim", "size", "name")  # attributes that are the same for every batch
 RESETS = ("clear", "fill")  # methods after which nothing is left of what was there
 SEEDS = ("seed", "setstate")  # methods of a generator after which its first seed no longer matters
+_OF_GENERATORS = frozenset(name for kind in GENERATORS for name in dir(kind) if not name.startswith("_"))
 # Functions that change their first argument. Generators and the modules of generators have `shuffle`, too.
 _FILLS = OneOf(
     *(operator.setitem, operator.delitem, np.put, np.place, np.putmask, np.fill_diagonal, np.put_along_axis),
@@ -86,6 +87,8 @@ _OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 
 def trains(called: Any, name: str) -> bool:
     """Return whether the call has an effect that a resumed run must repeat at the same moment, such as an update."""
+    if isinstance(called, Trains):
+        return True
     if isinstance(called, nn.Cell):
         cells = own_attributes(called).get("_cells") or {}
         return any(isinstance(one, _OPTIMIZERS) for one in (called, *cells.values()))
@@ -97,6 +100,17 @@ def writes_state(called: Any, name: str) -> bool:
     return trains(called, name) and _WRITES_FILES.match(name) is None
 
 
+def gives_contents(name: str) -> bool:
+    """Return whether a method of that name gives what is in its object, and no copy of it."""
+    return name in (*_ASKS, *_ASKS_CELLS, "values", "items")
+
+
+def may_change(called: Any, name: str) -> bool:
+    """Return whether the call changes an object of which nothing is known: a parameter, a generator or an iterator."""
+    advances = name in _OF_GENERATORS or called is next or called is anext
+    return advances or writes_state(called, name) or _IN_PLACE.fullmatch(name) is not None
+
+
 def makes_new(called: Any, name: str) -> bool:
     """Return whether the call makes a cell, or a function that computes gradients or runs a graph."""
     if isinstance(called, type):
@@ -104,6 +118,13 @@ def makes_new(called: Any, name: str) -> bool:
     if isinstance(called, functools.partial):
         return makes_new(called.func, getattr(called.func, "__name__", ""))
     return name in _MAKES and str(getattr(called, "__module__", "")).partition(".")[0] == "mindspore"
+
+
+def makes_optimizer(called: Any, given: Iterable[Any]) -> bool:
+    """Return whether the call makes an optimizer, or a cell that is given one that code makes."""
+    return isinstance(called, type) and (
+        issubclass(called, _OPTIMIZERS) or any(isinstance(one, (Trains, *_OPTIMIZERS)) for one in given)
+    )
 
 
 def computes(called: Any, owner: Any, name: str) -> bool:

@@ -30,12 +30,14 @@ from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
     WEIGHTS,
+    CachePlace,
     Place,
     Running,
     Scope,
     Sources,
     Value,
     inlined,
+    of_cached,
     together,
 )
 from ckptkit.mindspore.inspect.loops.source import text_of
@@ -287,7 +289,7 @@ class Expressions:
         if node.attr in NO_DATA:
             owner = owner._replace(sources=owner.sources - {DATA})
         if owner.target is UNKNOWN:
-            return Value(UNKNOWN, owner.sources)
+            return of_cached(owner, owner.sources)
         if owner.also:
             first, *others = [
                 self.attribute(Value(one, owner.sources), node, scope) for one in (owner.target, *owner.also)
@@ -314,9 +316,12 @@ class Expressions:
                     found = self.calls.follow(target, [], {}, scope) or Value()
                 sources |= found.sources | kept(self._flow, self._objects, maker, place, found, scope=scope)
                 target = found.target
+                place = place if isinstance(maker, property) else CachePlace(*place)
             elif target is UNKNOWN:
                 found = self.calls.special(owner, "__getattr__", scope, Value(node.attr))
                 target, sources = found.target, sources | found.sources
+        if isinstance(owner.place, CachePlace) and (place is None or isinstance(target, (nn.Cell, ms.Parameter))):
+            place = owner.place
         return self._objects.stand_ins.with_held(Value(target, sources, place=place))
 
     def places(  # noqa: PLR0911 - one return per kind reads as the table that it is

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import itertools
 import threading
 import types
 from collections import UserDict, UserList, deque
@@ -105,6 +106,7 @@ class Objects:
             `Stored` ones, some attributes.
         told: Objects whose contents, except for cells, are reported elsewhere.
         read_by_cells: Places outside of cells that the code of cells may read.
+        cells: What is trained, or given by name.
 
     Attributes:
         read_by_cells: Places outside of cells that the code of cells may read.
@@ -113,13 +115,19 @@ class Objects:
     """
 
     def __init__(
-        self, known: Iterable[Any], told: Iterable[Any] = (), read_by_cells: Collection[Place] = frozenset()
+        self,
+        known: Iterable[Any],
+        told: Iterable[Any] = (),
+        read_by_cells: Collection[Place] = frozenset(),
+        cells: Iterable[nn.Cell] = (),
     ) -> None:
         known = [*known]
         self._stored = {id(one.owner): one for one in known if isinstance(one, Stored)}
         parts = [attribute(one.owner, name) for one in self._stored.values() for name in one.names]
         whole = [*(one for one in known if not isinstance(one, Stored)), *parts]
         self._known = {at: one for at, one in contents(told).items() if not isinstance(one, nn.Cell)} | contents(whole)
+        self._cells = [*cells]
+        self._parameters = [one for one in whole if isinstance(one, ms.Parameter)]
         for at in self._stored:  # what holds the object does not store the rest of it
             self._known.pop(at, None)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
@@ -141,6 +149,13 @@ class Objects:
     def is_named(self, one: Any) -> bool:
         """Return whether checkpoints hold the object, or some of its attributes."""
         return self.is_known(one) or id(one) in self._stored
+
+    def is_in_cells(self, one: Any) -> bool:
+        """Return whether it is a trained or named cell or parameter, or in such a cell."""
+        if isinstance(one, nn.Cell):
+            return any(one is each.cell for cell in self._cells for each in cells_of(cell))
+        of_cells = (each for cell in self._cells for each in nn.Cell.get_parameters(cell))
+        return any(one is each for each in itertools.chain(self._parameters, of_cells))
 
     def stores(self, owner: Any, name: str) -> bool:
         """Return whether checkpoints hold this attribute of the object."""

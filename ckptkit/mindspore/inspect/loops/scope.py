@@ -25,6 +25,10 @@ class Place(NamedTuple):
     name: str
 
 
+class CachePlace(Place):
+    """Identifies what a cache keeps, and all that is in it."""
+
+
 RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
 TIMED = Place(0, "timed")  # marks what comes from a clock
 DATA = Place(0, "data")  # marks what is made of a batch, of a parameter, of what a cell returned, or of a draw
@@ -59,6 +63,10 @@ class Made(Symbol):
     """Stands for the function that MindSpore makes of another one, such as its gradient."""
 
     function: Any
+
+
+class Trains(Symbol):
+    """Stands for an optimizer that code makes, or a cell with one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +195,11 @@ def _defaults_of(one: ast.arguments, scope: Scope, read: Callable[[ast.expr, Sco
     by_name = [*zip(reversed(names), reversed(one.defaults), strict=False)]
     by_name += [(each.arg, given) for each, given in zip(one.kwonlyargs, one.kw_defaults, strict=True) if given]
     return {name: read(given, scope) for name, given in by_name}
+
+
+def of_cached(value: Value, sources: Sources) -> Value:
+    """Return what is known of a part of a value of which only its sources are known: whether a cache keeps it."""
+    return Value(UNKNOWN, sources, place=value.place if isinstance(value.place, CachePlace) else None)
 
 
 def is_remade(value: Value) -> bool:

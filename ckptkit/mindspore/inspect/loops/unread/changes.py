@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import concurrent.futures
+import functools
 import gc
 import logging
 import multiprocessing.pool
@@ -33,6 +34,7 @@ from ckptkit.mindspore.inspect.loops.effects import (
     changes,
     fills,
     is_ours,
+    may_change,
     only_written,
     outputs,
 )
@@ -41,7 +43,7 @@ from ckptkit.mindspore.inspect.loops.iteration import Reader
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside.handles import opened_by
 from ckptkit.mindspore.inspect.loops.outside.texts import is_path
-from ckptkit.mindspore.inspect.loops.scope import Scope, Sources, Value, is_remade, together
+from ckptkit.mindspore.inspect.loops.scope import CachePlace, Scope, Sources, Trains, Value, is_remade, together
 from ckptkit.mindspore.inspect.loops.source import text_of
 from ckptkit.mindspore.inspect.loops.unread.answers import CONNECTIONS
 
@@ -54,6 +56,7 @@ _RUN = (
     *(multiprocessing.pool.Pool, subprocess.Popen, multiprocessing.process.BaseProcess),
 )
 _CODE = (types.ModuleType, types.FunctionType, types.MethodType, type)
+_VALUES = (property, functools.cached_property, types.MemberDescriptorType)  # what a class has for its attributes
 _LOGS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 _MOST = 2_000  # objects that are looked at in one
 
@@ -100,6 +103,17 @@ class Changes:
             self.by(target, call.sources, call.scope)
         if isinstance(node.func, ast.Attribute) and is_seeded(call):
             self._reader.store(node.func.value, Value(UNKNOWN, together(call.arguments)), call.scope)
+        self._of_cached(call)
+
+    def _of_cached(self, call: Call) -> None:
+        """Record a change of what a cache keeps, now or later, such as of a parameter that is assigned."""
+        if not may_change(call.called.target, call.name):
+            return
+        is_cell = isinstance(call.called.target, (Trains, nn.Cell))
+        for one in (call.called if is_cell else call.owner, *call.given[:1]):
+            is_stored = self._objects.is_named(one.target) or self._objects.is_in_cells(one.target)
+            if isinstance(one.place, CachePlace) and not is_stored:
+                self._flow.write(one.place, call.sources, call.scope, whole=False)
 
     def by(self, method: Any, sources: Sources, scope: Scope) -> None:
         """Record what a call of a method that is not the user's changes, such as that of a list."""
@@ -118,7 +132,7 @@ class Changes:
         is_log = isinstance(one, (logging.Logger, logging.LoggerAdapter)) and node.func.attr in _LOGS
         method = in_class(type(one), node.func.attr)
         is_read = type(method) is types.FunctionType and is_users(method.__module__)
-        is_method = method is not UNKNOWN and not isinstance(method, (property, types.MemberDescriptorType))
+        is_method = method is not UNKNOWN and not isinstance(method, _VALUES)
         return is_method and self._is_opaque(one) and not (is_log or is_read)
 
     def _is_opaque(self, one: Any) -> bool:
