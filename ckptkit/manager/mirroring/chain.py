@@ -105,7 +105,7 @@ class Chain:
     @property
     def lag(self) -> int:
         """Number of commits since the newest one that is known to be at every mirror."""
-        return max(map(self._lag_of, self._followers), default=0)
+        return max(map(self._lag_of, self._followers)) if self._followers else 0
 
     def reach(self, rank_sync: RankSync) -> None:
         """Find out which mirrors can be used; a collective in a job of many ranks, also without mirrors.

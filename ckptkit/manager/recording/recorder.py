@@ -126,7 +126,7 @@ class Recorder:
         self._untried = 0  # events since the storage was last asked to take any
         progress = began.progress
         self._curves = Curves(None if progress.at_boundary else progress.cycles + 1)
-        self._held: deque[tuple[Place, Values, Values]] = deque()
+        self._held: deque[tuple[Progress, datetime, Values, Values]] = deque()
         self._seen: tuple[Values, Values] = ({}, {})
         self._progress = progress
         self._last_saved: str | None = None
@@ -152,9 +152,8 @@ class Recorder:
         self._progress = progress
         if not micro_step and not cycle and not values:
             return
-        ahead = 0 if progress.at_boundary else 1
-        place = Place(progress.cycles + ahead, progress.updates + ahead, progress.at_boundary, self._clock())
-        self._held.append((place, settled({**micro_step, **(values or {})}), settled(cycle)))
+        values = {**micro_step, **values} if values else micro_step
+        self._held.append((progress, self._clock(), settled(values), settled(cycle) if cycle else cycle))
         if len(self._held) >= _MOST_HELD:
             self._read(_MOST_HELD // 2)
             self._store_between_commits()
@@ -254,9 +253,11 @@ class Recorder:
 
     def _read(self, count: int) -> None:
         for _ in range(count):
-            place, micro_step, cycle = self._held.popleft()
+            progress, at, micro_step, cycle = self._held.popleft()
             # A device error must reach the caller: it may be a kernel's failure, which is raised only once.
             numbers = numbers_of(micro_step), numbers_of(cycle)
+            ahead = 0 if progress.at_boundary else 1
+            place = Place(progress.cycles + ahead, progress.updates + ahead, progress.at_boundary, at)
             self._curves.add(place, *numbers)
         with self._harmless():
             self._add(*self._curves.take())

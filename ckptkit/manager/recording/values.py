@@ -6,6 +6,7 @@ thread.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,8 +24,12 @@ def _reference(value: Any) -> Any:
     if not hasattr(value, "asnumpy"):
         return _number(value)
     # A parameter's value changes in place; a tensor returned by a step does not.
-    is_parameter = any(kind.__name__ == "Parameter" for kind in type(value).__mro__)
-    return _number(value) if is_parameter else value if getattr(value, "size", 1) == 1 else None
+    return _number(value) if _is_parameter(value.__class__) else value if getattr(value, "size", 1) == 1 else None
+
+
+@functools.cache
+def _is_parameter(kind: type) -> bool:
+    return any(one.__name__ == "Parameter" for one in kind.__mro__)
 
 
 def numbers_of(values: Values) -> dict[str, float]:

@@ -116,12 +116,14 @@ class TrainingSession:
 
     def end_step(self, params: Any, run_context: Any) -> None:
         """Save if one is due; at an epoch's last batch `end_epoch` does that."""
-        self._state.count_delivered(params.cur_step_num)
-        self._state.observe_step(params.train_dataset_element, params.net_outputs)
-        if params.cur_step_num > params.cur_epoch_num * self._size:
+        # As a dict, which it is: an attribute of it takes a call of Python, in every micro-step.
+        delivered, last_of_epoch = params["cur_step_num"], params["cur_epoch_num"] * self._size
+        self._state.count_delivered(delivered)
+        self._state.observe_step(params["train_dataset_element"], params["net_outputs"])
+        if delivered > last_of_epoch:
             raise ResumeError(self._other_size(params))
-        if params.cur_step_num == params.cur_epoch_num * self._size:
-            HEARTBEAT.step(params.cur_step_num)  # the manager, which shows the others, comes after the evaluation
+        if delivered == last_of_epoch:
+            HEARTBEAT.step(delivered)  # the manager, which shows the others, comes after the evaluation
             self._state.end_epoch()  # before the evaluation, which uses the epoch's last weights
             self._observe(params)  # after end_epoch(), which may call the optimizer
             self.manager.fence()  # before the evaluation and before every callback's on_train_epoch_end
@@ -136,7 +138,7 @@ class TrainingSession:
         self._stop_if_preempted(run_context)
 
     def _observe(self, params: Any) -> None:
-        self.manager.observe(loss_of(params.net_outputs), norm_of(self._state.cell))
+        self.manager.observe(loss_of(params["net_outputs"]), norm_of(self._state.cell))
 
     def end_epoch(self, params: Any, run_context: Any, *, save_evaluated: bool) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""

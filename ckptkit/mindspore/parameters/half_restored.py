@@ -36,8 +36,7 @@ def half_restored_from(cells: Iterable[nn.Cell]) -> str | None:
 def refuse_half_restored(cells: Iterable[nn.Cell]) -> None:
     """Raise ResumeError if one of ``cells`` is marked; names the checkpoint."""
     for cell in cells:
-        checkpoint = half_restored_from([cell])
-        if checkpoint is not None:
+        if (checkpoint := vars(cell).get(_MARK)) is not None:
             raise ResumeError(
                 f"the parameters of this {type(cell).__name__} are half restored from {checkpoint}: that restore "
                 "failed before its end. Restore a checkpoint; until that has succeeded, nothing can be trained or saved"

@@ -117,7 +117,8 @@ class Sources:
 
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
-        return [*self.cells, *(one.cell for one in self.named_cells.values())]
+        by_name = [one.cell for one in self.named_cells.values()] if self.named_cells else []
+        return [*self.cells, *by_name]
 
     def stored_elsewhere(self) -> frozenset[int]:
         """Return the ``id`` of each cell that another StateManager of this process stores."""

@@ -31,13 +31,14 @@ _Modes: TypeAlias = tuple[bool, ...]  # of each cell of a network, whether it tr
 _ALL, _UNKNOWN = "*", "?"  # in place of the names of a network's cells
 _requires_grad = operator.attrgetter("requires_grad")
 _training = operator.attrgetter("training")
+_CONTEXT = _context()._context_handle  # of the whole process
 
 
 def mode_in_force() -> str:
     """Return ``"GRAPH"`` or ``"PYNATIVE"``."""
     # What `ms.get_context("mode")` gives, which checks the device first and takes 50 us beside a training; this is
     # asked at every micro-step. Private: if it moves, the import fails, and a test compares the two.
-    return "GRAPH" if _context().get_param(ms_ctx_param.mode) == ms.GRAPH_MODE else "PYNATIVE"
+    return "GRAPH" if _CONTEXT.get_param(ms_ctx_param.mode) == ms.GRAPH_MODE else "PYNATIVE"
 
 
 class Switches:

@@ -51,11 +51,11 @@ class Completion:
     def begin(self) -> None:
         """Note that a batch begins, if batches are delivered first: errors that are being handled are older."""
         if self._delivers_first:
-            self._older = [*_handled()]
+            self._older = _handled()
 
     def restored(self, place: object, delivered: int) -> None:
         """Note that all is as it was at ``place``, after ``delivered`` batches, whatever was raised before."""
-        self._older, self._at_last_step = [*_handled()], None
+        self._older, self._at_last_step = _handled(), None
         self._handlers.look()
         self._handlers.note_running()
         self.is_said, self._calls_step = False, False
@@ -68,7 +68,7 @@ class Completion:
             self._older = self._at_last_step
         if self._brought_by() is None:
             self._say(place)
-        self._at_last_step = [*_handled()]
+        self._at_last_step = _handled()
 
     def is_open(self, place: object) -> bool:
         """Return whether a batch was delivered of which the loop has not said that it is done."""
@@ -76,8 +76,10 @@ class Completion:
 
     def errors(self) -> Iterator[BaseException]:
         """Yield the errors that are being handled, their causes and members of groups; not those before the batch."""
+        if not (handled := _handled()):
+            return iter(())
         older = {id(one) for one in self._older}
-        return (one for one in _handled() if id(one) not in older and not isinstance(one, _ENDS_OF_ITERATIONS))
+        return (one for one in handled if id(one) not in older and not isinstance(one, _ENDS_OF_ITERATIONS))
 
     def judge(self, place: object, delivered: int) -> str | None:
         """Accept a save at ``place``, the last of ``delivered`` batches; return a warning if it may be half done.
@@ -135,13 +137,15 @@ class Completion:
         return f"{handler}() handles a signal" if handler is not None else None
 
 
-def _handled() -> Iterator[BaseException]:
+def _handled() -> list[BaseException]:
     waiting: list[BaseException | None] = [sys.exc_info()[1]]
-    seen = set[int]()
+    if waiting == [None]:
+        return []
+    found: dict[int, BaseException] = {}
     while waiting:
         error = waiting.pop()
-        if error is None or id(error) in seen:
+        if error is None or id(error) in found:
             continue
-        seen.add(id(error))
-        yield error
+        found[id(error)] = error
         waiting += [error.__context__, error.__cause__, *getattr(error, "exceptions", ())]
+    return [*found.values()]

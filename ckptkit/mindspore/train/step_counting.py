@@ -72,8 +72,8 @@ class OwnCounting:
 
     def _place(self) -> tuple[int, int]:
         """Return the numbers of calls and of delivered batches: one of them is ahead while a batch is not done."""
-        counters, delivered = self.now()
-        return counters.micro_steps, delivered
+        micro_steps = self._cell.counters.micro_steps
+        return micro_steps, micro_steps if self._delivered is None else self._delivered
 
     def now(self) -> tuple[CycleCounters, int]:
         """See `Counting`."""
@@ -143,9 +143,9 @@ class OwnCounting:
 
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
         """See `Counting`."""
-        counters, delivered = self.now()
-        if counters.micro_step == 0 or self._cell.remainder == "carry":
+        if self._cell.counters.micro_step == 0 or self._cell.remainder == "carry":
             return
+        counters, delivered = self.now()
         if counters.first_micro_step // batches_per_epoch != delivered // batches_per_epoch:
             raise ResumeError(
                 f'an epoch of {batches_per_epoch} batches ended within a cycle and remainder="{self._cell.remainder}" '
