@@ -212,7 +212,7 @@ def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSa
     scheduler = Scheduler(
         services,
         setup.area,
-        window_use=saving.window,
+        window_use="late" if saving.window == "auto" and _is_examined(setup) else saving.window,
         check_replicas=setup.ranks.check_replicas,
         clock=setup.system.clock,
         monotonic=monotonic,
@@ -227,6 +227,11 @@ def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSa
         hooks=setup.hooks,
         denormals=setup.denormals,
     )
+
+
+def _is_examined(setup: Setup) -> bool:
+    """Return whether ``ckptkit doctor`` examines the saves of the script's own schedule."""
+    return setup.hooks is not None and setup.hooks.keeps_schedule
 
 
 def _new_recorder(setup: Setup, opened: Opened, rank_sync: RankSync, progress: Progress) -> Recorder:

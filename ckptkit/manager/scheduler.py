@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ckptkit.checkpoint.write import SaveRequest
 from ckptkit.core.contents import Capture
@@ -107,7 +107,8 @@ class Scheduler:
     Args:
         services: The parts that it shares with the rest of the attempt.
         area: Stages the captures.
-        window_use: How to take the leaves that only an update changes, as for `ckptkit.CheckpointManager`.
+        window_use: How to take the leaves that only an update changes, as for `ckptkit.CheckpointManager`; with
+            ``"late"``, only when the fence or a wait requires it, so that whatever changed them before is seen.
         clock: Gives the time of day.
         monotonic: Gives seconds.
         check_replicas: Whether every save, and not just the first, compares what must be the same in all ranks.
@@ -122,7 +123,7 @@ class Scheduler:
         services: Services,
         area: StagingArea,
         *,
-        window_use: WindowUse,
+        window_use: WindowUse | Literal["late"],
         check_replicas: bool,
         clock: Callable[[], datetime],
         monotonic: Callable[[], float],
@@ -139,12 +140,12 @@ class Scheduler:
         self._monotonic = monotonic
         self._window: Window | None = None
         self._number = 0
-        self.window_use: WindowUse = window_use
+        self.window_use = window_use
         self.last_at = monotonic()
 
     def advance(self, micro_steps_left: int) -> None:
         """Give the writer the slices that it may wait for; the next update is ``micro_steps_left`` micro-steps away."""
-        if self._window is not None:
+        if self._window is not None and self.window_use != "late":
             self._window.advance(micro_steps_left)
 
     def fence(self, *, patient: bool = True) -> None:
@@ -369,7 +370,7 @@ class Scheduler:
         """Return how the next save treats the leaves."""
         return Handling(
             copy_all=self.window_use == "off",
-            by_slices=self.window_use == "slice",
+            by_slices=self.window_use in ("slice", "late"),
             demoted=self._saver.frozen.demoted,
             settled=self._saver.frozen.settled,
             rank=self._rank_sync.rank,

@@ -208,3 +208,13 @@ def variable_of(path: str) -> str:
     """Return the variable of the script that a path begins with; empty if it begins with a cell or another object."""
     place, _, rest = path.partition(":")
     return f"{place}:{_NAME_END.split(rest)[0]}" if rest else ""
+
+
+def same_batch(steps: Mapping[int, Stepped], found: Stepped) -> int | None:
+    """Return the first micro-step of the reference that had the same batch."""
+    batch = _batch(found)
+    return next((step for step, one in sorted(steps.items()) if _batch(one) == batch), None)
+
+
+def _batch(line: Stepped) -> dict[str, str]:
+    return {name: digest for name, digest in line.digests.items() if name.startswith("batch/")}

@@ -6,20 +6,26 @@ Guarantees: every difference gets a diagnosis; a guess says "likely". Pure funct
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ckptkit.manager.hooks import READS_AHEAD, Suspect, Unseen
-from ckptkit.tools.doctor.compare import Difference, kind_of
+from ckptkit.manager.hooks import READS_AHEAD, Suspect
+from ckptkit.tools.doctor.compare import Difference, kind_of, same_batch
 from ckptkit.tools.doctor.culprit import Culprit
-from ckptkit.tools.doctor.lives.trace import Stepped
-from ckptkit.tools.doctor.lost import compared, forgotten, lost_of_loader, lost_of_named, lost_values
+from ckptkit.tools.doctor.lost import (
+    compared,
+    forgotten,
+    like_accumulators,
+    lost_of_loader,
+    lost_of_named,
+    lost_values,
+    torn_by_save,
+)
 
 _DRAWING = ("random operator", "random cell", "cell", "graph", "function")  # what a finding of an operator is about
 UNKNOWN = "unknown"
 _RESTORE_IT = "return it from state_dict() and restore it in load_state_dict()"
-_LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,21 @@ def _rule_own_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | N
     )
 
 
+def _rule_torn_by_save(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    torn = torn_by_save(difference)
+    if not torn:
+        return None
+    return Diagnosis(
+        "changed-while-saved",
+        torn[0],
+        f"right after the restore, {torn[0]} is not what it was at the save: likely code between two micro-steps "
+        "changed it while the save was being read",
+        "leave a callback that writes parameters out of Training(read_only=[...]); other code calls manager.fence() "
+        "before it writes",
+        tuple(torn[1:4]),
+    )
+
+
 def _rule_lost_of_named(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     lost = lost_of_named(difference)
     if not lost:
@@ -242,7 +263,7 @@ def _rule_lost_of_loader(difference: Difference, unstable: frozenset[str]) -> Di
 def _rule_data_elsewhere(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     if kind_of(difference.names) != "batch" or difference.found is None or not difference.resumed_at:
         return None
-    other = _same_batch(difference.reference.steps, difference.found)
+    other = same_batch(difference.reference.steps, difference.found)
     if other is None:
         return None
     before = difference.reference.steps.get(other - 1)
@@ -275,7 +296,7 @@ def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diag
     lost = {path: pair[0] for path, pair in lost_values(difference).items()}
     values = {**lost, **difference.expected.unseen, **difference.found.unseen}
     steps = difference.reference.steps
-    named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one], steps)]
+    named = [one for one in forgotten(difference, unstable) if like_accumulators(one, values[one], steps)]
     if not named or kind_of(difference.names) in ("batch", "input", "loss"):
         return None
     return Diagnosis(
@@ -326,6 +347,7 @@ _OF_VALUES: _Rules = (
     _rule_saving,
     _rule_own_saving,
     _rule_runs_apart,
+    _rule_torn_by_save,
     _rule_lost_of_named,
     _rule_lost_of_loader,
     _rule_data_elsewhere,
@@ -371,27 +393,3 @@ def _updates_each_time(difference: Difference) -> bool:
     steps = [one for at, one in sorted(difference.reference.steps.items()) if at <= difference.step]
     weights = [{name: one.digests[name] for name in one.digests if name.startswith("weights/")} for one in steps]
     return all(before != after for before, after in itertools.pairwise(weights))
-
-
-def _like_accumulators(path: str, value: Unseen, steps: Mapping[int, Stepped]) -> bool:
-    name = path.rpartition(":")[2].rpartition(".")[2].lower()  # without a class such as GradualPruning
-    named = "array" in value.text and any(word in name for word in _LIKE_ACCUMULATORS)
-    return named or (value.like_weights and _comes_back(path, steps))
-
-
-def _comes_back(path: str, steps: Mapping[int, Stepped]) -> bool:
-    """Return whether a value is again what it was, as sums are at the beginning of each cycle."""
-    held = [steps[step].unseen.get(path) for step in sorted(steps)]
-    digests = [one.digest if one is not None else "" for one in held]
-    changes = [digest for digest, _ in itertools.groupby(digests)]
-    return len(changes) != len(set(changes))
-
-
-def _same_batch(steps: dict[int, Stepped], found: Stepped) -> int | None:
-    """Return the first micro-step of the reference that had the same batch."""
-    batch = _batch(found)
-    return next((step for step, one in sorted(steps.items()) if _batch(one) == batch), None)
-
-
-def _batch(line: Stepped) -> dict[str, str]:
-    return {name: digest for name, digest in line.digests.items() if name.startswith("batch/")}

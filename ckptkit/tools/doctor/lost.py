@@ -6,17 +6,19 @@ own holds is compared after its first micro-step: its state is loaded when it is
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ckptkit.manager.hooks import LOADER, Unseen
-from ckptkit.tools.doctor.compare import GIVEN, Difference, variable_of
+from ckptkit.tools.doctor.compare import GIVEN, Difference, kind_of, variable_of
 from ckptkit.tools.doctor.lives.trace import Stepped
 
 # A value that was different as soon as the life had restored is lost. One that was equal then has followed what
 # differs. One that was set right again before the micro-step may have been read before. A variable that did not exist
 # then was most likely assigned in the loop, unless it is what the uninterrupted life had so long after its own start.
 _LOST, _LOST_FIRST, _UNKNOWN, _EFFECT = range(4)
+_LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 
 
 def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
@@ -48,6 +50,15 @@ def lost_of_named(difference: Difference) -> list[str]:
             owner, *part = re.split("[/.]", name.partition("/")[2], maxsplit=1)
             lost.append(".".join([f"stateful[{owner!r}]", *part]))
     return lost
+
+
+def torn_by_save(difference: Difference) -> list[str]:
+    """Return the parameters that were others right after a restore than at the script's own save."""
+    begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
+    if begun is None or held is None or not difference.life.own_saves:
+        return []
+    names = [name for name in begun.digests.keys() & held.digests.keys() if kind_of([name]) in ("weights", "optimizer")]
+    return sorted(name for name in names if begun.digests[name] != held.digests[name])
 
 
 def lost_of_loader(difference: Difference, unstable: frozenset[str]) -> list[str]:
@@ -149,3 +160,18 @@ def compared(difference: Difference, path: str) -> str:
     words = [one.text if one is not None else "absent" for one in both]
     between = "another value of the same kind" if words[0] == words[1] else f"{words[0]} uninterrupted, {words[1]} here"
     return f"{path} ({between})"
+
+
+def like_accumulators(path: str, value: Unseen, steps: Mapping[int, Stepped]) -> bool:
+    """Return whether a value looks like gradients that are added up, by its name or by how it comes and goes."""
+    name = path.rpartition(":")[2].rpartition(".")[2].lower()  # without a class such as GradualPruning
+    named = "array" in value.text and any(word in name for word in _LIKE_ACCUMULATORS)
+    return named or (value.like_weights and _comes_back(path, steps))
+
+
+def _comes_back(path: str, steps: Mapping[int, Stepped]) -> bool:
+    """Return whether a value is again what it was, as sums are at the beginning of each cycle."""
+    held = [steps[step].unseen.get(path) for step in sorted(steps)]
+    digests = [one.digest if one is not None else "" for one in held]
+    changes = [digest for digest, _ in itertools.groupby(digests)]
+    return len(changes) != len(set(changes))

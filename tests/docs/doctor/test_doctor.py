@@ -136,6 +136,15 @@ def test_own_saves_are_examined_in_every_mid_cycle(tmp_path: Path, mid_cycle: st
 
 
 @pytest.mark.extended
+def test_callback_that_writes_although_it_is_declared_read_only_is_named(tmp_path: Path) -> None:
+    """The own save is read as late as can be, so that it holds what the callback did meanwhile."""
+    code, report, said = doctor(tmp_path, "written_while_saved.py", "--own-saves", "--kills", "1", "--steps", "9")
+    assert (code, report["diagnosis"]["code"]) == (1, "changed-while-saved"), (report, said)
+    assert report["diagnosis"]["where"].startswith("weights/")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.extended
 def test_own_mirrors_are_examined_without_the_root(tmp_path: Path) -> None:
     """The life after the kill has only what two mirrors of its own hold; the real ones are not touched."""
     folder = tmp_path / "here"

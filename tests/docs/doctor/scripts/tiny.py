@@ -11,11 +11,11 @@ SIZE = 7  # batches per epoch
 
 
 class Net(nn.Cell):
-    def __init__(self, drop=None):
+    def __init__(self, drop=None, width=64):
         super().__init__()
-        self.hidden = nn.Dense(6, 64)
+        self.hidden = nn.Dense(6, width)
         self.drop = drop
-        self.out = nn.Dense(64, 3)
+        self.out = nn.Dense(width, 3)
 
     def construct(self, x, y):
         hidden = ops.tanh(self.hidden(x))

@@ -263,6 +263,15 @@ def test_save_that_moved_nothing_is_not_blamed():
     assert diagnosed(life(lines, saved=[Saved(step=5)]), reference()).code == "unknown"
 
 
+@pytest.mark.parametrize(("own_saves", "code"), [(True, "changed-while-saved"), (False, "unknown")])
+def test_parameter_that_changed_while_the_own_save_was_read_is_named(own_saves, code):
+    again = resumed(stepped(6, loss="new", weights="new"), own_saves=own_saves)
+    digests = {**stepped(5).digests, "weights/w": "later"}
+    start = again.begun.model_copy(update={"digests": digests})
+    found = diagnosed(replace(again, events=[start, *again.events[1:]]), reference())
+    assert (found.code, found.where) == (code, "weights/w" if own_saves else "loss")
+
+
 @pytest.mark.parametrize(("names", "code"), [({}, "unknown"), ({"told/kept.at": "0"}, "saving-changes-state")])
 def test_state_that_tells_the_time_is_not_blamed_for_another_difference(names, code):
     saved = [Saved(step=5, moved=("told/kept.at",))]
