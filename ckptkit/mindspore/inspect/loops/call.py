@@ -307,9 +307,10 @@ def kept(flow: Flow, objects: Objects, cache: Any, place: Place, found: Value, *
 
 
 def _uses_trained(cache: Any) -> bool:
-    """Return whether a function names a cell that is trained, or none, so that it may reach one."""
+    """Return whether a function names a cell that is trained, or none with parameters, so that it may reach one."""
     function = cache.func if isinstance(cache, functools.cached_property) else cache
     cells = [cell for one, _ in functions_of(function) for _, cell in below(one) if isinstance(cell, nn.Cell)]
+    cells = [one for one in cells if nn.Cell.parameters_dict(one)]  # a loss function says nothing of the others
     return not cells or any(map(is_trained, cells))
 
 

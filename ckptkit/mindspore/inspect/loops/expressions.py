@@ -100,7 +100,8 @@ class Expressions:
                 sources |= value.sources | self._marked(value.target)
                 sources |= self._contents(value.target, f"{scope.path}{node.id}", scope, place)
                 items = tuple(one._replace(sources=one.sources | (sources - value.sources)) for one in value.items)
-                return value._replace(sources=sources, place=place, items=items)
+                value = value._replace(sources=sources, place=place, items=items)
+                return self._objects.stand_ins.with_held(value, is_variable=True)
             case ast.Yield() | ast.YieldFrom():
                 self.calls.yielded(self.value(node.value, scope))
                 return Value()
@@ -316,7 +317,8 @@ class Expressions:
                     found = self.calls.follow(target, [], {}, scope) or Value()
                 sources |= found.sources | kept(self._flow, self._objects, maker, place, found, scope=scope)
                 target = found.target
-                place = place if isinstance(maker, property) else CachePlace(*place)
+                if isinstance(found.place, CachePlace) or not isinstance(maker, property):
+                    place = CachePlace(*(found.place if isinstance(found.place, CachePlace) else place))
             elif target is UNKNOWN:
                 found = self.calls.special(owner, "__getattr__", scope, Value(node.attr))
                 target, sources = found.target, sources | found.sources

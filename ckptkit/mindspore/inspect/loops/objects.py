@@ -305,7 +305,7 @@ class Objects:
             return None
         one = _whole(value.target)
         self.in_place.setdefault(id(one), path)
-        if not isinstance(one, _CONTAINERS):
+        if not _is_aliased(one):
             return None
         if value.place is None:
             self._unplaced.add(id(one))
@@ -318,7 +318,7 @@ class Objects:
     def changed_elsewhere(self, one: Any, place: Place | None) -> list[Place]:
         """Return the places of the items of an object, and of those in it, that are changed by other names."""
         inner = [one, *(items_of(one, FEW) if isinstance(one, _CONTAINERS) and not isinstance(one, np.ndarray) else ())]
-        found = [_whole(each) for each in inner if isinstance(each, _CONTAINERS)]
+        found = [_whole(each) for each in inner if _is_aliased(each)]
         return [Place(id(each), ITEMS) for each in found if place not in self._changed_by.get(id(each), {place})]
 
     def attribute_of(self, owner: Any, path: str, name: str) -> Place:
@@ -374,6 +374,11 @@ def _whole(one: Any) -> Any:
     while isinstance(one, np.ndarray) and isinstance(one.base, np.ndarray):
         one = one.base
     return one
+
+
+def _is_aliased(one: Any) -> bool:
+    """Return whether what changes in the object by one name is seen by another."""
+    return isinstance(one, _CONTAINERS) or (isinstance(one, ms.Tensor) and not isinstance(one, ms.Parameter))
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -26,7 +26,7 @@ from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, Stored, arguments_of_callbacks, place_in
 from ckptkit.mindspore.inspect.loops.report import passes, reported
-from ckptkit.mindspore.inspect.loops.scope import DATA, Place, Running, Scope, Value
+from ckptkit.mindspore.inspect.loops.scope import DATA, WEIGHTS, Place, Running, Scope, Value
 from ckptkit.mindspore.inspect.loops.statements import Statements
 from ckptkit.mindspore.inspect.same_code import Alike
 from ckptkit.mindspore.inspect.sequential import cells_of
@@ -48,6 +48,7 @@ class _Step:
         steers: Whether training depends on what it returns.
         given: What its first arguments are; the others are data.
         is_before: Whether it is called before training computes in each step, and not after.
+        is_of_epoch: Whether it is called in the first or last step of an epoch only.
         first: What is called before it in each step, with data.
         loop: Stands for the training loop around it.
     """
@@ -57,6 +58,7 @@ class _Step:
     steers: bool = True
     given: tuple[Value, ...] = ()
     is_before: bool = False
+    is_of_epoch: bool = False
     first: tuple[Any, ...] = ()
     loop: ast.AST = field(default_factory=ast.Pass)
 
@@ -205,8 +207,8 @@ def _read(step: _Step, flow: Flow, objects: Objects, statements: Statements, mos
     read = 0
     for _ in flow.rounds(step.loop, frozenset(), scope):
         flow.may_save()
-        if not step.steers and not step.is_before:
-            _compute(flow, objects, scope)
+        if not step.steers and (not step.is_before or step.is_of_epoch):
+            _compute(flow, objects, scope, made_of=WEIGHTS if step.is_before else None)
         for one in step.first:
             read += statements.call(one, data, scope, most // 4)[1]
         returned, count = statements.call(step.function, [*step.given, *data], scope, most // 2)
@@ -218,10 +220,17 @@ def _read(step: _Step, flow: Flow, objects: Objects, statements: Statements, mos
     return read
 
 
-def _compute(flow: Flow, objects: Objects, scope: Scope) -> None:
-    """Read what training computes between two calls: the attributes of cells that callbacks change."""
+def _compute(flow: Flow, objects: Objects, scope: Scope, made_of: Place | None = None) -> None:
+    """Read what training computes between two calls: the attributes of cells that callbacks change.
+
+    A start in mid-epoch calls again what runs before an epoch. It finds other weights there, ``made_of``, and the same
+    number of the epoch.
+    """
     for place in objects.read_by(None, flow.changed):
-        flow.steer(flow.read(place, scope))
+        with flow.quiet():
+            is_other = made_of is None or made_of in flow.read(place, scope)
+        if is_other:
+            flow.steer(flow.read(place, scope))
 
 
 def hooks_of(cells: Iterable[nn.Cell]) -> list[Any]:
@@ -274,7 +283,9 @@ def _of_callbacks(callbacks: Iterable[object], context: Any) -> Iterator[_Step]:
             is_step = type(method) is types.FunctionType and ("step" in name or "epoch" in name)
             if is_step and is_users(method.__module__):
                 where = f"{type(one).__name__}.{name}(): "
-                yield _Step(types.MethodType(method, one), where, steers=False, given=given, is_before="begin" in name)
+                is_before, is_of_epoch = "begin" in name, "epoch" in name
+                bound = types.MethodType(method, one)
+                yield _Step(bound, where, steers=False, given=given, is_before=is_before, is_of_epoch=is_of_epoch)
         for held in _called(own_attributes(one).values()) if not is_users(type(one).__module__) else ():
             yield _Step(held, f"{type(one).__name__}: {_name_of(held)}: ")
 

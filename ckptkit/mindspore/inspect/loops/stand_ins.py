@@ -9,13 +9,13 @@ import abc
 import ast
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, Symbol, in_class, own_attributes
-from ckptkit.mindspore.inspect.loops.scope import FUNCTIONS, Place, Value
+from ckptkit.mindspore.inspect.loops.scope import FUNCTIONS, CachePlace, Place, Trains, Value
 
 _KINDS = OneOf(type, abc.ABCMeta)  # classes of others may run code when an object is made
 _MAKERS = (object, list, dict, set, deque)
@@ -26,7 +26,8 @@ class StandIns:
 
     def __init__(self) -> None:
         self._by_call: dict[ast.Call, Any] = {}
-        self._held: dict[Place, dict[ast.expr, Any]] = {}  # functions, by what they are assigned to
+        self._held: dict[Place, dict[ast.expr, Any]] = {}  # functions and optimizers, by what they are assigned to
+        self._late: set[Place] = set()  # get something when it is needed
 
     def hold(self, places: Iterable[Place], target: ast.expr, value: Value) -> None:
         """Record that a function that code makes is assigned to an attribute, or to an item of what is at a place."""
@@ -35,11 +36,24 @@ class StandIns:
             for place in places:
                 self._held.setdefault(place, {})[target] = value.target
 
-    def with_held(self, value: Value) -> Value:
-        """Return what was read from a place, with the functions that will lie there if nothing lies there yet."""
-        found = [*self._held.get(value.place, {}).values()] if value.place is not None else []
-        is_missing = value.target is UNKNOWN or value.target is None
-        return value._replace(target=found[0], also=tuple(found[1:])) if found and is_missing else value
+    def fill(self, places: Collection[Place], target: ast.expr, value: Value) -> None:
+        """Record that what code makes is assigned where nothing lies yet."""
+        self._late |= {*places}
+        if isinstance(value.target, Trains):
+            for place in places:
+                self._held.setdefault(place, {})[target] = value.target
+
+    def with_held(self, value: Value, *, is_variable: bool = False) -> Value:
+        """Return what was read from a place, with what code makes and puts there if nothing lies there yet."""
+        place = value.place
+        if place is None or not (value.target is UNKNOWN or value.target is None):
+            return value
+        if place in self._late:  # it lasts like what a cache keeps
+            value = value._replace(target=UNKNOWN, place=CachePlace(*place))
+        elif is_variable:  # its scope knows the functions
+            return value
+        found = [*self._held.get(place, {}).values()]
+        return value._replace(target=found[0], also=tuple(found[1:])) if found else value
 
     def of(self, node: ast.Call, kind: type) -> Any:
         """Return the object for what a call of a class will make; `UNKNOWN` if none can be made without its code."""

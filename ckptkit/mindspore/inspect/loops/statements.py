@@ -211,9 +211,8 @@ class Statements:
 
     def _leaves(self, one: ast.Return | ast.Break | ast.Raise, scope: Scope) -> list[Value]:
         """Record that what ends a loop that may save steers training."""
-        ends = (
-            self._flow.innermost_saves() if isinstance(one, ast.Break) else not self._expressions.calls.within_function
-        )
+        inside = self._expressions.calls.within_function
+        ends = self._flow.innermost_saves() if isinstance(one, ast.Break) else not inside
         if isinstance(one, ast.Raise) or ends:
             self._flow.steer(self._flow.control)
         self._flow.leaves(scope, all_loops=isinstance(one, ast.Return))
@@ -245,6 +244,7 @@ class Statements:
                 self._cache.filled |= places
                 self._flow.writes |= places
                 scope.fill(target, value)
+                self._objects.stand_ins.fill(places, target, value)
             if isinstance(target, ast.Name) and isinstance(one.value, ast.Call):
                 self._expressions.calls.made(one.value, scope.value(target.id), scope)
 

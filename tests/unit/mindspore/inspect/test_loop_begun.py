@@ -319,3 +319,24 @@ def test_each_finding_is_told_once(caplog):
     told = [one.getMessage() for one in caplog.records]
     assert [any(word in one for one in told) for word in ("seen", "plateau")] == [True, True], told
     assert len(told) == 2, told
+
+
+def put(table, at, value):
+    table["bank"][at] = value
+
+
+@pytest.mark.parametrize("by_name", [True, False], ids=["dict", "argument"])
+def test_tensor_that_is_changed_by_another_name_is_named(by_name):
+    bank = ms.Tensor(np.zeros((2, 6)), ms.float32)
+    table = {"bank": bank}
+
+    def loop(cell, batches, rate, restore):
+        restore()
+        for x, y in batches:
+            if by_name:
+                table["bank"][0] = x.mean(0)
+            else:
+                put(table, 0, x.mean(0))
+            cell(x + bank, y)
+
+    check_refused(loop)
