@@ -6,10 +6,11 @@ It may hold no checkpoint yet, and would otherwise look like a new run. Threads:
 
 from __future__ import annotations
 
+from ckptkit.core.text import some
 from ckptkit.errors import CorruptCheckpointError, ResumeError
 from ckptkit.format.codec import decode
 from ckptkit.format.documents import MAX_SEALED_BYTES, RunDocument
-from ckptkit.format.layout import CHECKPOINTS, RUN, attempt_key
+from ckptkit.format.layout import CHECKPOINTS, FROZEN, RUN, attempt_key
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 
@@ -45,7 +46,18 @@ def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -
 
 
 def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
-    """Raise CorruptCheckpointError if ``run`` was copied or imported; call this only if it has no checkpoint."""
+    """Raise CorruptCheckpointError if the run has lost its checkpoints; call this only if it has none.
+
+    So it is if ``run`` was copied or imported, or if files of checkpoints are left without ``run.json``, which a run
+    has before its first save.
+    """
+    left = run is None and sorted(storage.list(CHECKPOINTS).folders | storage.list(FROZEN).folders)
+    if left:
+        raise CorruptCheckpointError(
+            f"{storage.url} has files of {some(left)}, but neither run.json nor a checkpoint: its documents are lost, "
+            "or at a machine or disk that is not there. Starting afresh would remove these files. Give all places of the "
+            "run, restore it from a copy (`ckptkit copy BACKUP ROOT`), or start under another root"
+        )
     if run is not None and run.copied_from is not None:
         raise CorruptCheckpointError(
             f"{storage.url} came from {run.copied_from.url} with at least one checkpoint, but holds none now. If "

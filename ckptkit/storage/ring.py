@@ -1,0 +1,233 @@
+"""Keeps a run at the machines that train it, by `Ring`: each file at two of them.
+
+Each machine has a server, such as one for S3 over its memory. The files of a rank lie at the server of its machine and
+at the next one; all others lie at the first two. So no file is lost with one machine, its memory and its disk.
+
+Guarantees: once a write or a create has returned, both copies are durable. A file is read wherever it lies, so that at
+the next start servers may be exchanged, left out, or come in another order; `Ring.probe` gives the first two servers
+the documents that they lack. That a file is absent is said by every server: one that cannot be reached is an error.
+Does not: copy the shards of a lost machine again; until the next commit they lie once. Does not know a server that was
+left out and comes back with files that were removed since. Any thread may call it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from ckptkit.errors import CorruptCheckpointError, StorageError
+from ckptkit.storage.lease import LEASE, PROBE
+from ckptkit.storage.protocol import Listing, Storage
+from ckptkit.storage.source import ByteStream
+
+_T = TypeVar("_T")
+_RANK = re.compile(r"/rank-([0-9]{5,})/")  # the folder of a rank's shards; see docs/format.md
+_SHARD = ".safetensors"
+
+
+class Ring:
+    """Combines one server of each machine into one `ckptkit.storage.Storage`.
+
+    Args:
+        servers: Of each machine, in the order of the ranks on them.
+        ranks_per_machine: How many ranks each machine has.
+
+    Raises:
+        ValueError: If there is no server, or ``ranks_per_machine`` is not a number of at least 1.
+    """
+
+    def __init__(self, servers: Sequence[Storage], ranks_per_machine: int = 1) -> None:
+        if not servers or not isinstance(ranks_per_machine, int) or ranks_per_machine < 1:
+            raise ValueError(
+                f"a ring takes at least one server and ranks_per_machine of at least 1, got {len(servers)} servers "
+                f"and {ranks_per_machine!r}"
+            )
+        self._servers = tuple(servers)
+        self._ranks_per_machine = ranks_per_machine
+
+    @property
+    def url(self) -> str:
+        """The run root at each server."""
+        return self._servers[0].url
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether any server is remote."""
+        return any(server.is_remote for server in self._servers)
+
+    @property
+    def window_bytes(self) -> int:
+        """The largest of the servers."""
+        return max(server.window_bytes for server in self._servers)
+
+    def probe(self) -> None:
+        """Probe all servers, and give the first two the documents that they lack, such as after one was replaced.
+
+        Raises:
+            StorageError: If a server cannot be reached or written, or two have different documents of one name.
+        """
+        there: list[tuple[Storage, Mapping[str, int]]] = []
+        for server in self._servers:
+            with self._naming(server):
+                server.probe()
+                there.append((server, server.walk("")))
+        documents = sorted({key for _, files in there for key in files if _is_document(key)})
+        newest = {key.partition("/")[0]: key for key in documents if key.count("/") == 1}.values()
+        for key in documents:
+            having = [(server, files[key]) for server, files in there if key in files]
+            size_bytes = having[0][1]
+            if any(size != size_bytes for _, size in having):
+                raise self._separated(key)
+            data = self.read(key, size_bytes) if key in newest or len(having) < len(self._servers) else b""
+            if key in newest and any(self._content(server, key, data) != data for server, _ in having):
+                raise self._separated(key)
+            for server in self._homes(key):
+                if all(server is not one for one, _ in having):
+                    self._complete(server, key, data)
+
+    def _separated(self, key: str) -> StorageError:
+        return StorageError(
+            f"{key} is another one at different machines of the ring {self.url}: two jobs went on separately. Leave "
+            "out the servers of one of them"
+        )
+
+    def list(self, folder: str, prefix: str = "") -> Listing:
+        """List the folder at all servers."""
+        each: list[Listing] = []
+        for server in self._servers:
+            with self._naming(server):
+                each.append(server.list(folder, prefix))
+        files = {name: size for one in each for name, size in one.files.items()}
+        return Listing(frozenset().union(*(one.folders for one in each)), files)
+
+    def walk(self, prefix: str) -> Mapping[str, int]:
+        """Walk all servers."""
+        found: dict[str, int] = {}
+        for server in self._servers:
+            with self._naming(server):
+                found |= server.walk(prefix)
+        return found
+
+    def read(self, key: str, max_bytes: int) -> bytes:
+        """Read from the first server that has the file: the machine's own, then the next, then any."""
+        return self._first(key, lambda server: server.read(key, max_bytes))
+
+    def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
+        """Read as `read` does."""
+        return self._first(key, lambda server: server.read_into(key, buffers, offset_bytes))
+
+    def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
+        """Write the file at its machine, and then copy it to the next one."""
+        own, *others = self._homes(key)
+        own.write(key, stream, size_bytes)
+        for server in others:
+            with self._naming(server):
+                server.write(key, _Stored(own, key), size_bytes)
+
+    def create(self, key: str, data: bytes) -> None:
+        """Create the file at its first server, which decides a race, and then at the second one.
+
+        Raises:
+            FileExistsError: If any server has it; if it has this content, both have it then.
+            StorageError: If it is unknown whether both have it.
+        """
+        first, *others = self._homes(key)
+        for server in self._servers:
+            if server is not first and self._content(server, key, data) not in (None, data):
+                raise FileExistsError(key)
+        try:
+            first.create(key, data)
+        except FileExistsError:
+            if self._content(first, key, data) == data:
+                for server in others:
+                    self._complete(server, key, data)
+            raise
+        for server in others:
+            if not self._complete(server, key, data):
+                first.delete([key])  # a job with other servers was faster
+                raise FileExistsError(key)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete the files at all servers."""
+        for server in self._servers:
+            with self._naming(server):
+                server.delete(keys)
+
+    def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
+        """Clear what is unfinished at all servers."""
+        count = 0
+        for server in self._servers:
+            with self._naming(server):
+                count += server.clear_unfinished(prefix, is_dead)
+        return count
+
+    def _homes(self, key: str) -> Sequence[Storage]:
+        """Return the servers that get a file: those of its machine and of the next one, or the first two."""
+        rank = _RANK.search(key)
+        at = int(rank[1]) // self._ranks_per_machine if rank is not None else 0
+        count = len(self._servers)
+        return tuple(self._servers[(at + beside) % count] for beside in range(min(2, count)))
+
+    def _first(self, key: str, read: Callable[[Storage], _T]) -> _T:
+        homes = self._homes(key)
+        problem: CorruptCheckpointError | StorageError | None = None
+        for server in (*homes, *(one for one in self._servers if one not in homes)):
+            try:
+                with self._naming(server):
+                    return read(server)
+            except FileNotFoundError:
+                continue
+            except (CorruptCheckpointError, StorageError) as error:
+                problem = problem or error
+        raise problem if problem is not None else FileNotFoundError(key)
+
+    def _content(self, server: Storage, key: str, like: bytes) -> bytes | None:
+        """Return what a server has under a key, or enough to tell it from ``like``; None if it has nothing."""
+        try:
+            with self._naming(server):
+                return server.read(key, len(like))
+        except FileNotFoundError:
+            return None
+
+    def _complete(self, server: Storage, key: str, data: bytes) -> bool:
+        """Create a file unless it is there; return whether it has this content then."""
+        try:
+            with self._naming(server):
+                server.create(key, data)
+        except FileExistsError:
+            return self._content(server, key, data) == data
+        return True
+
+    @contextlib.contextmanager
+    def _naming(self, server: Storage) -> Iterator[None]:
+        """Say of an error at which server it came, and what can be done."""
+        try:
+            yield
+        except StorageError as error:
+            if len(self._servers) == 1:
+                raise
+            raise StorageError(
+                f"at server {self._servers.index(server) + 1} of the {len(self._servers)} of a ring: {error}. If its "
+                "machine is gone, leave its endpoint out, or give that of the machine in its place"
+            ) from error
+
+
+class _Stored:
+    """Gives the bytes of a file of a storage as a stream."""
+
+    def __init__(self, storage: Storage, key: str) -> None:
+        self._storage = storage
+        self._key = key
+        self._at = 0
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fill ``buffer`` with the next bytes of the file."""
+        count = self._storage.read_into(self._key, [buffer], self._at)
+        self._at += count
+        return count
+
+
+def _is_document(key: str) -> bool:
+    return not key.endswith(_SHARD) and key not in (LEASE, PROBE)

@@ -1,0 +1,136 @@
+"""`Ring` keeps the contract, and no file is lost with one machine."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckptkit.errors import StorageError
+from ckptkit.storage import LocalStorage, Storage
+from ckptkit.storage.ring import Ring
+from ckptkit.testing.contract import StorageContract
+from ckptkit.testing.faults import Fault, FaultyStorage
+
+SHARD = "checkpoints/a000001-c0000000001-m0000/rank-00003/0.safetensors"
+DOCUMENT = "attempts/000001.json"
+
+
+class TestRing(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path) -> Storage:
+        return Ring([LocalStorage(tmp_path / f"machine{number}") for number in range(3)])
+
+    def raw_get(self, storage, key):
+        found = [path for path in Path(storage.url).parent.glob(f"machine*/{key}") if path.is_file()]
+        data = {path.read_bytes() for path in found}
+        assert not data or (len(data), len(found)) == (1, 2), found
+        return data.pop() if data else None
+
+    def raw_put(self, storage, key, data):
+        for number in range(2):
+            path = Path(storage.url).parent / f"machine{number}" / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+
+class TestRingOfOne(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path) -> Storage:
+        return Ring([LocalStorage(tmp_path / "machine0")])
+
+    def raw_get(self, storage, key):
+        path = Path(storage.url, key)
+        return path.read_bytes() if path.is_file() else None
+
+    def raw_put(self, storage, key, data):
+        path = Path(storage.url, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def machines(tmp_path, *numbers, **options) -> Ring:
+    return Ring([LocalStorage(tmp_path / f"machine{number}") for number in numbers], **options)
+
+
+def having(tmp_path, key) -> list[str]:
+    return sorted(path.name for path in tmp_path.iterdir() if (path / key).is_file())
+
+
+@pytest.mark.parametrize(
+    ("rank", "ranks_per_machine", "where"),
+    [(0, 1, [0, 1]), (2, 1, [0, 2]), (3, 1, [0, 1]), (3, 2, [1, 2]), (5, 2, [0, 2])],
+)
+def test_shards_of_a_rank_lie_at_its_machine_and_the_next(tmp_path, rank, ranks_per_machine, where):
+    key = f"checkpoints/a000001-c0000000001-m0000/rank-{rank:05d}/0.safetensors"
+    machines(tmp_path, 0, 1, 2, ranks_per_machine=ranks_per_machine).write(key, io.BytesIO(b"bits"), 4)
+    assert having(tmp_path, key) == [f"machine{number}" for number in where]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_no_file_is_lost_with_one_machine(tmp_path, lost):
+    ring = machines(tmp_path, 0, 1, 2)
+    ring.create(DOCUMENT, b"first")
+    for rank in range(3):
+        ring.write(SHARD.replace("00003", f"{rank:05d}"), io.BytesIO(b"bits"), 4)
+    shutil.rmtree(tmp_path / f"machine{lost}")
+    for left in ([0, 1, 2], [one for one in (2, 1, 0) if one != lost]):  # replaced by an empty one; left out
+        now = machines(tmp_path, *left)
+        assert now.read(DOCUMENT, 100) == b"first"
+        assert len(now.walk("checkpoints/")) == 3
+        for key in now.walk("checkpoints/"):
+            assert now.read(key, 100) == b"bits"
+
+
+def test_start_gives_a_new_machine_the_documents(tmp_path):
+    """Otherwise the loss of the next machine would take them."""
+    ring = machines(tmp_path, 0, 1, 2)
+    ring.create(DOCUMENT, b"first")
+    ring.write(SHARD, io.BytesIO(b"bits"), 4)
+    shutil.rmtree(tmp_path / "machine0")
+    machines(tmp_path, 0, 1, 2).probe()
+    assert having(tmp_path, DOCUMENT) == ["machine0", "machine1"]
+    assert having(tmp_path, SHARD) == ["machine1"]  # shards are not copied again
+    shutil.rmtree(tmp_path / "machine1")
+    assert machines(tmp_path, 0, 2).read(DOCUMENT, 100) == b"first"
+
+
+def test_machine_that_cannot_be_reached_says_nothing_of_what_is_there(tmp_path):
+    broken = FaultyStorage(LocalStorage(tmp_path / "machine1"))
+    ring = Ring([LocalStorage(tmp_path / "machine0"), broken, LocalStorage(tmp_path / "machine2")])
+    ring.create(DOCUMENT, b"first")
+    away = broken.inject(Fault("error", times=None))
+    assert ring.read(DOCUMENT, 100) == b"first"  # the other copy
+    for act in (lambda: ring.read("attempts/000002.json", 100), lambda: ring.list("attempts"), ring.probe):
+        with pytest.raises(StorageError, match=r"server 2 of the 3 of a ring.*leave its endpoint out"):
+            act()
+    assert away.fired == 3
+
+
+def test_creator_with_other_servers_is_noticed(tmp_path):
+    machines(tmp_path, 1, 2).create(DOCUMENT, b"theirs")
+    with pytest.raises(FileExistsError):
+        machines(tmp_path, 0, 1, 2).create(DOCUMENT, b"ours")
+    assert having(tmp_path, DOCUMENT) == ["machine1", "machine2"]
+
+
+def test_create_that_was_interrupted_between_two_machines_is_completed(tmp_path):
+    LocalStorage(tmp_path / "machine0").create(DOCUMENT, b"first")
+    with pytest.raises(FileExistsError):
+        machines(tmp_path, 0, 1, 2).create(DOCUMENT, b"first")
+    assert having(tmp_path, DOCUMENT) == ["machine0", "machine1"]
+
+
+def test_jobs_that_went_on_separately_are_an_error(tmp_path):
+    machines(tmp_path, 0, 1).create(DOCUMENT, b"ours")
+    machines(tmp_path, 2, 3).create(DOCUMENT, b"them")
+    with pytest.raises(StorageError, match="two jobs went on separately"):
+        machines(tmp_path, 0, 1, 2, 3).probe()
+
+
+@pytest.mark.parametrize("options", [{"servers": []}, {"servers": [1], "ranks_per_machine": 0}])
+def test_ring_of_nothing_is_refused(options):
+    with pytest.raises(ValueError, match="at least one server"):
+        Ring(**options)
