@@ -55,8 +55,8 @@ def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
     if left:
         raise CorruptCheckpointError(
             f"{storage.url} has files of {some(left)}, but neither run.json nor a checkpoint: its documents are lost, "
-            "or at a machine or disk that is not there. Starting afresh would remove these files. Give all places of the "
-            "run, restore it from a copy (`ckptkit copy BACKUP ROOT`), or start under another root"
+            "or at a machine or disk that is not there. Starting afresh would remove these files. Give all places of "
+            "the run, restore it from a copy (`ckptkit copy BACKUP ROOT`), or start under another root"
         )
     if run is not None and run.copied_from is not None:
         raise CorruptCheckpointError(
