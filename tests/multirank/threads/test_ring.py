@@ -13,6 +13,7 @@ from support.runs.ranks import Life, Mortal, check_whole, committed, digests_at,
 from support.runs.roots import root_at
 
 from ckptkit.core import worker
+from ckptkit.manager.options import Mirror
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.ring import Ring
 from ckptkit.testing.faults import EVERY, Fault, FaultyStorage
@@ -146,3 +147,23 @@ def test_fault_at_any_call_and_then_any_machine_lost(tmp_path: Path, rank: int, 
 
 def _batches(name: str) -> int:
     return int(name[9:19]) * 4 + int(name[21:25])
+
+
+@pytest.mark.parametrize("gone", range(MACHINES))
+def test_ring_is_a_mirror_like_any_other(tmp_path: Path, gone: int) -> None:
+    """The root is lost, and a machine of the ring behind it."""
+
+    def act(world) -> Life:
+        ring = Ring([LocalStorage(tmp_path / f"machine{one}") for one in range(MACHINES)])
+        return live(LocalStorage(tmp_path / "root"), world, until, final=True, mirror=[Mirror(ring)])
+
+    until = 10
+    results_of(run_ranks(3, act, timeout=timedelta(seconds=60)))
+    shutil.rmtree(tmp_path / "root")
+    shutil.rmtree(tmp_path / f"machine{gone}")
+    until = 14
+    found = results_of(run_ranks(3, act, timeout=timedelta(seconds=60)))
+    assert tuple(one.restored for one in found) == digests_at(3, 10)
+    assert tuple(one.digest for one in found) == digests_at(3, 14)
+    for place in (tmp_path / "root", whole(tmp_path)):
+        check_whole(place, committed(place)[-1], 3)

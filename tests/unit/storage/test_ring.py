@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckptkit.errors import StorageError
-from ckptkit.storage import LocalStorage, Storage
+from ckptkit.storage import LocalStorage, Storage, open_storage
 from ckptkit.storage.ring import Ring
 from ckptkit.testing.contract import StorageContract
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -134,3 +134,27 @@ def test_jobs_that_went_on_separately_are_an_error(tmp_path):
 def test_ring_of_nothing_is_refused(options):
     with pytest.raises(ValueError, match="at least one server"):
         Ring(**options)
+
+
+@pytest.mark.parametrize(
+    "endpoints", [["http://127.0.0.1:1", "http://127.0.0.1:2"], "http://127.0.0.1:1, http://127.0.0.1:2"]
+)
+def test_several_endpoints_are_a_ring(endpoints):
+    options = {"endpoint_url": endpoints, "ranks_per_machine": 8, "key": "a", "secret": "b"}
+    ring = open_storage("s3://bucket/run", options)
+    assert isinstance(ring, Ring)
+    assert (ring.url, ring.is_remote) == ("s3://bucket/run", True)
+    assert {"endpoint_url": endpoints, "ranks_per_machine": 8} == {key: options[key] for key in list(options)[:2]}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"endpoint_url": ["http://127.0.0.1:1"], "ranks_per_machine": 0}, "at least one server"),
+        ({"endpoint_url": []}, "at least one server"),
+        ({"endpoint_url": "http://127.0.0.1:1", "ranks_per_machine": 8}, "takes no storage_options ranks_per_machine"),
+    ],
+)
+def test_options_of_no_ring_are_refused(options, said):
+    with pytest.raises(StorageError, match=said):
+        open_storage("s3://bucket/run", {"key": "a", "secret": "b", **options})
