@@ -76,16 +76,17 @@ class Ring:
         documents = sorted({key for _, files in there for key in files if _is_document(key)})
         newest = {key.partition("/")[0]: key for key in documents if key.count("/") == 1}.values()
         for key in documents:
-            having = [(server, files[key]) for server, files in there if key in files]
-            size_bytes = having[0][1]
-            if any(size != size_bytes for _, size in having):
+            sizes = {files[key] for _, files in there if key in files}
+            if len(sizes) > 1:
                 raise self._separated(key)
-            data = self.read(key, size_bytes) if key in newest or len(having) < len(self._servers) else b""
-            if key in newest and any(self._content(server, key, data) != data for server, _ in having):
+            lacking = [server for server, files in there if key not in files and server in self._homes(key)]
+            if not lacking and key not in newest:
+                continue
+            data = self.read(key, *sizes)
+            if any(self._content(server, key, data) != data for server, files in there if key in files):
                 raise self._separated(key)
-            for server in self._homes(key):
-                if all(server is not one for one, _ in having):
-                    self._complete(server, key, data)
+            for server in lacking:
+                self._complete(server, key, data)
 
     def _separated(self, key: str) -> StorageError:
         return StorageError(

@@ -97,6 +97,18 @@ def test_start_gives_a_new_machine_the_documents(tmp_path):
     assert machines(tmp_path, 0, 2).read(DOCUMENT, 100) == b"first"
 
 
+def test_start_reads_no_document_that_lies_twice(tmp_path):
+    """But for the newest of each kind, which shows whether two jobs went on separately."""
+    servers = [FaultyStorage(LocalStorage(tmp_path / f"machine{number}")) for number in range(4)]
+    ring = Ring(servers)
+    for number in range(1, 9):
+        ring.create(f"attempts/{number:06d}.json", b"{}")
+    before = [len(one.calls) for one in servers]
+    ring.probe()
+    made = [call for one, count in zip(servers, before, strict=True) for call in one.calls[count:]]
+    assert {key for call in made if call.operation == "read" for key in call.keys} == {"attempts/000008.json"}
+
+
 def test_machine_that_cannot_be_reached_says_nothing_of_what_is_there(tmp_path):
     broken = FaultyStorage(LocalStorage(tmp_path / "machine1"))
     ring = Ring([LocalStorage(tmp_path / "machine0"), broken, LocalStorage(tmp_path / "machine2")])
