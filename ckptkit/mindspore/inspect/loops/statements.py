@@ -21,6 +21,7 @@ from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
+from ckptkit.mindspore.inspect.loops.patterns import matches
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
@@ -309,7 +310,7 @@ class Statements:
             if number == len(one.cases):
                 return
             case = one.cases[number]
-            matched = self._matches(case.pattern, subject, scope)
+            matched = matches(case.pattern, subject, scope, self._expressions)
             tests |= self._flow.decided_by(matched | self._expressions.value(case.guard, scope).sources)
             self._flow.either(
                 tests,
@@ -322,23 +323,6 @@ class Statements:
         if leaves:
             self._flow.control |= tests
         return returned
-
-    def _matches(self, pattern: ast.pattern, subject: Value, scope: Scope) -> Sources:
-        """Bind the names of a pattern; return what its values are made of."""
-        names = [getattr(pattern, name, None) for name in ("name", "rest")]
-        inner = [each for each in ast.iter_child_nodes(pattern) if isinstance(each, ast.pattern)]
-        values = [each for each in ast.iter_child_nodes(pattern) if isinstance(each, ast.expr)]
-        sources: Sources = frozenset().union(*(self._expressions.value(each, scope).sources for each in values))
-        part = Value(sources=subject.sources)
-        by_item = isinstance(pattern, ast.MatchSequence) and len(subject.items) == len(inner)
-        whole = isinstance(pattern, (ast.MatchAs, ast.MatchOr))
-        for number, each in enumerate(inner):
-            sources |= self._matches(each, subject.items[number] if by_item else subject if whole else part, scope)
-        for name in names:
-            if name is not None:
-                target = ast.copy_location(ast.Name(name, ast.Store()), pattern)
-                self._expressions.store(target, subject if whole else part, scope)
-        return sources
 
     def _loop(self, one: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> list[Value]:
         returned: list[Value] = []
