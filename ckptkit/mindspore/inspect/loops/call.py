@@ -50,6 +50,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
     RESTORED,
     TIMED,
     Bound,
+    CachePlace,
     Made,
     Place,
     Scope,
@@ -262,13 +263,15 @@ def _of_dict(call: Call, sources: Sources) -> Value:
 
 def item_or_view(call: Call, sources: Sources) -> Value:
     """Return the result of a call of which only its object and name are known, such as an item or a view."""
-    owner = call.owner
-    called = call.called.target
+    owner, called = call.owner, call.called.target
     is_one = called in _ONE_ITEM or (call.name == "choice" and is_generator(owner))
     if call.name in _OWN_ITEM or (is_one and call.given):  # the item changes with its container
         over = owner if call.name in _OWN_ITEM else call.given[0]
         target, also = one_of(over)
-        return Value(target, sources, place=over.place, also=also)
+        place = over.place
+        if target is UNKNOWN and call.name == "setdefault" and place is not None and len(call.given) > 1:
+            target, place = call.given[1].target, CachePlace(*place)  # it stays there
+        return Value(target, sources, place=place, also=also)
     if called is functools.partial and call.given:
         function, *given = call.given
         return Value(Bound(function.target, given, call.named), sources)
@@ -280,8 +283,7 @@ def item_or_view(call: Call, sources: Sources) -> Value:
         of = Trains() if makes_optimizer(called, given) else next(map(Made, functions), UNKNOWN)
         # Which parameters it is the gradient of is no value of theirs.
         return Value(of, sources - MARKS if isinstance(of, Made) else sources, is_new=True)
-    is_view = call.name in VIEW_METHODS and isinstance(owner.target, (np.ndarray, Tensor))
-    if is_view:
+    if call.name in VIEW_METHODS and isinstance(owner.target, (np.ndarray, Tensor)):
         return Value(owner.target, sources, place=owner.place)
     return of_cached(owner, sources) if gives_contents(call.name) else Value(UNKNOWN, sources)
 

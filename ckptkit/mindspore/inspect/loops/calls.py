@@ -133,8 +133,7 @@ class Calls:
             return Value(scope.parent(), call.sources)
         if is_ours(call.owner.target) and call.name in ("step", "save"):
             self._flow.saved()
-        name = name_asked(call)
-        if name is not None:
+        if (name := name_asked(call)) is not None:
             return self._by_name(call, name)
         if call.given and call.called.target in MAPS:
             return Value(UNKNOWN, call.sources | self._reader.iteration.mapped(call))
@@ -367,7 +366,8 @@ class Calls:
             returned += self.run(body, inside)
         if not found:
             return None
-        return (returned[0] if len(returned) == 1 else Value())._replace(sources=together(returned))
+        last = returned[-1:] if len(returned) == 1 or inside.returns_one else []
+        return (last or [Value()])[0]._replace(sources=together(returned))
 
     def run(self, body: Sequence[ast.stmt], inside: Scope) -> list[Value]:
         """Read statements of a function that is not the one being read; return what they return or yield."""

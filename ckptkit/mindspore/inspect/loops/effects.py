@@ -44,6 +44,7 @@ _CHANGES = re.compile(
     r"(append|extend|insert|pop|add|discard|remove|clear|update|rotate|reverse|sort|put|fill|resize|subtract)"
     r"(left|item|_nowait)?|(difference|intersection|symmetric_difference)_update|move_to_end"
 )
+_ADJUSTS = ("adjust", "update_loss_scale")  # methods of loss scalers
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_")  # methods of tensors, such as mul_
 # Calls that write parameters, seed generators or write a file of weights.
 _EFFECTS = re.compile(
@@ -106,8 +107,8 @@ def gives_contents(name: str) -> bool:
 
 
 def may_change(called: Any, name: str) -> bool:
-    """Return whether the call changes an object of which nothing is known: a parameter, a generator or an iterator."""
-    advances = name in _OF_GENERATORS or called is next or called is anext
+    """Return whether the call changes an object of which nothing is known, such as a parameter or a generator."""
+    advances = name in (*_OF_GENERATORS, *_ADJUSTS) or called is next or called is anext
     return advances or writes_state(called, name) or _IN_PLACE.fullmatch(name) is not None
 
 
@@ -118,6 +119,12 @@ def makes_new(called: Any, name: str) -> bool:
     if isinstance(called, functools.partial):
         return makes_new(called.func, getattr(called.func, "__name__", ""))
     return name in _MAKES and str(getattr(called, "__module__", "")).partition(".")[0] == "mindspore"
+
+
+def makes_graph(decorator: Any) -> bool:
+    """Return whether a function that is decorated so does what its body says, such as by `mindspore.jit`."""
+    name = getattr(decorator, "__name__", "")
+    return name in ("jit", "vmap") and makes_new(decorator, name)
 
 
 def makes_optimizer(called: Any, given: Iterable[Any]) -> bool:

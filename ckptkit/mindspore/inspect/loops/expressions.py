@@ -166,7 +166,8 @@ class Expressions:
         if isinstance(node.value, ast.Dict):  # a table of functions
             target, also = choices(self.value(one, scope).target for one in node.value.values)
             return Value(target, sources, also=also)
-        target, also = item_at(owner.target, node.slice)
+        is_filled = self._objects.stand_ins.is_filled(owner.place)  # so that one item does not stand for others
+        target, also = item_at(owner.target, scope.constant(node.slice) if is_filled else node.slice)
         place = None if isinstance(node.slice, ast.Slice) and isinstance(owner.target, (list, tuple)) else owner.place
         return self._objects.stand_ins.with_held(Value(target, sources, place=place, also=also))
 

@@ -132,22 +132,21 @@ class Scope:
 
     def define(
         self,
-        node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
+        node: ast.FunctionDef,
         read: Callable[[ast.expr, Scope], Value],
     ) -> None:
         """Let the name of a function that is defined here stand for one like it, unless the real one is there already.
 
-        A decorated function stands for nothing: what its name means is what the decorator returns. ``read`` reads what
-        it has by default, of which the function is made.
+        Decorators count as if they returned a graph of it. ``read`` reads what it has by default, of which the function
+        is made.
         """
-        if not isinstance(node, ast.FunctionDef) or node.decorator_list:
-            return
         sources = together(_defaults_of(node.args, self, read).values())
         if (one := self.value(node.name)).target is not UNKNOWN:
             self.known[node.name] = one._replace(sources=sources)
             return
         inner = [one for one in self.code.co_consts if isinstance(one, types.CodeType) and one.co_name == node.name]
-        for code in (one for one in inner if one.co_firstlineno == node.lineno):
+        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        for code in (one for one in inner if one.co_firstlineno == first):
             cells = tuple(types.CellType(self.value(name).target) for name in code.co_freevars)
             self.known[node.name] = Value(types.FunctionType(code, self._module, node.name, None, cells), sources)
 
@@ -169,6 +168,12 @@ class Scope:
         """
         is_past = (value.target is UNKNOWN or (is_made and name in self._now.values)) and line < self._now.line
         return value._replace(target=met(self._now.values.get(name, UNKNOWN))) if is_past else value
+
+    def constant(self, node: ast.expr) -> ast.expr:
+        """Return the text that a variable is, such as an argument, as an expression; any other expression as it is."""
+        value = self.value(node.id) if isinstance(node, ast.Name) else Value()
+        is_text = type(value.target) is str and value.place is None  # in no list, of which it may be any item
+        return ast.copy_location(ast.Constant(value.target), node) if is_text else node
 
     def value(self, name: str) -> Value:
         """Return what is known of the variable of that name."""

@@ -30,9 +30,9 @@ class StandIns:
         self._late: set[Place] = set()  # get something when it is needed
 
     def hold(self, places: Iterable[Place], target: ast.expr, value: Value) -> None:
-        """Record that a function that code makes is assigned to an attribute, or to an item of what is at a place."""
+        """Record that code makes a function or an optimizer for an attribute, or for an item of what is at a place."""
         is_part = isinstance(target, (ast.Attribute, ast.Subscript))
-        if is_part and isinstance(value.target, FUNCTIONS):
+        if is_part and isinstance(value.target, (*FUNCTIONS, Trains)):
             for place in places:
                 self._held.setdefault(place, {})[target] = value.target
 
@@ -42,6 +42,10 @@ class StandIns:
         if isinstance(value.target, Trains):
             for place in places:
                 self._held.setdefault(place, {})[target] = value.target
+
+    def is_filled(self, place: Place | None) -> bool:
+        """Return whether code puts something there, also beside what lies there."""
+        return place in self._late or place in self._held
 
     def with_held(self, value: Value, *, is_variable: bool = False) -> Value:
         """Return what was read from a place, with what code makes and puts there if nothing lies there yet."""

@@ -15,12 +15,14 @@ from typing import Any
 from ckptkit.mindspore.inspect.loops.call import makes_cells
 from ckptkit.mindspore.inspect.loops.containers import is_changed_in_place
 from ckptkit.mindspore.inspect.loops.draws import Draws
-from ckptkit.mindspore.inspect.loops.effects import is_ours
+from ckptkit.mindspore.inspect.loops.effects import is_ours, makes_graph
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
+from ckptkit.mindspore.inspect.loops.patterns import matches
+from ckptkit.mindspore.inspect.loops.present import Present
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
@@ -62,6 +64,7 @@ class Statements:
         self._objects = objects
         self._cache: Cache | None = None  # being filled
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
+        self._present = Present(flow, objects, self._expressions)
         self.draws: Draws = self._expressions.calls.draws
         self.taken: dict[int, tuple[str, Any]] = self.draws.taken
         self.after: dict[str, None] = self._expressions.calls.after
@@ -105,8 +108,11 @@ class Statements:
             read = self._flow.read_so_far()
             returned += self._statement(one, scope)
             if isinstance(one, ast.If) and isinstance(one.body[-1], (ast.Return, ast.Continue)):
-                returned += self._rest(rest, one, scope, read)
-                break
+                holds = self._present.holds(one.test, scope)
+                if holds is None:
+                    returned += self._rest(rest, one, scope, read)
+                if holds is not False:
+                    break
         self._flow.control = before
         return returned
 
@@ -186,8 +192,13 @@ class Statements:
                 for target in one.targets:
                     if not isinstance(target, ast.Name):
                         self._expressions.store(target, Value(), scope)
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                scope.define(one, self._expressions.value)  # what it does is read at the call
+            case ast.FunctionDef():
+                decorators = [each.func if isinstance(each, ast.Call) else each for each in one.decorator_list]
+                # What another decorator returns is not known; what the function does is read at the call.
+                if all(makes_graph(self._expressions.value(each, scope).target) for each in decorators):
+                    scope.define(one, self._expressions.value)
+            case ast.AsyncFunctionDef() | ast.ClassDef():
+                pass
             case _:
                 self._expressions.calls.changes.unused = result_of(one)
                 for each in ast.iter_child_nodes(one):
@@ -255,6 +266,8 @@ class Statements:
         read = self._flow.read_so_far()
         test = self._expressions.test(one.test, scope)
         self._place(test)
+        if (holds := self._present.holds(one.test, scope)) is not None:
+            return self._block(one.body if holds else one.orelse, scope)
         # What a condition on data, or on something that the loop carries, assigns is state, whatever it looks like.
         is_steady = is_remade(test) and not makes_cells(one, test, scope, self._expressions.value)
         guards = guards_of(one.test, lambda each: self._expressions.places(each, scope)) if is_steady else []
@@ -309,7 +322,7 @@ class Statements:
             if number == len(one.cases):
                 return
             case = one.cases[number]
-            matched = self._matches(case.pattern, subject, scope)
+            matched = matches(case.pattern, subject, scope, self._expressions)
             tests |= self._flow.decided_by(matched | self._expressions.value(case.guard, scope).sources)
             self._flow.either(
                 tests,
@@ -322,23 +335,6 @@ class Statements:
         if leaves:
             self._flow.control |= tests
         return returned
-
-    def _matches(self, pattern: ast.pattern, subject: Value, scope: Scope) -> Sources:
-        """Bind the names of a pattern; return what its values are made of."""
-        names = [getattr(pattern, name, None) for name in ("name", "rest")]
-        inner = [each for each in ast.iter_child_nodes(pattern) if isinstance(each, ast.pattern)]
-        values = [each for each in ast.iter_child_nodes(pattern) if isinstance(each, ast.expr)]
-        sources: Sources = frozenset().union(*(self._expressions.value(each, scope).sources for each in values))
-        part = Value(sources=subject.sources)
-        by_item = isinstance(pattern, ast.MatchSequence) and len(subject.items) == len(inner)
-        whole = isinstance(pattern, (ast.MatchAs, ast.MatchOr))
-        for number, each in enumerate(inner):
-            sources |= self._matches(each, subject.items[number] if by_item else subject if whole else part, scope)
-        for name in names:
-            if name is not None:
-                target = ast.copy_location(ast.Name(name, ast.Store()), pattern)
-                self._expressions.store(target, subject if whole else part, scope)
-        return sources
 
     def _loop(self, one: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> list[Value]:
         returned: list[Value] = []

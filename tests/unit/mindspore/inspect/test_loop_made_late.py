@@ -28,7 +28,7 @@ def optimizer():
 class Trainer:
     def __init__(self, network):
         self.network = network
-        self.one = None
+        self.one = self.two = None
         self.by_name = {}
 
     @property
@@ -41,6 +41,24 @@ class Trainer:
         if name not in self.by_name:
             self.by_name[name] = nn.Momentum(nn.Dense(6, 1).trainable_params(), 0.1, 0.9)
         return self.by_name[name]
+
+    def build(self):
+        network = nn.Dense(6, 1)
+        self.two = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+        compute = ms.value_and_grad(nn.WithLossCell(network, nn.MSELoss()), None, self.two.parameters)
+
+        @ms.jit
+        def step(x, y):
+            loss, grads = compute(x, y)
+            self.two(grads)
+            return loss
+
+        self.one = step
+
+    def step(self, x, y):
+        if self.one is None:
+            self.build()
+        return self.one(x, y)
 
     @functools.cached_property
     def first_loss(self):
@@ -103,9 +121,27 @@ def loss_that_a_property_keeps(cell, x, y, trainer):
     cell(x, y / trainer.first_loss)
 
 
+def optimizer_that_setdefault_puts_into_a_dict(cell, x, y, trainer):
+    cell(x, y)
+    network = nn.Dense(6, 1)
+    trainer.by_name.setdefault("a", nn.Momentum(network.trainable_params(), 0.1, 0.9))(gradients())
+
+
+def optimizer_of_a_compiled_step(cell, x, y, trainer):
+    trainer.step(x, ms.Tensor(np.ones((2, 1)), ms.float32))
+
+
+def loss_scaler(cell, x, y, trainer):
+    if trainer.one is None:
+        trainer.one = ms.amp.DynamicLossScaler(2.0**4, 2, 5)
+    cell(x, y * trainer.one.scale_value)
+    trainer.one.adjust(ms.Tensor(True))
+
+
 LOST = [
     *(optimizer_in_an_attribute, step_in_an_attribute, optimizer_in_a_dict, optimizer_of_a_property, generator),
-    *(iterator, parameter, average, loss_that_a_property_keeps),
+    *(iterator, parameter, average, loss_that_a_property_keeps, optimizer_that_setdefault_puts_into_a_dict),
+    *(optimizer_of_a_compiled_step, loss_scaler),
 ]
 
 
