@@ -12,6 +12,8 @@ import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ckptkit.mindspore.inspect.loops.branches.patterns import matches
+from ckptkit.mindspore.inspect.loops.branches.present import Present
 from ckptkit.mindspore.inspect.loops.call import makes_cells
 from ckptkit.mindspore.inspect.loops.containers import is_changed_in_place
 from ckptkit.mindspore.inspect.loops.draws import Draws
@@ -21,8 +23,6 @@ from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
-from ckptkit.mindspore.inspect.loops.patterns import matches
-from ckptkit.mindspore.inspect.loops.present import Present
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
     RESTORED,
