@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
@@ -24,6 +25,8 @@ from ckptkit.storage.source import ByteStream
 
 _T = TypeVar("_T")
 _RANK = re.compile(r"/rank-([0-9]{5,})/")  # the folder of a rank's shards; see docs/format.md
+_COMMIT = re.compile(r"checkpoints/a([0-9]{6})-[^/]*/COMMIT")
+_MAX_BYTES = 1 << 26  # of a file that is created at once
 _SHARD = ".safetensors"
 
 
@@ -73,24 +76,36 @@ class Ring:
             with self._naming(server):
                 server.probe()
                 there.append((server, server.walk("")))
-        documents = sorted({key for _, files in there for key in files if _is_document(key)})
-        newest = {key.partition("/")[0]: key for key in documents if key.count("/") == 1}.values()
-        for key in documents:
+        decisive = _decisive({key for _, files in there for key in files})
+        for key in sorted({key for _, files in there for key in files if _is_document(key)}):
             having = [(server, files[key]) for server, files in there if key in files]
-            size_bytes = having[0][1]
-            if any(size != size_bytes for _, size in having):
-                raise self._separated(key)
-            data = self.read(key, size_bytes) if key in newest or len(having) < len(self._servers) else b""
-            if key in newest and any(self._content(server, key, data) != data for server, _ in having):
-                raise self._separated(key)
-            for server in self._homes(key):
-                if all(server is not one for one, _ in having):
-                    self._complete(server, key, data)
+            lacking = [server for server in self._homes(key) if all(server is not one for one, _ in having)]
+            if len({size for _, size in having}) > 1:
+                raise self._separated(key, [server for server, _ in having])
+            if lacking or key in decisive:
+                self._agree(key, having[0][1], [server for server, _ in having], lacking)
 
-    def _separated(self, key: str) -> StorageError:
+    def _agree(self, key: str, size_bytes: int, having: Sequence[Storage], lacking: Sequence[Storage]) -> None:
+        """Hold that the servers have one content under a key, and give it to those that lack it."""
+        try:
+            data = self.read(key, size_bytes)
+        except FileNotFoundError:
+            return  # another job has removed it since
+        there = [self._content(server, key, data) for server in having]
+        if any(content not in (None, data) for content in there):
+            raise self._separated(key, having)
+        for server in lacking:
+            self._complete(server, key, data)
+        if lacking and all(self._content(server, key, data) is None for server in having):
+            for server in lacking:
+                server.delete([key])  # removed meanwhile, and must not come back
+
+    def _separated(self, key: str, having: Sequence[Storage]) -> StorageError:
+        places = ", ".join(str(self._servers.index(server) + 1) for server in having)
         return StorageError(
-            f"{key} is another one at different machines of the ring {self.url}: two jobs went on separately. Leave "
-            "out the servers of one of them"
+            f"{key} is not the same at servers {places} of the {len(self._servers)} of the ring {self.url}: two jobs "
+            "went on separately, or a start was made without some of them. Leave out those that are behind, or empty "
+            "them if they are to serve again"
         )
 
     def list(self, folder: str, prefix: str = "") -> Listing:
@@ -121,33 +136,42 @@ class Ring:
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write the file at its machine, and then copy it to the next one."""
         own, *others = self._homes(key)
-        own.write(key, stream, size_bytes)
+        with self._naming(own):
+            own.write(key, stream, size_bytes)
         for server in others:
             with self._naming(server):
-                server.write(key, _Stored(own, key), size_bytes)
+                server.write(key, _Stored(own, key, self._naming), size_bytes)
 
     def create(self, key: str, data: bytes) -> None:
         """Create the file at its first server, which decides a race, and then at the second one.
 
         Raises:
-            FileExistsError: If any server has it; if it has this content, both have it then.
+            FileExistsError: If any server has it; both of its servers have it then.
             StorageError: If it is unknown whether both have it.
         """
         first, *others = self._homes(key)
         for server in self._servers:
             if server is not first and self._content(server, key, data) not in (None, data):
+                self._spread(key)
                 raise FileExistsError(key)
         try:
-            first.create(key, data)
+            with self._naming(first):
+                first.create(key, data)
         except FileExistsError:
-            if self._content(first, key, data) == data:
-                for server in others:
-                    self._complete(server, key, data)
+            self._spread(key)
             raise
         for server in others:
             if not self._complete(server, key, data):
                 first.delete([key])  # a job with other servers was faster
+                self._spread(key)
                 raise FileExistsError(key)
+
+    def _spread(self, key: str) -> None:
+        """Give a file that exists to both of its servers, since its creator may have been interrupted between them."""
+        with contextlib.suppress(FileNotFoundError):
+            data = self.read(key, _MAX_BYTES)
+            for server in self._homes(key):
+                self._complete(server, key, data)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete the files at all servers."""
@@ -202,32 +226,57 @@ class Ring:
 
     @contextlib.contextmanager
     def _naming(self, server: Storage) -> Iterator[None]:
-        """Say of an error at which server it came, and what can be done."""
+        """Say of an error at which server it came, unless it says so, and what can be done."""
         try:
             yield
+        except _NamedError:
+            raise
         except StorageError as error:
             if len(self._servers) == 1:
                 raise
-            raise StorageError(
+            raise _NamedError(
                 f"at server {self._servers.index(server) + 1} of the {len(self._servers)} of a ring: {error}. If its "
                 "machine is gone, leave its endpoint out, or give that of the machine in its place"
             ) from error
 
 
+class _NamedError(StorageError):
+    """Says at which server of a ring it came."""
+
+
 class _Stored:
     """Gives the bytes of a file of a storage as a stream."""
 
-    def __init__(self, storage: Storage, key: str) -> None:
+    def __init__(self, storage: Storage, key: str, naming: Callable[[Storage], AbstractContextManager[None]]) -> None:
         self._storage = storage
         self._key = key
+        self._naming = naming
         self._at = 0
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Fill ``buffer`` with the next bytes of the file."""
-        count = self._storage.read_into(self._key, [buffer], self._at)
+        try:
+            with self._naming(self._storage):
+                count = self._storage.read_into(self._key, [buffer], self._at)
+        except FileNotFoundError as error:
+            raise StorageError(f"{self._key} was removed while it was copied") from error
         self._at += count
         return count
 
 
+def shows_unfinished(storage: Storage) -> bool:
+    """Return whether a file may be seen before it is as durable as when its write or create has returned.
+
+    A local file system shows a name before its folder is fsynced, and a ring a file that lies at one machine.
+    """
+    return not storage.is_remote or isinstance(storage, Ring)
+
+
 def _is_document(key: str) -> bool:
     return not key.endswith(_SHARD) and key not in (LEASE, PROBE)
+
+
+def _decisive(keys: Collection[str]) -> Collection[str]:
+    """Return the documents that say whose the run is: of the newest attempt, and of each that has a COMMIT."""
+    attempts = sorted(key for key in keys if key.startswith("attempts/"))
+    return {*attempts[-1:], *(f"attempts/{found[1]}.json" for key in keys if (found := _COMMIT.fullmatch(key)))}
