@@ -48,7 +48,7 @@ def test_checkpoint_of_a_save_that_failed_between_two_machines_survives_either(t
     """The next save finds its COMMIT at one machine, and takes it for a checkpoint: then both must have it."""
     each = [FaultyStorage(LocalStorage(tmp_path / f"machine{one}")) for one in range(3)]
     failed = each[1].inject(Fault("error", operations={"create"}, key=COMMITS, nth=2, times=3))
-    done = alone(Ring(each), 6, on_error="warn")
+    done = alone(Ring(each), 6, on_save_error="warn")
     assert done.error is None
     assert failed.fired == 3
     found = {path.parent.name for path in tmp_path.glob(f"machine*/{COMMITS}")}
@@ -95,7 +95,7 @@ def test_upload_to_a_ring_that_was_interrupted_lies_at_two_machines_once_it_is_d
     for one in range(2):
         each = [FaultyStorage(Remote(tmp_path / f"machine{one}")) for one in range(3)]
         failed = each[1].inject(Fault("error", operations={"create", "write"}, key=key, times=3 if one == 0 else 1))
-        alone(LocalStorage(tmp_path / "root"), 6 + one, mirror=[Mirror(Ring(each))], on_error="warn")
+        alone(LocalStorage(tmp_path / "root"), 6 + one, mirror=[Mirror(Ring(each))], on_save_error="warn")
         assert failed.fired
     for path in tmp_path.glob(f"machine*/{COMMITS}"):
         for file in path.parent.rglob("*"):
