@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
@@ -139,8 +138,15 @@ class Ring:
         with self._naming(own):
             own.write(key, stream, size_bytes)
         for server in others:
-            with self._naming(server):
-                server.write(key, _Stored(own, key, self._naming), size_bytes)
+            copy = _Stored(own, key)
+            try:
+                with self._naming(server):
+                    server.write(key, copy, size_bytes)
+            except StorageError:
+                if copy.problem is None:
+                    raise
+                with self._naming(own):
+                    raise copy.problem from None
 
     def create(self, key: str, data: bytes) -> None:
         """Create the file at its first server, which decides a race, and then at the second one.
@@ -226,40 +232,41 @@ class Ring:
 
     @contextlib.contextmanager
     def _naming(self, server: Storage) -> Iterator[None]:
-        """Say of an error at which server it came, unless it says so, and what can be done."""
+        """Say of an error at which server it came, and what can be done."""
         try:
             yield
-        except _NamedError:
-            raise
         except StorageError as error:
             if len(self._servers) == 1:
                 raise
-            raise _NamedError(
+            raise StorageError(
                 f"at server {self._servers.index(server) + 1} of the {len(self._servers)} of a ring: {error}. If its "
                 "machine is gone, leave its endpoint out, or give that of the machine in its place"
             ) from error
 
 
-class _NamedError(StorageError):
-    """Says at which server of a ring it came."""
-
-
 class _Stored:
-    """Gives the bytes of a file of a storage as a stream."""
+    """Gives the bytes of a file of a storage as a stream.
 
-    def __init__(self, storage: Storage, key: str, naming: Callable[[Storage], AbstractContextManager[None]]) -> None:
+    Attributes:
+        problem: Why it could not be read.
+    """
+
+    def __init__(self, storage: Storage, key: str) -> None:
         self._storage = storage
         self._key = key
-        self._naming = naming
         self._at = 0
+        self.problem: StorageError | None = None
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Fill ``buffer`` with the next bytes of the file."""
         try:
-            with self._naming(self._storage):
-                count = self._storage.read_into(self._key, [buffer], self._at)
+            count = self._storage.read_into(self._key, [buffer], self._at)
+        except StorageError as error:
+            self.problem = error
+            raise
         except FileNotFoundError as error:
-            raise StorageError(f"{self._key} was removed while it was copied") from error
+            self.problem = StorageError(f"{self._key} was removed while it was copied to another machine")
+            raise self.problem from error
         self._at += count
         return count
 

@@ -183,6 +183,14 @@ def test_error_says_at_which_server_it_came(tmp_path, operation):
     assert "server 2" not in str(said.value)
 
 
+def test_server_that_is_emptied_during_a_write_is_named(tmp_path):
+    """Such as one that ended and was started again, with an empty memory."""
+    emptied = Fault(lambda: shutil.rmtree(tmp_path / "machine0"), operations={"write"}, when="after")
+    first = FaultyStorage(LocalStorage(tmp_path / "machine0"), [emptied])
+    with pytest.raises(StorageError, match=r"^at server 1 of the 2 of a ring: .* was removed while it was copied"):
+        Ring([first, LocalStorage(tmp_path / "machine1")]).write(SHARD.replace("00003", "00000"), io.BytesIO(b"a"), 1)
+
+
 @pytest.mark.parametrize("options", [{"servers": []}, {"servers": [1], "ranks_per_machine": 0}])
 def test_ring_of_nothing_is_refused(options):
     with pytest.raises(ValueError, match="at least one server"):
