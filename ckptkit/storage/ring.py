@@ -158,7 +158,7 @@ class Ring:
         first, *others = self._homes(key)
         for server in self._servers:
             if server is not first and self._content(server, key, data) not in (None, data):
-                self._spread(key)
+                self._take_back(first, key, data)
                 raise FileExistsError(key)
         try:
             with self._naming(first):
@@ -168,9 +168,15 @@ class Ring:
             raise
         for server in others:
             if not self._complete(server, key, data):
-                first.delete([key])  # a job with other servers was faster
-                self._spread(key)
+                self._take_back(first, key, data)
                 raise FileExistsError(key)
+
+    def _take_back(self, first: Storage, key: str, data: bytes) -> None:
+        """Give a file to the job with other servers that was faster; an earlier try may have left ours at the first."""
+        if self._content(first, key, data) == data:
+            with self._naming(first):
+                first.delete([key])
+        self._spread(key)
 
     def _spread(self, key: str) -> None:
         """Give a file that exists to both of its servers, since its creator may have been interrupted between them."""

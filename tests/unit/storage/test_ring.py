@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptkit.checkpoint.commit import create_once
 from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage, Storage, open_storage
 from ckptkit.storage.ring import Ring
@@ -115,6 +116,15 @@ def test_creator_with_other_servers_is_noticed(tmp_path):
         machines(tmp_path, 0, 1, 2).create(DOCUMENT, b"ours")
     assert machines(tmp_path, 0, 1, 2).read(DOCUMENT, 100) == b"theirs"
     assert having(tmp_path, DOCUMENT) == ["machine0", "machine1", "machine2"]  # both of its servers, in either order
+
+
+def test_creator_that_fails_to_take_its_file_back_has_not_won(tmp_path):
+    """Its next try finds its own file at its first server, and the other one's at the second."""
+    race = Fault(lambda: machines(tmp_path, 1, 2).create(DOCUMENT, b"theirs"), operations={"create"}, when="after")
+    first = FaultyStorage(LocalStorage(tmp_path / "machine0"), [race, Fault("error", operations={"delete"})])
+    ring = Ring([first, LocalStorage(tmp_path / "machine1"), LocalStorage(tmp_path / "machine2")])
+    assert create_once(ring, DOCUMENT, b"ours") == b"theirs"
+    assert ring.read(DOCUMENT, 100) == b"theirs"
 
 
 def test_create_that_was_interrupted_between_two_machines_is_completed(tmp_path):
