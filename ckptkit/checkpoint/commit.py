@@ -14,6 +14,7 @@ from ckptkit.format.codec import decode_commit, encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, Void
 from ckptkit.format.layout import COMMIT, CheckpointName
 from ckptkit.storage import Storage
+from ckptkit.storage.ring import shows_unfinished
 
 _TRIES = 3
 
@@ -62,9 +63,9 @@ def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SE
             found = None  # not created: it is safe to try the same content again
         except CorruptCheckpointError:
             found = b""  # created and damaged since: return content that no document parses from
-        if found is not None and (found != data or isinstance(doubt, FileExistsError)):
+        if found is not None and isinstance(doubt, FileExistsError):
             return found
-        # Our content after an error may not be durable yet. Only "exists" guarantees that, so create it once more.
+        # A content after an error may not be durable yet. Only "exists" guarantees that, so create it once more.
         if remaining == 0 and isinstance(doubt, StorageError):
             raise doubt
     raise StorageError(
@@ -75,13 +76,12 @@ def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SE
 def make_durable(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> None:
     """Make a file that was found to hold ``data`` survive a power loss, before anything depends on it.
 
-    A local file system shows a name before its folder is fsynced, and the writer may have died in between. An object
-    store shows a file only once it is durable.
+    Some storages show a file before (`ckptkit.storage.ring.shows_unfinished`), and the writer may have died in between.
 
     Raises:
         StorageError: If the file may not survive.
     """
-    if not storage.is_remote:
+    if shows_unfinished(storage):
         create_once(storage, key, data, max_bytes)  # the reply "exists" guarantees that it is durable
 
 

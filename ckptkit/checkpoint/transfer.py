@@ -28,6 +28,7 @@ from ckptkit.format.codec import encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry
 from ckptkit.format.layout import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
 from ckptkit.storage import Storage
+from ckptkit.storage.ring import shows_unfinished
 
 _PADDING_BYTES = 4096  # a killed local write may have padded the last block of its file and not truncated it yet
 
@@ -101,7 +102,7 @@ class Transfer:
                     )
                 continue
             is_same = sizes[file.key] == file.size_bytes and _digest(self._target, file) == file.digest
-            if is_same and (self._target.is_remote or self._is_vouched_for(file)):
+            if is_same and (not shows_unfinished(self._target) or self._is_vouched_for(file)):
                 self._proven.add(file.key)
                 self.found_bytes += file.size_bytes
                 if report is not None:

@@ -6,11 +6,12 @@ It may hold no checkpoint yet, and would otherwise look like a new run. Threads:
 
 from __future__ import annotations
 
+from ckptkit.checkpoint.listing import list_attempts, list_names
 from ckptkit.core.text import some
 from ckptkit.errors import CorruptCheckpointError, ResumeError
 from ckptkit.format.codec import decode
 from ckptkit.format.documents import MAX_SEALED_BYTES, RunDocument
-from ckptkit.format.layout import CHECKPOINTS, FROZEN, RUN, attempt_key
+from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, FROZEN, RUN, attempt_key, frozen_folder, parse_frozen
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 
@@ -48,15 +49,19 @@ def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -
 def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
     """Raise CorruptCheckpointError if the run has lost its checkpoints; call this only if it has none.
 
-    So it is if ``run`` was copied or imported, or if files of checkpoints are left without ``run.json``, which a run
-    has before its first save.
+    So it is if ``run`` was copied or imported, or if an attempt has files of checkpoints, but no document, which is
+    created before them.
     """
-    left = run is None and sorted(storage.list(CHECKPOINTS).folders | storage.list(FROZEN).folders)
+    folders = {name.attempt: str(name) for name in list_names(storage)}
+    frozen = {number for one in storage.list(FROZEN).folders if (number := parse_frozen(one)) is not None}
+    known = list_attempts(storage)  # after the files: all of them have one if nothing is lost
+    left = sorted({*(folders[one] for one in folders.keys() - known), *map(frozen_folder, frozen - known)})
     if left:
         raise CorruptCheckpointError(
-            f"{storage.url} has files of {some(left)}, but neither run.json nor a checkpoint: its documents are lost, "
-            "or at a machine or disk that is not there. Starting afresh would remove these files. Give all places of "
-            "the run, restore it from a copy (`ckptkit copy BACKUP ROOT`), or start under another root"
+            f"{storage.url} has files of {some(left)}, but no checkpoint, nor the documents of these attempts below "
+            f"{ATTEMPTS}/: its documents are lost, or at a machine or disk that is not there. Starting afresh would "
+            "remove these files. Give all places of the run, restore it from a copy (`ckptkit copy BACKUP ROOT`), or "
+            "start under another root"
         )
     if run is not None and run.copied_from is not None:
         raise CorruptCheckpointError(

@@ -135,6 +135,12 @@ def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
         endpoints = [one.strip() for one in endpoints.split(",")]
     if not isinstance(endpoints, (list, tuple)):
         return open_s3(scheme, path, options)  # which refuses ranks_per_machine
+    places = [str(one).rstrip("/") for one in endpoints]
+    if len(set(places)) < len(places):
+        raise StorageError(
+            f"storage_options of {scheme}://{path}: endpoint_url names {max(places, key=places.count)} twice, so that "
+            "both copies of a file would lie on one machine: give one endpoint for each machine"
+        )
     each = {name: value for name, value in options.items() if name not in ("endpoint_url", "ranks_per_machine")}
     servers = [open_s3(scheme, path, {**each, "endpoint_url": one}) for one in endpoints]
     try:

@@ -126,7 +126,7 @@ def calls_of(base: Path, rank: int) -> int:
 @pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.extended)])
 def test_fault_at_any_call_and_then_any_machine_lost(tmp_path: Path, rank: int, action: str, request) -> None:
     """Each call of a rank fails or is its last one; after it, each machine in turn is lost."""
-    count = calls_of(tmp_path / "count", rank)
+    count = calls_of(tmp_path / "count", rank) - 4 * MACHINES  # rank 0 looks for receipts more or less often
     assert count > 60
     every = 1 if "full" in request.config.option.markexpr else 7
     for nth in range(1, count + 1, every):

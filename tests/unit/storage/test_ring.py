@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptkit.checkpoint.commit import create_once
 from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage, Storage, open_storage
 from ckptkit.storage.ring import Ring
@@ -125,7 +126,17 @@ def test_creator_with_other_servers_is_noticed(tmp_path):
     machines(tmp_path, 1, 2).create(DOCUMENT, b"theirs")
     with pytest.raises(FileExistsError):
         machines(tmp_path, 0, 1, 2).create(DOCUMENT, b"ours")
-    assert having(tmp_path, DOCUMENT) == ["machine1", "machine2"]
+    assert machines(tmp_path, 0, 1, 2).read(DOCUMENT, 100) == b"theirs"
+    assert having(tmp_path, DOCUMENT) == ["machine0", "machine1", "machine2"]  # both of its servers, in either order
+
+
+def test_creator_that_fails_to_take_its_file_back_has_not_won(tmp_path):
+    """Its next try finds its own file at its first server, and the other one's at the second."""
+    race = Fault(lambda: machines(tmp_path, 1, 2).create(DOCUMENT, b"theirs"), operations={"create"}, when="after")
+    first = FaultyStorage(LocalStorage(tmp_path / "machine0"), [race, Fault("error", operations={"delete"})])
+    ring = Ring([first, LocalStorage(tmp_path / "machine1"), LocalStorage(tmp_path / "machine2")])
+    assert create_once(ring, DOCUMENT, b"ours") == b"theirs"
+    assert ring.read(DOCUMENT, 100) == b"theirs"
 
 
 def test_create_that_was_interrupted_between_two_machines_is_completed(tmp_path):
@@ -138,8 +149,68 @@ def test_create_that_was_interrupted_between_two_machines_is_completed(tmp_path)
 def test_jobs_that_went_on_separately_are_an_error(tmp_path):
     machines(tmp_path, 0, 1).create(DOCUMENT, b"ours")
     machines(tmp_path, 2, 3).create(DOCUMENT, b"them")
-    with pytest.raises(StorageError, match="two jobs went on separately"):
+    with pytest.raises(StorageError, match=r"servers 1, 2, 3, 4 of the 4 .*: two jobs went on separately"):
         machines(tmp_path, 0, 1, 2, 3).probe()
+
+
+def test_what_an_interrupted_create_left_is_completed_by_a_loser(tmp_path):
+    """Otherwise a void that finds a COMMIT at one machine would take the checkpoint for safe."""
+    LocalStorage(tmp_path / "machine0").create(DOCUMENT, b"first")
+    with pytest.raises(FileExistsError):
+        machines(tmp_path, 0, 1, 2).create(DOCUMENT, b"void")
+    assert having(tmp_path, DOCUMENT) == ["machine0", "machine1"]
+
+
+def test_start_that_a_returning_machine_replaces_is_noticed(tmp_path):
+    """It was interrupted at that machine, which the next start left out: its document has the same number."""
+    commit = "checkpoints/a000002-c0000000001-m0000/COMMIT"
+    LocalStorage(tmp_path / "machine0").create("attempts/000002.json", b"ours")
+    for key, data in (("attempts/000002.json", b"them"), (commit, b"them"), ("attempts/000003.json", b"them")):
+        machines(tmp_path, 1, 2).create(key, data)
+    with pytest.raises(StorageError, match=r"attempts/000002.json is not the same at servers 1, 2, 3 of the 3"):
+        machines(tmp_path, 0, 1, 2).probe()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_file_that_another_job_removes_during_a_start_stays_removed(tmp_path, when):
+    events = "events/a000001-0001.jsonl"
+    machines(tmp_path, 1, 2).create(events, b"line")  # such as before machine 0 was exchanged
+    first = FaultyStorage(LocalStorage(tmp_path / "machine0"))
+    remove = Fault(lambda: machines(tmp_path, 0, 1, 2).delete([events]), operations={"create"}, key=events, when=when)
+    walked = Fault(lambda: machines(tmp_path, 0, 1, 2).delete([events]), operations={"walk"}, when=when)
+    last = FaultyStorage(LocalStorage(tmp_path / "machine2"), [walked] if when == "after" else [])
+    first.inject(remove)
+    Ring([first, LocalStorage(tmp_path / "machine1"), last]).probe()
+    assert having(tmp_path, events) == []
+
+
+def test_start_reads_no_more_documents_than_it_must(tmp_path):
+    each = [FaultyStorage(LocalStorage(tmp_path / f"machine{number}")) for number in range(3)]
+    ring = Ring(each)
+    for number in range(1, 50):
+        ring.create(f"attempts/{number:06d}.json", b"document")
+        ring.create(f"events/a{number:06d}-0001.jsonl", b"line")
+    before = sum(len(one.calls) for one in each)
+    ring.probe()
+    assert sum(len(one.calls) for one in each) - before < 12
+
+
+@pytest.mark.parametrize("operation", ["write", "create", "read_into"])
+def test_error_says_at_which_server_it_came(tmp_path, operation):
+    first = FaultyStorage(LocalStorage(tmp_path / "machine0"), [Fault("error", operations={operation}, times=None)])
+    ring = Ring([first, LocalStorage(tmp_path / "machine1"), LocalStorage(tmp_path / "machine2")])
+    key = SHARD.replace("00003", "00000")
+    with pytest.raises(StorageError, match=r"^at server 1 of the 3 of a ring: injected") as said:
+        ring.create(DOCUMENT, b"first") if operation == "create" else ring.write(key, io.BytesIO(b"bits"), 4)
+    assert "server 2" not in str(said.value)
+
+
+def test_server_that_is_emptied_during_a_write_is_named(tmp_path):
+    """Such as one that ended and was started again, with an empty memory."""
+    emptied = Fault(lambda: shutil.rmtree(tmp_path / "machine0"), operations={"write"}, when="after")
+    first = FaultyStorage(LocalStorage(tmp_path / "machine0"), [emptied])
+    with pytest.raises(StorageError, match=r"^at server 1 of the 2 of a ring: .* was removed while it was copied"):
+        Ring([first, LocalStorage(tmp_path / "machine1")]).write(SHARD.replace("00003", "00000"), io.BytesIO(b"a"), 1)
 
 
 @pytest.mark.parametrize("options", [{"servers": []}, {"servers": [1], "ranks_per_machine": 0}])
@@ -164,6 +235,7 @@ def test_several_endpoints_are_a_ring(endpoints):
     [
         ({"endpoint_url": ["http://127.0.0.1:1"], "ranks_per_machine": 0}, "at least one server"),
         ({"endpoint_url": []}, "at least one server"),
+        ({"endpoint_url": "http://127.0.0.1:1,http://127.0.0.1:1/"}, "names http://127.0.0.1:1 twice"),
         ({"endpoint_url": "http://127.0.0.1:1", "ranks_per_machine": 8}, "takes no storage_options ranks_per_machine"),
     ],
 )
