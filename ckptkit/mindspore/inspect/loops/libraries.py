@@ -8,7 +8,10 @@ Guarantees: reads names, paths and existing objects; calls no function of the us
 
 from __future__ import annotations
 
+import ast
+import dis
 import functools
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -21,7 +24,11 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users
+from ckptkit.mindspore.inspect.attributes import attribute as attribute_of
 from ckptkit.mindspore.inspect.bytecode import closure_of
+from ckptkit.mindspore.inspect.loops.flow import Flow
+from ckptkit.mindspore.inspect.loops.objects import Objects, place_in
+from ckptkit.mindspore.inspect.loops.scope import Scope, Value
 
 _FOLDERS = ("site-packages", "dist-packages")
 # What a library function may train, change or call.
@@ -92,3 +99,60 @@ def is_installed(file: str) -> bool:
     path = Path(os.path.realpath(file))  # the package may be a link to the user's folder
     roots = {os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     return any(one in path.parts for one in _FOLDERS) or any(path.is_relative_to(root) for root in roots)
+
+
+def imports(one: ast.Import | ast.ImportFrom, scope: Scope, flow: Flow, objects: Objects) -> None:
+    """Let the variables that an import in a function assigns stand for the modules that are loaded, and what they hold.
+
+    An import in a module assigns its global variables, which are known.
+    """
+    if scope.code.co_name == "<module>":
+        return
+    for alias in one.names:
+        name = alias.asname or alias.name.partition(".")[0]
+        if isinstance(one, ast.Import):
+            scope.known[name] = Value(sys.modules.get(alias.name if alias.asname else name, UNKNOWN))
+            continue
+        home = sys.modules.get(_source_of(one, scope), UNKNOWN)
+        value = Value()
+        if isinstance(home, types.ModuleType):
+            target, place = attribute_of(home, alias.name), place_in(home, alias.name)
+            objects.note(f"{home.__name__}.{alias.name}", target, place)
+            value = Value(target, flow.read(place, scope), place=place)
+        scope.known[name] = value
+
+
+def _source_of(one: ast.ImportFrom, scope: Scope) -> str:
+    """Return the full name of the module that is imported from; of an import that leads nowhere, none."""
+    name = "." * one.level + (one.module or "")
+    try:
+        return importlib.util.resolve_name(name, scope.value("__package__").target) if one.level else name
+    except (ImportError, TypeError, ValueError):  # it leads out of the package, or there is none
+        return ""
+
+
+def imported_in(function: types.FunctionType) -> dict[str, types.ModuleType]:
+    """Return the user's loaded modules that ``function`` and the functions in it import, by what it calls them."""
+    package = function.__globals__.get("__package__") or ""
+    found = {}
+    for level, given, names in _imports_in(function.__code__):
+        dotted = f"{package.rsplit('.', level - 1)[0]}.{given}".removesuffix(".") if level else given
+        for name in (dotted, *(f"{dotted}.{one}" for one in names)):
+            if is_users(name) and issubclass(type(sys.modules.get(name)), types.ModuleType):
+                found[name] = sys.modules[name]
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _imports_in(code: types.CodeType) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
+    found: list[tuple[int, str, tuple[str, ...]]] = []
+    given: list[Any] = []  # the constants before an import: its level, and the names that it takes
+    for one in dis.get_instructions(code):
+        if one.opname == "IMPORT_NAME":
+            found.append((given[-2], one.argval, given[-1] or ()))
+        elif one.opname == "LOAD_CONST":
+            given.append(one.argval)
+    if not {"import_module", "__import__"}.isdisjoint(code.co_names):
+        found += [(0, one, ()) for one in given if type(one) is str]
+    inner = (_imports_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    return (*found, *(each for some in inner for each in some))

@@ -20,7 +20,7 @@ from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours, makes_graph
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
 from ckptkit.mindspore.inspect.loops.flow import Flow
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
+from ckptkit.mindspore.inspect.loops.libraries import Libraries, imports
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
 from ckptkit.mindspore.inspect.loops.scope import (
@@ -197,6 +197,8 @@ class Statements:
                 # What another decorator returns is not known; what the function does is read at the call.
                 if all(makes_graph(self._expressions.value(each, scope).target) for each in decorators):
                     scope.define(one, self._expressions.value)
+            case ast.Import() | ast.ImportFrom():
+                imports(one, scope, self._flow, self._objects)
             case ast.AsyncFunctionDef() | ast.ClassDef():
                 pass
             case _:

@@ -48,7 +48,7 @@ from ckptkit.mindspore.inspect.attributes import (
 )
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare
 from ckptkit.mindspore.inspect.frames import locals_of
-from ckptkit.mindspore.inspect.loops.libraries import is_installed, is_library_class
+from ckptkit.mindspore.inspect.loops.libraries import imported_in, is_installed, is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
 from ckptkit.mindspore.inspect.loops.scope import Place
 from ckptkit.mindspore.inspect.values.digest import ATOMS, tensor_bytes, written
@@ -70,6 +70,7 @@ _ITERABLES: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range
 _ITERATORS = tuple(type(iter(one)) for one in _ITERABLES)
 _PAIRED = (enumerate, zip, map, filter, reversed)
 _BY_NAME = (".", ": ")  # before an attribute, and before a variable that a function names
+_BY_ANY_NAME = ({"globals"}, {"sys", "modules"})  # `globals()`, and the module itself as `sys.modules[__name__]`
 _IN_MEMORY = (io.StringIO, io.BytesIO)
 
 
@@ -322,13 +323,15 @@ def _of_function(one: types.FunctionType) -> Iterator[_Part]:
     yield from ((f".{name}", value, place_in(one, name)) for name, value in vars(one).items())
     module = one.__globals__
     if _is_looked_into(one):
-        names = [*module] if "globals" in code.co_names else variables_in(code)
+        is_any = any(each.issubset(code.co_names) for each in _BY_ANY_NAME)
+        names = [*module] if is_any else variables_in(code)
         yield from ((f": {name}", module[name], Place(id(module), name)) for name in names if name in module)
-        for name in names:
-            if issubclass(type(module.get(name)), types.ModuleType) and is_users(module[name].__name__):
-                held = own_attributes(module[name])
-                parts = [part for part in names_in(code) if part in held]
-                yield from ((f": {name}.{part}", held[part], place_in(module[name], part)) for part in parts)
+        homes = {name: module[name] for name in names if issubclass(type(module.get(name)), types.ModuleType)}
+        homes = {name: home for name, home in homes.items() if is_users(home.__name__)} | imported_in(one)
+        for name, home in homes.items():
+            held = own_attributes(home)
+            parts = [part for part in names_in(code) if part in held]
+            yield from ((f": {name}.{part}", held[part], place_in(home, part)) for part in parts)
 
 
 def _of_generator(one: types.GeneratorType[Any, Any, Any]) -> Iterator[_Part]:

@@ -7,12 +7,14 @@ import configparser
 import contextvars
 import enum
 import functools
+import importlib
 import io
 import itertools
 import logging
 import os
 import queue
 import sqlite3
+import sys
 import threading
 import types
 
@@ -248,6 +250,48 @@ def test_variable_with_a_computed_name_and_the_environment_are_found(monkeypatch
     loop()
     found = {one.rpartition(": ")[2] for one in watch.told if one.startswith(("bump", "reads"))}
     assert found == {"calls", "late", "os.environ"}
+
+
+def imports_by_statement():
+    import a_late_module
+    from a_late_module import table
+
+    a_late_module.n += 1
+    table["w"] += 1
+
+
+def imports_by_name():
+    return importlib.import_module("a_late_module").n
+
+
+def module_itself():
+    return sys.modules[__name__].calls
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (imports_by_statement, {"a_late_module.n", "a_late_module.table"}),
+        (imports_by_name, {"a_late_module.n"}),
+        (module_itself, {"calls"}),
+    ],
+)
+def test_value_of_a_module_that_a_function_imports_is_found(call, told, monkeypatch):
+    module = types.ModuleType("a_late_module")
+    module.n, module.table = 0, {"w": 0}
+    monkeypatch.setitem(globals(), "calls", 0)
+    watch = Watch()
+
+    def loop():
+        for at in range(3):
+            monkeypatch.setitem(sys.modules, module.__name__, module)  # as the first call does
+            monkeypatch.setitem(globals(), "calls", at)
+            monkeypatch.setattr(module, "n", at)
+            call()
+            watch.step()
+
+    loop()
+    assert told <= {one.rpartition(": ")[2] for one in watch.told if one.startswith("call: ")}
 
 
 def test_new_attribute_is_told_of_an_object_that_was_there_only():

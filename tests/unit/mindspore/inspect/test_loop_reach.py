@@ -86,6 +86,32 @@ def value_of_a_module(cell, batches, rate, restore):
         config.KL = min(1.0, config.KL + 0.1)
 
 
+def imports_it():
+    import config_of_the_job as settings
+
+    settings.KL = min(1.0, settings.KL + 0.1)
+    return settings.KL
+
+
+def imports_what_it_holds():
+    from config_of_the_job import KL
+
+    return KL
+
+
+def module_imported_in_a_function(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x * imports_it(), y)
+
+
+def value_imported_in_a_function(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x * imports_what_it_holds(), y)
+        config.KL += 0.1
+
+
 def module_read_by_a_cell(cell, batches, rate, restore):
     restore()
     for x, y in batches:
@@ -330,6 +356,8 @@ def name_that_is_joined(cell, batches, rate, restore):
         (type_that_changes, "regularized.dense (Dense)"),
         (bus_of_events, "AVERAGE"),
         (value_of_a_module, "config.KL"),
+        (module_imported_in_a_function, "settings.KL"),
+        (value_imported_in_a_function, "config_of_the_job.KL"),
         (module_read_by_a_cell, "config.KL"),
         (global_read_by_a_cell, "SCALE"),
         (tolerance_that_ends_an_inner_loop, "tolerance"),
