@@ -73,7 +73,7 @@ class Expressions:
         self._flow = flow
         self._objects = objects
         self.left = 0
-        self.iteration = Iteration(flow, objects, self)
+        self.iteration = Iteration(flow, objects, self, running)
         self.calls = Calls(flow, objects, self, block, libraries=libraries, running=running)
 
     def begin(self, most: int = _MOST) -> None:

@@ -326,8 +326,10 @@ class Flow:
         self._iterations[-1].exposed.clear()
         self._iterations[-1].assigned.clear()
 
-    def iterate(self) -> None:
-        """Start one iteration."""
+    def iterate(self, *, saves: bool = False) -> None:
+        """Start one iteration; ``saves`` says that a checkpoint may be taken where its items come from."""
+        if saves:
+            self.may_save()
         self._iterations[-1].assigned, self._iterations[-1].read = set(), set()
         self._iterations[-1].after, self._iterations[-1].is_begun = False, True
         self.control = self._iterations[-1].control | self._iterations[-1].again

@@ -24,10 +24,11 @@ from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
-from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Running, Scope, Sources, Value, together
 from ckptkit.mindspore.inspect.loops.source import text_of
 
 NUMBER = "enumerate()"  # the name of its index
+_NOT_RUNNING = Running({}, 0)
 BESIDE = "zip()"  # the name of what is zipped with batches
 LOOP: NumberedBatches[Any] = NumberedBatches(iter(()))  # stands for what a call of `CheckpointManager.loop` will give
 
@@ -100,10 +101,14 @@ class Iteration:
         flow: Records what is read and written.
         objects: Knows the objects that code names.
         reader: Reads the expression that the loop runs over.
+        running: The running functions with what they have now; None for those that are read by themselves.
     """
 
-    def __init__(self, flow: Flow, objects: Objects, reader: Reader) -> None:
+    def __init__(
+        self, flow: Flow, objects: Objects, reader: Reader, running: Mapping[types.CodeType, Running | None]
+    ) -> None:
         self._flow = flow
+        self._running = running
         self._objects = objects
         self._reader = reader
         self.own_numbers: set[Place] = set()  # of batches that ckptkit does not position
@@ -124,6 +129,17 @@ class Iteration:
         if over.target is UNKNOWN and 0 < len(over.items) <= FEW:
             return [*{_same(each): each for each in over.items}.values()]
         return self._plain(one, over, scope) or [self.element(over, scope)]
+
+    def is_of_running(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether a loop runs over what a running function yields, which is read by itself and may save."""
+        while isinstance(node, ast.Call):
+            with self._flow.quiet():
+                called = self._reader.value(node.func, scope).target
+            function = called.__func__ if type(called) is types.MethodType else called
+            if type(function) is types.FunctionType and self._running.get(function.__code__, _NOT_RUNNING) is None:
+                return True
+            node = node.args[0] if node.args else node.func
+        return False
 
     def element(self, over: Value, scope: Scope) -> Value:
         """Return one value for all that an iteration gives."""

@@ -393,6 +393,7 @@ class Statements:
         over = self._expressions.value(one.iter, scope)
         self._flow.ready()
         self._read_beside(scope)
+        saves = self._expressions.iteration.is_of_running(one.iter, scope)
         for element in 2 * [*self._expressions.iteration.elements(one, over, scope)]:
-            self._flow.iterate()
+            self._flow.iterate(saves=saves)
             yield over, element

@@ -340,3 +340,46 @@ def test_tensor_that_is_changed_by_another_name_is_named(by_name):
             cell(x + bank, y)
 
     check_refused(loop)
+
+
+def average_beside_a_generator_that_saves(cell, batches, rate, restore):
+    def losses():
+        restore()
+        for x, y in batches:
+            yield float(cell(x, y))
+
+    mean = 0.0
+    for loss in losses():
+        mean = 0.9 * mean + 0.1 * loss
+        rate.set_data(rate * mean)
+
+
+def numbered_average_beside_a_generator(cell, batches, rate, restore):
+    class Trainer:
+        def losses(self):
+            restore()
+            for x, y in batches:
+                yield float(cell(x, y))
+
+    mean = 0.0
+    for _, loss in enumerate(Trainer().losses()):
+        mean = 0.9 * mean + 0.1 * loss
+        rate.set_data(rate * mean)
+
+
+@pytest.mark.parametrize("loop", [average_beside_a_generator_that_saves, numbered_average_beside_a_generator])
+def test_what_the_consumer_of_a_saving_generator_keeps_is_named(loop):
+    check_refused(loop)
+
+
+def test_consumer_that_keeps_nothing_is_quiet():
+    def loop(cell, batches, rate, restore):
+        def losses():
+            restore()
+            for x, y in batches:
+                yield float(cell(x, y))
+
+        for loss in losses():
+            logging.getLogger("test").info("%s", loss)
+
+    Training(strict=True).train(loop)
