@@ -152,10 +152,13 @@ class Objects:
 
     def is_in_cells(self, one: Any) -> bool:
         """Return whether it is a trained or named cell or parameter, or in such a cell."""
-        if isinstance(one, nn.Cell):
-            return any(one is each.cell for cell in self._cells for each in cells_of(cell))
-        of_cells = (each for cell in self._cells for each in nn.Cell.get_parameters(cell))
-        return any(one is each for each in itertools.chain(self._parameters, of_cells))
+        return isinstance(one, (nn.Cell, ms.Parameter)) and id(one) in self._in_cells
+
+    @functools.cached_property
+    def _in_cells(self) -> frozenset[int]:
+        cells = (each.cell for cell in self._cells for each in cells_of(cell))
+        parameters = (each for cell in self._cells for each in nn.Cell.get_parameters(cell))
+        return frozenset(map(id, itertools.chain(cells, parameters, self._parameters)))
 
     def stores(self, owner: Any, name: str) -> bool:
         """Return whether checkpoints hold this attribute of the object."""

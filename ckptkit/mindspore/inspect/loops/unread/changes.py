@@ -111,8 +111,9 @@ class Changes:
             return
         is_cell = isinstance(call.called.target, (Trains, nn.Cell))
         for one in (call.called if is_cell else call.owner, *call.given[:1]):
-            is_stored = self._objects.is_named(one.target) or self._objects.is_in_cells(one.target)
-            if isinstance(one.place, CachePlace) and not is_stored:
+            if not isinstance(one.place, CachePlace):
+                continue
+            if not self._objects.is_named(one.target) and not self._objects.is_in_cells(one.target):
                 self._flow.write(one.place, call.sources, call.scope, whole=False)
 
     def by(self, method: Any, sources: Sources, scope: Scope) -> None:
