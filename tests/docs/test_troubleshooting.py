@@ -57,6 +57,8 @@ RARE = {
     "max_concurrency must be": "likewise",
     "settle must be a timedelta": "likewise",
     "has characters that cannot be printed": "likewise",
+    "twice, so that both copies of a file would lie on one machine": "likewise",
+    "was removed while it was copied to another machine": "by another job at the same root, of which the fence tells",
 }
 
 

@@ -1083,7 +1083,9 @@ def test_takeover_without_void_prevents_commit(tmp_path):
     first.manager.save(first.run).result()
     assert pause.reached.wait(60)
     second = Life(tmp_path, local="other")
-    unswept = second.mirror.inject(Fault("error", operations={"create"}, key="checkpoints/*", times=None))
+    unswept = second.mirror.inject(
+        Fault("error", operations={"create"}, key=f"checkpoints/{name_at(1, 3)}/*", times=None)
+    )
     assert second.restore().checkpoint == name_at(1, 2)
     second.settle()
     assert unswept.fired
