@@ -164,7 +164,7 @@ class Hooks(Protocol):
 
     @property
     def keeps_schedule(self) -> bool:
-        """Whether the schedule goes on after `step`."""
+        """Whether the schedule goes on after `step`; its saves are read as late as the fence allows then."""
         ...
 
     def keep(self, given: KeepPolicy) -> KeepPolicy:

@@ -384,8 +384,7 @@ class CheckpointManager:
             )
 
     def _started(self) -> ActiveRun:
-        if self._run is not None and not self._closed and self._run.is_forked:
-            self._refuse_forked()
+        self._refuse_forked()
         if self._run is None or self._closed:
             raise ResumeError(
                 "call restore(state) before the first save, and not after close(): it finds out what the run holds"

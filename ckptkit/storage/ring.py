@@ -87,7 +87,7 @@ class Ring:
                 self._agree(key, having[0][1], [server for server, _ in having], lacking)
 
     def _agree(self, key: str, size_bytes: int, having: Sequence[Storage], lacking: Sequence[Storage]) -> None:
-        """Hold that the servers have one content under a key, and give it to those that lack it."""
+        """Compare what servers have under a key, and give it to those that lack it."""
         try:
             data = self.read(key, size_bytes)
         except FileNotFoundError:

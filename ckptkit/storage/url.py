@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -130,11 +130,17 @@ def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
         raise StorageError(
             f"{scheme}://{path} needs botocore, which is not installed: pip install 'mindspore-ckptkit[s3]'"
         ) from error
-    endpoints, ranks_per_machine = options.get("endpoint_url"), options.get("ranks_per_machine")
+    endpoints = options.get("endpoint_url")
     if isinstance(endpoints, str) and "," in endpoints:
         endpoints = [one.strip() for one in endpoints.split(",")]
     if not isinstance(endpoints, (list, tuple)):
         return open_s3(scheme, path, options)  # which refuses ranks_per_machine
+    return _open_ring(scheme, path, endpoints, options)
+
+
+def _open_ring(scheme: str, path: str, endpoints: Sequence[Any], options: Mapping[str, Any]) -> Storage:
+    from ckptkit.storage.s3.open import open_s3
+
     places = [str(one).rstrip("/") for one in endpoints]
     if len(set(places)) < len(places):
         raise StorageError(
@@ -143,6 +149,7 @@ def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
         )
     each = {name: value for name, value in options.items() if name not in ("endpoint_url", "ranks_per_machine")}
     servers = [open_s3(scheme, path, {**each, "endpoint_url": one}) for one in endpoints]
+    ranks_per_machine = options.get("ranks_per_machine")
     try:
         return Ring(servers, 1 if ranks_per_machine is None else ranks_per_machine)
     except ValueError as error:

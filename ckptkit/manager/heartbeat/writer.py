@@ -136,7 +136,7 @@ class HeartbeatWriter:
     def step(self, micro_step: int, mirror_lag: int | None = None) -> None:
         """Show that a micro-step has ended, after ``micro_step`` batches; the same one may be told again."""
         record = self._record
-        if record is None or (self._training and not self._is_shown):
+        if record is None or (self._training and not self._is_shown):  # only `ckptkit run` reads what follows
             return
         if mirror_lag is not None:
             record.mirror_lag = mirror_lag

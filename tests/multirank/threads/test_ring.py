@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from support.runs.ranks import Life, Mortal, check_whole, committed, digests_at, live, lost
 from support.runs.roots import root_at
 
-from ckptkit.core import worker
 from ckptkit.manager.options import Mirror
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.ring import Ring
@@ -22,12 +20,7 @@ from ckptkit.testing.ranks import Ended, results_of, run_ranks
 MACHINES = 3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(worker, "_give_way", lambda: None)
-        yield
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 class Servers:
@@ -133,7 +126,7 @@ def test_fault_at_any_call_and_then_any_machine_lost(tmp_path: Path, rank: int, 
         base = tmp_path / f"{nth}"
         results_of(job(base, 5))
         fault = Fault(action, operations=EVERY, nth=nth)
-        ended = job(base, 9, faults={rank: fault}, rank_patience=timedelta(seconds=2))
+        ended = job(base, 9, faults={rank: fault}, rank_patience=timedelta(seconds=0.5))
         assert fault.fired == 1, nth
         assert all(one.error is None or lost(one) for one in ended), nth
         reported = max([5, *(_batches(name) for one in ended if one.error is None for name in one.result[0].saved)])

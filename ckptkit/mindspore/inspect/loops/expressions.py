@@ -318,8 +318,10 @@ class Expressions:
                     found = self.calls.follow(target, [], {}, scope) or Value()
                 sources |= found.sources | kept(self._flow, self._objects, maker, place, found, scope=scope)
                 target = found.target
-                if isinstance(found.place, CachePlace) or not isinstance(maker, property):
-                    place = CachePlace(*(found.place if isinstance(found.place, CachePlace) else place))
+                if isinstance(found.place, CachePlace):
+                    place = found.place
+                elif not isinstance(maker, property):
+                    place = CachePlace(*place)
             elif target is UNKNOWN:
                 found = self.calls.special(owner, "__getattr__", scope, Value(node.attr))
                 target, sources = found.target, sources | found.sources

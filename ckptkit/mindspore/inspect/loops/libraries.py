@@ -1,4 +1,4 @@
-"""Tells the functions of installed libraries from the user's.
+"""Tells the functions of installed libraries from the user's, and what an import in a function assigns.
 
 A package below ``site-packages`` or ``dist-packages`` is a library. The user's are packages that are installed as links
 to a folder elsewhere, and those whose code is running, such as the package of the script and of its trainer.

@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 class CachePlace(Place):
-    """Identifies what a cache keeps, and all that is in it."""
+    """Identifies what a cache keeps, or code makes when it first needs it, and all that is in it."""
 
 
 RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
@@ -203,7 +203,7 @@ def _defaults_of(one: ast.arguments, scope: Scope, read: Callable[[ast.expr, Sco
 
 
 def of_cached(value: Value, sources: Sources) -> Value:
-    """Return what is known of a part of a value of which only its sources are known: whether a cache keeps it."""
+    """Return an unknown part of a value: it has its sources and, if a cache keeps the value, its place."""
     return Value(UNKNOWN, sources, place=value.place if isinstance(value.place, CachePlace) else None)
 
 

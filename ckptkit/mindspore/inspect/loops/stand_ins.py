@@ -33,15 +33,17 @@ class StandIns:
         """Record that code makes a function or an optimizer for an attribute, or for an item of what is at a place."""
         is_part = isinstance(target, (ast.Attribute, ast.Subscript))
         if is_part and isinstance(value.target, (*FUNCTIONS, Trains)):
-            for place in places:
-                self._held.setdefault(place, {})[target] = value.target
+            self._put(places, target, value)
 
     def fill(self, places: Collection[Place], target: ast.expr, value: Value) -> None:
         """Record that what code makes is assigned where nothing lies yet."""
         self._late |= {*places}
         if isinstance(value.target, Trains):
-            for place in places:
-                self._held.setdefault(place, {})[target] = value.target
+            self._put(places, target, value)
+
+    def _put(self, places: Iterable[Place], target: ast.expr, value: Value) -> None:
+        for place in places:
+            self._held.setdefault(place, {})[target] = value.target
 
     def is_filled(self, place: Place | None) -> bool:
         """Return whether code puts something there, also beside what lies there."""
