@@ -2,13 +2,15 @@
 
 Guarantees: `ShardStream.read_into` returns only after the digest of every file that it read matched, and reads each
 byte once. Of sharded leaves it reads what `ckptkit.checkpoint.parts` selects. Files of a local disk whose bytes
-have their memory already are read in several lanes. Besides the given memory it needs one window per lane, or two if it
-fetches many small files of a remote storage at once, and it keeps the header of each file. If it raises, the given
-memory holds undefined bytes. Threads: any, one at a time; a sink is called by that thread only.
+have their memory already are read in several lanes: each takes the next window, and they digest in file order, each its
+own. Besides the given memory it needs one window per lane, or two if it fetches many small files of a remote storage at
+once, and it keeps the header of each file. If it raises, the given memory holds undefined bytes. Threads: any, one at a
+time; a sink is called by that thread only.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from ckptkit.checkpoint.open import check_digest
 from ckptkit.checkpoint.parts import CutOut, read_sharded
 from ckptkit.checkpoint.verified_reader import ShardBytes
 from ckptkit.core.contents import Buffers, Sink, WantedPart
+from ckptkit.core.latch import Latch
 from ckptkit.core.parallel import each_of
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array, bytes_of
@@ -29,6 +32,7 @@ from ckptkit.storage import Storage
 
 _LANES_FROM_BYTES = 16 << 20  # less is not worth threads
 _BETWEEN_BYTES = 2 << 20  # how many bytes outside of tensors are kept per file
+_GLANCE_SECONDS = 0.5
 
 
 class _Piece(NamedTuple):
@@ -38,6 +42,50 @@ class _Piece(NamedTuple):
     wanted: bool
     memory: memoryview
     last: bool
+
+
+class _FileDigest:
+    """Digests the windows of one file, in order, and keeps what lies between its tensors.
+
+    Args:
+        shard: The file.
+    """
+
+    def __init__(self, shard: ShardEntry) -> None:
+        self._shard = shard
+        self._hasher = xxhash.xxh3_128()
+        self._between = bytearray()
+
+    def take(self, window: Sequence[_Piece], filled: Callable[[str], None]) -> None:
+        """Take the next window, which was read, and call ``filled`` with the name of each leaf that ends in it."""
+        for piece in window:
+            self._hasher.update(piece.memory)
+            if piece.tensor is None:
+                left = _BETWEEN_BYTES - len(self._between)
+                self._between += piece.memory[:left]  # a hostile file may hold no tensors
+            elif piece.wanted and piece.last:
+                filled(piece.tensor.name)
+
+    def end(self) -> bytes:
+        """Compare the digest; return the bytes between the tensors.
+
+        Raises:
+            CorruptCheckpointError: If it differs; names the file.
+        """
+        check_digest(self._shard, self._hasher.hexdigest())
+        return bytes(self._between)
+
+
+class _Turn(NamedTuple):
+    """Gives a lane one window to read, and then to digest once ``before`` is open; then it opens ``done``."""
+
+    shard: ShardEntry
+    digest: _FileDigest
+    window: Sequence[_Piece]
+    start: int
+    is_last: bool
+    before: Latch
+    done: Latch
 
 
 class _OpenLeaves:
@@ -164,51 +212,74 @@ class ShardStream:
         for batch in self._files.batches([shard for shard in shards if shard.key not in in_lanes]):
             with self._files.fetched(batch):
                 for shard in batch:
-                    self._read(shard, leaves, leaves.filled)
+                    self._read(shard, leaves)
+
+    def _read(self, shard: ShardEntry, leaves: _OpenLeaves) -> None:
+        digest = _FileDigest(shard)
+        window_bytes = self._files.window_bytes
+        scratch = memoryview(bytearray(min(window_bytes, shard.size_bytes)))
+        at = 0
+        for window in _windows(shard, leaves, window_bytes, itertools.repeat(scratch)):
+            at += self._files.fill(shard, [piece.memory for piece in window], at)
+            digest.take(window, leaves.filled)
+        self._between[shard.key] = digest.end()
 
     def _read_in_lanes(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> Collection[str]:
-        """Read files whose bytes have their memory already, the largest first; return their keys."""
+        """Read files whose bytes have their memory already; return their keys."""
         if self._files.lanes < 2 or sum(one.size_bytes for one in shards) < _LANES_FROM_BYTES:
             return ()
-        ready = [shard for shard in shards if leaves.open(shard)]
-        ready.sort(key=lambda shard: -shard.size_bytes)
+        ready = [shard for shard in shards if shard.size_bytes and leaves.open(shard)]
+        turns = [*self._turns(ready, leaves)]
         filled: deque[str] = deque()
         ends: deque[bool] = deque()  # has an element once an error ends it all
+
+        def stop() -> None:
+            ends.append(True)
+            for turn in turns:
+                turn.done.open()
+
         each_of(
-            ready,
-            lambda shard: self._read(shard, leaves, filled.append, ends),
+            turns,
+            lambda turn: self._take(turn, filled.append, ends),
             threads=self._files.lanes,
             few=1,
-            stop=lambda: ends.append(True),
+            stop=stop,
         )
         self._files.tell()
         for name in filled:
             leaves.filled(name)
         return frozenset(shard.key for shard in ready)
 
-    def _read(
-        self,
-        shard: ShardEntry,
-        leaves: _OpenLeaves,
-        filled: Callable[[str], None],
-        ends: Collection[bool] = (),
-    ) -> None:
-        """Read one file, and call ``filled`` with each leaf's name; stop when ``ends`` gets an element."""
-        hasher = xxhash.xxh3_128()
-        between = bytearray()
-        at = 0
-        for window in _windows(shard, leaves, self._files.window_bytes):
-            if ends:
-                return
-            at += self._files.fill(shard, [piece.memory for piece in window], at)
-            for piece in window:
-                hasher.update(piece.memory)
-                if piece.tensor is None:
-                    between += piece.memory[: _BETWEEN_BYTES - len(between)]  # a hostile file may hold no tensors
-                elif piece.wanted and piece.last:
-                    filled(piece.tensor.name)
-        check_digest(shard, hasher.hexdigest())
-        self._between[shard.key] = bytes(between)
+    def _turns(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> Iterator[_Turn]:
+        """Yield every window of ``shards``, in an order in which as many as there are lanes may be read at once."""
+        # A lane's turn ends after those before it. So the window that is as many places back as there are lanes is
+        # digested when one is begun, and its scratch memory is free.
+        window_bytes = self._files.window_bytes
+        scratch = itertools.cycle([memoryview(bytearray(window_bytes)) for _ in range(self._files.lanes)])
+        before = Latch()
+        before.open()
+        for shard in shards:
+            digest = _FileDigest(shard)
+            windows = [*_windows(shard, leaves, window_bytes, scratch)]
+            at = 0
+            for number, window in enumerate(windows, 1):
+                turn = _Turn(shard, digest, window, at, number == len(windows), before, Latch())
+                yield turn
+                at += sum(len(piece.memory) for piece in window)
+                before = turn.done
+
+    def _take(self, turn: _Turn, filled: Callable[[str], None], ends: Collection[bool]) -> None:
+        if ends:
+            return
+        self._files.fill(turn.shard, [piece.memory for piece in turn.window], turn.start)
+        while not (turn.before.wait(_GLANCE_SECONDS) or ends):
+            pass
+        if ends:
+            return
+        turn.digest.take(turn.window, filled)
+        if turn.is_last:
+            self._between[turn.shard.key] = turn.digest.end()
+        turn.done.open()
 
     def _is_held(self, shard: ShardEntry, held: Mapping[str, memoryview]) -> bool:
         between = self._between.get(shard.key)
@@ -238,9 +309,10 @@ def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
         yield None, shard.size_bytes - at
 
 
-def _windows(shard: ShardEntry, leaves: _OpenLeaves, window_bytes: int) -> Iterator[list[_Piece]]:
-    """Yield the file in parts of ``window_bytes``; bytes not in ``leaves`` get memory that the next part reuses."""
-    scratch = memoryview(bytearray(min(window_bytes, shard.size_bytes)))
+def _windows(
+    shard: ShardEntry, leaves: _OpenLeaves, window_bytes: int, scratch: Iterator[memoryview]
+) -> Iterator[list[_Piece]]:
+    """Yield the file in parts of ``window_bytes``; the bytes of a part not in ``leaves`` get the next ``scratch``."""
     window: list[_Piece] = []
     filled = 0
     for tensor, size_bytes in _segments(shard):
@@ -251,8 +323,10 @@ def _windows(shard: ShardEntry, leaves: _OpenLeaves, window_bytes: int) -> Itera
         memory = leaves.part(StoredPiece(shard, tensor)) if tensor is not None and wanted else None
         start = 0
         while True:
+            if not window:
+                spare = next(scratch)
             count = min(window_bytes - filled, size_bytes - start)
-            part = memory[start : start + count] if memory is not None else scratch[filled : filled + count]
+            part = memory[start : start + count] if memory is not None else spare[filled : filled + count]
             start += count
             filled += count
             window.append(_Piece(tensor, wanted, part, last=start == size_bytes))

@@ -1,4 +1,4 @@
-"""Files of a local disk are read several at once, where their bytes have their memory already."""
+"""Windows of a local disk's files are read several at once, where their bytes have their memory already."""
 
 from __future__ import annotations
 
@@ -35,18 +35,26 @@ class Wide(NumpyRun):
         return Capture(super().capture().progress, tuple(leaves), {})
 
 
-class Watched(LocalStorage):
-    """Notes who reads what; ``meet`` is called before each read."""
+LANES = 3
 
-    def __init__(self, root, meet=lambda key: None):
+
+class Watched(LocalStorage):
+    """Notes who reads what; ``meet`` is called before each read, ``part`` after it."""
+
+    def __init__(self, root, meet=lambda key: None, part=lambda number: None):
         super().__init__(root)
         self.reads = []
         self.meet = meet
+        self.part = part
+        self.numbers = iter(range(1_000_000))
 
     def read_into(self, key, buffers, offset_bytes=0):
         self.reads.append((key.rpartition("/")[2], threading.get_ident()))
+        number = next(self.numbers)
         self.meet(key)
-        return super().read_into(key, buffers, offset_bytes)
+        count = super().read_into(key, buffers, offset_bytes)
+        self.part(number)
+        return count
 
 
 class Noted(Buffers):
@@ -66,7 +74,7 @@ class Noted(Buffers):
 @pytest.fixture(autouse=True)
 def lanes(monkeypatch):
     monkeypatch.setattr(stream, "_LANES_FROM_BYTES", 0)
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("os.cpu_count", lambda: LANES)
     monkeypatch.setattr(LocalStorage, "window_bytes", 4096)
 
 
@@ -87,13 +95,13 @@ def memory():
 
 
 def test_lanes_read_at_the_same_time_what_one_would(checkpoint):
-    together = threading.Barrier(len(ROLES), timeout=60)
+    together = threading.Barrier(LANES, timeout=60)
     first = set()
 
     def meet(key):
-        if key not in first:
-            first.add(key)
-            together.wait()  # breaks unless all three files are being read
+        if threading.get_ident() not in first:
+            first.add(threading.get_ident())
+            together.wait()  # breaks unless each lane is reading
 
     storage = Watched(checkpoint[0], meet)
     told = []
@@ -104,8 +112,29 @@ def test_lanes_read_at_the_same_time_what_one_would(checkpoint):
     assert sorted(sink.filled) == sorted(ARRAYS)
     assert sink.threads == {threading.get_ident()}
     assert {name for name, _ in storage.reads} == {f"{role}-000.safetensors" for role in ROLES}
-    assert len({thread for _, thread in storage.reads} - {threading.get_ident()}) == len(ROLES)
+    assert len({thread for _, thread in storage.reads} - {threading.get_ident()}) == LANES
     assert sum(told) == opened(storage, checkpoint[1]).size_bytes
+
+
+@pytest.mark.parametrize(
+    ("per_file", "slow"), [(1, 0), (2, 0), (2, 1), (2, 2), (2, 3), (50, 0), (50, 48), (50, 49), (50, 50)]
+)
+def test_unwanted_bytes_keep_their_memory_until_they_are_digested(checkpoint, per_file, slow, monkeypatch):
+    storage = Watched(checkpoint[0])
+    contents_of(checkpoint, storage).prove(ARRAYS)
+    first = next(checkpoint[0].rglob(storage.reads[0][0]))  # its last window ends where it does
+    monkeypatch.setattr(LocalStorage, "window_bytes", first.stat().st_size // per_file)
+    others_have_read = threading.Event()
+
+    def part(number):
+        if number == slow:
+            assert others_have_read.wait(60)
+        elif number >= slow + LANES - 1:
+            others_have_read.set()
+
+    contents = contents_of(checkpoint, Watched(checkpoint[0], part=part))
+    contents.prove(ARRAYS)  # digests, and keeps nothing
+    assert others_have_read.is_set()
 
 
 def test_small_state_is_read_without_threads(checkpoint, monkeypatch):
@@ -128,6 +157,16 @@ def test_memory_that_is_not_there_yet_is_filled_file_by_file(checkpoint):
     assert {name: bytes(one) for name, one in found.items()} == {name: a.tobytes() for name, a in ARRAYS.items()}
     here = {name for name, thread in storage.reads if thread == threading.get_ident()}
     assert here == {"optimizer-000.safetensors"}
+
+
+def test_large_file_is_read_by_all_lanes(checkpoint):
+    """A state of one large file would otherwise be read by one lane."""
+    together = threading.Barrier(LANES, timeout=60)
+    storage = Watched(checkpoint[0], lambda key: together.wait() if len(storage.reads) <= LANES else None)
+    found = {name: one for name, one in memory().items() if name.startswith("weights")}
+    contents_of(checkpoint, storage).read_into(Buffers(found))
+    assert {name for name, _ in storage.reads} == {"weights-000.safetensors"}
+    assert all(bytes(one) == ARRAYS[name].tobytes() for name, one in found.items())
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -18,9 +18,9 @@ from ckptkit.storage import LocalStorage
 @contextmanager
 def versions_are(changed: dict[str, str]) -> Iterator[None]:
     """What is done in it is done by a process that has other versions of some libraries."""
-    version = metadata.version
+    version = versions._version_of
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metadata, "version", lambda name: changed.get(name) or version(name))
+        patch.setattr(versions, "_version_of", lambda name: changed.get(name) or version(name))
         versions.versions.cache_clear()
         yield
     versions.versions.cache_clear()
@@ -53,19 +53,19 @@ def test_unknown_version_warns_without_install_command(root, caplog):
 
 def test_save_needs_no_installed_package(root, monkeypatch):
     """Such as a ckptkit that is found by ``PYTHONPATH``."""
-    version = metadata.version
+    distribution = metadata.distribution
 
     def found(name):
         if name == "mindspore-ckptkit":
             raise metadata.PackageNotFoundError(name)
-        return version(name)
+        return distribution(name)
 
-    monkeypatch.setattr(metadata, "version", found)
+    monkeypatch.setattr(metadata, "distribution", found)
     with versions_are({}):
         (name,) = grow(root, 3)
     recorded = opened(LocalStorage(root), name).manifest.libraries
     assert recorded["ckptkit"] == "of an unknown version"
-    assert recorded["numpy"] == version("numpy")
+    assert recorded["numpy"] == metadata.version("numpy")
 
 
 def test_same_versions_give_no_warning(root, caplog):
@@ -73,3 +73,8 @@ def test_same_versions_give_no_warning(root, caplog):
     with versions_are({"ckptkit": "0.0.1"}):
         grow(root, 3)
     assert warnings_of_start(root, caplog) == []
+
+
+def test_versions_are_those_of_the_distributions():
+    versions.versions.cache_clear()
+    assert versions.versions()["numpy"] == metadata.version("numpy")
