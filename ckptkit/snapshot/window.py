@@ -34,6 +34,7 @@ from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.shards import Shard
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
 from ckptkit.snapshot.extent import Extent, Piece
+from ckptkit.snapshot.shard_reader import ShardReader
 
 _log = logging.getLogger("ckptkit")
 
@@ -363,28 +364,3 @@ class Window:
 
 _IS_OPEN = cast(FunctionType, cast(property, vars(Window)["is_open"]).fget)
 _CALLS = {id(one.__code__): one.__name__ for one in (Window.close, Window.advance, Window.release, _IS_OPEN)}
-
-
-class ShardReader:
-    """Reads the bytes of one shard in order: a `ckptkit.storage.ByteStream`. For the writer."""
-
-    def __init__(self, window: Window, extents: Sequence[Extent], *, last: bool) -> None:
-        self._window = window
-        self._extents = extents
-        self._last = last
-        self._next = 0
-        self._at = 0
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        """Fill ``buffer``; returns the number of bytes, less than its length only at the end."""
-        out = np.frombuffer(buffer, np.uint8)
-        done = 0
-        while done < len(out) and self._next < len(self._extents):
-            extent = self._extents[self._next]
-            count = min(len(out) - done, extent.size_bytes - self._at)
-            self._window.read(extent, self._at, out[done : done + count], last=self._last)
-            done += count
-            self._at += count
-            if self._at == extent.size_bytes:
-                self._next, self._at = self._next + 1, 0
-        return done
