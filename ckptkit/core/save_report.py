@@ -24,7 +24,7 @@ class SaveCost:
         digest_seconds: Time that the writer copied and digested.
         write_seconds: Time that the writer waited for the storage.
         copied_bytes: Copied by the save call.
-        fenced_bytes: Copied later, by the fence and slice by slice.
+        fenced_bytes: Copied later: in the background, by the fence, and slice by slice.
         streamed_bytes: Passed to the storage so far.
         in_place_bytes: Read by the writer from live memory.
         buffer_bytes: Memory of all buffers after the save.

@@ -53,7 +53,7 @@ from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
-from ckptkit.storage.capacity import room_of
+from ckptkit.storage.capacity import free_memory_bytes, room_of
 
 _log = logging.getLogger("ckptkit")
 
@@ -130,7 +130,7 @@ def new_setup(
     return Setup(
         storage,
         chain,
-        StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote),
+        StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote, free_bytes=free_memory_bytes),
         save=save if save is not None else SaveEvery(optimizer_steps=100),
         keep=keep,
         saving=saving,

@@ -311,6 +311,8 @@ class Scheduler:
         except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
             handle.withdraw(error)
             raise
+        if not moment.is_final:
+            window.ahead.start()
         self._agree_on_interval(moment.capture.progress, said[0].interval)
         return handle
 

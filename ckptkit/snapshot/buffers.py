@@ -2,8 +2,8 @@
 
 Guarantees: a returned buffer is handed out again before a new one is made. Each buffer is made once, at its first use,
 so that later copies cause no page faults. A buffer that nobody holds any more, because Ctrl-C came between taking it
-and keeping it, is freed and no longer counts. Only the training thread takes buffers; any thread makes and returns
-them.
+and keeping it, is freed and no longer counts. Any thread takes, makes and returns buffers; two that take one at the
+same time may exceed the limit by one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class BufferPool:
             if not beyond_limit and self._made and self.made_bytes + BUFFER_BYTES > self.limit_bytes:
                 return None
         buffer = Buffer()
-        self._made.add(buffer)
+        with self.lock:
+            self._made.add(buffer)
         return buffer
 
     def make_one(self, size_bytes: int) -> bool:

@@ -18,6 +18,7 @@ from ckptkit.core.contents import Capture
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of
 from ckptkit.format.shards import Shard, plan_shards
+from ckptkit.snapshot.ahead import CopyAhead, Pace
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool
 from ckptkit.snapshot.extent import Extent, Piece
 from ckptkit.snapshot.partition import Partition
@@ -78,11 +79,12 @@ class StagingArea:
     """Owns the buffers and plans of one manager.
 
     Args:
-        buffer_bytes: Memory for what the fence copies, None for a quarter of the state; a capture that has to copy more
-            takes what it needs.
+        buffer_bytes: Memory for what the fence copies, None for a quarter of the state, or as much as the window before
+            would have needed, if that is free; a capture that has to copy more takes what it needs.
         monotonic: Gives seconds.
         is_remote: Whether the writer may be slow or stop for minutes. With None for ``buffer_bytes`` the memory is then
             enough for the whole state. A fence with full buffers gives up the save if nothing moves.
+        free_bytes: Returns how much memory is free, None if unknown.
     """
 
     def __init__(
@@ -91,7 +93,11 @@ class StagingArea:
         monotonic: Callable[[], float] = time.monotonic,
         *,
         is_remote: bool = False,
+        free_bytes: Callable[[], int | None] = lambda: None,
     ) -> None:
+        self._free_bytes = free_bytes
+        self._last: CopyAhead | None = None
+        self._pace: Pace | None = None
         self._buffer_bytes = buffer_bytes
         self._monotonic = monotonic
         self._is_remote = is_remote
@@ -114,10 +120,8 @@ class StagingArea:
             [_header(shard), *(self._extent(part, leaves, copying) for part in parts)]
             for shard, parts in zip(plan.shards, plan.parts, strict=True)
         ]
-        budget_bytes = max(BUFFER_BYTES, self._budget_bytes(plan.size_bytes))
-        self._pool.limit_bytes = copying.taken_bytes + budget_bytes  # the budget is the fence's alone
         cost.buffer_bytes = self._pool.made_bytes
-        return Window(
+        window = Window(
             capture.progress,
             copy.deepcopy(dict(capture.state)),
             plan.shards,
@@ -129,6 +133,12 @@ class StagingArea:
             monotonic=self._monotonic,
             gives_up=self._is_remote,
         )
+        self._pace = (self._last and self._last.pace) or self._pace
+        self._last = window.ahead
+        window.ahead.expect(self._pace)
+        budget_bytes = max(BUFFER_BYTES, self._budget_bytes(plan.size_bytes, self._last.lacking_bytes, handling.ranks))
+        self._pool.limit_bytes = copying.taken_bytes + budget_bytes  # the budget is the fence's alone
+        return window
 
     def copied_bytes(self, leaves: Sequence[Leaf], handling: Handling) -> int:
         """Return how much `open` would copy if a capture held ``leaves``."""
@@ -140,11 +150,20 @@ class StagingArea:
         """Make a buffer, unless those for ``size_bytes`` exist; return whether there are still too few. Any thread."""
         return self._pool.make_one(size_bytes)
 
-    def _budget_bytes(self, size_bytes: int) -> int:
+    def _budget_bytes(self, size_bytes: int, lacking_bytes: int, ranks: int) -> int:
         if self._buffer_bytes is not None:
             return self._buffer_bytes
         # Buffers have gaps, so a state fits into one and a half times its size; unneeded buffers are not made.
-        return size_bytes + size_bytes // 2 if self._is_remote else size_bytes // 4
+        all_bytes = size_bytes + size_bytes // 2
+        if self._is_remote:
+            return all_bytes
+        quarter_bytes = size_bytes // 4
+        wanted_bytes = min(all_bytes, lacking_bytes + lacking_bytes // 8)
+        if wanted_bytes <= quarter_bytes:
+            return quarter_bytes
+        # Half of what is free stays free, also if all ranks are on this machine and take their share at once.
+        free_bytes = self._free_bytes() or 0
+        return max(quarter_bytes, min(wanted_bytes, free_bytes // (2 * ranks)))
 
     def _extent(self, part: _Run | _InPlace, leaves: Sequence[Leaf], copying: _Copying) -> Extent:
         if isinstance(part, _InPlace):

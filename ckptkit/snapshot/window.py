@@ -9,7 +9,7 @@ moves gives up the save: the writer's next read raises, and training goes on. A 
 thread that has ended also gives up. In a forked process, a window is over.
 
 Threads: `open_shard` and `release` are for the writer, everything else for the training thread. The pool's condition
-guards what they share; it is never held while bytes are copied.
+guards what they share, with the thread of `ckptkit.snapshot.ahead`; it is never held while bytes are copied.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ckptkit.core.save_report import SaveCost
 from ckptkit.core.stack import call_of
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.shards import Shard
+from ckptkit.snapshot.ahead import CopyAhead
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
 from ckptkit.snapshot.extent import Extent, Piece
 from ckptkit.snapshot.shard_reader import ShardReader
@@ -64,6 +65,9 @@ class Window:
         filling: A buffer that has room left.
         monotonic: Gives seconds.
         gives_up: Whether a fence that waits for memory gives up the save when nothing has moved for two minutes.
+
+    Attributes:
+        ahead: Copies for the fence.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class Window:
         self.by_slices = by_slices
         self._monotonic = monotonic
         self._open = [one for file in extents for one in file if not one.held and not one.all_copied]
+        own = () if by_slices else self._open
+        self.ahead = CopyAhead(pool, own, progress=progress, cost=cost, monotonic=monotonic)
         self._filling = filling
         self._starving = False
         self._ended = False
@@ -126,6 +132,8 @@ class Window:
                 "signal handler. Set a flag there, and change parameters when that call has returned"
             )
         with self._copying:
+            with self._lock:
+                self.ahead.end()
             if self._is_over():
                 self._open = []
             if self._open:
@@ -200,6 +208,7 @@ class Window:
             return  # a forked child: the writer may have held the lock at the fork
         with self._lock:
             self._ended = True
+            self.ahead.release()
             self._changed.notify_all()  # whoever waits goes on only once the lock is free
             # Taken from here first: after Ctrl-C in between, a second release would return the buffer a second time.
             filling, self._filling = self._filling, None
@@ -212,7 +221,8 @@ class Window:
 
     def _return_buffers(self, extent: Extent) -> None:
         for piece in extent.pieces:
-            if piece.buffer.pending_bytes:  # all others are returned already
+            # All others are returned already, or their thread returns them.
+            if piece.buffer.pending_bytes and not self.ahead.is_filling(piece.buffer):
                 self._pool.give_back(piece.buffer)
         extent.pieces.clear()
 
@@ -246,6 +256,7 @@ class Window:
             if last:
                 extent.taken_bytes = at + count
                 self.cost.in_place_bytes += count
+                self.ahead.note_read()
                 self._changed.notify_all()
         return count
 
@@ -264,7 +275,8 @@ class Window:
         if last:
             with self._lock:
                 piece.buffer.pending_bytes -= count
-                if not piece.buffer.pending_bytes and piece.buffer is not self._filling:
+                is_filling = piece.buffer is self._filling or self.ahead.is_filling(piece.buffer)
+                if not piece.buffer.pending_bytes and not is_filling:
                     self._pool.give_back(piece.buffer)
         return count
 

@@ -129,6 +129,13 @@ def room_of(storage: Storage, folder: str) -> Room:
     return MemoryRoom(Path(storage.url) / folder) if isinstance(storage, LocalStorage) else UNLIMITED
 
 
+def free_memory_bytes(kernel: Kernel | None = None) -> int | None:
+    """Return how much memory this process may take now; None where the system does not say."""
+    kernel = kernel or Kernel()
+    limits = [*_of_groups(kernel), *_of_machine(kernel)]
+    return max(0, min(limit.free_bytes for limit in limits)) if limits else None
+
+
 def is_in_memory(folder: Path) -> bool:
     """Return whether a folder that exists lies on tmpfs or ramfs."""
     if sys.platform != "linux":

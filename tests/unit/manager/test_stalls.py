@@ -43,7 +43,7 @@ places = pytest.mark.parametrize(("at", "k"), [(3, 1), (4, 4), (6, 4)], ids=["K1
 
 @pytest.fixture
 def _small_buffers(monkeypatch):
-    for module in ("buffers", "staging", "window"):
+    for module in ("ahead", "buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
 
 

@@ -55,7 +55,7 @@ STATES = {"everything": EVERYTHING, "cycle": CYCLE, "micro": MICRO, "dtypes": EV
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch):
     """Buffers so small that there is a border every few bytes."""
-    for module in ("buffers", "staging", "window"):
+    for module in ("ahead", "buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
 
 
@@ -667,7 +667,7 @@ class Windows(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._patch = pytest.MonkeyPatch()
-        for module in ("buffers", "staging", "window"):
+        for module in ("ahead", "buffers", "staging", "window"):
             self._patch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
         self.writer = None
 

@@ -29,7 +29,7 @@ LEAVES = [
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch):
     """Buffers so small that a fence needs many."""
-    for module in ("buffers", "staging", "window"):
+    for module in ("ahead", "buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
 
 

@@ -1,0 +1,371 @@
+"""What a thread copies ahead of the fence is as it was at the capture, wherever writer, fence and thread stand."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from support.live import SMALL_BUFFER_BYTES, Live, Stepped, Writer, cuts, opened
+
+from ckptkit.core.save_report import SaveCost
+from ckptkit.core.worker import NoThreadError, Worker
+from ckptkit.snapshot import Handling, StagingArea
+from ckptkit.snapshot.ahead import Pace
+
+ONE_BUFFER = SMALL_BUFFER_BYTES
+PLENTY = 1 << 20
+LEAVES = [
+    ("w.large", "weights", "cycle", "F32", (67,)),  # several buffers, and no multiple of one
+    ("w.one", "weights", "cycle", "U8", (1,)),
+    ("w.bytes", "weights", "cycle", "I8", (3, 43)),
+    ("m.exact", "optimizer", "cycle", "F64", (16,)),  # two buffers exactly
+    ("m.none", "optimizer", "cycle", "F32", (0, 3)),
+    ("a.large", "accumulators", "micro", "F32", (41,)),
+]
+CYCLE_BYTES = sum(
+    np.prod(shape) * int(dtype[1:]) // 8 for _, _, lifetime, dtype, shape in LEAVES if lifetime != "micro"
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_buffers(monkeypatch):
+    for module in ("ahead", "buffers", "staging", "window"):
+        monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
+
+
+def copy_ahead(window, size_bytes=PLENTY) -> None:
+    """What the thread does, in this one."""
+    window.ahead.lacking_bytes = size_bytes
+    window.ahead.copy()
+
+
+def go_on(live, window) -> None:
+    """One micro-step, then the fence, then the update."""
+    live.scribble("micro")
+    window.close()
+    live.scribble("cycle")
+
+
+def check_returned(area) -> None:
+    free = area._pool._free
+    assert len({id(one) for one in free}) == len(free), "a buffer is handed out twice"
+    assert len(free) * SMALL_BUFFER_BYTES == area._pool.made_bytes, "a buffer is lost"
+
+
+class During:
+    """`np` of a module, which lets others act before, halfway through or after its ``nth`` copy that counts."""
+
+    def __init__(self, monkeypatch, module, nth, act, *, where, counts=lambda: True) -> None:
+        self.frombuffer, self.uint8 = np.frombuffer, np.uint8
+        self.acted = False
+        self.copies = 0
+        self._nth, self._act, self._where, self._counts = nth, act, where, counts
+        monkeypatch.setattr(f"ckptkit.snapshot.{module}.np", self)
+
+    def copyto(self, into, source) -> None:
+        counts = self._counts()
+        self.copies += counts
+        if self.acted or not counts or self.copies != self._nth:
+            np.copyto(into, source)
+            return
+        half = {"before": 0, "halfway": len(into) // 2, "after": len(into)}[self._where]
+        np.copyto(into[:half], source[:half])
+        self.acted = True
+        self._act()
+        np.copyto(into[half:], source[half:])
+
+
+@pytest.mark.parametrize("ahead_bytes", [1, ONE_BUFFER, 150, PLENTY])
+@pytest.mark.parametrize("buffer_bytes", [ONE_BUFFER, 3 * ONE_BUFFER, PLENTY])
+def test_copies_ahead_at_any_place_tear_nothing(buffer_bytes, ahead_bytes):
+    area = StagingArea(buffer_bytes)
+    places = list(cuts(Writer(opened(Live(*LEAVES), area=area)[0], Live(*LEAVES))))
+    copied = 0
+    for read_before in places[::3]:
+        for read_between in (0, 90, PLENTY):
+            live = Live(*LEAVES)
+            window, stepped = opened(live, area=area)
+            writer = Writer(window, live)
+            writer.read(read_before)
+            copy_ahead(window, ahead_bytes)
+            copied += window.cost.fenced_bytes
+            assert window.cost.fenced_bytes <= ahead_bytes
+            writer.read(read_between)
+            stepped.while_waiting = lambda writer=writer: writer.read(5)
+            go_on(live, window)
+            writer.check()
+            assert window.cost.in_place_bytes + window.cost.fenced_bytes == CYCLE_BYTES
+            window.release()
+            check_returned(area)
+    assert copied > 0
+
+
+def test_fence_has_nothing_left_to_copy():
+    live = Live(*LEAVES)
+    window, _ = opened(live, buffer_bytes=PLENTY)
+    writer = Writer(window, live)
+    copy_ahead(window)
+    assert window.cost.fenced_bytes == CYCLE_BYTES
+    assert not window.is_open
+    go_on(live, window)
+    writer.check()
+    assert window.cost.in_place_bytes == 0
+
+
+@pytest.mark.parametrize("where", ["before", "halfway", "after"])
+@pytest.mark.parametrize("read_before", [0, 90, 300])
+def test_fence_during_copy_ahead_discards_it(monkeypatch, where, read_before):
+    area = StagingArea(PLENTY)
+    nth = 0
+    while True:
+        nth += 1
+        live = Live(*LEAVES)
+        window, _ = opened(live, area=area)
+        writer = Writer(window, live)
+        writer.read(read_before)
+        during = During(monkeypatch, "ahead", nth, lambda live=live, window=window: go_on(live, window), where=where)
+        copy_ahead(window)
+        if not during.acted:
+            break
+        writer.check()  # what was copied after the update is not among it
+        window.release()
+        check_returned(area)
+    assert nth > 3
+
+
+@pytest.mark.parametrize("where", ["before", "halfway", "after"])
+@pytest.mark.parametrize("meanwhile", [1, 64, 200, PLENTY])
+@pytest.mark.parametrize("buffer_bytes", [ONE_BUFFER, PLENTY])
+def test_writer_during_copy_ahead_gets_bytes_once(monkeypatch, where, meanwhile, buffer_bytes):
+    area = StagingArea(buffer_bytes)
+    nth = 0
+    while True:
+        nth += 1
+        live = Live(*LEAVES)
+        window, stepped = opened(live, area=area)
+        writer = Writer(window, live)
+        during = During(monkeypatch, "ahead", nth, lambda writer=writer: writer.read(meanwhile), where=where)
+        copy_ahead(window)
+        stepped.while_waiting = lambda writer=writer: writer.read(5)
+        go_on(live, window)
+        writer.check()
+        assert window.cost.in_place_bytes + window.cost.fenced_bytes == CYCLE_BYTES
+        window.release()
+        check_returned(area)
+        if not during.acted:
+            break
+    assert nth > 1
+
+
+@pytest.mark.parametrize("where", ["before", "halfway", "after"])
+@pytest.mark.parametrize("of", ["writer", "fence"])
+def test_copy_ahead_during_other_copies_tears_nothing(monkeypatch, where, of):
+    area = StagingArea(PLENTY)
+    nth = 0
+    while True:
+        nth += 1
+        live = Live(*LEAVES)
+        window, _ = opened(live, area=area)
+        writer = Writer(window, live)
+        during = During(
+            monkeypatch,
+            "window",
+            nth,
+            lambda window=window: copy_ahead(window, 200),
+            where=where,
+            counts=lambda writer=writer: writer.reading == (of == "writer"),
+        )
+        writer.read(250)
+        go_on(live, window)
+        writer.check()
+        window.release()
+        check_returned(area)
+        if not during.acted:
+            break
+    assert nth > 4
+
+
+@pytest.mark.parametrize("where", ["before", "halfway", "after"])
+def test_buffer_of_a_copy_under_way_is_given_to_no_later_save(monkeypatch, where):
+    """A thread of the lowest priority may still be copying when the save has ended and the next one begins."""
+    area = StagingArea(PLENTY)
+    nth = 0
+    while True:
+        nth += 1
+        first, second = Live(*LEAVES), Live(*LEAVES)
+        second.scribble("micro", "cycle")
+        window, _ = opened(first, area=area)
+        later, made_bytes = [], []
+
+        def next_save(window=window, second=second, later=later, made_bytes=made_bytes):
+            made_bytes.append(area._pool.made_bytes)
+            window.release()
+            next_window, _ = opened(second, area=area)
+            later.append((next_window, Writer(next_window, second)))
+            next_window.close()
+
+        during = During(monkeypatch, "ahead", nth, next_save, where=where)
+        copy_ahead(window)
+        if not during.acted:
+            break
+        ((next_window, writer),) = later
+        second.scribble("micro", "cycle")
+        writer.check()
+        next_window.release()
+        check_returned(area)
+        assert area._pool.made_bytes >= made_bytes[0], "the buffer is lost"
+    assert nth > 4
+
+
+def test_threads_tear_nothing():
+    """As it is used, with the orders that the scheduler brings."""
+    area = StagingArea(5 * ONE_BUFFER)
+    kinds = set()
+    for turn in range(150):
+        live = Live(*LEAVES)
+        window = area.open(live.capture(), SaveCost(), Handling())
+        writer = Writer(window, live)
+        window.ahead.lacking_bytes = (100, 300, PLENTY)[turn % 3]
+        window.ahead.start()
+        reader = threading.Thread(target=writer.read, args=(PLENTY,))
+        reader.start()
+        go_on(live, window)
+        reader.join(60)
+        writer.check()
+        kinds.add((window.cost.in_place_bytes > 0, window.cost.fenced_bytes > 0))
+        window.release()
+    assert kinds
+
+
+# How much is copied ahead, and into what
+
+
+def paced(area, clock, *, seconds, read) -> None:
+    """Let a window go by in which the writer reads ``read`` bytes in ``seconds``."""
+    live = Live(*LEAVES)
+    window, stepped = opened(live, area=area)
+    writer = Writer(window, live)
+    writer.read(read)
+    clock.now += seconds
+    stepped.while_waiting = lambda: writer.read(5)
+    window.close()
+    live.scribble("micro", "cycle")
+    writer.check()
+    window.release()
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lacking_next(area, **handling) -> int:
+    live = Live(*LEAVES)
+    window, stepped = opened(live, area=area, **handling)
+    writer = Writer(window, live)
+    stepped.while_waiting = lambda: writer.read(5)
+    window.close()
+    writer.check()
+    window.release()
+    return window.ahead.lacking_bytes
+
+
+def test_first_window_copies_nothing_ahead():
+    assert lacking_next(StagingArea(PLENTY)) == 0
+
+
+def test_window_that_was_too_short_makes_the_next_copy_ahead():
+    clock = Clock()
+    area = StagingArea(PLENTY, clock)
+    paced(area, clock, seconds=1.0, read=0)
+    assert lacking_next(area) == CYCLE_BYTES  # nothing was read in time
+
+
+def test_pace_of_reading_and_training_decides():
+    pace = Pace(bytes_per_second=100.0, micro_step_seconds=2.0)
+    assert pace.lacking_bytes(1000, 5) == 1000 - int(0.8 * 1000)
+    assert pace.lacking_bytes(1000, 1) == 1000 - int(0.8 * 200)
+    assert pace.lacking_bytes(1000, 100) == 0
+
+
+def test_writer_that_was_done_in_time_needs_nothing_ahead():
+    clock = Clock()
+    area = StagingArea(PLENTY, clock)
+    live = Live(*LEAVES)
+    window, _ = opened(live, area=area)
+    clock.now += 1.0
+    Writer(window, live).check()
+    window.release()  # the save is complete
+    clock.now += 9.0
+    window.close()
+    assert lacking_next(area) == 0
+
+
+def test_failed_save_tells_nothing():
+    clock = Clock()
+    area = StagingArea(PLENTY, clock)
+    paced(area, clock, seconds=1.0, read=0)
+    before = lacking_next(area)
+    window, _ = opened(Live(*LEAVES), area=area)
+    clock.now += 50.0
+    window.release()
+    window.close()
+    assert window.ahead.pace is None
+    assert lacking_next(area) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "free", "ranks", "more"),
+    [
+        (None, 1 << 30, 1, True),
+        (None, None, 1, False),  # unknown
+        (None, 100, 1, False),
+        (None, 4 * CYCLE_BYTES, 8, False),  # all ranks may be on this machine
+        (2 * ONE_BUFFER, 1 << 30, 1, False),
+    ],
+)
+def test_memory_beyond_a_quarter_is_taken_where_it_is_free(given, free, ranks, more):
+    clock = Clock()
+    area = StagingArea(given, clock, free_bytes=lambda: free)
+    paced(area, clock, seconds=1.0, read=0)
+    before = area._pool.limit_bytes
+    lacking_next(area, ranks=ranks)
+    quarter_of_all = sum(spec.size_bytes for spec in Live(*LEAVES).specs) // 4
+    assert before < 3 * ONE_BUFFER + quarter_of_all + ONE_BUFFER
+    assert (area._pool.limit_bytes > before) == more
+    if more:  # and then no fence waits
+        live = Live(*LEAVES)
+        window, stepped = opened(live, area=area)
+        stepped.waits = 0
+        writer = Writer(window, live)
+        go_on(live, window)
+        assert stepped.waits == 0
+        writer.check()
+        window.release()
+
+
+def test_without_a_thread_the_fence_copies(monkeypatch):
+    def refuse(self):
+        raise NoThreadError("no more threads")
+
+    live = Live(*LEAVES)
+    window, _ = opened(live, buffer_bytes=PLENTY)
+    writer = Writer(window, live)
+    monkeypatch.setattr(Worker, "start", refuse)
+    window.ahead.lacking_bytes = PLENTY
+    window.ahead.start()
+    go_on(live, window)
+    writer.check()
+
+
+@pytest.mark.parametrize("handling", [{"by_slices": True}, {"copy_all": True}])
+def test_only_memory_that_is_read_in_place_is_copied_ahead(handling):
+    clock = Clock()
+    area = StagingArea(PLENTY, clock)
+    paced(area, clock, seconds=1.0, read=0)
+    window, _ = opened(Live(*LEAVES), area=area, **handling)
+    assert window.ahead.lacking_bytes == 0
+    assert isinstance(area._pool.changed, Stepped)
