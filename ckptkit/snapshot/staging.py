@@ -8,22 +8,27 @@ The caller must release the previous window first. Training thread only.
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from ckptkit.core.contents import Capture
+from ckptkit.core.parallel import each_of
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of
 from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.snapshot.ahead import CopyAhead, Pace
-from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool
+from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
 from ckptkit.snapshot.extent import Extent, Piece
 from ckptkit.snapshot.partition import Partition
 from ckptkit.snapshot.window import Window
 
+_LANES = 4  # more would compete for the memory's bandwidth
+_LANES_FROM_BYTES = 16 << 20  # less is not worth threads
 _PLANS_KEPT = 4  # with accumulators and without, and both again after a leaf was demoted
 
 
@@ -120,6 +125,7 @@ class StagingArea:
             [_header(shard), *(self._extent(part, leaves, copying) for part in parts)]
             for shard, parts in zip(plan.shards, plan.parts, strict=True)
         ]
+        copying.run()
         cost.buffer_bytes = self._pool.made_bytes
         window = Window(
             capture.progress,
@@ -169,7 +175,9 @@ class StagingArea:
         if isinstance(part, _InPlace):
             return Extent(part.size_bytes, leaves[part.leaf].source, held=part.held)
         extent = Extent(part.size_bytes, None)
-        copying.copy(part, [leaves[place].array for place in part.leaves], extent)
+        copying.plan(part, [leaves[place].array for place in part.leaves], extent)
+        if any(callable(leaves[place].source) for place in part.leaves):
+            copying.run()  # now: looking at them has made copies, which would otherwise all be in memory at once
         return extent
 
     def _plan(self, specs: tuple[LeafSpec, ...], handling: Handling) -> _Plan:
@@ -182,48 +190,68 @@ class StagingArea:
 
 
 class _Copying:
-    """Copies runs one after the other into buffers."""
+    """Plans the copies of runs into buffers, one after the other, and then makes them: a large copy in several threads.
+
+    Training waits for it, so the cores are free.
+    """
 
     def __init__(self, pool: BufferPool, cost: SaveCost) -> None:
         self._pool = pool
         self._cost = cost
+        self._by_buffer: list[list[Callable[[], object]]] = []
+        self._planned_bytes = 0
         self.buffer: Buffer | None = None
         self.taken_bytes = 0
 
-    def copy(self, run: _Run, arrays: list[Array], into: Extent) -> None:
-        self._cost.copied_bytes += run.size_bytes
+    def plan(self, run: _Run, arrays: list[Array], into: Extent) -> None:
+        """Give the bytes of ``run`` their place in buffers, and in ``into``."""
+        self._planned_bytes += run.size_bytes
         if len(arrays) > 1:
             item = DTYPES[run.dtype]
-            buffer = self._with_room(run.size_bytes, item.itemsize)
-            memory = buffer.memory[buffer.filled_bytes : buffer.filled_bytes + run.size_bytes]
-            np.concatenate(arrays, axis=None, out=memory.view(item))  # one call for thousands of small leaves
-            self._add(into, 0, run.size_bytes, buffer)
+            memory = self._with_room(run.size_bytes, item.itemsize)[: run.size_bytes]
+            # One call for thousands of small leaves.
+            self._add(into, 0, run.size_bytes, partial(np.concatenate, arrays, axis=None, out=memory.view(item)))
             return
-        memory = bytes_of(arrays[0])
+        source = bytes_of(arrays[0])
         at = 0
         while at < run.size_bytes:
-            buffer = self._with_room(1, 1)
-            count = min(run.size_bytes - at, BUFFER_BYTES - buffer.filled_bytes)
-            np.copyto(buffer.memory[buffer.filled_bytes : buffer.filled_bytes + count], memory[at : at + count])
-            self._add(into, at, at + count, buffer)
-            at += count
+            memory = self._with_room(1, 1)[: run.size_bytes - at]
+            self._add(into, at, at + len(memory), partial(np.copyto, memory, source[at : at + len(memory)]))
+            at += len(memory)
 
-    def _with_room(self, size_bytes: int, alignment_bytes: int) -> Buffer:
+    def run(self) -> None:
+        """Make the copies that are planned; return when all are made."""
+        threads = min(_LANES, os.cpu_count() or 1) if self._planned_bytes >= _LANES_FROM_BYTES else 1
+        each_of(self._by_buffer, _make, threads=threads, few=1)
+        self._cost.copied_bytes += self._planned_bytes
+        self._planned_bytes = 0
+        self._by_buffer = [[]]  # the last buffer may have room
+
+    def _with_room(self, size_bytes: int, alignment_bytes: int) -> Bytes:
+        """Return all free memory of a buffer that has room for ``size_bytes``."""
         buffer = self.buffer
         if buffer is not None:
             buffer.filled_bytes += -buffer.filled_bytes % alignment_bytes
-            if buffer.filled_bytes + size_bytes <= BUFFER_BYTES:
-                return buffer
-        taken = self._pool.take(beyond_limit=True)
-        assert taken is not None  # noqa: S101 - beyond the limit there is always one
-        self.taken_bytes += BUFFER_BYTES
-        self.buffer = taken
-        return taken
+        if buffer is None or buffer.filled_bytes + size_bytes > BUFFER_BYTES:
+            buffer = self._pool.take(beyond_limit=True)
+            assert buffer is not None  # noqa: S101 - beyond the limit there is always one
+            self.taken_bytes += BUFFER_BYTES
+            self.buffer = buffer
+            self._by_buffer.append([])
+        return buffer.memory[buffer.filled_bytes :]
 
-    def _add(self, extent: Extent, start: int, stop: int, buffer: Buffer) -> None:
+    def _add(self, extent: Extent, start: int, stop: int, copy: Callable[[], object]) -> None:
+        buffer = self.buffer
+        assert buffer is not None  # noqa: S101 - `_with_room` has set it
         extent.pieces.append(Piece(start, stop, buffer, buffer.filled_bytes))
         buffer.filled_bytes += stop - start
         buffer.pending_bytes += stop - start
+        self._by_buffer[-1].append(copy)
+
+
+def _make(copies: Sequence[Callable[[], object]]) -> None:
+    for make in copies:
+        make()
 
 
 def _header(shard: Shard) -> Extent:
