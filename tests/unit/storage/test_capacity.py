@@ -14,7 +14,16 @@ from support.room import small_tmpfs
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage, capacity
-from ckptkit.storage.capacity import Kernel, Limit, MemoryRoom, Room, in_pages, is_in_memory, room_of
+from ckptkit.storage.capacity import (
+    Kernel,
+    Limit,
+    MemoryRoom,
+    Room,
+    free_memory_bytes,
+    in_pages,
+    is_in_memory,
+    room_of,
+)
 from ckptkit.testing.faults import FaultyStorage
 
 GIB = 1 << 30
@@ -242,3 +251,16 @@ def test_mount_without_a_size_has_no_limit(monkeypatch: pytest.MonkeyPatch, in_m
     real = os.statvfs(in_memory)
     monkeypatch.setattr(os, "statvfs", lambda folder: os.statvfs_result((*real[:2], 0, 0, 0, *real[5:])))
     assert list(capacity._of_mount(in_memory)) == []
+
+
+def test_free_memory_is_the_tightest_limit(kernel: FakeKernel) -> None:
+    assert free_memory_bytes(kernel.files) == 64 * GIB - RESERVE
+    kernel.own("0::/job")
+    kernel.group("job", "inactive_file 0\n", max=4 * GIB, current=3 * GIB)
+    assert free_memory_bytes(kernel.files) == GIB - RESERVE
+    kernel.group("job", "inactive_file 0\n", max=4 * GIB, current=4 * GIB)
+    assert free_memory_bytes(kernel.files) == 0
+
+
+def test_free_memory_is_unknown_where_the_system_does_not_say(tmp_path: Path) -> None:
+    assert free_memory_bytes(Kernel(tmp_path / "cgroup", tmp_path / "own", tmp_path / "meminfo")) is None
