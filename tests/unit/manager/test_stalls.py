@@ -29,6 +29,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.snapshot import StagingArea
+from ckptkit.snapshot.ahead import CopyAhead
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -174,6 +175,38 @@ def test_stall_inside_large_file_tears_nothing(root, window, key, share):
     manager, run = begun(storage, 4, 6, window=window, size=LARGE, buffer_bytes=1 << 30)
     name, digest = through_a_stall(manager, run, stall, 4)
     assert_restores(root, name, digest, 4, LARGE)
+
+
+@places
+@pytest.mark.parametrize("key", KEYS[:2])
+@pytest.mark.parametrize("share", [0, 0.5])
+@pytest.mark.usefixtures("_small_buffers")
+def test_copies_ahead_hold_their_moment(root, monkeypatch, *, at, k, key, share):
+    """After a save that outlasted its window, the next one is copied in the background."""
+    storage = Streams(root, key, share, Stall())
+    manager, run = begun(storage, k, at, buffer_bytes=1 << 30)
+    through_a_stall(manager, run, storage._stall, k)
+    go_on(manager, run, 2 * k - 1)
+    copied, copy, has_ended = [], CopyAhead.copy, threading.Event()
+
+    def watched(ahead) -> None:
+        copy(ahead)
+        copied.append(ahead._cost.fenced_bytes)
+        has_ended.set()
+
+    monkeypatch.setattr(CopyAhead, "copy", watched)
+    storage._stall = Stall()
+    digest = run.digest()
+    handle = manager.save(run)
+    assert has_ended.wait(LONG_SECONDS)
+    go_on(manager, run, 2 * k)
+    assert storage._stall.reached.wait(LONG_SECONDS)
+    assert not handle.done()
+    storage._stall.let_go()
+    name = handle.result()
+    manager.close()
+    assert copied[0] > 0
+    assert_restores(root, name, digest, k)
 
 
 @pytest.mark.parametrize("window", ["auto", "slice"])
