@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ckptkit.mindspore.inspect.attributes import is_users
-from ckptkit.mindspore.inspect.bytecode import functions_of
+from ckptkit.mindspore.inspect.code.bytecode import functions_of
 from ckptkit.mindspore.inspect.loops.source import blocks_of, body_of
 
 _SHOWS = re.compile(r"print|debug|info|warning|error|critical")

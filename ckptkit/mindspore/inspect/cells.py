@@ -21,8 +21,8 @@ from mindspore.ops import Primitive
 
 from ckptkit.core.text import some
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, met, own_attributes, owner_of
-from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare, carried
+from ckptkit.mindspore.inspect.code.bytecode import Use, uses
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,

@@ -18,8 +18,8 @@ from mindspore import nn
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users, names_in, own_attributes
-from ckptkit.mindspore.inspect.bytecode import Use, assignments, assignments_in_loops, has_compiled_method
 from ckptkit.mindspore.inspect.carried_attributes import BARE
+from ckptkit.mindspore.inspect.code.bytecode import Use, assignments, assignments_in_loops, has_compiled_method
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames
 from ckptkit.mindspore.inspect.sequential import registered_in

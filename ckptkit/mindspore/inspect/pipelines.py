@@ -26,9 +26,9 @@ from ckptkit.mindspore.inspect.attribute_uses import (
     named_by,
 )
 from ckptkit.mindspore.inspect.attributes import attribute, below, is_mindspores, is_users, own_attributes, owner_of
-from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.cells import Operators
+from ckptkit.mindspore.inspect.code.bytecode import Use, uses
 from ckptkit.mindspore.inspect.finding import Finding
 
 # The two process-wide generators; the module functions are methods of them.

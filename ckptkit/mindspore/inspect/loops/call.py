@@ -24,8 +24,8 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, below, met
-from ckptkit.mindspore.inspect.bytecode import functions_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
+from ckptkit.mindspore.inspect.code.bytecode import functions_of
 from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
 from ckptkit.mindspore.inspect.loops.effects import (
     SEEDS,

@@ -17,7 +17,7 @@ from mindspore import nn
 
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_constant, is_users, owner_of
-from ckptkit.mindspore.inspect.bytecode import closure_of, functions_in, functions_of, held_by
+from ckptkit.mindspore.inspect.code.bytecode import closure_of, functions_in, functions_of, held_by
 from ckptkit.mindspore.inspect.loops.call import (
     MAPS,
     MOST_ARGUMENTS,

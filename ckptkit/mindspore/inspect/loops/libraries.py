@@ -25,7 +25,7 @@ from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users
 from ckptkit.mindspore.inspect.attributes import attribute as attribute_of
-from ckptkit.mindspore.inspect.bytecode import closure_of
+from ckptkit.mindspore.inspect.code.bytecode import closure_of
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects, place_in
 from ckptkit.mindspore.inspect.loops.scope import Scope, Value

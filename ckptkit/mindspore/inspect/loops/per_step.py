@@ -18,9 +18,9 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, names_in, own_attributes
-from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare, carried
 from ckptkit.mindspore.inspect.cells import Operators, place_of
+from ckptkit.mindspore.inspect.code.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.libraries import Libraries

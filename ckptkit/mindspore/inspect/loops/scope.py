@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, Symbol, met
-from ckptkit.mindspore.inspect.bytecode import COMPREHENSIONS
+from ckptkit.mindspore.inspect.code.bytecode import COMPREHENSIONS
 
 
 class Place(NamedTuple):

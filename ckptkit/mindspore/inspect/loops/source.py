@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes
-from ckptkit.mindspore.inspect.bytecode import functions_of
+from ckptkit.mindspore.inspect.code.bytecode import functions_of
 
 T = TypeVar("T")
 _BY_NAME = ("getattr", "setattr", "hasattr")

@@ -20,7 +20,7 @@ from support.rounding import optimizer_of
 from support.training import begin_process
 
 from ckptkit.mindspore.inspect import find
-from ckptkit.mindspore.inspect.bytecode import uses
+from ckptkit.mindspore.inspect.code.bytecode import uses
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
     DROPOUTS_OF_MINT,
