@@ -30,8 +30,8 @@ from ckptkit.mindspore.callback.harmless_values import (
     of,
     require,
 )
-from ckptkit.mindspore.inspect.attributes import is_mindspores, is_users
 from ckptkit.mindspore.inspect.loops.source import compiled_body_of
+from ckptkit.mindspore.inspect.users import is_mindspores, is_users
 
 _DEEPEST = 6  # nesting of followed calls
 _MOST = 20_000  # expressions and statements that are read

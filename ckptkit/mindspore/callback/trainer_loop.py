@@ -36,8 +36,8 @@ from ckptkit.mindspore.callback.trainer_progress import TrainerProgress
 from ckptkit.mindspore.callback.trainer_walk import Walk
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Resumable, batches_of
-from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.frames import locals_of
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
 

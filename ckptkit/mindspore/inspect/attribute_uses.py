@@ -12,9 +12,9 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.code.bytecode import functions_of
 from ckptkit.mindspore.inspect.loops.source import blocks_of, body_of
+from ckptkit.mindspore.inspect.users import is_users
 
 _SHOWS = re.compile(r"print|debug|info|warning|error|critical")
 _ON_SCREEN = ("sys.stdout.write", "sys.stdout.flush", "sys.stderr.write", "sys.stderr.flush")

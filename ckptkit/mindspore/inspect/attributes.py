@@ -1,4 +1,4 @@
-"""Reads what a user's object holds and leads to, without running user code.
+"""Reads the attributes of a user's object, without running user code.
 
 Guarantees: calls no ``__getattr__``, ``__dict__`` property, descriptor, comparison or truth test of the user's; only a
 ``__divmod__``, of an object behind a weak proxy. What only such code creates is not found. Any thread.
@@ -6,35 +6,25 @@ Guarantees: calls no ``__getattr__``, ``__dict__`` property, descriptor, compari
 
 from __future__ import annotations
 
-import contextlib
-import dis
 import functools
 import inspect
-import itertools
 import sys
 import types
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
+from ckptkit.mindspore.inspect.users import is_users
+
 UNKNOWN = object()
-_LIBRARIES = sys.stdlib_module_names | {
-    *("builtins", "mindspore", "ckptkit", "numpy", "rich", "tqdm", "pytest", "_pytest", "pluggy", "xdist", "execnet"),
-    *("IPython", "ipykernel", "tornado", "traitlets", "zmq"),
-    "__channelexec__",  # what execnet calls the code that it runs in another process
-}
-_PROXIES = frozenset(weakref.ProxyTypes)
+PROXIES = frozenset(weakref.ProxyTypes)
 _WITHOUT_SLOTS: dict[int, weakref.ref[type]] = {}  # by id; a slot would keep its class alive
 CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache and lru_cache make
 
 _DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-_MAX_ITEMS = 10_000  # of one container
-_TRIES = 100  # to read what another thread is changing
 # The attribute in which each keeps the function that it wraps.
 ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
-
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -104,7 +94,7 @@ class _Unwrapping:
 
 def met(one: Any) -> Any:
     """Return an object that code leads to; of a weak proxy, what it stands for, `UNKNOWN` if that is gone."""
-    if type(one) not in _PROXIES:
+    if type(one) not in PROXIES:
         return one
     try:
         return divmod(one, _Unwrapping())
@@ -119,7 +109,7 @@ def own_attributes(one: Any) -> Mapping[str, Any]:
     Gives nothing for an object without ``__dict__``, such as one with slots.
     """
     found = _attributes_with_proxies(one)
-    if not _PROXIES.isdisjoint(map(type, found.values())):
+    if not PROXIES.isdisjoint(map(type, found.values())):
         return {name: whole for name, value in found.items() if (whole := met(value)) is not UNKNOWN}
     return found
 
@@ -155,132 +145,6 @@ def _slots_of(kind: type) -> list[tuple[str, Any]]:
     if not slots:
         _WITHOUT_SLOTS[id(kind)] = weakref.ref(kind)
     return slots
-
-
-def below(one: Any, without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield what ``one`` leads to, each with its suffix: items, attributes, the variables that code names.
-
-    Library code is not read, but its closures are: they may hold a function of the user's. Weak proxies are left out.
-
-    Args:
-        one: Any object.
-        without: Names of attributes to leave out.
-    """
-    yield from ((name, value) for name, value in _below(one, without) if type(value) not in _PROXIES)
-
-
-def _below(one: Any, without: Collection[str]) -> Iterator[tuple[str, Any]]:
-    kind = type(one)
-    if issubclass(kind, dict):
-        for index, (key, value) in enumerate(items_now(dict, one, _MAX_ITEMS)):
-            yield f"[{key!r}]" if type(key) in (str, int) else f"[{index}]", value
-    elif issubclass(kind, (list, tuple, deque)):
-        items = items_now(_base(kind), one, _MAX_ITEMS)
-        yield from ((f"[{index}]", value) for index, value in enumerate(items))
-    elif kind is types.MethodType:
-        yield ".__self__", one.__self__
-        yield ".__func__", one.__func__
-    elif kind is types.FunctionType:
-        yield from ((f".{name}", value) for name, value in _variables_of(one))
-    elif issubclass(kind, functools.partial):
-        yield from ((f"({place})", value) for place, value in enumerate((one.func, *one.args, *one.keywords.values())))
-    elif kind is types.GeneratorType:
-        frame = one.gi_frame
-        yield from ((f".{name}", value) for name, value in (frame.f_locals if frame is not None else {}).items())
-    elif not issubclass(kind, (type, types.ModuleType)):
-        found = itertools.chain(attributes_of(one), methods_of(kind))
-        yield from ((f".{name}", value) for name, value in found if name not in without)
-
-
-def items_now(kind: Any, one: Any, most: int | None) -> list[Any]:
-    """Return the first items of a container, of a dict its pairs; another thread may be changing it.
-
-    Args:
-        kind: Python's own class of it. What a class of the user's does when it is iterated is not done.
-        one: The container.
-        most: How many at most; None for all.
-
-    Raises:
-        RuntimeError: If it was changed during each of many tries.
-    """
-    for _ in range(_TRIES):
-        with contextlib.suppress(RuntimeError):  # it was changed meanwhile
-            return _items(kind, one, most)
-    return _items(kind, one, most)
-
-
-def _items(kind: Any, one: Any, most: int | None) -> list[Any]:
-    return [*itertools.islice(dict.items(one) if kind is dict else kind.__iter__(one), most)]
-
-
-def named_in(names: Collection[str], *scopes: Mapping[str, Any], parts: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yield each of ``names`` from the first of ``scopes`` that has it.
-
-    Instead of a module of the user's, yields those of its variables that are in ``parts``. Skips other modules.
-    """
-    for name in names:
-        value = next((scope[name] for scope in scopes if name in scope), UNKNOWN)
-        if issubclass(type(value), types.ModuleType):
-            if is_users(own_attributes(value).get("__name__")):
-                found = ((part, own_attributes(value).get(part, UNKNOWN)) for part in parts)
-                yield from ((f"{name}.{part}", held) for part, held in found if held is not UNKNOWN)
-        elif value is not UNKNOWN:
-            yield name, value
-
-
-def names_in(code: types.CodeType) -> set[str]:
-    """Return every name that ``code`` and the functions in it may look up outside of themselves, also attributes."""
-    inner = (names_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
-    return {*code.co_names, *code.co_freevars}.union(*inner)
-
-
-@functools.lru_cache(maxsize=4096)
-def variables_in(code: types.CodeType) -> frozenset[str]:
-    """Return the variables that ``code`` and the functions in it may look up outside of themselves."""
-    inner = (variables_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
-    return globals_in(code).union(code.co_freevars, *inner)
-
-
-@functools.lru_cache(maxsize=4096)
-def globals_in(code: types.CodeType) -> frozenset[str]:
-    """Return the variables that ``code`` and the functions in it look up in their module."""
-    own = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    inner = (globals_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
-    return frozenset(own.union(*inner))
-
-
-def is_constant(function: Any) -> bool:
-    """Return whether a function of the user's names nothing outside of itself but modules of libraries."""
-    if type(function) is not types.FunctionType or function.__code__.co_freevars:
-        return False
-    named = [function.__globals__.get(name) for name in globals_in(function.__code__)]
-    return all(isinstance(one, types.ModuleType) and not is_users(one.__name__) for one in named)
-
-
-def is_users(module: Any) -> bool:
-    """Return whether a module of that name belongs to the user, not to a library."""
-    return str(module).partition(".")[0] not in _LIBRARIES
-
-
-def is_mindspores(one: Any) -> bool:
-    """Return whether an object is of a class of MindSpore's."""
-    return str(type(one).__module__).partition(".")[0] == "mindspore"
-
-
-def _base(kind: type) -> Any:
-    return next(one for one in (list, tuple, deque) if issubclass(kind, one))
-
-
-def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # a variable without a value yet
-            continue
-    if is_users(function.__globals__.get("__name__")):
-        code = function.__code__
-        # Sorted: an object is found by its first name, and a resumed process has other hashes than the first.
-        yield from named_in(sorted(globals_in(code)), function.__globals__, parts=sorted(names_in(code)))
 
 
 def methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:

@@ -18,9 +18,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import in_class, is_users, names_in, once_per_look, own_attributes
+from ckptkit.mindspore.inspect.attributes import in_class, once_per_look, own_attributes
 from ckptkit.mindspore.inspect.code.bytecode import instructions_of
 from ckptkit.mindspore.inspect.code.control_flow import flow_of
+from ckptkit.mindspore.inspect.code.names import names_in
+from ckptkit.mindspore.inspect.users import is_users
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD")

@@ -25,11 +25,13 @@ from ckptkit.mindspore.inspect.attribute_uses import (
     counted_by,
     named_by,
 )
-from ckptkit.mindspore.inspect.attributes import attribute, below, is_mindspores, is_users, own_attributes, owner_of
+from ckptkit.mindspore.inspect.attributes import attribute, own_attributes, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.cells import Operators
 from ckptkit.mindspore.inspect.code.bytecode import Use, uses
+from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.finding import Finding
+from ckptkit.mindspore.inspect.users import is_mindspores, is_users
 
 # The two process-wide generators; the module functions are methods of them.
 _PYTHON = random.random.__self__  # type: ignore[attr-defined]

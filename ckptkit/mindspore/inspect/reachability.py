@@ -31,8 +31,10 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.manager.hooks import Unseen
-from ckptkit.mindspore.inspect.attributes import attributes_of, below, is_users, met, own_attributes
+from ckptkit.mindspore.inspect.attributes import attributes_of, met, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE
+from ckptkit.mindspore.inspect.contents import below
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain, tensors_in, written
 
 _MAX_DEPTH = 5

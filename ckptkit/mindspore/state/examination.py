@@ -52,13 +52,14 @@ from ckptkit.mindspore.inspect import (
     used_in_loops,
     variable_of,
 )
-from ckptkit.mindspore.inspect.attributes import is_users, looked_once
+from ckptkit.mindspore.inspect.attributes import looked_once
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding, sentences
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.sequential import cells_of
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.addresses import address_in
 from ckptkit.mindspore.parameters.compiled_memory import CompiledMemory
 from ckptkit.mindspore.parameters.detached import Addresses

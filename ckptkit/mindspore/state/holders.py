@@ -26,8 +26,9 @@ from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.core.text import listed, some
 from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.inspect.attributes import attributes_of, is_users
+from ckptkit.mindspore.inspect.attributes import attributes_of
 from ckptkit.mindspore.inspect.carried_attributes import BARE
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.buffers import Buffers

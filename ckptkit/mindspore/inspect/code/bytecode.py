@@ -23,7 +23,8 @@ from typing import Any
 
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, attribute, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, attribute, in_class, own_attributes
+from ckptkit.mindspore.inspect.users import is_users
 
 _MOST = 5_000  # code objects read per callable: a second or two, more than any augmentation calls
 

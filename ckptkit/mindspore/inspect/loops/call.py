@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import Tensor, nn
 
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, below, met
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, met
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.code.bytecode import functions_of
+from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
 from ckptkit.mindspore.inspect.loops.effects import (
     SEEDS,

@@ -16,8 +16,9 @@ from typing import Any
 from mindspore import nn
 
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_constant, is_users, owner_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, owner_of
 from ckptkit.mindspore.inspect.code.bytecode import closure_of, functions_in, functions_of, held_by
+from ckptkit.mindspore.inspect.code.names import is_constant
 from ckptkit.mindspore.inspect.loops.call import (
     MAPS,
     MOST_ARGUMENTS,
@@ -50,7 +51,6 @@ from ckptkit.mindspore.inspect.loops.effects import (
 )
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import LOOP, Reader
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
@@ -68,6 +68,8 @@ from ckptkit.mindspore.inspect.loops.source import body_of, returns_one, text_of
 from ckptkit.mindspore.inspect.loops.unread.answers import Answers
 from ckptkit.mindspore.inspect.loops.unread.beside import Beside
 from ckptkit.mindspore.inspect.loops.unread.changes import Changes
+from ckptkit.mindspore.inspect.loops.unread.libraries import Libraries
+from ckptkit.mindspore.inspect.users import is_users
 
 _DEEPEST = 8  # nesting of followed calls
 _MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these give a function, and call none

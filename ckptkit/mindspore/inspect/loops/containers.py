@@ -19,7 +19,9 @@ from mindspore import Parameter, Tensor, nn
 from mindspore.experimental.optim.lr_scheduler import LRScheduler
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, below, is_users, items_now, met, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, met, own_attributes
+from ckptkit.mindspore.inspect.contents import below, items_now
+from ckptkit.mindspore.inspect.users import is_users
 
 FEW = 8  # lists up to this length are read item by item
 _SAMPLE = 64  # of a longer list, of which one object of each class is read

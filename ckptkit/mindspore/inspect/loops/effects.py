@@ -29,7 +29,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also covers mindspore.mint.optim
 
-from ckptkit.mindspore.inspect.attributes import OneOf, Symbol, in_class, is_users, own_attributes, owner_of
+from ckptkit.mindspore.inspect.attributes import OneOf, Symbol, in_class, own_attributes, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.loops.scope import Bound, Made, Trains
 from ckptkit.mindspore.inspect.operators import (
@@ -39,6 +39,7 @@ from ckptkit.mindspore.inspect.operators import (
     functional,
     is_random_primitive,
 )
+from ckptkit.mindspore.inspect.users import is_users
 
 _CHANGES = re.compile(
     r"(append|extend|insert|pop|add|discard|remove|clear|update|rotate|reverse|sort|put|fill|resize|subtract)"

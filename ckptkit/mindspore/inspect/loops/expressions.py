@@ -23,7 +23,6 @@ from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken,
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import Iteration
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects, decides, is_arguments, of_owner, place_in
 from ckptkit.mindspore.inspect.loops.outside.texts import computed, part_of, put_together
 from ckptkit.mindspore.inspect.loops.scope import (
@@ -41,6 +40,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
     together,
 )
 from ckptkit.mindspore.inspect.loops.source import text_of
+from ckptkit.mindspore.inspect.loops.unread.libraries import Libraries
 
 _MOST = 20_000  # expressions and statements read per frame
 _ITEMS = ("get", "setdefault", "values", "items", "find", "getroot")  # methods that return what is in an object

@@ -21,16 +21,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import (
-    UNKNOWN,
-    OneOf,
-    attribute,
-    in_class,
-    is_symbol,
-    is_users,
-    kept_in,
-    own_attributes,
-)
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, attribute, in_class, is_symbol, kept_in, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, read_by_construct
 from ckptkit.mindspore.inspect.loops.containers import FEW, contents, items_of
 from ckptkit.mindspore.inspect.loops.effects import is_ours
@@ -38,6 +29,7 @@ from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, 
 from ckptkit.mindspore.inspect.loops.source import text_of
 from ckptkit.mindspore.inspect.loops.stand_ins import StandIns
 from ckptkit.mindspore.inspect.sequential import cells_of
+from ckptkit.mindspore.inspect.users import is_users
 
 _NAMESPACES = OneOf(types.SimpleNamespace, threading.local, argparse.Namespace)
 ITEMS = "its items"

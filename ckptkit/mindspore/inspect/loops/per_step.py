@@ -17,19 +17,21 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, names_in, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare, carried
 from ckptkit.mindspore.inspect.cells import Operators, place_of
 from ckptkit.mindspore.inspect.code.bytecode import closure_of, functions_of
+from ckptkit.mindspore.inspect.code.names import names_in
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.flow import Flow
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, Stored, arguments_of_callbacks, place_in
 from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.scope import DATA, WEIGHTS, Place, Running, Scope, Value
 from ckptkit.mindspore.inspect.loops.statements import Statements
+from ckptkit.mindspore.inspect.loops.unread.libraries import Libraries
 from ckptkit.mindspore.inspect.same_code import Alike
 from ckptkit.mindspore.inspect.sequential import cells_of
+from ckptkit.mindspore.inspect.users import is_users
 
 # Where MindSpore keeps the hooks of a cell; `test_every_hook_of_a_cell_is_read` fails if they move.
 _HOOKS = ("_forward_pre_hook", "_forward_hook", "_backward_pre_hook", "_backward_hook")  # properties of the same names

@@ -15,7 +15,7 @@ import mindspore as ms
 import numpy as np
 
 from ckptkit.core.text import some
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users
+from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.call import DRAWN, HASHED, PASSED_ON
@@ -23,12 +23,12 @@ from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.draws import BEFORE, CACHE, TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
-from ckptkit.mindspore.inspect.loops.libraries import is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, LAYERS, Objects, is_trained
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE
 from ckptkit.mindspore.inspect.loops.scope import Place
 from ckptkit.mindspore.inspect.loops.statements import Statements
 from ckptkit.mindspore.inspect.loops.unread.answers import ELSEWHERE
+from ckptkit.mindspore.inspect.users import is_library_class, is_users
 from ckptkit.mindspore.inspect.values.digest import is_plain
 
 _MOST_PASSES = 4

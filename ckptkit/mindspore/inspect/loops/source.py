@@ -14,8 +14,9 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import in_class, own_attributes
 from ckptkit.mindspore.inspect.code.bytecode import functions_of
+from ckptkit.mindspore.inspect.users import is_users
 
 T = TypeVar("T")
 _BY_NAME = ("getattr", "setattr", "hasattr")

@@ -20,7 +20,7 @@ from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours, makes_graph
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
 from ckptkit.mindspore.inspect.loops.flow import Flow
-from ckptkit.mindspore.inspect.loops.libraries import Libraries, imports
+from ckptkit.mindspore.inspect.loops.imports import imports
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
 from ckptkit.mindspore.inspect.loops.scope import (
@@ -37,6 +37,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
     narrowed,
 )
 from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of, guards_of, reads_itself, result_of, text_of
+from ckptkit.mindspore.inspect.loops.unread.libraries import Libraries
 
 
 class Statements:

@@ -27,9 +27,9 @@ from mindspore.ops import Primitive
 
 from ckptkit.core.stack import frames_from
 from ckptkit.manager.hooks import Recorded
-from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.operators import DROPOUTS, DROPOUTS_OF_MINT, functional, is_random_primitive
 from ckptkit.mindspore.inspect.recording.qualified import qualified_name
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain, tensors_in
 
 # Functions of MindSpore that compute. Others, such as those that read a context, would only make records long.

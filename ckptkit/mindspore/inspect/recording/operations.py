@@ -14,8 +14,8 @@ from typing import Any
 import mindspore.dataset as ds
 
 from ckptkit.manager.hooks import Recorded
-from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.reachability import named_code
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
 
 Write = Callable[[Recorded], None]

@@ -38,19 +38,13 @@ import xxhash
 from mindspore import nn, ops
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import (
-    ACCESSORS,
-    attributes_of,
-    is_users,
-    names_in,
-    own_attributes,
-    variables_in,
-)
+from ckptkit.mindspore.inspect.attributes import ACCESSORS, attributes_of, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare
+from ckptkit.mindspore.inspect.code.names import imported_in, names_in, variables_in
 from ckptkit.mindspore.inspect.frames import locals_of
-from ckptkit.mindspore.inspect.loops.libraries import imported_in, is_installed, is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
 from ckptkit.mindspore.inspect.loops.scope import Place
+from ckptkit.mindspore.inspect.users import is_installed, is_library_class, is_users
 from ckptkit.mindspore.inspect.values.digest import ATOMS, tensor_bytes, written
 from ckptkit.mindspore.inspect.values.roots import Root
 from ckptkit.mindspore.rng import generator_state

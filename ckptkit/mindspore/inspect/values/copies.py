@@ -24,8 +24,9 @@ from typing import Any, Generic, Protocol
 import numpy as np
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.digest import is_plain
 
 CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)

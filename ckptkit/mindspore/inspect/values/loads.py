@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, own_attributes
 from ckptkit.mindspore.inspect.loops.source import body_of
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.copies import (
     DICTS,
     SEQUENCES,

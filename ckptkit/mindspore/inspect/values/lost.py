@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 
 from ckptkit.mindspore.inspect.attribute_uses import carried_by, named_by, only_shown, set_by
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, below, in_class, is_users
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
+from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.finding import Finding
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.copies import (
     CODE,
     LARGE_BYTES,

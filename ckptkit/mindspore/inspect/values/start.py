@@ -25,9 +25,11 @@ from mindspore import nn
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 from mindspore.ops import Primitive
 
-from ckptkit.mindspore.inspect.attributes import below, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import beside_bare, read_by_construct
+from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.frames import written_texts
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.digest import tensor_bytes
 
 _MOST = 200  # arrays and lists that are digested, as many numbers, and as many choices

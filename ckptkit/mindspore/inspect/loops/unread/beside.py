@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import in_class, own_attributes
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames
 from ckptkit.mindspore.inspect.loops.call import Call
 from ckptkit.mindspore.inspect.loops.flow import Flow
@@ -23,6 +23,7 @@ from ckptkit.mindspore.inspect.loops.iteration import Reader
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.scope import MARKS, Running, Scope, Sources, together
 from ckptkit.mindspore.inspect.loops.source import ahead, behind, body_of
+from ckptkit.mindspore.inspect.users import is_users
 
 _TELLS = re.compile(r"set|set_result|set_exception|put(_nowait)?|send\w*|write|call_soon\w*|append(left)?|notify\w*")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
