@@ -11,7 +11,7 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,7 +24,7 @@ CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache
 
 _DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 # The attribute in which each keeps the function that it wraps.
-ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
+_ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -149,11 +149,21 @@ def _slots_of(kind: type) -> list[tuple[str, Any]]:
 
 def methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
     """Yield the functions of the user's that a class and its bases have, but those that make an object."""
+    for name, found in members_of(kind):
+        function = unwrapped(found)
+        if type(function) is types.FunctionType and name not in ("__init__", "__new__"):  # these have run
+            yield name, function
+
+
+def members_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield what a class and its bases define, as far as they are the user's."""
     for one in kind.__mro__:
-        for name, found in vars(one).items() if is_users(one.__module__) else ():
-            function = getattr(found, ACCESSORS[type(found)]) if type(found) in ACCESSORS else found
-            if type(function) is types.FunctionType and name not in ("__init__", "__new__"):  # these have run
-                yield name, function
+        yield from [*vars(one).items()] if is_users(one.__module__) else ()
+
+
+def unwrapped(member: Any) -> Any:
+    """Return the function that a property, or a static or class method, keeps; of any other member, itself."""
+    return getattr(member, _ACCESSORS[type(member)]) if type(member) in _ACCESSORS else member
 
 
 def attribute(owner: Any, name: str) -> Any:
@@ -192,7 +202,7 @@ def _in_parent(parent: Any, name: str) -> Any:
     """Return the attribute of ``super()``."""
     kinds = parent.__self_class__.__mro__
     after = kinds[kinds.index(parent.__thisclass__) + 1 :]
-    return _bound(next((vars(one)[name] for one in after if name in vars(one)), UNKNOWN), parent.__self__)
+    return _bound(in_classes(after, name), parent.__self__)
 
 
 def static(owner: Any, name: str, own: Mapping[str, Any]) -> Any:
@@ -218,7 +228,12 @@ def static(owner: Any, name: str, own: Mapping[str, Any]) -> Any:
 @once_per_look
 def in_class(kind: type, name: str) -> Any:
     """Return the unbound attribute of a class or its bases; `UNKNOWN` if there is none."""
-    return next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), UNKNOWN)
+    return in_classes(kind.__mro__, name)
+
+
+def in_classes(kinds: Iterable[type], name: str) -> Any:
+    """Return the unbound attribute of the first of some classes that has it; `UNKNOWN` if none has."""
+    return next((vars(one)[name] for one in kinds if name in vars(one)), UNKNOWN)
 
 
 def _bound(found: Any, owner: Any) -> Any:
@@ -230,7 +245,7 @@ def _bound(found: Any, owner: Any) -> Any:
     if issubclass(kind, functools.partialmethod) and type(found.func) is types.FunctionType:
         return functools.partial(types.MethodType(found.func, owner), *found.args, **found.keywords)
     # Of a property, a method stands for the function that it runs.
-    run = next((getattr(found, name) for one, name in ACCESSORS.items() if issubclass(kind, one)), found)
+    run = next((getattr(found, name) for one, name in _ACCESSORS.items() if issubclass(kind, one)), found)
     if type(run) in (types.FunctionType, CACHED):
         return types.MethodType(run, owner)
     is_compiled = kind in (types.MemberDescriptorType, types.MethodDescriptorType) or _is_cython(found)

@@ -37,7 +37,7 @@ def _below(one: Any, without: Collection[str]) -> Iterator[tuple[str, Any]]:
     kind = type(one)
     if issubclass(kind, dict):
         for index, (key, value) in enumerate(items_now(dict, one, _MAX_ITEMS)):
-            yield f"[{key!r}]" if type(key) in (str, int) else f"[{index}]", value
+            yield item_suffix(key, index), value
     elif issubclass(kind, (list, tuple, deque)):
         items = items_now(_base(kind), one, _MAX_ITEMS)
         yield from ((f"[{index}]", value) for index, value in enumerate(items))
@@ -54,6 +54,11 @@ def _below(one: Any, without: Collection[str]) -> Iterator[tuple[str, Any]]:
     elif not issubclass(kind, (type, types.ModuleType)):
         found = itertools.chain(attributes_of(one), methods_of(kind))
         yield from ((f".{name}", value) for name, value in found if name not in without)
+
+
+def item_suffix(key: Any, index: int) -> str:
+    """Return how a path names an item of a dict: by its key, if that is a text or a number, or by its place."""
+    return f"[{key!r}]" if type(key) in (str, int) else f"[{index}]"
 
 
 def items_now(kind: Any, one: Any, most: int | None) -> list[Any]:

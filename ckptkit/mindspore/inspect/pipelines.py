@@ -31,7 +31,7 @@ from ckptkit.mindspore.inspect.cells import Operators
 from ckptkit.mindspore.inspect.code.bytecode import Use, uses
 from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.users import is_mindspores, is_users
+from ckptkit.mindspore.inspect.users import is_mindspores, is_of_users
 
 # The two process-wide generators; the module functions are methods of them.
 _PYTHON = random.random.__self__  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def find_kept_by_stateless(dataset: ds.Dataset) -> Iterator[Finding]:
     for node in _nodes(dataset):
         for one in (*_worker_code(node), *_single_code(node)):
             owner = one if owner_of(one) is None else owner_of(one)
-            kept = _kept_by(owner) if is_users(type(owner).__module__) else []
+            kept = _kept_by(owner) if is_of_users(owner) else []
             if kept:
                 yield Finding(
                     "pipeline",

@@ -24,7 +24,7 @@ from mindspore.ops import Primitive
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_slots, met, methods_of
 from ckptkit.mindspore.inspect.carried_attributes import beside_bare
 from ckptkit.mindspore.inspect.contents import below
-from ckptkit.mindspore.inspect.users import is_mindspores, is_users
+from ckptkit.mindspore.inspect.users import is_mindspores, is_of_users
 
 CONTAINERS = (dict, list, tuple, deque)
 _MOST = 5_000  # objects searched below one start object
@@ -112,7 +112,7 @@ class Held:
             yield from ((f"{path}{part}", one, None, "") for part, one in below(value))
         elif isinstance(value, nn.Cell):
             yield from ((f"{path}{part}", one, None, "") for part, one in _below_cell(value))
-        elif isinstance(value, _HOLDERS) or is_users(type(value).__module__) or is_mindspores(value):
+        elif isinstance(value, _HOLDERS) or is_of_users(value) or is_mindspores(value):
             holder = Holder(path, value, [])
             yield from ((f"{path}{part}", one, holder, part[1:]) for part, one in below(value))
 

@@ -27,6 +27,11 @@ def is_users(module: Any) -> bool:
     return str(module).partition(".")[0] not in _LIBRARIES
 
 
+def is_of_users(one: Any) -> bool:
+    """Return whether an object is of a class of the user's."""
+    return is_users(type(one).__module__)
+
+
 def is_mindspores(one: Any) -> bool:
     """Return whether an object is of a class of MindSpore's."""
     return str(type(one).__module__).partition(".")[0] == "mindspore"

@@ -59,7 +59,7 @@ from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.inspect.loops.objects import Stored
 from ckptkit.mindspore.inspect.loops.source import stored_by
 from ckptkit.mindspore.inspect.sequential import cells_of
-from ckptkit.mindspore.inspect.users import is_users
+from ckptkit.mindspore.inspect.users import is_of_users
 from ckptkit.mindspore.inspect.values.addresses import address_in
 from ckptkit.mindspore.parameters.compiled_memory import CompiledMemory
 from ckptkit.mindspore.parameters.detached import Addresses
@@ -225,7 +225,7 @@ class Examination:
 
     def _compare_callbacks(self, acting: Sequence[object]) -> None:
         """Report callbacks with which the run did not begin, and those that are missing."""
-        acting = [one for one in acting if is_users(type(one).__module__) or isinstance(one, _ACTING)]
+        acting = [one for one in acting if is_of_users(one) or isinstance(one, _ACTING)]
         now = Counter(type(one).__name__ for one in acting)
         if self._begins:
             self._sources.arrays = {**self._sources.arrays, _CALLBACKS: " ".join(sorted(now.elements()))}

@@ -29,7 +29,7 @@ from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, 
 from ckptkit.mindspore.inspect.loops.source import text_of
 from ckptkit.mindspore.inspect.loops.stand_ins import StandIns
 from ckptkit.mindspore.inspect.sequential import cells_of
-from ckptkit.mindspore.inspect.users import is_users
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 
 _NAMESPACES = OneOf(types.SimpleNamespace, threading.local, argparse.Namespace)
 ITEMS = "its items"
@@ -222,7 +222,7 @@ class Objects:
             is_other = isinstance(value.target, nn.Cell)
         else:
             # A method may return a successor of the object that checkpoints hold, and the loop go on with that one.
-            is_unknown = not found and self.is_named(before) and is_users(type(before).__module__)
+            is_unknown = not found and self.is_named(before) and is_of_users(before)
             is_other = value.is_new or is_unknown or not all(_is_same(before, one) for one in found)
         if is_other:
             self._rebound.add(place)

@@ -22,6 +22,7 @@ T = TypeVar("T")
 _BY_NAME = ("getattr", "setattr", "hasattr")
 _ASKING = ("hasattr", "getattr", "isinstance", "type")  # functions that do not change their first argument
 TRIES: tuple[type[ast.stmt], ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))  # Python 3.10 has only one
+_RUN_ONCE = (ast.With, ast.AsyncWith, ast.If, ast.Match, *TRIES)  # compound statements that are no loops
 
 
 def body_of(code: types.CodeType, module: Mapping[str, Any]) -> Sequence[ast.stmt]:
@@ -44,7 +45,7 @@ def ahead(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
     for one in body:
         if line > (one.end_lineno or one.lineno):
             continue
-        if one.lineno <= line and isinstance(one, (ast.With, ast.AsyncWith, ast.If, ast.Match, *TRIES)):
+        if one.lineno <= line and isinstance(one, _RUN_ONCE):
             inside = [part for part in blocks_of(one) if part and line <= (part[-1].end_lineno or 0)]
             found += ahead(inside[0], line) if inside else []
         else:
@@ -58,7 +59,7 @@ def behind(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
     for one in body:
         if (one.end_lineno or one.lineno) < line:
             found.append(one)
-        elif one.lineno <= line and isinstance(one, (ast.With, ast.AsyncWith, ast.If, ast.Match, *TRIES)):
+        elif one.lineno <= line and isinstance(one, _RUN_ONCE):
             inside = [part for part in blocks_of(one) if part and part[0].lineno <= line <= (part[-1].end_lineno or 0)]
             found += behind(inside[0], line) if inside else []
     return found

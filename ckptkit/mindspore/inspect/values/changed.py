@@ -38,9 +38,10 @@ import xxhash
 from mindspore import nn, ops
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import ACCESSORS, attributes_of, own_attributes
+from ckptkit.mindspore.inspect.attributes import attributes_of, own_attributes, unwrapped
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare
 from ckptkit.mindspore.inspect.code.names import imported_in, names_in, variables_in
+from ckptkit.mindspore.inspect.contents import item_suffix
 from ckptkit.mindspore.inspect.frames import locals_of
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
 from ckptkit.mindspore.inspect.loops.scope import Place
@@ -301,8 +302,7 @@ def _items(one: Any) -> Iterator[_Part]:
 
 
 def _of_item(one: Any, at: int, key: Any, value: Any) -> _Part:
-    suffix = f"[{key!r}]" if type(key) in (str, int) else f"[{at}]"
-    return suffix, value, Place(id(one), key if type(key) is str else ITEMS)  # items may be attributes
+    return item_suffix(key, at), value, Place(id(one), key if type(key) is str else ITEMS)  # items may be attributes
 
 
 def _of_function(one: types.FunctionType) -> Iterator[_Part]:
@@ -350,7 +350,7 @@ def _of_iterator(one: Any) -> Iterator[_Part]:
 def _of_class(one: type) -> Iterator[_Part]:
     for kind in (*one.__mro__, type(one)):
         for name, value in vars(kind).items() if _is_looked_into(kind) else ():
-            function = getattr(value, ACCESSORS[type(value)]) if type(value) in ACCESSORS else value
+            function = unwrapped(value)
             is_own = not (name.startswith("__") and name.endswith("__"))
             if is_own or (type(function) is types.FunctionType and name not in ("__init__", "__new__")):
                 yield f".{name}", function, place_in(kind, name)

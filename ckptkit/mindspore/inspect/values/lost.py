@@ -23,7 +23,7 @@ from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_clas
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.users import is_users
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 from ckptkit.mindspore.inspect.values.copies import (
     CODE,
     LARGE_BYTES,
@@ -285,7 +285,7 @@ def _comparable(value: Any) -> Any:  # noqa: PLR0911 - one return per kind reads
         return getattr(value, "__qualname__", written(value))
     if isinstance(value, GENERATORS):
         return digest_of_value(value)
-    return type(value).__name__ if is_users(type(value).__module__) else written(value)
+    return type(value).__name__ if is_of_users(value) else written(value)
 
 
 def _places_of(wanted: Sequence[Any], roots: Iterable[tuple[str, Any]], owner: Any) -> dict[int, str]:

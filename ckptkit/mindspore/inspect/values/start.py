@@ -29,7 +29,7 @@ from ckptkit.mindspore.inspect.attributes import own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import beside_bare, read_by_construct
 from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.frames import written_texts
-from ckptkit.mindspore.inspect.users import is_users
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 from ckptkit.mindspore.inspect.values.digest import tensor_bytes
 
 _MOST = 200  # arrays and lists that are digested, as many numbers, and as many choices
@@ -243,7 +243,7 @@ def _may_hold_values(one: object) -> bool:
         return is_users(one.__module__)
     if type(one) in _PLAIN:
         return not isinstance(one, dict) or len(one) <= _FEW
-    return is_users(type(one).__module__) and not isinstance(one, (nn.Cell, types.ModuleType))
+    return is_of_users(one) and not isinstance(one, (nn.Cell, types.ModuleType))
 
 
 def differ(one: str, other: str) -> bool:

@@ -19,7 +19,7 @@ from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.code.bytecode import closure_of
-from ckptkit.mindspore.inspect.users import is_installed, is_users
+from ckptkit.mindspore.inspect.users import is_installed, is_of_users
 
 # What a library function may train, change or call.
 _OF_A_TRAINING = (nn.Cell, ms.Parameter, types.FunctionType, types.MethodType, functools.partial)
@@ -59,7 +59,7 @@ class Libraries:
         if one is UNKNOWN or isinstance(one, (type, types.ModuleType)):
             return False
         home = sys.modules.get(type(one).__module__)
-        objects = is_users(type(one).__module__) and not (home is not None and self._has(vars(home)))
+        objects = is_of_users(one) and not (home is not None and self._has(vars(home)))
         return objects or isinstance(one, (*_OF_A_TRAINING, types.SimpleNamespace))
 
 
