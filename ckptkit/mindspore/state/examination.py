@@ -109,10 +109,9 @@ class Examination:
         sources = self._sources
         pipeline = sources.position.dataset if isinstance(sources.position, DatasetPosition) else None
         holders = {name: one for name, one in sources.stateful.items() if isinstance(one, ParameterHolder)}
-        # Objects without a state_dict() of their own are searched for unstored state like all other objects.
-        named = [one for name, one in sources.given.items() if name not in holders]
         parameters = [parameter for one in holders.values() for parameter in one.parameters()]
-        named += parameters
+        # Objects without a state_dict() of their own are searched for unstored state like all other objects.
+        named = [*(one for name, one in sources.given.items() if name not in holders), *parameters]
         left = [left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored()]
         left += find_partial_generators([*sources.given.items(), (type(sources.loader).__name__, sources.loader)])
         if isinstance(sources.position, DatasetPosition) and sources.position.is_declared_stateless:

@@ -17,8 +17,8 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
-from ckptkit.mindspore.inspect.loops.call import kept, parts_of
-from ckptkit.mindspore.inspect.loops.calls import Calls
+from ckptkit.mindspore.inspect.loops.calling.call import kept, parts_of
+from ckptkit.mindspore.inspect.loops.calling.calls import Calls
 from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, is_whole, item_at
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow

@@ -18,7 +18,7 @@ from ckptkit.core.text import some
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.call import DRAWN, HASHED, PASSED_ON
+from ckptkit.mindspore.inspect.loops.calling.call import DRAWN, HASHED, PASSED_ON
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.draws import BEFORE, CACHE, TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow

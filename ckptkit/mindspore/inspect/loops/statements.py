@@ -14,7 +14,7 @@ from typing import Any
 
 from ckptkit.mindspore.inspect.loops.branches.patterns import matches
 from ckptkit.mindspore.inspect.loops.branches.present import Present
-from ckptkit.mindspore.inspect.loops.call import makes_cells
+from ckptkit.mindspore.inspect.loops.calling.call import makes_cells
 from ckptkit.mindspore.inspect.loops.containers import is_changed_in_place
 from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours, makes_graph

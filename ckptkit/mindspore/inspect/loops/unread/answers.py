@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf
-from ckptkit.mindspore.inspect.loops.call import Call
+from ckptkit.mindspore.inspect.loops.calling.call import Call
 from ckptkit.mindspore.inspect.loops.containers import items_of
 from ckptkit.mindspore.inspect.loops.effects import changes
 from ckptkit.mindspore.inspect.loops.flow import Flow

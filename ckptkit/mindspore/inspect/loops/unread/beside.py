@@ -17,7 +17,7 @@ from typing import Any
 
 from ckptkit.mindspore.inspect.attributes import in_class, own_attributes
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames
-from ckptkit.mindspore.inspect.loops.call import Call
+from ckptkit.mindspore.inspect.loops.calling.call import Call
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import Reader
 from ckptkit.mindspore.inspect.loops.objects import Objects

@@ -27,7 +27,7 @@ from mindspore import amp, nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_symbol, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
-from ckptkit.mindspore.inspect.loops.call import Call, is_seeded
+from ckptkit.mindspore.inspect.loops.calling.call import Call, is_seeded
 from ckptkit.mindspore.inspect.loops.effects import (
     RESETS,
     REWORKS,

@@ -19,12 +19,11 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, owner_of
 from ckptkit.mindspore.inspect.code.bytecode import closure_of, functions_in, functions_of, held_by
 from ckptkit.mindspore.inspect.code.names import is_constant
-from ckptkit.mindspore.inspect.loops.call import (
+from ckptkit.mindspore.inspect.loops.calling.binding import bind, bind_fields
+from ckptkit.mindspore.inspect.loops.calling.call import (
     MAPS,
     MOST_ARGUMENTS,
     Call,
-    bind,
-    bind_fields,
     changes_stored,
     given_to,
     is_seeded,
@@ -248,10 +247,9 @@ class Calls:
         """Return whether code names an object only to tell it something."""
         if node is not self.changes.unused or not isinstance(node.func, ast.Attribute):
             return False
-        if not isinstance(node.func.value, (ast.Name, ast.Attribute)):
-            return False
         with self._flow.quiet():
-            return self.changes.is_told(node, self._reader.value(node.func.value, scope))
+            is_name = isinstance(node.func.value, (ast.Name, ast.Attribute))
+            return is_name and self.changes.is_told(node, self._reader.value(node.func.value, scope))
 
     def _steer(self, call: Call, *, trains: bool, computes: bool) -> None:
         """Record what training depends on if the call trains, computes or ends it."""
