@@ -27,7 +27,7 @@ MODULES = {
     ),
     "run": (
         *("keep_policy", "index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt"),
-        *("retention", "homes", "rank_protocol", "saver", "goodput"),
+        *("retention", "homes", "rank_protocol", "saver", "part_saver", "goodput"),
     ),
     "manager": (
         *("console", "denormals", "heartbeat", "options", "at_exit", "step_timing", "rank_sync", "hooks", "background"),
