@@ -22,7 +22,6 @@ from ckptkit.format.layout import CHECKPOINTS
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.auto_interval import AutoInterval
 from ckptkit.manager.copy_memory import CopyMemory
-from ckptkit.manager.denormals import DenormalsAsZero
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.hooks import Hooks, hooks_of
 from ckptkit.manager.mirroring.chain import Chain
@@ -38,6 +37,7 @@ from ckptkit.manager.options import (
     refuse_wrong_policies,
 )
 from ckptkit.manager.preemption.request import PreemptionRequest
+from ckptkit.manager.process.denormals import DenormalsAsZero
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.recording.recorder import NoRecorder, Recorder
 from ckptkit.manager.results import SaveResults

@@ -30,7 +30,7 @@ MODULES = {
         *("retention", "homes", "rank_protocol", "saver", "part_saver", "goodput"),
     ),
     "manager": (
-        *("console", "denormals", "heartbeat", "options", "at_exit", "step_timing", "rank_sync", "hooks", "background"),
+        *("process", "heartbeat", "options", "step_timing", "rank_sync", "hooks", "background"),
         "copy_memory",
         *(
             "preemption",
@@ -41,6 +41,7 @@ MODULES = {
             "scheduler",
             "final_save",
             "active_run",
+            "batches",
             "opening",
             "manager",
         ),

@@ -23,8 +23,8 @@ from ckptkit.core.progress_bar import Countdown, LongWait, countdown
 from ckptkit.core.worker import NoThreadError, Worker, awaited
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.at_exit import AT_EXIT
 from ckptkit.manager.background import NotEndedError, account_of, warn_of_failure
+from ckptkit.manager.process.at_exit import AT_EXIT
 from ckptkit.run.homes.pace import Pace
 from ckptkit.run.homes.upload import UploadOutcome
 
