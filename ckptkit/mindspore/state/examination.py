@@ -57,7 +57,7 @@ from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding, sentences
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.inspect.loops.objects import Stored
-from ckptkit.mindspore.inspect.loops.source import stored_by
+from ckptkit.mindspore.inspect.loops.stored_attributes import stored_by
 from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.inspect.users import is_of_users
 from ckptkit.mindspore.inspect.values.addresses import address_in

@@ -16,7 +16,7 @@ from ckptkit.manager.hooks import READS_AHEAD, Recorded, Setting, Suspect
 from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit, culprit_in_calls, culprit_in_data
 from ckptkit.tools.doctor.diagnose import Diagnosis, suspect_at
-from ckptkit.tools.doctor.lives.trace import read_record
+from ckptkit.tools.doctor.lives.record import read_record
 from ckptkit.tools.doctor.lives.trial import Life
 
 READ_LITTLE: Setting = "read little ahead"
