@@ -12,9 +12,9 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from ckptkit.mindspore.inspect.attributes import members_of
 from ckptkit.mindspore.inspect.code.bytecode import functions_of
 from ckptkit.mindspore.inspect.loops.source import blocks_of, body_of
-from ckptkit.mindspore.inspect.users import is_users
 
 _SHOWS = re.compile(r"print|debug|info|warning|error|critical")
 _ON_SCREEN = ("sys.stdout.write", "sys.stdout.flush", "sys.stderr.write", "sys.stderr.flush")
@@ -129,13 +129,12 @@ def _nodes(methods: Iterable[_Method]) -> Iterator[tuple[_Method, ast.AST]]:
 
 def _methods(kind: type) -> Iterator[_Method]:
     number = itertools.count()
-    for one in kind.__mro__:
-        for name, method in vars(one).items() if is_users(one.__module__) else ():
-            for function, _ in functions_of(method) if not isinstance(method, type) else ():
-                code = function.__code__
-                owner = code.co_varnames[:1] if code.co_argcount else ()
-                given = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-                yield _Method(name, owner, given, body_of(code, function.__globals__), next(number))
+    for name, method in members_of(kind):
+        for function, _ in functions_of(method) if not isinstance(method, type) else ():
+            code = function.__code__
+            owner = code.co_varnames[:1] if code.co_argcount else ()
+            given = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            yield _Method(name, owner, given, body_of(code, function.__globals__), next(number))
 
 
 class _Method:

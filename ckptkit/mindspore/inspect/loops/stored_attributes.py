@@ -10,7 +10,7 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ckptkit.mindspore.inspect.attributes import in_class, own_attributes
+from ckptkit.mindspore.inspect.attributes import in_class, members_of, own_attributes
 from ckptkit.mindspore.inspect.code.bytecode import functions_of
 from ckptkit.mindspore.inspect.loops.source import BY_NAME, body_of
 from ckptkit.mindspore.inspect.users import is_users
@@ -25,15 +25,14 @@ def assigned_in_methods(kind: type) -> Mapping[str, Collection[str]] | None:
     code.
     """
     found: dict[str, set[str]] = {}
-    for one in kind.__mro__:
-        for name, method in vars(one).items() if is_users(one.__module__) else ():
-            for function, _ in functions_of(method) if name != "__init__" and not isinstance(method, type) else ():
-                body = body_of(function.__code__, function.__globals__)
-                names = _assigned_to(function.__code__.co_varnames[:1], body)
-                if not body or names is None:
-                    return None
-                for each in names:
-                    found.setdefault(each, set()).add(name)
+    for name, method in members_of(kind):
+        for function, _ in functions_of(method) if name != "__init__" and not isinstance(method, type) else ():
+            body = body_of(function.__code__, function.__globals__)
+            names = _assigned_to(function.__code__.co_varnames[:1], body)
+            if not body or names is None:
+                return None
+            for each in names:
+                found.setdefault(each, set()).add(name)
     return found
 
 

@@ -25,7 +25,7 @@ from mindspore import nn
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 from mindspore.ops import Primitive
 
-from ckptkit.mindspore.inspect.attributes import own_attributes
+from ckptkit.mindspore.inspect.attributes import members_of, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import beside_bare, read_by_construct
 from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.frames import written_texts
@@ -233,9 +233,9 @@ def _is_of_arrays(value: object) -> bool:
 
 
 def _numbers_of_class(one: object) -> Iterator[tuple[str, object]]:
-    kinds = [each for each in (one if isinstance(one, type) else type(one)).__mro__ if is_users(each.__module__)]
-    found = ((name, value) for kind in kinds for name, value in vars(kind).items() if not name.startswith("__"))
-    yield from ((f".{name}", value) for name, value in found if _is_number(value) or type(value) in _ONES)
+    for name, value in members_of(one if isinstance(one, type) else type(one)):
+        if not name.startswith("__") and (_is_number(value) or type(value) in _ONES):
+            yield f".{name}", value
 
 
 def _may_hold_values(one: object) -> bool:
