@@ -44,7 +44,7 @@ class _Event(BaseModel):
 
 
 class _Timed(_Event):
-    """Represents an event that also has the time of a clock that nobody sets.
+    """Represents an event that also has the time of the monotonic clock.
 
     Attributes:
         uptime_seconds: By the host's monotonic clock; None in events of versions that did not record it.

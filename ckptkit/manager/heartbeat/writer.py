@@ -1,4 +1,4 @@
-"""Keeps account of what this process does, and shows it to ``ckptkit run`` if that supervises it.
+"""Records what this process does, and shows it to ``ckptkit run`` if that supervises it.
 
 Guarantees: a micro-step costs some microseconds and no system call. Nothing here fails training: if the file cannot
 be made, a warning says so and nothing is shown. A forked process shows nothing. Only under a supervisor, and only from
@@ -143,7 +143,7 @@ class HeartbeatWriter:
             record.stepped_at = self._monotonic()
 
     def sign(self) -> None:
-        """Show that a phase without micro-steps gets on."""
+        """Show progress in a phase without micro-steps."""
         if self._record is not None:
             self._record.sign_at = self._monotonic()
 

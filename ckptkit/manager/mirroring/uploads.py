@@ -270,7 +270,7 @@ class Uploads:
             raise
 
     def _give_up_start(self, worker: Worker) -> None:
-        """Let nobody wait for a thread that never begins."""
+        """Clear the state of an upload whose thread could not be started, so that no call waits for it."""
         with self._lock:
             if self._worker is worker and worker.take_back():
                 self._idle.open()

@@ -1,6 +1,6 @@
-"""Gives its batches to a trainer's own loop, from where the last start got to, by `TrainerLoop`.
+"""Feeds a trainer's own loop from the batch that the last start has reached, by `TrainerLoop`.
 
-The loop keeps its place in local variables (the epoch, the step, sums), which nobody can set from outside. So a start
+The loop keeps its place in local variables (the epoch, the step, sums), which cannot be set from outside. So a start
 that resumes lets the loop *walk* to its place first: it gets empty batches, and ``training_step``, the callbacks and
 the log do nothing. One cycle of an earlier epoch is enough, so a walk has as many steps as the present epoch.
 

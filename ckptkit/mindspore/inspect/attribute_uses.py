@@ -1,7 +1,7 @@
 """Tells how the methods of a class use its attributes: which they carry from call to call, and which they only show.
 
-Guarantees: of the latter, an attribute is left out as soon as one use is of another kind, also by way of a local
-variable; reads source and runs no code. Does not know what code outside of the class does with them. Any thread.
+Guarantees: an attribute counts as only shown if every use shows it, also every use through a local variable. Reads
+source and runs no code. Does not know what code outside of the class does with the attributes. Any thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _IDLE = (ast.Pass, ast.Continue, ast.Break)
 
 
 def only_shown(kind: type) -> frozenset[str]:
-    """Return the attributes that the methods of the user's only show, or change if no other name leads to the value."""
+    """Return the attributes that methods only show; they may also change those to whose value no other name leads."""
     methods = [*_methods(kind)]
     if not all(one.body for one in methods):
         return frozenset()

@@ -32,7 +32,7 @@ _LOOK: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("look", d
 
 
 def looked_once(read: Callable[[], _T]) -> _T:
-    """Return what ``read`` returns, which changes nothing but copies: what it asks of an object twice is read once."""
+    """Call ``read``, which changes nothing but copies, and return its result; what it asks twice is read once."""
     before = _LOOK.set({})
     try:
         return read()
@@ -41,7 +41,7 @@ def looked_once(read: Callable[[], _T]) -> _T:
 
 
 def once_per_look(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let a function of an object, and of texts, keep its results while `looked_once` runs, and the objects alive."""
+    """Decorate a function of an object and texts: while `looked_once` runs, it keeps its results and the objects."""
 
     @functools.wraps(function)
     def looked(*given: _P.args, **named: _P.kwargs) -> _T:
@@ -59,7 +59,7 @@ def once_per_look(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 class OneOf:
-    """Tells whether an object is one of a few, by identity: those of users are never compared.
+    """Tells whether an object is one of a few, by identity, because objects of users are never compared.
 
     Args:
         ones: They live as long as this does.
@@ -93,7 +93,7 @@ class _Unwrapping:
 
 
 def met(one: Any) -> Any:
-    """Return an object that code leads to; of a weak proxy, what it stands for, `UNKNOWN` if that is gone."""
+    """Return ``one``, or the object that it stands for if it is a weak proxy; `UNKNOWN` if that object is gone."""
     if type(one) not in PROXIES:
         return one
     try:
@@ -104,7 +104,7 @@ def met(one: Any) -> Any:
 
 @once_per_look
 def own_attributes(one: Any) -> Mapping[str, Any]:
-    """Return what ``vars(one)`` gives, with what weak proxies stand for in their place.
+    """Return what ``vars(one)`` gives, with each weak proxy replaced by the object that it stands for.
 
     Gives nothing for an object without ``__dict__``, such as one with slots.
     """

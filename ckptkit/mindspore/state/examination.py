@@ -2,8 +2,8 @@
 
 Guarantees: reads the user's code and objects, and changes nothing. Of that code it runs ``state_dict()`` and
 ``load_state_dict()`` of copies, and ``state_dict()`` of restored objects. What is found is refused if ``strict`` is
-set, and otherwise logged as a warning: before a restore has changed anything, and, for what a loop of one's own makes
-after the restore, before its first batch. Code that cannot be read stops no training unless ``strict`` is set. Does not
+set, and otherwise logged as a warning: before a restore has changed anything, and, for what a custom loop makes after
+the restore, before its first batch. Code that cannot be read stops no training unless ``strict`` is set. Does not
 find everything that is inexact. Main thread only, between two micro-steps.
 """
 

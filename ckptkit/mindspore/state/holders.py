@@ -366,7 +366,7 @@ def _unpacked(packed: list[Any]) -> Any:
 
 
 def told_by(one: Stateful, keep: Collection[str] = ()) -> Any:
-    """Return the state that an object tells; what it draws for that from generators of the process is put back.
+    """Return the ``state_dict()`` of an object; generators of the process from which it draws are set back.
 
     Generators in ``keep`` are left alone, and so are all for ckptkit's own objects, which draw nothing: a thread of the
     data may draw at the same time.

@@ -332,7 +332,7 @@ class Expressions:
     def places(  # noqa: PLR0911 - one return per kind reads as the table that it is
         self, node: ast.AST, scope: Scope
     ) -> set[Place]:
-        """Return the variables and attributes whose value, size or items an expression is; reads none of them."""
+        """Return the variables and attributes whose value, size or items an expression gives, without reading them."""
         match node:
             case ast.Name():
                 return {scope.place(node.id), scope.value(node.id).place or scope.place(node.id)}

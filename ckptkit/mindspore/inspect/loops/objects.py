@@ -63,7 +63,7 @@ def is_arguments(one: Any) -> bool:
 
 
 def decides(value: Value) -> Sources:
-    """Return what decides which object a value is: no checkpoint tells which cell it is, only what is in a cell."""
+    """Return the sources that decide which object a value is; checkpoints tell what a cell holds, not which it is."""
     is_cell = isinstance(value.target, nn.Cell) and not value.also
     return value.sources - {RESTORED} if is_cell else value.sources
 
@@ -273,7 +273,7 @@ class Objects:
         return next((one for one in kinds if is_users(one.__module__)), None)
 
     def written(self, writes: Iterable[Place], taken: Iterable[int]) -> set[Place]:
-        """Return those of ``writes`` that are in existing objects, and the contents of what is changed in place.
+        """Return the places in ``writes`` that are in existing objects, and the contents of objects changed in place.
 
         Args:
             writes: Places.
@@ -377,7 +377,7 @@ def _is_aliased(one: Any) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether it is one object; each access to a method makes another one."""
+    """Return whether both are one object, or one method of one object, since each access makes a new bound method."""
     if type(one) is types.MethodType and type(other) is types.MethodType:
         return one.__self__ is other.__self__ and one.__func__ is other.__func__
     return one is other

@@ -143,7 +143,7 @@ def read_by_cells(cells: Iterable[nn.Cell]) -> frozenset[Place]:
 def _add_places(
     function: types.FunctionType, held: Iterable[Any], found: set[Place], seen: set[types.CodeType]
 ) -> None:
-    """Add what a function of the user's names, and the attributes that it may read of ``held`` and of that."""
+    """Add the objects that a function names, and the attributes that it may read of them and of ``held``."""
     code, module, names = function.__code__, function.__globals__, names_in(function.__code__)
     closure = closure_of(function)
     named = {name: closure.get(name, module.get(name)) for name in names if name in closure or name in module}

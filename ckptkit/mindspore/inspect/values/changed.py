@@ -1,7 +1,7 @@
 """Finds values that a training changes although no code that was read changes them.
 
-Code that is read tells what it changes. What it cannot tell is changed by code that nobody read: methods of the
-standard library's objects, iterators, partial functions, code without source.
+The other modules read code and know what it changes. This one finds what else changes, by code that cannot be read:
+methods of the standard library's objects, iterators, partial functions, and code without source.
 
 Guarantees: reads existing objects, of user classes, of Python's containers and of a few classes of its library; runs no
 user code. Of large containers and arrays, a part is compared. Objects of installed libraries, files and threads are not
@@ -123,7 +123,7 @@ class _Values:
         self.opened: set[str] = set()
 
     def differs(self, now: _Values) -> Iterator[str]:
-        """Yield the expressions of what is another now, or new in an object that was opened; keep what is new."""
+        """Yield the expressions of values that have changed, or are new in an opened object; keep the new ones."""
         for path, text in now.texts.items():
             owner = now.owners.get(path)
             is_new = owner in self.opened and self.texts.get(owner) == now.texts.get(owner)

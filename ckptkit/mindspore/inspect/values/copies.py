@@ -1,4 +1,4 @@
-"""Copies objects of the user's whole, and sets one value in a copy.
+"""Copies whole objects of the user's, and sets single values in the copies.
 
 Guarantees: nothing that exists is changed, and no code of the user's runs. A copy shares nothing that can be changed:
 numbers, texts, containers, arrays, generators and objects of plain classes are copied, of large arrays there is a
@@ -303,7 +303,7 @@ def follow(one: Any, steps: tuple[Any, ...]) -> Any:
 
 
 def change(whole: Any, place: Place, value: Any) -> bool:
-    """Give a copy another value at a place, in place of what other names may lead to; return whether it has one."""
+    """Set the value at a place of a copy, in the same container if possible; return whether there is the place."""
     holder, present = follow(whole, place.steps[:-1]), follow(whole, place.steps)
     if holder is UNKNOWN or present is UNKNOWN:
         return False

@@ -141,7 +141,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _is_written(value: object, written: _Written) -> bool:
-    """Return whether it is a text or bytes that the script has in its code, and that is no path by its looks."""
+    """Return whether it is a text or bytes that is written in the script's code, and does not look like a path."""
     if not isinstance(value, (str, bytes)) or (type(value), value) not in written:
         return False
     return isinstance(value, bytes) or _PATH.match(value) is None
@@ -170,7 +170,7 @@ def _name(value: Any) -> str | None:
 
 
 def _inside(code: types.CodeType) -> str:
-    """Return what tells a lambda from others of its function; nothing for a function with a name."""
+    """Return what distinguishes a lambda from others in the same function; nothing for a function with a name."""
     if code.co_name != "<lambda>":
         return ""
     return f"{code.co_names}{[one for one in code.co_consts if _is_plain(one)]}"
@@ -247,7 +247,7 @@ def _may_hold_values(one: object) -> bool:
 
 
 def differ(one: str, other: str) -> bool:
-    """Return whether two digests tell of other values; texts count if they are the same in another order."""
+    """Return whether two digests are of different values; of texts, only the same ones in another order count."""
     if _NOTHING in (one, other) and not all(is_single(each) and not each.startswith(_NAME) for each in (one, other)):
         return False  # such as a function or an array that is made when it is needed first
     texts, _, _ = one.rpartition(_ORDERED)

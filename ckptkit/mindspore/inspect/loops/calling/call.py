@@ -181,7 +181,7 @@ def counts_anew(call: Call) -> bool:
 
 
 def one_of(over: Value) -> tuple[Any, tuple[Any, ...]]:
-    """Return one item that stands for all, and others, also of a tuple or list that an expression makes."""
+    """Return an item of ``over`` that stands for all of them, and the other items that may have state."""
     if over.target is UNKNOWN and over.items:
         return choices(each for one in over.items for each in (one.target, *one.also))
     if over.also:
@@ -315,7 +315,7 @@ def _uses_trained(cache: Any) -> bool:
 
 
 def makes_cells(one: ast.If, test: Value, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> bool:
-    """Return whether the place of training decides that a cell is made: one made at another place is another one."""
+    """Return whether a condition on the progress of training decides whether a cell is made."""
     if RESTORED not in test.sources:
         return False
     calls = [each.func for part in one.body for each in ast.walk(part) if isinstance(each, ast.Call)]

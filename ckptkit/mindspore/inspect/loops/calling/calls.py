@@ -187,7 +187,7 @@ class Calls:
         return item_or_view(call, sources)
 
     def late(self, node: ast.expr, scope: Scope) -> None:
-        """Record a change of what checkpoints hold, if the present iteration has saved already."""
+        """Record a change to stored state that comes after the save of the present iteration."""
         if self._flow.is_after():
             self.after[f"{scope.path}{text_of(node.func if isinstance(node, ast.Call) else node)}"] = None
 

@@ -138,7 +138,7 @@ class Changes:
         return is_method and self._is_opaque(one) and not (is_log or is_read)
 
     def _is_opaque(self, one: Any) -> bool:
-        """Return whether an object keeps what it is told where nobody looks."""
+        """Return whether an object keeps what it is given in memory that is not read."""
         if is_symbol(one) or isinstance(one, (*_PLAIN, *_CODE, *_CONTAINERS, *_RUN, *CONNECTIONS, *GENERATORS)):
             return False
         if is_mindspores(one) or isinstance(one, nn.Cell) or is_ours(one):
