@@ -44,7 +44,7 @@ def carried(cell: nn.Cell, method: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(function, types.FunctionType) or not is_users(function.__module__):
         return
     named = _attributes_in(function.__code__)
-    own = {name: one for name, one in beside_bare(cell).items() if _is_plain(one)}
+    own = {name: one for name, one in beside_bare(cell).items() if not isinstance(one, (nn.Cell, ms.Parameter))}
     read: set[str] = set()
     anew: set[str] = set()  # assigned before they are read
     found: dict[str, Any] = {}
@@ -75,10 +75,6 @@ def _attributes_in(code: types.CodeType) -> tuple[tuple[str, bool, bool], ...]:
             is_certain = one.offset >= behind and one.offset in flow.without_errors
             found.append((one.argval, one.opname in _LOADS, is_certain))
     return tuple(found)
-
-
-def _is_plain(one: Any) -> bool:
-    return not isinstance(one, (nn.Cell, ms.Parameter))
 
 
 def read_by_construct(kind: type) -> frozenset[str]:
