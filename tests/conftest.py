@@ -33,8 +33,8 @@ from support.process import ALWAYS_FRESH  # noqa: E402
 from support.warm_server import with_one_thread, without_waiting  # noqa: E402
 
 from ckptkit import scrubber  # noqa: E402
-from ckptkit.manager import denormals  # noqa: E402
 from ckptkit.manager.preemption import signals  # noqa: E402
+from ckptkit.manager.process import denormals  # noqa: E402
 
 pytest_plugins = ["support.servers.fixtures"]
 

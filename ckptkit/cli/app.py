@@ -8,7 +8,7 @@ import typer
 
 from ckptkit.cli.errors import CommandGroup
 from ckptkit.cli.interchange import add_interchange
-from ckptkit.cli.options import AsJson, Checkpoint, Junit, Options, Root, complete_checkpoint, examples
+from ckptkit.cli.options import AsJson, Checkpoint, Command, Junit, Options, Root, complete_checkpoint, examples
 from ckptkit.cli.reporting import add_reports
 from ckptkit.cli.supervising import add_run
 
@@ -316,7 +316,7 @@ def prune(
     ),
 )
 def doctor(
-    command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
+    command: Command = None,
     *,
     steps: Annotated[int, typer.Option(min=2, help="Micro-steps of each life.")] = 24,
     kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 4,
@@ -354,7 +354,7 @@ def doctor(
 @app.command(no_args_is_help=True, epilog=examples("ckptkit replay runs/a --to latest -- python train.py --lr 0.1"))
 def replay(
     root: Root,
-    command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
+    command: Command = None,
     *,
     begin: Annotated[str | None, typer.Option("--from", help="A checkpoint; by default the one before.")] = None,
     end: Annotated[str, typer.Option("--to", help="The last checkpoint of the stretch.")] = "latest",

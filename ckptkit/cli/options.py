@@ -37,6 +37,7 @@ def _local_checkpoints(root: Any) -> list[str]:
 
 
 Root = Annotated[str, typer.Argument(help="The run root: a path or a URL (s3://, obs://).")]
+Command = Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")]
 Checkpoint = Annotated[
     str,
     typer.Argument(help="A name that ckptkit ls shows, or latest.", autocompletion=complete_checkpoint),

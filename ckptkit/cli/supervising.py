@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckptkit.cli.options import Options, examples
+from ckptkit.cli.options import Command, Options, examples
 
 
 def add_run(app: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def add_run(app: typer.Typer) -> None:
 
 
 def run(
-    command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
+    command: Command = None,
     *,
     lives_without_progress: Annotated[
         int, typer.Option(min=1, help="End after so many lives in a row that committed nothing new.")

@@ -1,28 +1,19 @@
 """Defines the events that attempts record below ``events/``, for people and their plots.
 
-Guarantees: a segment that parses is complete and unaltered (its header carries its own digest and that of the rest),
-and holds only known kinds of events with bounded fields; anything else is a `CorruptCheckpointError` that names the
-file. No restore reads events, and their clocks order nothing. The normative text is ``docs/format.md``. Pure values,
-any thread.
+Guarantees: an event that parses is of a known kind and has bounded fields; `segments` has the files. No restore reads
+events, and their clocks order nothing. The normative text is ``docs/format.md``. Pure values, any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from ckptkit.core.progress import Progress
-from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.codec import decode, encode
-from ckptkit.format.documents import MAX_ATTEMPT, Digest, Sealed, Seconds, SizeBytes, Token, digest_of
+from ckptkit.format.documents import MAX_ATTEMPT, Seconds, SizeBytes, Token
 from ckptkit.scrubber import scrub
 
-MAX_SEGMENT_BYTES = 1 << 20
-MAX_EVENTS = 4000  # of one segment
-MAX_SEGMENTS = 999_999  # of one attempt
 MAX_CURVES = 32  # of one point
 MAX_PHASES = 32  # of one life
 MAX_STACK_LINES = 400  # of one process
@@ -53,7 +44,7 @@ class _Event(BaseModel):
 
 
 class _Timed(_Event):
-    """Represents an event that also has the time of a clock that nobody sets.
+    """Represents an event that also has the time of the monotonic clock.
 
     Attributes:
         uptime_seconds: By the host's monotonic clock; None in events of versions that did not record it.
@@ -311,84 +302,8 @@ class Stacks(_Event):
 
 Event: TypeAlias = Began | Point | Saved | SaveFailed | Removed | Interval | Ended | LeftOut | LifeEnded | Stacks
 
-_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
-
-
-class SegmentHeader(Sealed):
-    """Represents the first line of ``events/a000002-0001.jsonl``.
-
-    Attributes:
-        attempt: The attempt that wrote it.
-        number: Number of this segment in the attempt, from 1.
-        token: Token of the attempt.
-        events: Number of lines that follow.
-        events_digest: Digest of all bytes after the first line.
-    """
-
-    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
-    number: int = Field(ge=1, le=MAX_SEGMENTS)
-    token: Token
-    events: int = Field(ge=1, le=MAX_EVENTS)
-    events_digest: Digest
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Holds one file below ``events/``."""
-
-    header: SegmentHeader
-    events: Sequence[Event]
-
-
-def encode_segment(attempt: int, token: str, number: int, events: Sequence[Event]) -> tuple[bytes, int]:
-    """Encode as many of ``events`` as one segment holds, from the first on; returns its bytes and their number."""
-    room = MAX_SEGMENT_BYTES - 1024  # a header is far smaller
-    lines: list[bytes] = []
-    for event in events[:MAX_EVENTS]:
-        line = event.model_dump_json().encode() + b"\n"
-        room -= len(line)
-        if room < 0:
-            break
-        lines.append(line)
-    rest = b"".join(lines)
-    header = SegmentHeader(
-        attempt=attempt, number=number, token=token, events=len(lines), events_digest=digest_of(rest)
-    )
-    return encode(header.sealed()) + b"\n" + rest, len(lines)
-
-
-def decode_segment(data: bytes, key: str) -> Segment:
-    """Parse ``data``, the content of ``key``.
-
-    Raises:
-        FormatVersionError: If it has a version that this ckptkit does not read.
-        CorruptCheckpointError: If it is not a segment; names ``key``.
-    """
-    if len(data) > MAX_SEGMENT_BYTES:
-        raise CorruptCheckpointError(f"{key} is longer than {MAX_SEGMENT_BYTES} bytes")
-    first, _, rest = data.partition(b"\n")
-    header = decode(first, SegmentHeader, key)
-    found = digest_of(rest)
-    if found != header.events_digest:
-        raise CorruptCheckpointError(
-            f"{key} was altered: the digest of its events is {found}, expected {header.events_digest}"
-        )
-    lines = rest.split(b"\n")[:-1]
-    if len(lines) != header.events:
-        raise CorruptCheckpointError(f"{key} has {len(lines)} events, but its first line says {header.events}")
-    return Segment(header, [_decode_event(line, f"{key}, line {number}") for number, line in enumerate(lines, 2)])
-
 
 def plain_line(text: str, most: int = 512) -> str:
     """Return the first line of ``text`` in a form that a document may hold: bounded, valid Unicode, without secrets."""
     first = text.strip().splitlines()[0] if text.strip() else ""
     return scrub(first).encode("utf-8", "replace").decode()[:most]
-
-
-def _decode_event(line: bytes, where: str) -> Event:
-    try:
-        return _EVENT.validate_json(line)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        at = ".".join(map(str, first["loc"]))
-        raise CorruptCheckpointError(f"{where} is not a valid event: {at}: {first['msg']}"[:600]) from error

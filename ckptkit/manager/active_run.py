@@ -11,12 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
-from traceback import walk_tb
-from types import TracebackType
-from typing import Protocol, TypeVar
 
 from typing_extensions import Self
 
@@ -25,14 +21,14 @@ from ckptkit.core.progress_bar import countdown
 from ckptkit.core.stack import call_of
 from ckptkit.errors import Preempted, ResumeError
 from ckptkit.format.events import How
-from ckptkit.manager.at_exit import AT_EXIT, LastCall
 from ckptkit.manager.background import NotEndedError, SaveHandle
-from ckptkit.manager.denormals import DenormalsAsZero
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.hooks import Hooks, Save
 from ckptkit.manager.options import WhenBusy
+from ckptkit.manager.process.at_exit import AT_EXIT, LastCall
+from ckptkit.manager.process.denormals import DenormalsAsZero
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import DueSaves, Metrics, Scheduler, Services
 from ckptkit.snapshot import Capturable, IncompleteStepError
@@ -40,7 +36,6 @@ from ckptkit.snapshot import Capturable, IncompleteStepError
 _log = logging.getLogger("ckptkit")
 
 _EXIT_PATIENCE = timedelta(seconds=5)
-_Batch = TypeVar("_Batch")
 
 
 class ActiveRun:
@@ -313,87 +308,6 @@ class ActiveRun:
     def _collect(self, *, tolerate: bool = False) -> None:
         self.services.mirrors.collect(tolerate=tolerate)
         self.services.results.collect(tolerate=tolerate)
-
-
-class Owner(Protocol):
-    """The manager of a run, which `numbered` calls as a loop would."""
-
-    def step(self, state: Capturable, metrics: Metrics = None) -> SaveHandle | None:
-        """See `CheckpointManager.step`."""
-        ...
-
-    def save_final(self, state: Capturable, metrics: Metrics = None) -> str:
-        """See `CheckpointManager.save_final`."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class NumberedBatches(Iterator[tuple[int, _Batch]]):
-    """Gives the batches of a loop with their numbers; see `CheckpointManager.loop`.
-
-    A class, by which code that reads a script knows them.
-    """
-
-    def __init__(self, batches: Iterator[tuple[int, _Batch]]) -> None:
-        self._batches = batches
-
-    def __next__(self) -> tuple[int, _Batch]:
-        return next(self._batches)
-
-
-def numbered(
-    manager: Owner, run: ActiveRun, state: Capturable, batches: Iterable[_Batch], *, closes: bool
-) -> Iterator[tuple[int, _Batch]]:
-    """Yield the batches with their numbers; see `CheckpointManager.loop`.
-
-    Args:
-        manager: Saves around them.
-        run: Its run.
-        state: What is trained.
-        batches: What is left.
-        closes: Whether to close the manager, because no ``with`` block does.
-    """
-    number = begun = state.progress().batches_delivered
-    is_finalizing = sys.is_finalizing  # a generator that ends with the interpreter finds no modules
-    try:
-        for number, batch in enumerate(batches, begun + 1):
-            yield number - 1, batch
-            if run.stepped_at != number:
-                manager.step(state)
-            if run.final_save.is_over:
-                break
-        else:
-            run.is_complete = run.is_complete or number == begun
-            manager.save_final(state)
-    except GeneratorExit:  # whether an error left the loop is known as the program ends, and not here
-        if is_finalizing():
-            raise
-        run.leave(number, for_good=closes)
-        if closes:
-            loop = sys._getframe(1)
-            AT_EXIT.add(partial(_exit_left, manager, (id(loop), loop.f_lineno)))
-        raise
-    except BaseException as error:
-        if closes:
-            _exit(manager, error)
-        raise
-    if closes:
-        _exit(manager, None)
-
-
-def _exit_left(manager: Owner, left_at: tuple[int, int]) -> None:
-    """Close the manager as the program ends; an error that was raised where the loop was left came in training."""
-    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    if error is not None and left_at in [(id(frame), line) for frame, line in walk_tb(error.__traceback__)]:
-        HEARTBEAT.enter(Phase.TRAINING)
-    _exit(manager, error)
-
-
-def _exit(manager: Owner, error: BaseException | None) -> None:
-    manager.__exit__(None if error is None else type(error), error, None)
 
 
 _CALLED = ("step", "save", "save_final", "heed", "agree", "wait", "close")

@@ -21,7 +21,7 @@ from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport
 from ckptkit.core.worker import NoThreadError, Worker, awaited
 from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError
-from ckptkit.manager.at_exit import AT_EXIT
+from ckptkit.manager.process.at_exit import AT_EXIT
 
 _log = logging.getLogger("ckptkit")
 _GLANCE_SECONDS = 0.5

@@ -78,7 +78,6 @@ class FinalSave:
     def __init__(self, scheduler: Scheduler, services: Services) -> None:
         self._preemption = services.preemption
         self._step_timing = services.step_timing
-        self._saver = services.saver
         self._scheduler = scheduler
         self._rank_sync = services.rank_sync
         self._results = services.results

@@ -27,11 +27,12 @@ from ckptkit.core.progress import ResumePoint
 from ckptkit.core.save_policy import SavePolicy
 from ckptkit.core.save_report import SaveTotals
 from ckptkit.errors import CkptKitError, ResumeError
-from ckptkit.manager.active_run import ActiveRun, NumberedBatches, numbered
+from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
-from ckptkit.manager.console import say_where
+from ckptkit.manager.batches import NumberedBatches, numbered
 from ckptkit.manager.opening import new_setup, open_run
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, System
+from ckptkit.manager.process.console import say_where
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.snapshot import Capturable, Iterated

@@ -22,7 +22,6 @@ from ckptkit.format.layout import CHECKPOINTS
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.auto_interval import AutoInterval
 from ckptkit.manager.copy_memory import CopyMemory
-from ckptkit.manager.denormals import DenormalsAsZero
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.hooks import Hooks, hooks_of
 from ckptkit.manager.mirroring.chain import Chain
@@ -38,6 +37,7 @@ from ckptkit.manager.options import (
     refuse_wrong_policies,
 )
 from ckptkit.manager.preemption.request import PreemptionRequest
+from ckptkit.manager.process.denormals import DenormalsAsZero
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.recording.recorder import NoRecorder, Recorder
 from ckptkit.manager.results import SaveResults
@@ -47,9 +47,10 @@ from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.goodput.history import NO_HISTORY, History, read_history
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
+from ckptkit.run.part_saver import PartSaver
 from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.run.retention import Retention
-from ckptkit.run.saver import PartSaver, Saver
+from ckptkit.run.saver import Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage

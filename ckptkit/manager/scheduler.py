@@ -30,8 +30,9 @@ from ckptkit.manager.rank_sync import RankStatus, RankSync
 from ckptkit.manager.recording.recorder import AnyRecorder, Taken
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.step_timing import StepTiming
+from ckptkit.run.part_saver import PartSaver
 from ckptkit.run.rank_protocol import Failure
-from ckptkit.run.saver import PartSaver, Saver
+from ckptkit.run.saver import Saver
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 
 AnySaver: TypeAlias = Saver | PartSaver

@@ -19,7 +19,7 @@ NEWEST_TRIED = (2, 10)
 PRIVATE = (
     "callback/step_metrics.py",
     "callback/stopping.py",
-    "inspect/bytecode.py",
+    "inspect/code/bytecode.py",
     "inspect/pipelines.py",
     "inspect/recording/calls.py",
     "inspect/values/digest.py",

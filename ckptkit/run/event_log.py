@@ -14,8 +14,9 @@ from ckptkit.checkpoint.commit import create_once
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument
-from ckptkit.format.events import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Event, Segment, decode_segment, encode_segment
+from ckptkit.format.events import Event
 from ckptkit.format.layout import EVENTS, attempt_key, parse_segment, segment_key
+from ckptkit.format.segments import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Segment, decode_segment, encode_segment
 from ckptkit.run.index import Documents
 from ckptkit.storage import Storage
 

@@ -60,7 +60,7 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | N
 
 
 def _may_be(data: bytes, attempt: AttemptDocument) -> bool:
-    """Whether ``data`` is the document of ``attempt``; a damaged one counts, since it gives the run to nobody else."""
+    """Return whether ``data`` is the document of ``attempt``, or damaged, and so gives the run to no other one."""
     try:
         return decode(data, AttemptDocument, attempt_key(attempt.attempt)).token == attempt.token
     except CorruptCheckpointError:

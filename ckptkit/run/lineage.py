@@ -65,14 +65,12 @@ class Ancestry:
         newest: The attempt to begin with.
 
     Attributes:
-        newest: The attempt that the lineage begins with.
         broken: As in `Lineage`, once an iteration has reached the end.
         broken_at: As in `Lineage`, once an iteration has reached the end.
     """
 
     def __init__(self, attempts: AttemptLookup, newest: int) -> None:
         self._attempts = attempts
-        self.newest = newest
         self._next: Segment | None = Segment(newest, None)
         self._segments: list[Segment] = []
         self.broken: CorruptCheckpointError | None = None

@@ -49,8 +49,8 @@ def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -
 def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
     """Raise CorruptCheckpointError if the run has lost its checkpoints; call this only if it has none.
 
-    So it is if ``run`` was copied or imported, or if an attempt has files of checkpoints, but no document, which is
-    created before them.
+    That is the case if ``run`` was copied or imported, or if an attempt has files of checkpoints but no document, which
+    is created before them.
     """
     folders = {name.attempt: str(name) for name in list_names(storage)}
     frozen = {number for one in storage.list(FROZEN).folders if (number := parse_frozen(one)) is not None}

@@ -161,9 +161,7 @@ class Leader:
 
     def _together(self, act: Callable[[], None]) -> None:
         own, outcomes = _act(self, act, self._state)
-        failures = {rank: one.failure for rank, one in enumerate(outcomes) if one.failure is not None}
-        if failures:
-            raise _gravest(own, failures, 0)
+        _raise_gravest(own, outcomes, 0)
         for rank, one in enumerate(outcomes):
             if one.progress != outcomes[0].progress:
                 raise ResumeError(
@@ -210,9 +208,7 @@ def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened:
             assert order.attempt is not None  # noqa: S101 - rank 0 sends it with this order
             opened = Opened(order.attempt, applied)
             own, outcomes = _act(world, functools.partial(_see, homes, order.attempt), state)
-            failures = {rank: one.failure for rank, one in enumerate(outcomes) if one.failure is not None}
-            if failures:
-                raise _gravest(own, failures, world.rank)
+            _raise_gravest(own, outcomes, world.rank)
             return opened
         if order.do == "stop":
             assert order.failure is not None  # noqa: S101 - as above
@@ -287,15 +283,16 @@ def _act(world: World, act: Callable[[], None], state: Counted) -> tuple[BaseExc
     return own, [_Outcome.model_validate_json(one) for one in world.gather(mine.model_dump_json())]
 
 
-def _gravest(own: BaseException | None, failures: dict[int, Failure], me: int) -> BaseException:
-    """Return the failure that decides: any other error, before a removed checkpoint, before a corrupt checkpoint.
+def _raise_gravest(own: BaseException | None, outcomes: Sequence[_Outcome], me: int) -> None:
+    """Raise the failure that decides, if any: another error before a removed checkpoint, and that before a corrupt one.
 
     After a corrupt or a removed checkpoint the protocol tries another one, which must not hide an error that ends the
     start.
     """
-    ranked = sorted(failures.items(), key=lambda item: (_lightness(item[1]), item[0]))
-    rank, failure = ranked[0]
-    return own if rank == me and own is not None else failure.error(rank)
+    failures = [(_lightness(one.failure), rank, one.failure) for rank, one in enumerate(outcomes) if one.failure]
+    if failures:
+        _, rank, failure = min(failures, key=lambda item: item[:2])
+        raise own if rank == me and own is not None else failure.error(rank)
 
 
 def _lightness(failure: Failure) -> int:

@@ -215,7 +215,7 @@ def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: di
 
 
 def _is_gone(look: Look, head: Head | None, before: Segment | None) -> bool:
-    """Whether the parent that ends ``before`` is absent and newer than all that ``head`` has.
+    """Return whether the parent that ends ``before`` is absent and newer than all commits of ``head``.
 
     Retention removes a parent below two newer commits only. This one lies at a mirror that was not given, or a part of
     the run was lost or restored from an older backup.

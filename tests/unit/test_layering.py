@@ -27,10 +27,10 @@ MODULES = {
     ),
     "run": (
         *("keep_policy", "index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt"),
-        *("retention", "homes", "rank_protocol", "saver", "goodput"),
+        *("retention", "homes", "rank_protocol", "saver", "part_saver", "goodput"),
     ),
     "manager": (
-        *("console", "denormals", "heartbeat", "options", "at_exit", "step_timing", "rank_sync", "hooks", "background"),
+        *("process", "heartbeat", "options", "step_timing", "rank_sync", "hooks", "background"),
         "copy_memory",
         *(
             "preemption",
@@ -41,6 +41,7 @@ MODULES = {
             "scheduler",
             "final_save",
             "active_run",
+            "batches",
             "opening",
             "manager",
         ),

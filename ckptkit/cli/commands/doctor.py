@@ -33,7 +33,7 @@ from ckptkit.core.text import some
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.lives.trial import Life
-from ckptkit.tools.doctor.promises import Change, Continuation
+from ckptkit.tools.doctor.promises import Continuation
 from ckptkit.tools.doctor.report import (
     FailedLifeError,
     Options,
@@ -282,13 +282,15 @@ def _words_of_continuation(report: Report, found: Continuation) -> list[str]:
         if found.micro_batches
         else "the batches were not compared, because the doctor sees none"
     )
-    sums = " (accumulators: their sum over the ranks, but for rounding)" if _is_in_mid_cycle(found) else ""
+    in_mid_cycle = any(one.mid_cycle and one.refused is None for one in found.changes)
+    sums = " (accumulators: their sum over the ranks, but for rounding)" if in_mid_cycle else ""
     words = [
         f"from {before} to {after}: what the checkpoint holds, bit for bit{sums}; {data}; resumes on {after} are exact",
         f"not bit for bit: after the change, sums are in another order, so gradients, losses and weights of {after} "
         f"were not compared with those of {before}",
     ]
-    words += [f"note: the change after micro-step {one.after} was refused: {one.refused}" for one in _refused(found)]
+    refused = [one for one in found.changes if one.refused is not None]
+    words += [f"note: the change after micro-step {one.after} was refused: {one.refused}" for one in refused]
     words += [
         f"note: {one} is what neither the checkpoint holds nor a fresh start has: its load_state_dict() converts it to "
         f"{after}, or loses a part"
@@ -299,14 +301,6 @@ def _words_of_continuation(report: Report, found: Continuation) -> list[str]:
         f"note: {one} is in no checkpoint and began anew on {after}; what depends on it was not compared"
         for one in found.notes[:5]
     ]
-
-
-def _is_in_mid_cycle(found: Continuation) -> bool:
-    return any(one.mid_cycle and one.refused is None for one in found.changes)
-
-
-def _refused(found: Continuation) -> list[Change]:
-    return [one for one in found.changes if one.refused is not None]
 
 
 def _as_json(report: Report) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
 from ckptkit.core.text import some
-from ckptkit.tools.diff.checkpoints import Difference, LeafDifference, in_order_of_size
+from ckptkit.tools.diff.checkpoints import Difference, in_order_of_size
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
 from ckptkit.tools.replay.replay import Replay, Verdict, certify
 from ckptkit.tools.replay.stretch import Stretch, stretch_of
@@ -96,10 +96,11 @@ def _cases(stretch: Stretch, verdict: Verdict) -> list[Case]:
 
 def _as_json(verdict: Verdict) -> dict[str, Any]:
     difference = verdict.difference
+    leaves = [] if difference is None else difference.leaves
     return {
         "equal": list(verdict.equal),
         "differing": verdict.differing,
-        "leaves": [] if difference is None else [_leaf_as_json(one) for one in difference.leaves],
+        "leaves": [{"name": one.name, "role": one.role, "rank": one.rank} for one in leaves],
         "state": [] if difference is None else _paths(difference),
         "deterministic": verdict.is_deterministic,
         "versions": [list(one) for one in verdict.versions],
@@ -127,10 +128,6 @@ def _words_of(verdict: Verdict) -> str:
     names += _paths(difference)
     names += [f"the counter {name}" for name in difference.progress]
     return some(names)
-
-
-def _leaf_as_json(leaf: LeafDifference) -> dict[str, Any]:
-    return {"name": leaf.name, "role": leaf.role, "rank": leaf.rank}
 
 
 def _paths(difference: Difference) -> list[str]:

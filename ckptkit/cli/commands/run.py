@@ -105,7 +105,7 @@ def run_command(command: Sequence[str], typed: RunOptions) -> int:
 
 
 def _check(command: Sequence[str]) -> None:
-    """Refuse commands of which each life but the first would be another one, or that end before what they start."""
+    """Refuse commands that do something else in later lives, or that end before the processes that they start."""
     if not command:
         raise WrongUsageError("give the command that trains after two dashes: ckptkit run -- python train.py")
     if Path(command[0]).name == "msrun" and not _JOINS.search(" ".join(command)):

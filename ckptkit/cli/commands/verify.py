@@ -59,7 +59,7 @@ def run_verify(
         refuse_no_run(storage)
     url = storage.url
     if as_json:
-        print(json.dumps(_as_json(url, found, bar.read_bytes)))
+        print(json.dumps({"root": url, **dataclasses.asdict(found), "read_bytes": bar.read_bytes}))
     else:
         _print_audit(url, found, bar.read_bytes, clock() - begun)
     return FINE if found.is_fine else PROBLEM
@@ -100,10 +100,6 @@ class VerifyBar(CheckpointBar):
     def _describe(self) -> str:
         corrupt = f", {self._corrupt} corrupt" if self._corrupt else ""
         return f"{super()._describe()}{corrupt}"
-
-
-def _as_json(url: str, found: Audit, read_bytes: int) -> dict[str, object]:
-    return {"root": url, **dataclasses.asdict(found), "read_bytes": read_bytes}
 
 
 def _print_audit(url: str, found: Audit, read_bytes: int, seconds: float) -> None:

@@ -4,7 +4,7 @@
 and writes fields of it; the supervisor reads the file while the process lives, and after its death. Nothing is ever
 flushed: the kernel keeps what a process killed by SIGKILL has written.
 
-Guarantees: what is read is the state at some moment, except that a micro-step and its two times may be of two
+Guarantees: what is read is the state at some moment, except that a micro-step and its time may be of two
 neighbouring micro-steps. The seconds of the phases are never counted twice, also if the process dies while it enters
 one. Both sides run on one machine, with one monotonic clock. Any thread.
 """
@@ -47,12 +47,10 @@ class _Bank(ctypes.Structure):
     _fields_ = (
         ("phase", ctypes.c_int64),
         ("entered_at", ctypes.c_double),
-        ("entered_wall", ctypes.c_double),
         ("seconds", ctypes.c_double * len(Phase)),
     )
     phase: int
     entered_at: float
-    entered_wall: float
     seconds: ctypes.Array[ctypes.c_double]
 
 
@@ -64,11 +62,9 @@ class Record(ctypes.Structure):
         rank: Its rank.
         ranks: Ranks of the job.
         opened_at: When the file was made, by the monotonic clock.
-        opened_wall: The same in seconds since the epoch.
         micro_step: Batches delivered when the last micro-step ended, counted from the run's first start.
         begun_step: The same number of the last micro-step whose batch has been delivered.
         stepped_at: End of the last micro-step, by the monotonic clock.
-        stepped_wall: The same in seconds since the epoch.
         sign_at: Last progress besides micro-steps, such as a replayed batch.
         slowest: Seconds of the slowest recent micro-step; one long ago counts less.
         is_meeting: 1 while the process waits for words of the other ranks.
@@ -112,8 +108,8 @@ class Record(ctypes.Structure):
                 "mirror_lag",
             )
         ),
-        *((name, ctypes.c_double) for name in ("opened_at", "opened_wall", "stepped_at", "stepped_wall")),
-        *((name, ctypes.c_double) for name in ("sign_at", "slowest", "committed_seconds", "born_at")),
+        *((name, ctypes.c_double) for name in ("opened_at", "stepped_at", "sign_at", "slowest")),
+        *((name, ctypes.c_double) for name in ("committed_seconds", "born_at")),
         ("before", ctypes.c_double * len(Phase)),
         ("banks", _Bank * 2),
         ("root", ctypes.c_char * 1024),
@@ -141,9 +137,7 @@ class Record(ctypes.Structure):
     failed_in: int
     mirror_lag: int
     opened_at: float
-    opened_wall: float
     stepped_at: float
-    stepped_wall: float
     sign_at: float
     slowest: float
     committed_seconds: float

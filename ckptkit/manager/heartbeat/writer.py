@@ -1,4 +1,4 @@
-"""Keeps account of what this process does, and shows it to ``ckptkit run`` if that supervises it.
+"""Records what this process does, and shows it to ``ckptkit run`` if that supervises it.
 
 Guarantees: a micro-step costs some microseconds and no system call. Nothing here fails training: if the file cannot
 be made, a warning says so and nothing is shown. A forked process shows nothing. Only under a supervisor, and only from
@@ -48,12 +48,10 @@ class HeartbeatWriter:
 
     Args:
         monotonic: Gives seconds.
-        wall: Gives seconds since the epoch.
     """
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._wall = wall
         self._record: Record | None = None
         self._is_shown = False
         self._born: float | None = None
@@ -61,11 +59,6 @@ class HeartbeatWriter:
         self._training = False
         self._tried = False
         self._stacks = -1
-
-    @property
-    def beats(self) -> bool:
-        """Whether a supervisor watches this process."""
-        return self._is_shown
 
     @property
     def born(self) -> float:
@@ -147,11 +140,10 @@ class HeartbeatWriter:
             record.slowest = max(took, record.slowest * _FADES)
         if micro_step != record.micro_step:
             record.micro_step = record.begun_step = micro_step
-            record.stepped_wall = self._wall()
             record.stepped_at = self._monotonic()
 
     def sign(self) -> None:
-        """Show that a phase without micro-steps gets on."""
+        """Show progress in a phase without micro-steps."""
         if self._record is not None:
             self._record.sign_at = self._monotonic()
 
@@ -161,12 +153,12 @@ class HeartbeatWriter:
         if record is None:
             return
         self._training = phase is Phase.TRAINING
-        now, wall = self._monotonic(), self._wall()
+        now = self._monotonic()
         old, new = record.banks[record.bank], record.banks[1 - record.bank]
         for one in Phase:
             new.seconds[one] = old.seconds[one]
         new.seconds[old.phase] += max(0.0, now - old.entered_at)
-        new.phase, new.entered_at, new.entered_wall = phase, now, wall
+        new.phase, new.entered_at = phase, now
         record.bank = 1 - record.bank  # only now: who is killed before has not entered it
 
     @contextlib.contextmanager
@@ -250,9 +242,9 @@ class HeartbeatWriter:
             return
         record = new_record(memoryview(memory))
         record.pid, record.rank = os.getpid(), _rank_of_environment()
-        record.opened_at, record.opened_wall = self._monotonic(), self._wall()
+        record.opened_at = self._monotonic()
         for bank in record.banks:
-            bank.entered_at, bank.entered_wall = record.opened_at, record.opened_wall
+            bank.entered_at = record.opened_at
         self._record = record
         self._is_shown = True
         atexit.register(self._exit)

@@ -1,9 +1,9 @@
 """Connects a `ckptkit.CheckpointManager` to the mirrors of its run root.
 
 Guarantees: an attempt is opened over the root and all mirrors. Where a mirror cannot be reached and is not required,
-the attempt is opened without it, with a prominent warning. Each mirror has its own uploads, so one that is slow or away
-holds back no other. The root's retention spares a checkpoint while it is being uploaded. In a job of many ranks all
-ranks upload the same checkpoints: each its own part, if all of them have time for it.
+the attempt is opened without it, with a prominent warning. Each mirror has its own uploads, so a slow or absent one
+does not delay the others. The root's retention spares a checkpoint while it is being uploaded. In a job of many ranks
+all ranks upload the same checkpoints: each its own part, if all of them have time for it.
 `ckptkit.manager.mirroring.uploads` does the uploads. Training thread only, except that the writer calls `Chain.offer`
 and the policies.
 """
@@ -99,7 +99,7 @@ class Chain:
 
     @property
     def everywhere(self) -> Storage:
-        """The run as all its homes hold it; without the mirrors that this process goes on without."""
+        """The run over all its homes, except the mirrors that this process works without."""
         return Homes(self.homes) if self._present else self._local
 
     @property

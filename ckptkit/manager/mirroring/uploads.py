@@ -23,8 +23,9 @@ from ckptkit.core.progress_bar import Countdown, LongWait, countdown
 from ckptkit.core.worker import NoThreadError, Worker, awaited
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.at_exit import AT_EXIT
 from ckptkit.manager.background import NotEndedError, account_of, warn_of_failure
+from ckptkit.manager.process.at_exit import AT_EXIT
+from ckptkit.run.homes.pace import Pace
 from ckptkit.run.homes.upload import UploadOutcome
 
 _log = logging.getLogger("ckptkit")
@@ -37,6 +38,7 @@ class Uploading(Protocol):
 
     size_bytes: int
     done_bytes: int
+    pace: Pace
 
     def upload(self, name: CheckpointName) -> UploadOutcome:
         """Upload ``name`` to the mirror; raises whatever prevents it."""
@@ -48,14 +50,6 @@ class Uploading(Protocol):
 
     def hurry(self) -> None:
         """Wait at most a few more seconds for other ranks; any thread may call this."""
-        ...
-
-    def use_all(self) -> None:
-        """Send as fast as possible from now on: training has ended; any thread may call this."""
-        ...
-
-    def use_share(self) -> None:
-        """Keep to the bound again: training goes on."""
         ...
 
 
@@ -235,7 +229,7 @@ class Uploads:
             if not self.try_again(given_up=True):
                 break
             self.settle(seconds_left)
-        self._uploader.use_share()
+        self._uploader.pace.restore()
         self._is_urgent = False
         self.collect(tolerate=True)
         if self._behind and self._error is not None:
@@ -244,7 +238,7 @@ class Uploads:
 
     def urge(self) -> None:
         """Upload the newest commit now if it only waits for its time, and as fast as possible; does not wait."""
-        self._uploader.use_all()
+        self._uploader.pace.lift()
         self._is_urgent = True
         if not self.is_busy and self._error is None:
             self.try_again(given_up=True)
@@ -276,7 +270,7 @@ class Uploads:
             raise
 
     def _give_up_start(self, worker: Worker) -> None:
-        """Let nobody wait for a thread that never begins."""
+        """Clear the state of an upload whose thread could not be started, so that no call waits for it."""
         with self._lock:
             if self._worker is worker and worker.take_back():
                 self._idle.open()
@@ -379,7 +373,7 @@ def _finish_at_exit(uploads: Uploads) -> None:
     def finish() -> None:
         there = reference()
         if there is not None and not there._abandoned:
-            there._uploader.use_all()
+            there._uploader.pace.lift()
             there._uploader.hurry()
             there.settle(countdown(None))
 

@@ -24,10 +24,10 @@ from typing_extensions import Self
 from ckptkit.core.progress import ResumePoint
 from ckptkit.core.save_policy import SavePolicy
 from ckptkit.errors import ResumeError
-from ckptkit.manager.console import show_log
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
+from ckptkit.manager.process.console import show_log
 from ckptkit.mindspore.callback.attachment import Attachment, as_list
 from ckptkit.mindspore.callback.session import TrainingSession
 from ckptkit.mindspore.callback.step_metrics import metrics_of

@@ -30,12 +30,12 @@ from ckptkit.mindspore.callback.harmless_values import (
     of,
     require,
 )
-from ckptkit.mindspore.inspect.attributes import is_mindspores, is_users
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_classes
 from ckptkit.mindspore.inspect.loops.source import compiled_body_of
+from ckptkit.mindspore.inspect.users import is_mindspores, is_users
 
 _DEEPEST = 6  # nesting of followed calls
 _MOST = 20_000  # expressions and statements that are read
-_MISSING = object()
 # Errors of what is examined, which may be anything: what cannot be read proves nothing.
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 _NOT_READ = 0x04 | 0x08 | 0x20 | 0x80 | 0x200  # flags of code: *args, **kwargs, generators, coroutines
@@ -92,7 +92,7 @@ class _Proof:
 
     def _method(self, classes: Sequence[type], name: str) -> types.FunctionType:
         require(name not in self._own)
-        found = _in_class(classes, name)
+        found = in_classes(classes, name)
         if type(found) is not types.FunctionType:
             raise NotProvenError
         return found
@@ -104,9 +104,9 @@ class _Proof:
 
     def attribute(self, name: str) -> Value:
         """Return what an attribute of the callback may be."""
-        in_class = _in_class(self._classes, name)
-        require(in_class is _MISSING or not _has_any(in_class, "__set__", "__delete__"))
-        if name not in self._own and name not in self._kinds and in_class is not _MISSING:
+        in_class = in_classes(self._classes, name)
+        require(in_class is UNKNOWN or not _has_any(in_class, "__set__", "__delete__"))
+        if name not in self._own and name not in self._kinds and in_class is not UNKNOWN:
             if type(in_class) is types.FunctionType:
                 return Value(one=in_class, owner=of(SELF))
             if type(in_class) is staticmethod:
@@ -116,16 +116,16 @@ class _Proof:
 
     def set(self, name: str, value: Value) -> None:
         """Join what an attribute of the callback may be with what it gets."""
-        found = _in_class(self._classes, name)
-        require(found is _MISSING or not _has_any(found, "__get__", "__set__", "__delete__"))
+        found = in_classes(self._classes, name)
+        require(found is UNKNOWN or not _has_any(found, "__get__", "__set__", "__delete__"))
         require(value.one is None and value.kinds <= READ | OUTPUT.keys())
         self._begin(name)
         self._kinds[name] |= value.kinds
 
     def _begin(self, name: str) -> None:
         if name not in self._kinds:
-            now = self._own.get(name, _in_class(self._classes, name))
-            self._kinds[name] = frozenset() if now is _MISSING else kinds_of(now)
+            now = self._own.get(name, in_classes(self._classes, name))
+            self._kinds[name] = frozenset() if now is UNKNOWN else kinds_of(now)
 
     def parent(self, within: Any, name: str) -> Value:
         """Return the method that ``super()`` gives in a method of the class ``within``."""
@@ -155,17 +155,13 @@ class _Proof:
 
 def _has_any(one: Any, *names: str) -> bool:
     """Return whether the class of ``one`` has one of these methods."""
-    return any(_in_class(type(one).__mro__, name) is not _MISSING for name in names)
+    return any(in_classes(type(one).__mro__, name) is not UNKNOWN for name in names)
 
 
 def _own_attributes(callback: Callback) -> Mapping[str, Any]:
     """Return what ``vars(callback)`` gives, also weak proxies."""
-    descriptor = _in_class(type(callback).__mro__, "__dict__")
+    descriptor = in_classes(type(callback).__mro__, "__dict__")
     require(type(descriptor) is types.GetSetDescriptorType)
     found: dict[str, Any] = descriptor.__get__(callback)
     require(all(type(name) is str for name in found))
     return found
-
-
-def _in_class(classes: Sequence[type], name: str) -> Any:
-    return next((vars(one)[name] for one in classes if name in vars(one)), _MISSING)

@@ -24,7 +24,7 @@ from ckptkit.mindspore.callback.step_metrics import loss_of, norm_of
 from ckptkit.mindspore.callback.stopping import hold_back, may_stop
 from ckptkit.mindspore.data.pipeline import source_names
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.inspect.attributes import is_mindspores
+from ckptkit.mindspore.inspect.users import is_mindspores
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 

@@ -1,6 +1,6 @@
-"""Gives its batches to a trainer's own loop, from where the last start got to, by `TrainerLoop`.
+"""Feeds a trainer's own loop from the batch that the last start has reached, by `TrainerLoop`.
 
-The loop keeps its place in local variables (the epoch, the step, sums), which nobody can set from outside. So a start
+The loop keeps its place in local variables (the epoch, the step, sums), which cannot be set from outside. So a start
 that resumes lets the loop *walk* to its place first: it gets empty batches, and ``training_step``, the callbacks and
 the log do nothing. One cycle of an earlier epoch is enough, so a walk has as many steps as the present epoch.
 
@@ -36,8 +36,8 @@ from ckptkit.mindspore.callback.trainer_progress import TrainerProgress
 from ckptkit.mindspore.callback.trainer_walk import Walk
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Resumable, batches_of
-from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.frames import locals_of
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ckptkit.core.text import some
 from ckptkit.mindspore.inspect.attribute_uses import assigned_in_steps, changed_in_place
-from ckptkit.mindspore.inspect.attributes import is_users
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
 from ckptkit.mindspore.state.holders import Reporting, fits
 

@@ -1,4 +1,4 @@
-"""Goes on in an iterable that has a state of its own, from the state of a checkpoint.
+"""Continues an iterable that has a state of its own from the state in a checkpoint.
 
 The iterable is put before the last trained batch and read. If it gives that batch, and stands then as it did at the
 save, reading goes on. If the loop has told it something since, the state of the save is loaded.

@@ -349,13 +349,13 @@ class IterablePosition:
 
 
 def _begins_anew(iterable: Iterator[Any]) -> bool:
-    """Return whether ``iter()`` of an iterator of a Python class does more than to return it, such as to begin anew."""
+    """Return whether ``iter()`` of an iterator does more than return it, such as begin again."""
     code = getattr(getattr(type(iterable), "__iter__", None), "__code__", None)
     return code is not None and any(one.opname.startswith(("STORE_ATTR", "CALL")) for one in dis.get_instructions(code))
 
 
 def _steady(state: Any, now: Any, again: Any) -> str | None:
-    """Return the digest of what ``state`` has that two calls of ``state_dict()``, one after the other, tell alike."""
+    """Return the digest of those parts of ``state`` that two successive calls of ``state_dict()`` give alike."""
     if not all(isinstance(one, Mapping) for one in (state, now, again)):
         return digest_of([state]) if digest_of([now]) == digest_of([again]) else None
     return digest_of(

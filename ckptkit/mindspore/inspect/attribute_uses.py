@@ -1,7 +1,7 @@
 """Tells how the methods of a class use its attributes: which they carry from call to call, and which they only show.
 
-Guarantees: of the latter, an attribute is left out as soon as one use is of another kind, also by way of a local
-variable; reads source and runs no code. Does not know what code outside of the class does with them. Any thread.
+Guarantees: an attribute counts as only shown if every use shows it, also every use through a local variable. Reads
+source and runs no code. Does not know what code outside of the class does with the attributes. Any thread.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ckptkit.mindspore.inspect.attributes import is_users
-from ckptkit.mindspore.inspect.bytecode import functions_of
+from ckptkit.mindspore.inspect.attributes import members_of
+from ckptkit.mindspore.inspect.code.bytecode import functions_of
 from ckptkit.mindspore.inspect.loops.source import blocks_of, body_of
 
 _SHOWS = re.compile(r"print|debug|info|warning|error|critical")
@@ -40,7 +40,7 @@ _IDLE = (ast.Pass, ast.Continue, ast.Break)
 
 
 def only_shown(kind: type) -> frozenset[str]:
-    """Return the attributes that the methods of the user's only show, or change if no other name leads to the value."""
+    """Return the attributes that methods only show; they may also change those to whose value no other name leads."""
     methods = [*_methods(kind)]
     if not all(one.body for one in methods):
         return frozenset()
@@ -129,13 +129,12 @@ def _nodes(methods: Iterable[_Method]) -> Iterator[tuple[_Method, ast.AST]]:
 
 def _methods(kind: type) -> Iterator[_Method]:
     number = itertools.count()
-    for one in kind.__mro__:
-        for name, method in vars(one).items() if is_users(one.__module__) else ():
-            for function, _ in functions_of(method) if not isinstance(method, type) else ():
-                code = function.__code__
-                owner = code.co_varnames[:1] if code.co_argcount else ()
-                given = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-                yield _Method(name, owner, given, body_of(code, function.__globals__), next(number))
+    for name, method in members_of(kind):
+        for function, _ in functions_of(method) if not isinstance(method, type) else ():
+            code = function.__code__
+            owner = code.co_varnames[:1] if code.co_argcount else ()
+            given = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            yield _Method(name, owner, given, body_of(code, function.__globals__), next(number))
 
 
 class _Method:

@@ -1,4 +1,4 @@
-"""Reads what a user's object holds and leads to, without running user code.
+"""Reads the attributes of a user's object, without running user code.
 
 Guarantees: calls no ``__getattr__``, ``__dict__`` property, descriptor, comparison or truth test of the user's; only a
 ``__divmod__``, of an object behind a weak proxy. What only such code creates is not found. Any thread.
@@ -6,35 +6,25 @@ Guarantees: calls no ``__getattr__``, ``__dict__`` property, descriptor, compari
 
 from __future__ import annotations
 
-import contextlib
-import dis
 import functools
 import inspect
-import itertools
 import sys
 import types
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
+from ckptkit.mindspore.inspect.users import is_users
+
 UNKNOWN = object()
-_LIBRARIES = sys.stdlib_module_names | {
-    *("builtins", "mindspore", "ckptkit", "numpy", "rich", "tqdm", "pytest", "_pytest", "pluggy", "xdist", "execnet"),
-    *("IPython", "ipykernel", "tornado", "traitlets", "zmq"),
-    "__channelexec__",  # what execnet calls the code that it runs in another process
-}
-_PROXIES = frozenset(weakref.ProxyTypes)
+PROXIES = frozenset(weakref.ProxyTypes)
 _WITHOUT_SLOTS: dict[int, weakref.ref[type]] = {}  # by id; a slot would keep its class alive
 CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache and lru_cache make
 
 _DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-_MAX_ITEMS = 10_000  # of one container
-_TRIES = 100  # to read what another thread is changing
 # The attribute in which each keeps the function that it wraps.
-ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
-
+_ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -42,7 +32,7 @@ _LOOK: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("look", d
 
 
 def looked_once(read: Callable[[], _T]) -> _T:
-    """Return what ``read`` returns, which changes nothing but copies: what it asks of an object twice is read once."""
+    """Call ``read``, which changes nothing but copies, and return its result; what it asks twice is read once."""
     before = _LOOK.set({})
     try:
         return read()
@@ -51,7 +41,7 @@ def looked_once(read: Callable[[], _T]) -> _T:
 
 
 def once_per_look(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let a function of an object, and of texts, keep its results while `looked_once` runs, and the objects alive."""
+    """Decorate a function of an object and texts: while `looked_once` runs, it keeps its results and the objects."""
 
     @functools.wraps(function)
     def looked(*given: _P.args, **named: _P.kwargs) -> _T:
@@ -69,7 +59,7 @@ def once_per_look(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 class OneOf:
-    """Tells whether an object is one of a few, by identity: those of users are never compared.
+    """Tells whether an object is one of a few, by identity, because objects of users are never compared.
 
     Args:
         ones: They live as long as this does.
@@ -103,8 +93,8 @@ class _Unwrapping:
 
 
 def met(one: Any) -> Any:
-    """Return an object that code leads to; of a weak proxy, what it stands for, `UNKNOWN` if that is gone."""
-    if type(one) not in _PROXIES:
+    """Return ``one``, or the object that it stands for if it is a weak proxy; `UNKNOWN` if that object is gone."""
+    if type(one) not in PROXIES:
         return one
     try:
         return divmod(one, _Unwrapping())
@@ -114,12 +104,12 @@ def met(one: Any) -> Any:
 
 @once_per_look
 def own_attributes(one: Any) -> Mapping[str, Any]:
-    """Return what ``vars(one)`` gives, with what weak proxies stand for in their place.
+    """Return what ``vars(one)`` gives, with each weak proxy replaced by the object that it stands for.
 
     Gives nothing for an object without ``__dict__``, such as one with slots.
     """
     found = _attributes_with_proxies(one)
-    if not _PROXIES.isdisjoint(map(type, found.values())):
+    if not PROXIES.isdisjoint(map(type, found.values())):
         return {name: whole for name, value in found.items() if (whole := met(value)) is not UNKNOWN}
     return found
 
@@ -157,139 +147,23 @@ def _slots_of(kind: type) -> list[tuple[str, Any]]:
     return slots
 
 
-def below(one: Any, without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield what ``one`` leads to, each with its suffix: items, attributes, the variables that code names.
-
-    Library code is not read, but its closures are: they may hold a function of the user's. Weak proxies are left out.
-
-    Args:
-        one: Any object.
-        without: Names of attributes to leave out.
-    """
-    yield from ((name, value) for name, value in _below(one, without) if type(value) not in _PROXIES)
-
-
-def _below(one: Any, without: Collection[str]) -> Iterator[tuple[str, Any]]:
-    kind = type(one)
-    if issubclass(kind, dict):
-        for index, (key, value) in enumerate(items_now(dict, one, _MAX_ITEMS)):
-            yield f"[{key!r}]" if type(key) in (str, int) else f"[{index}]", value
-    elif issubclass(kind, (list, tuple, deque)):
-        items = items_now(_base(kind), one, _MAX_ITEMS)
-        yield from ((f"[{index}]", value) for index, value in enumerate(items))
-    elif kind is types.MethodType:
-        yield ".__self__", one.__self__
-        yield ".__func__", one.__func__
-    elif kind is types.FunctionType:
-        yield from ((f".{name}", value) for name, value in _variables_of(one))
-    elif issubclass(kind, functools.partial):
-        yield from ((f"({place})", value) for place, value in enumerate((one.func, *one.args, *one.keywords.values())))
-    elif kind is types.GeneratorType:
-        frame = one.gi_frame
-        yield from ((f".{name}", value) for name, value in (frame.f_locals if frame is not None else {}).items())
-    elif not issubclass(kind, (type, types.ModuleType)):
-        found = itertools.chain(attributes_of(one), methods_of(kind))
-        yield from ((f".{name}", value) for name, value in found if name not in without)
-
-
-def items_now(kind: Any, one: Any, most: int | None) -> list[Any]:
-    """Return the first items of a container, of a dict its pairs; another thread may be changing it.
-
-    Args:
-        kind: Python's own class of it. What a class of the user's does when it is iterated is not done.
-        one: The container.
-        most: How many at most; None for all.
-
-    Raises:
-        RuntimeError: If it was changed during each of many tries.
-    """
-    for _ in range(_TRIES):
-        with contextlib.suppress(RuntimeError):  # it was changed meanwhile
-            return _items(kind, one, most)
-    return _items(kind, one, most)
-
-
-def _items(kind: Any, one: Any, most: int | None) -> list[Any]:
-    return [*itertools.islice(dict.items(one) if kind is dict else kind.__iter__(one), most)]
-
-
-def named_in(names: Collection[str], *scopes: Mapping[str, Any], parts: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yield each of ``names`` from the first of ``scopes`` that has it.
-
-    Instead of a module of the user's, yields those of its variables that are in ``parts``. Skips other modules.
-    """
-    for name in names:
-        value = next((scope[name] for scope in scopes if name in scope), UNKNOWN)
-        if issubclass(type(value), types.ModuleType):
-            if is_users(own_attributes(value).get("__name__")):
-                found = ((part, own_attributes(value).get(part, UNKNOWN)) for part in parts)
-                yield from ((f"{name}.{part}", held) for part, held in found if held is not UNKNOWN)
-        elif value is not UNKNOWN:
-            yield name, value
-
-
-def names_in(code: types.CodeType) -> set[str]:
-    """Return every name that ``code`` and the functions in it may look up outside of themselves, also attributes."""
-    inner = (names_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
-    return {*code.co_names, *code.co_freevars}.union(*inner)
-
-
-@functools.lru_cache(maxsize=4096)
-def variables_in(code: types.CodeType) -> frozenset[str]:
-    """Return the variables that ``code`` and the functions in it may look up outside of themselves."""
-    inner = (variables_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
-    return globals_in(code).union(code.co_freevars, *inner)
-
-
-@functools.lru_cache(maxsize=4096)
-def globals_in(code: types.CodeType) -> frozenset[str]:
-    """Return the variables that ``code`` and the functions in it look up in their module."""
-    own = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    inner = (globals_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
-    return frozenset(own.union(*inner))
-
-
-def is_constant(function: Any) -> bool:
-    """Return whether a function of the user's names nothing outside of itself but modules of libraries."""
-    if type(function) is not types.FunctionType or function.__code__.co_freevars:
-        return False
-    named = [function.__globals__.get(name) for name in globals_in(function.__code__)]
-    return all(isinstance(one, types.ModuleType) and not is_users(one.__name__) for one in named)
-
-
-def is_users(module: Any) -> bool:
-    """Return whether a module of that name belongs to the user, not to a library."""
-    return str(module).partition(".")[0] not in _LIBRARIES
-
-
-def is_mindspores(one: Any) -> bool:
-    """Return whether an object is of a class of MindSpore's."""
-    return str(type(one).__module__).partition(".")[0] == "mindspore"
-
-
-def _base(kind: type) -> Any:
-    return next(one for one in (list, tuple, deque) if issubclass(kind, one))
-
-
-def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # a variable without a value yet
-            continue
-    if is_users(function.__globals__.get("__name__")):
-        code = function.__code__
-        # Sorted: an object is found by its first name, and a resumed process has other hashes than the first.
-        yield from named_in(sorted(globals_in(code)), function.__globals__, parts=sorted(names_in(code)))
-
-
 def methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
     """Yield the functions of the user's that a class and its bases have, but those that make an object."""
+    for name, found in members_of(kind):
+        function = unwrapped(found)
+        if type(function) is types.FunctionType and name not in ("__init__", "__new__"):  # these have run
+            yield name, function
+
+
+def members_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield what a class and its bases define, as far as they are the user's."""
     for one in kind.__mro__:
-        for name, found in vars(one).items() if is_users(one.__module__) else ():
-            function = getattr(found, ACCESSORS[type(found)]) if type(found) in ACCESSORS else found
-            if type(function) is types.FunctionType and name not in ("__init__", "__new__"):  # these have run
-                yield name, function
+        yield from [*vars(one).items()] if is_users(one.__module__) else ()
+
+
+def unwrapped(member: Any) -> Any:
+    """Return the function that a property, or a static or class method, keeps; of any other member, itself."""
+    return getattr(member, _ACCESSORS[type(member)]) if type(member) in _ACCESSORS else member
 
 
 def attribute(owner: Any, name: str) -> Any:
@@ -328,7 +202,7 @@ def _in_parent(parent: Any, name: str) -> Any:
     """Return the attribute of ``super()``."""
     kinds = parent.__self_class__.__mro__
     after = kinds[kinds.index(parent.__thisclass__) + 1 :]
-    return _bound(next((vars(one)[name] for one in after if name in vars(one)), UNKNOWN), parent.__self__)
+    return _bound(in_classes(after, name), parent.__self__)
 
 
 def static(owner: Any, name: str, own: Mapping[str, Any]) -> Any:
@@ -354,7 +228,12 @@ def static(owner: Any, name: str, own: Mapping[str, Any]) -> Any:
 @once_per_look
 def in_class(kind: type, name: str) -> Any:
     """Return the unbound attribute of a class or its bases; `UNKNOWN` if there is none."""
-    return next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), UNKNOWN)
+    return in_classes(kind.__mro__, name)
+
+
+def in_classes(kinds: Iterable[type], name: str) -> Any:
+    """Return the unbound attribute of the first of some classes that has it; `UNKNOWN` if none has."""
+    return next((vars(one)[name] for one in kinds if name in vars(one)), UNKNOWN)
 
 
 def _bound(found: Any, owner: Any) -> Any:
@@ -366,7 +245,7 @@ def _bound(found: Any, owner: Any) -> Any:
     if issubclass(kind, functools.partialmethod) and type(found.func) is types.FunctionType:
         return functools.partial(types.MethodType(found.func, owner), *found.args, **found.keywords)
     # Of a property, a method stands for the function that it runs.
-    run = next((getattr(found, name) for one, name in ACCESSORS.items() if issubclass(kind, one)), found)
+    run = next((getattr(found, name) for one, name in _ACCESSORS.items() if issubclass(kind, one)), found)
     if type(run) in (types.FunctionType, CACHED):
         return types.MethodType(run, owner)
     is_compiled = kind in (types.MemberDescriptorType, types.MethodDescriptorType) or _is_cython(found)

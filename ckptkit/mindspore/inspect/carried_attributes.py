@@ -18,9 +18,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import in_class, is_users, names_in, once_per_look, own_attributes
-from ckptkit.mindspore.inspect.bytecode import instructions_of
-from ckptkit.mindspore.inspect.control_flow import flow_of
+from ckptkit.mindspore.inspect.attributes import in_class, once_per_look, own_attributes
+from ckptkit.mindspore.inspect.code.bytecode import instructions_of
+from ckptkit.mindspore.inspect.code.control_flow import flow_of
+from ckptkit.mindspore.inspect.code.names import names_in
+from ckptkit.mindspore.inspect.users import is_users
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD")
@@ -42,7 +44,7 @@ def carried(cell: nn.Cell, method: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(function, types.FunctionType) or not is_users(function.__module__):
         return
     named = _attributes_in(function.__code__)
-    own = {name: one for name, one in beside_bare(cell).items() if _is_plain(one)}
+    own = {name: one for name, one in beside_bare(cell).items() if not isinstance(one, (nn.Cell, ms.Parameter))}
     read: set[str] = set()
     anew: set[str] = set()  # assigned before they are read
     found: dict[str, Any] = {}
@@ -73,10 +75,6 @@ def _attributes_in(code: types.CodeType) -> tuple[tuple[str, bool, bool], ...]:
             is_certain = one.offset >= behind and one.offset in flow.without_errors
             found.append((one.argval, one.opname in _LOADS, is_certain))
     return tuple(found)
-
-
-def _is_plain(one: Any) -> bool:
-    return not isinstance(one, (nn.Cell, ms.Parameter))
 
 
 def read_by_construct(kind: type) -> frozenset[str]:

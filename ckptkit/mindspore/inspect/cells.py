@@ -21,8 +21,8 @@ from mindspore.ops import Primitive
 
 from ckptkit.core.text import some
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, met, own_attributes, owner_of
-from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare, carried
+from ckptkit.mindspore.inspect.code.bytecode import Use, uses
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
@@ -128,7 +128,7 @@ class Operators:
         self._apart.update(id(one.cell) for one in found)
         self._inside.append(cell)
         for one in found:
-            is_off = isinstance(one.cell, (*DROPOUTS, *DROPOUTS_OF_MINT)) and not one.cell.training
+            is_off = isinstance(one.cell, DROPOUTS) and not one.cell.training
             place = f"{where}{one.name and f'.{one.name}'} ({_kind(one.cell)})"
             yield from (replace(each, certain=False) for each in self.of(one.cell, place) if not is_off)
 
@@ -163,11 +163,11 @@ class Operators:
             yield Finding("pipeline", f"{where}: {name}", why, _OF_SAMPLES, certain=False)
         elif _is_cell(use.target):
             yield from self.inside(use.target, f"{where}: {use.name}")
-        elif isinstance(use.target, type) and issubclass(use.target, (*DROPOUTS, *DROPOUTS_OF_MINT)):
+        elif isinstance(use.target, type) and issubclass(use.target, DROPOUTS):
             yield replace(_dropout(use.target, f"{where}: {use.name}"), certain=False)
 
     def _random(self, cell: nn.Cell, where: str, *, compiled: bool = False) -> Iterator[Finding]:
-        if isinstance(cell, (*DROPOUTS, *DROPOUTS_OF_MINT)):
+        if isinstance(cell, DROPOUTS):
             if not drops_nothing(cell):
                 yield _dropout(type(cell), where)
             return
@@ -219,7 +219,7 @@ def _dropout(kind: type, where: str) -> Finding:
 
 def _judged(use: Use, where: str) -> Finding | None:
     place = f"{where}: {use.name} in {use.where}"
-    if isinstance(use.target, type) and issubclass(use.target, (*DROPOUTS, *DROPOUTS_OF_MINT)):
+    if isinstance(use.target, type) and issubclass(use.target, DROPOUTS):
         return _dropout(use.target, place)
     if isinstance(use.target, type) and is_random_primitive(use.target):
         return _kernel_state(place)

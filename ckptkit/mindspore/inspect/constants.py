@@ -17,12 +17,14 @@ import mindspore as ms
 from mindspore import nn
 from mindspore.ops import Primitive
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users, names_in, own_attributes
-from ckptkit.mindspore.inspect.bytecode import Use, assignments, assignments_in_loops, has_compiled_method
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE
+from ckptkit.mindspore.inspect.code.bytecode import Use, assignments, assignments_in_loops, has_compiled_method
+from ckptkit.mindspore.inspect.code.names import names_in
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames
 from ckptkit.mindspore.inspect.sequential import registered_in
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.parameters.roles import optimizers_of
 
 _AT_BEGIN = ("__init__", "__new__", "begin", "on_train_begin")  # every start sets these alike

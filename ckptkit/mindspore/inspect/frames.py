@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ckptkit.core.stack import frames_from
-from ckptkit.mindspore.inspect.attributes import is_users, named_in, names_in, variables_in
-from ckptkit.mindspore.inspect.bytecode import functions_of
-from ckptkit.mindspore.inspect.control_flow import flow_of
+from ckptkit.mindspore.inspect.code.bytecode import functions_of
+from ckptkit.mindspore.inspect.code.control_flow import flow_of
+from ckptkit.mindspore.inspect.code.names import names_in, variables_in
+from ckptkit.mindspore.inspect.contents import named_in
+from ckptkit.mindspore.inspect.users import is_users
 
 _OF_MODULES = ("LOAD_NAME", "LOAD_GLOBAL")
 _OWN = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")  # no variable of the module, also if they have no value yet

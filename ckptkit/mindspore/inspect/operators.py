@@ -126,8 +126,8 @@ Exact: TypeAlias = Literal["pynative", "never", "unknown"]
 # otherwise; measured by `test_optimizers_that_round_by_launch_are_known`.
 _BY_LAUNCH = (nn.AdamOffload, nn.RMSProp)
 
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 DROPOUTS_OF_MINT = (mint.nn.Dropout, mint.nn.Dropout2d)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, *DROPOUTS_OF_MINT)
 
 
 @functools.cache

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.source import assigned_in_methods, body_of, text_of
+from ckptkit.mindspore.inspect.loops.source import body_of, text_of
+from ckptkit.mindspore.inspect.loops.stored_attributes import assigned_in_methods
+from ckptkit.mindspore.inspect.users import is_users
 
 _HALF = "uinteger"  # the half of 64 random bits that the next draw of 32 bits takes, if "has_uint32" is 1
 

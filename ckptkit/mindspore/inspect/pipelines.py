@@ -25,10 +25,13 @@ from ckptkit.mindspore.inspect.attribute_uses import (
     counted_by,
     named_by,
 )
-from ckptkit.mindspore.inspect.attributes import attribute, below, is_mindspores, is_users, own_attributes, owner_of
-from ckptkit.mindspore.inspect.bytecode import Use, uses
+from ckptkit.mindspore.inspect.attributes import attribute, own_attributes, owner_of
+from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.cells import Operators
+from ckptkit.mindspore.inspect.code.bytecode import Use, uses
+from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.finding import Finding
+from ckptkit.mindspore.inspect.users import is_mindspores, is_of_users
 
 # The two process-wide generators; the module functions are methods of them.
 _PYTHON = random.random.__self__  # type: ignore[attr-defined]
@@ -38,7 +41,6 @@ _CONTAINERS = (list, tuple, dict, set, deque, np.ndarray)
 _GATHERING = (list, set, deque)
 _COUNTS = (int, float, dict, np.ndarray, *_GATHERING)
 _READS = ("getstate", "get_state")  # these draw nothing and change nothing
-_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _FRESH = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
 _FIX = "Let it draw from a generator made of (seed, epoch, index of the sample), such as ckptkit.data.sample_rng"
 
@@ -84,7 +86,7 @@ def find_kept_by_stateless(dataset: ds.Dataset) -> Iterator[Finding]:
     for node in _nodes(dataset):
         for one in (*_worker_code(node), *_single_code(node)):
             owner = one if owner_of(one) is None else owner_of(one)
-            kept = _kept_by(owner) if is_users(type(owner).__module__) else []
+            kept = _kept_by(owner) if is_of_users(owner) else []
             if kept:
                 yield Finding(
                     "pipeline",
@@ -104,7 +106,7 @@ def _kept_by(owner: Any) -> list[str]:
     own = own_attributes(owner)
     counted = {name for name in counted_by(kind) if isinstance(own.get(name), _COUNTS) and type(own[name]) is not bool}
     gathered = {name for name in carried_by(kind) & changed_in_place(kind) if isinstance(own.get(name), _GATHERING)}
-    drawing = {name for name, value in own.items() if isinstance(value, _GENERATORS)}
+    drawing = {name for name, value in own.items() if isinstance(value, GENERATORS)}
     return sorted(counted | gathered | ((drawing & named_by(kind, in_steps=True)) - assigned_in_steps(kind)))
 
 
@@ -146,7 +148,7 @@ def _judged(node: ds.Dataset, use: Use, threads: int | None) -> Finding | None:
     if use.called_empty and any(use.target is one for one in _FRESH):
         why = "it takes its seed from the operating system, so that no two runs agree"
         return Finding("pipeline", where, why, _FIX)
-    if not isinstance(owner, _GENERATORS) or use.target.__name__ in _READS:
+    if not isinstance(owner, GENERATORS) or use.target.__name__ in _READS:
         return None
     shared = owner is _PYTHON or owner is _NUMPY
     if threads is not None and threads > 1:

@@ -31,8 +31,10 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.manager.hooks import Unseen
-from ckptkit.mindspore.inspect.attributes import attributes_of, below, is_users, met, own_attributes
+from ckptkit.mindspore.inspect.attributes import attributes_of, met, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE
+from ckptkit.mindspore.inspect.contents import below
+from ckptkit.mindspore.inspect.users import is_mindspores, is_of_users, is_users
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain, tensors_in, written
 
 _MAX_DEPTH = 5
@@ -132,9 +134,9 @@ class Reachability:
             here = f"{path}.{name}" if name else path
             own = own_attributes(one)
             held = itertools.chain.from_iterable((own.get(kept) or {}).items() for kept in _OF_CELLS)
-            users = ((part, value) for part, value in own.items() if part not in BARE and _is_users(one))
+            users = ((part, value) for part, value in own.items() if part not in BARE and is_of_users(one))
             for part, value in itertools.chain(held, users):
-                if value is not None or _is_users(one):
+                if value is not None or is_of_users(one):
                     self._walk(f"{here}.{part}", value, depth + 1)
 
 
@@ -170,13 +172,13 @@ def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
         for attribute in _CODE:
             value = getattr(node, attribute, None)
             for one in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(one, FunctionType | MethodType) or (_is_users(one) and not isinstance(one, type)):
+                if isinstance(one, FunctionType | MethodType) or (is_of_users(one) and not isinstance(one, type)):
                     yield f"{type(node).__name__}: {named_code(one)}", one
 
 
 def _added(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a class of the user's adds to a plain value, such as to a number, a list or a generator."""
-    if _is_users(value) and not isinstance(value, enum.Enum):
+    if is_of_users(value) and not isinstance(value, enum.Enum):
         yield from ((f".{name}", one) for name, one in attributes_of(value))
 
 
@@ -185,7 +187,7 @@ def _below(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, threading.local):  # without a `__dict__` in its class
         own = threading.local.__getattribute__(value, "__dict__")
         yield from ((f".{name}", one) for name, one in [*own.items()])
-    elif _is_users(value) or isinstance(value, (*_CODE_KINDS, SimpleNamespace)):
+    elif is_of_users(value) or isinstance(value, (*_CODE_KINDS, SimpleNamespace)):
         yield from below(value)
     elif isinstance(value, weakref.ref):
         yield from (("()", one) for one in (value(),) if one is not None)
@@ -196,7 +198,7 @@ def _below(value: Any) -> Iterator[tuple[str, Any]]:
         yield from itertools.islice(below(value), _MAX_ITEMS)
     elif _is_holder(kind):
         yield from below(value)
-    elif _top(kind.__module__) == "mindspore":  # such as amp.DynamicLossScaler, which is not a cell
+    elif is_mindspores(value):  # such as amp.DynamicLossScaler, which is not a cell
         yield from ((path, one) for path, one in below(value) if isinstance(one, ms.Parameter))
 
 
@@ -219,11 +221,3 @@ def named_code(code: Any) -> str:
         where = function.__code__
         return f"{function.__qualname__}() in {Path(where.co_filename).name}:{where.co_firstlineno}"
     return type(code).__name__
-
-
-def _is_users(value: Any) -> bool:
-    return is_users(type(value).__module__)
-
-
-def _top(module: Any) -> str:
-    return str(module).partition(".")[0]

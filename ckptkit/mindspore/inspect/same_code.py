@@ -15,8 +15,9 @@ from mindspore import nn
 from mindspore.common.initializer import Initializer
 from mindspore.ops import Primitive
 
-from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import beside_bare
+from ckptkit.mindspore.inspect.users import is_users
 
 # The code of these types is not read, nor the code of what is in containers.
 _OF_MINDSPORE = (ms.Tensor, Primitive, Initializer)  # and not of a class of the user's

@@ -21,8 +21,10 @@ from mindspore import amp, nn
 from mindspore.nn.optim.optimizer import _IteratorLearningRate
 from mindspore.ops import Primitive
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, below, in_slots, is_mindspores, is_users, met, methods_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_slots, met, methods_of
 from ckptkit.mindspore.inspect.carried_attributes import beside_bare
+from ckptkit.mindspore.inspect.contents import below
+from ckptkit.mindspore.inspect.users import is_mindspores, is_of_users
 
 CONTAINERS = (dict, list, tuple, deque)
 _MOST = 5_000  # objects searched below one start object
@@ -110,7 +112,7 @@ class Held:
             yield from ((f"{path}{part}", one, None, "") for part, one in below(value))
         elif isinstance(value, nn.Cell):
             yield from ((f"{path}{part}", one, None, "") for part, one in _below_cell(value))
-        elif isinstance(value, _HOLDERS) or is_users(type(value).__module__) or is_mindspores(value):
+        elif isinstance(value, _HOLDERS) or is_of_users(value) or is_mindspores(value):
             holder = Holder(path, value, [])
             yield from ((f"{path}{part}", one, holder, part[1:]) for part, one in below(value))
 

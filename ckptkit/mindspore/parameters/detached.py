@@ -20,7 +20,7 @@ from mindspore import nn
 
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.inspect.bytecode import has_compiled_method
+from ckptkit.mindspore.inspect.code.bytecode import has_compiled_method
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.roles import all_of, optimizers_of
 from ckptkit.mindspore.state.switches import mode_in_force

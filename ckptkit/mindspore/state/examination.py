@@ -2,8 +2,8 @@
 
 Guarantees: reads the user's code and objects, and changes nothing. Of that code it runs ``state_dict()`` and
 ``load_state_dict()`` of copies, and ``state_dict()`` of restored objects. What is found is refused if ``strict`` is
-set, and otherwise logged as a warning: before a restore has changed anything, and, for what a loop of one's own makes
-after the restore, before its first batch. Code that cannot be read stops no training unless ``strict`` is set. Does not
+set, and otherwise logged as a warning: before a restore has changed anything, and, for what a custom loop makes after
+the restore, before its first batch. Code that cannot be read stops no training unless ``strict`` is set. Does not
 find everything that is inexact. Main thread only, between two micro-steps.
 """
 
@@ -52,13 +52,14 @@ from ckptkit.mindspore.inspect import (
     used_in_loops,
     variable_of,
 )
-from ckptkit.mindspore.inspect.attributes import is_users, looked_once
+from ckptkit.mindspore.inspect.attributes import looked_once
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding, sentences
 from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.inspect.loops.objects import Stored
-from ckptkit.mindspore.inspect.loops.source import stored_by
+from ckptkit.mindspore.inspect.loops.stored_attributes import stored_by
 from ckptkit.mindspore.inspect.sequential import cells_of
+from ckptkit.mindspore.inspect.users import is_of_users
 from ckptkit.mindspore.inspect.values.addresses import address_in
 from ckptkit.mindspore.parameters.compiled_memory import CompiledMemory
 from ckptkit.mindspore.parameters.detached import Addresses
@@ -108,10 +109,9 @@ class Examination:
         sources = self._sources
         pipeline = sources.position.dataset if isinstance(sources.position, DatasetPosition) else None
         holders = {name: one for name, one in sources.stateful.items() if isinstance(one, ParameterHolder)}
-        # Objects without a state_dict() of their own are searched for unstored state like all other objects.
-        named = [one for name, one in sources.given.items() if name not in holders]
         parameters = [parameter for one in holders.values() for parameter in one.parameters()]
-        named += parameters
+        # Objects without a state_dict() of their own are searched for unstored state like all other objects.
+        named = [*(one for name, one in sources.given.items() if name not in holders), *parameters]
         left = [left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored()]
         left += find_partial_generators([*sources.given.items(), (type(sources.loader).__name__, sources.loader)])
         if isinstance(sources.position, DatasetPosition) and sources.position.is_declared_stateless:
@@ -224,7 +224,7 @@ class Examination:
 
     def _compare_callbacks(self, acting: Sequence[object]) -> None:
         """Report callbacks with which the run did not begin, and those that are missing."""
-        acting = [one for one in acting if is_users(type(one).__module__) or isinstance(one, _ACTING)]
+        acting = [one for one in acting if is_of_users(one) or isinstance(one, _ACTING)]
         now = Counter(type(one).__name__ for one in acting)
         if self._begins:
             self._sources.arrays = {**self._sources.arrays, _CALLBACKS: " ".join(sorted(now.elements()))}

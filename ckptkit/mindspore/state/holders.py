@@ -26,8 +26,9 @@ from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.core.text import listed, some
 from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.inspect.attributes import attributes_of, is_users
+from ckptkit.mindspore.inspect.attributes import attributes_of
 from ckptkit.mindspore.inspect.carried_attributes import BARE
+from ckptkit.mindspore.inspect.users import is_of_users
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.buffers import Buffers
@@ -132,7 +133,7 @@ class ParameterHolder:
 
     def not_stored(self) -> list[str]:
         """Return attributes that may be state but cannot be stored, each with its kind: generators, sets, queues."""
-        if isinstance(self._one, NamedAttributes) or not _is_users(self._one):
+        if isinstance(self._one, NamedAttributes) or not is_of_users(self._one):
             return []
         bare = BARE if isinstance(self._one, nn.Cell) else ()
         values = [(name, value) for name, value in attributes_of(self._one) if name not in bare and is_plain(value)]
@@ -185,7 +186,7 @@ class ParameterHolder:
 
     def _late(self, place: str) -> Callable[[Any], None] | None:
         """Return what sets an attribute that the stored object had and this one does not have yet."""
-        if "/" in place or not _is_users(self._one):
+        if "/" in place or not is_of_users(self._one):
             return None
         return partial(setattr, self._one, place.removeprefix("."))
 
@@ -244,7 +245,7 @@ def _places(
             parameters = {parameter.name: parameter for parameter in all_of(one)}
             tensors = {**parameters, **Buffers([one], parameters).now()}
             yield from ((name, _Place(tensor, None)) for name, tensor in tensors.items())
-        plain = plain and (isinstance(one, _CONTAINERS) or _is_users(one))
+        plain = plain and (isinstance(one, _CONTAINERS) or is_of_users(one))
         for key, value, put_there in _children(one, put):
             there = f"{place}/{key}" if place else str(key)
             yield from _places(value, there, put_there, plain=plain, above=(*above, id(one)))
@@ -261,7 +262,7 @@ def _children(one: Any, put: Callable[[Any], None] | None) -> Iterator[tuple[Any
         replace = partial(_put_into_tuple, one, [*one], put) if put is not None else None
         yield from ((index, value, replace and partial(replace, index)) for index, value in enumerate(one))
     elif isinstance(one, nn.Cell):
-        bare = BARE if _is_users(one) else vars(one).keys()
+        bare = BARE if is_of_users(one) else vars(one).keys()
         own = ((name, value) for name, value in attributes_of(one) if name not in bare)
         yield from ((f".{name}", value, partial(setattr, one, name)) for name, value in own)
     elif not isinstance(one, (type, ms.Tensor, ModuleType, FunctionType, MethodType)):
@@ -289,10 +290,6 @@ def _refilled(one: Any, value: Any) -> Any:
     else:
         one.extend(value)
     return one
-
-
-def _is_users(one: Any) -> bool:
-    return is_users(type(one).__module__)
 
 
 def _refuse_other_kinds(owner: Any, name: str) -> None:
@@ -369,14 +366,14 @@ def _unpacked(packed: list[Any]) -> Any:
 
 
 def told_by(one: Stateful, keep: Collection[str] = ()) -> Any:
-    """Return the state that an object tells; what it draws for that from generators of the process is put back.
+    """Return the ``state_dict()`` of an object; generators of the process from which it draws are set back.
 
     Generators in ``keep`` are left alone, and so are all for ckptkit's own objects, which draw nothing: a thread of the
     data may draw at the same time.
     """
     before = capture_rng()
     state = one.state_dict()
-    if _is_users(one) and digest_of_value(before) != digest_of_value(capture_rng()):
+    if is_of_users(one) and digest_of_value(before) != digest_of_value(capture_rng()):
         restore_rng(before, keep)
     return state
 

@@ -21,7 +21,7 @@ from ckptkit.manager.hooks import LOADER, READS_AHEAD, Recorded, Setting, Suspec
 from ckptkit.mindspore.inspect.attributes import attribute
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.frames import locals_of, made_anew, running_frames, variables_ahead
-from ckptkit.mindspore.inspect.loops.source import stored_by
+from ckptkit.mindspore.inspect.loops.stored_attributes import stored_by
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.recording.calls import CallRecorder
 from ckptkit.mindspore.inspect.recording.operations import record_operations

@@ -21,9 +21,9 @@ from mindspore.train import Callback, EarlyStopping, History, ReduceLROnPlateau
 from ckptkit.core.tensors import leaf_of
 from ckptkit.core.text import some
 from ckptkit.mindspore.inspect.attribute_uses import changed_in_place, named_by, only_shown
-from ckptkit.mindspore.inspect.attributes import is_mindspores
 from ckptkit.mindspore.inspect.loops.objects import Stored
-from ckptkit.mindspore.inspect.loops.source import assigned_in_methods
+from ckptkit.mindspore.inspect.loops.stored_attributes import assigned_in_methods
+from ckptkit.mindspore.inspect.users import is_mindspores
 from ckptkit.mindspore.parameters.apply import tensor_of
 from ckptkit.mindspore.state.holders import Stateful, fits
 

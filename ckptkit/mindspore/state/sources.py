@@ -23,7 +23,7 @@ from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.inspect.loops.objects import Stored
-from ckptkit.mindspore.inspect.loops.source import stored_by
+from ckptkit.mindspore.inspect.loops.stored_attributes import stored_by
 from ckptkit.mindspore.inspect.sequential import cells_of
 from ckptkit.mindspore.inspect.values.addresses import arrays_in
 from ckptkit.mindspore.parameters.apply import can_be_live
@@ -33,13 +33,7 @@ from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import optimizers_of
 from ckptkit.mindspore.parameters.shared_memory import SharedMemory
 from ckptkit.mindspore.rng import capture_rng
-from ckptkit.mindspore.state.holders import (
-    NamedAttributes,
-    ParameterHolder,
-    Stateful,
-    digests_by_place,
-    told_by,
-)
+from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, digests_by_place, told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.mindspore.state.switches import Switches, mode_in_force

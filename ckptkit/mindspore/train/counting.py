@@ -1,4 +1,4 @@
-"""Declares how a training is counted, whichever train cell it has; `step_counting` implements it.
+"""Declares how a training is counted, whichever train cell it has; `step_counting` chooses who implements it.
 
 Main thread only.
 """

@@ -22,7 +22,7 @@ from ckptkit.mindspore.state.switches import Switches
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.mindspore.train.counters import CycleCounters
 from ckptkit.mindspore.train.counting import global_step_of
-from ckptkit.mindspore.train.step_counting import accumulation_of
+from ckptkit.mindspore.train.own_counting import accumulation_of
 
 
 class NamedCell(ParameterHolder):

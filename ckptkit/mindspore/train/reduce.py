@@ -65,16 +65,12 @@ def _buckets(accumulators: Sequence[ms.Parameter], bucket_bytes: int) -> Iterato
     """Yield all accumulators in order, as many at a time as fit; only shapes decide, so every rank gets the same."""
     bucket: list[ms.Parameter] = []
     for one in accumulators:
-        if bucket and sum(_size_bytes(other) for other in (*bucket, one)) > bucket_bytes:
+        if bucket and 4 * sum(int(other.size) for other in (*bucket, one)) > bucket_bytes:
             yield bucket
             bucket = []
         bucket.append(one)
     if bucket:
         yield bucket
-
-
-def _size_bytes(accumulator: ms.Parameter) -> int:
-    return 4 * int(accumulator.size)
 
 
 def ranks_to_reduce_over() -> int:

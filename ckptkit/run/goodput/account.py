@@ -89,7 +89,7 @@ class Account:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether more may have been done again: a life ended that nobody watched."""
+        """Whether more may have been repeated, because a life ended that no supervisor watched."""
         return self.totals["unseen"] > 0
 
     @property

@@ -62,7 +62,6 @@ class Life:
         seen: Its last recorded moment.
         spent: Seconds from ``born`` to ``seen``, by phase; None if they were not recorded.
         from_batches: Micro-steps in what it continued from.
-        parent: The checkpoint that it continued from.
         to_batches: Micro-steps at ``seen``, as far as known.
         taken: The states that it committed, in order.
         how: How it ended; None if it did not record that.
@@ -77,7 +76,6 @@ class Life:
     seen: Moment = Moment()
     spent: Spent | None = None
     from_batches: int | None = None
-    parent: str | None = None
     to_batches: int | None = None
     taken: list[Taken] = field(default_factory=list)
     how: How | None = None
@@ -122,7 +120,7 @@ def life_of(attempt: int, events: Iterable[Event]) -> Life:
 
 def _begin(life: Life, event: Began) -> None:
     wall = seconds_of(event.at)
-    life.boot, life.parent = event.boot, event.checkpoint
+    life.boot = event.boot
     life.began = life.seen = life.born = Moment(event.uptime_seconds, wall)
     if event.uptime_seconds is not None and event.born_seconds is not None:
         age = max(0.0, event.uptime_seconds - event.born_seconds)

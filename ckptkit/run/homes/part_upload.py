@@ -44,6 +44,7 @@ class PartUploader:
     Attributes:
         size_bytes: The size of the current part, else of the last one.
         done_bytes: How many of these bytes are at the mirror.
+        pace: Bounds the bytes a second; any thread may lift it.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class PartUploader:
         self._rank = rank
         self._patience = patience
         self._monotonic = monotonic
-        self._pace = pace or Pace(None)
+        self.pace = pace or Pace(None)
         self._proven: set[str] = set()
         self._hurried = Latch()
         self.size_bytes = 0
@@ -92,14 +93,6 @@ class PartUploader:
                 check_fence(self._mirror, self._attempt)
             raise
         return "copied"
-
-    def use_all(self) -> None:
-        """Send as fast as possible from now on: training has ended; any thread may call this."""
-        self._pace.lift()
-
-    def use_share(self) -> None:
-        """Keep to the bound again: training goes on."""
-        self._pace.restore()
 
     def hurry(self) -> None:
         """Wait at most a few more seconds for rank 0; any thread may call this."""
@@ -151,4 +144,4 @@ class PartUploader:
 
     def _count(self, size_bytes: int) -> None:
         self.done_bytes += size_bytes
-        self._pace.spend(size_bytes)
+        self.pace.spend(size_bytes)

@@ -75,6 +75,7 @@ class Uploader:
     Attributes:
         size_bytes: The size of the current upload, else of the last one.
         done_bytes: How many of these bytes are at the mirror.
+        pace: Bounds the bytes a second; any thread may lift it.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Uploader:
         self._ranks = ranks
         self._patience = patience
         self._monotonic = monotonic
-        self._pace = pace or Pace(None)
+        self.pace = pace or Pace(None)
         self._receipts: Receipts | None = None
         self._is_hurried = False
         self._attempt = attempt
@@ -155,14 +156,6 @@ class Uploader:
         check_fence(self._mirror, self._attempt)  # a start that looked there before COMMIT does not know of it
         self._tidy(name)
         return "copied"
-
-    def use_all(self) -> None:
-        """Send as fast as possible from now on: training has ended; any thread may call this."""
-        self._pace.lift()
-
-    def use_share(self) -> None:
-        """Keep to the bound again: training goes on."""
-        self._pace.restore()
 
     def hurry(self) -> None:
         """Wait at most a few more seconds for other ranks; any thread may call this."""
@@ -270,7 +263,7 @@ class Uploader:
 
     def _count(self, size_bytes: int) -> None:
         self.done_bytes += size_bytes
-        self._pace.spend(size_bytes)
+        self.pace.spend(size_bytes)
 
     def _tidy(self, name: CheckpointName) -> None:
         """Remove old and abandoned files at the mirror after ``name`` was committed there."""

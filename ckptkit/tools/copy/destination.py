@@ -18,7 +18,6 @@ from ckptkit.checkpoint.verify import verify
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.format.codec import decode
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void
-from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -30,6 +29,7 @@ from ckptkit.format.layout import (
     attempt_of,
     parse_frozen,
 )
+from ckptkit.format.segments import MAX_SEGMENT_BYTES
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 from ckptkit.storage.lease import LEASE, PROBE

@@ -13,8 +13,8 @@ from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import ResumeError
-from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import EVENTS, attempt_of, parse_segment
+from ckptkit.format.segments import MAX_SEGMENT_BYTES
 from ckptkit.storage import Storage
 
 

@@ -60,11 +60,11 @@ class Side:
                 at = piece.entry.offset_bytes + first - piece.start_bytes
                 self.files.read(piece.shard, at, into[first - start_bytes : last - start_bytes])
 
-    def box(self, leaf: StoredLeaf, name: str, box: Box, shape: tuple[int, ...]) -> Array:
+    def box(self, leaf: StoredLeaf, box: Box, shape: tuple[int, ...]) -> Array:
         """Return a part of a leaf that is cut by a user; its blocks are verified."""
         part = np.empty(shape, DTYPES[leaf.info.dtype])
-        wanted = WantedPart(name, box, shape, bytes_of(part).data)
-        read_sharded(self._cut_files, {name: leaf}, [wanted], None)
+        wanted = WantedPart("leaf", box, shape, bytes_of(part).data)
+        read_sharded(self._cut_files, {"leaf": leaf}, [wanted], None)
         return part
 
 
@@ -109,7 +109,7 @@ class LeafPair:
         for box, shape in self._boxes():
             corner = tuple(slice(at, at + size) for at, size in zip(box.offsets, shape, strict=True))
             a, b = (
-                np.ascontiguousarray(whole[corner]) if whole is not None else side.box(leaf, "leaf", box, shape)
+                np.ascontiguousarray(whole[corner]) if whole is not None else side.box(leaf, box, shape)
                 for whole, (side, leaf) in zip(wholes, self._sides, strict=True)
             )
 

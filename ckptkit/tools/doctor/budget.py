@@ -86,7 +86,7 @@ class Budget:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left, but for what limits lose by rounding."""
+        """Whether no time is left, apart from rounding."""
         return self.left < 0.001
 
     @property

@@ -175,7 +175,12 @@ def _is_of_loss_alone(difference: Difference) -> bool:
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     """Return the names whose digests differ or that one of the two lacks, likeliest cause first."""
-    return sorted((name for name in one.keys() | other.keys() if one.get(name) != other.get(name)), key=_blame)
+    return sorted(unequal(one, other), key=_blame)
+
+
+def unequal(one: Mapping[str, object], other: Mapping[str, object]) -> set[str]:
+    """Return the names whose values differ or that one of the two lacks."""
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
 
 
 def unstable(first: Life, second: Life) -> frozenset[str]:
@@ -185,7 +190,7 @@ def unstable(first: Life, second: Life) -> frozenset[str]:
     if first.begun is not None and second.begun is not None:
         pairs.append((first.begun.unseen or {}, second.begun.unseen or {}))
     for one, other in pairs:
-        found |= {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
+        found |= unequal(one, other)
     return frozenset(found)
 
 

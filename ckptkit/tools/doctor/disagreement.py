@@ -16,7 +16,7 @@ from ckptkit.manager.hooks import READS_AHEAD, Recorded, Setting, Suspect
 from ckptkit.tools.doctor.compare import Difference, kind_of
 from ckptkit.tools.doctor.culprit import Culprit, culprit_in_calls, culprit_in_data
 from ckptkit.tools.doctor.diagnose import Diagnosis, suspect_at
-from ckptkit.tools.doctor.lives.trace import read_record
+from ckptkit.tools.doctor.lives.record import read_record
 from ckptkit.tools.doctor.lives.trial import Life
 
 READ_LITTLE: Setting = "read little ahead"
@@ -64,7 +64,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Examines one.
+    """Examines a difference between two uninterrupted lives.
 
     Args:
         difference: Between the first two lives.
@@ -174,7 +174,7 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Race:
-    """Examines how an uninterrupted life differs that read little ahead: its data depend on how far training is.
+    """Examines a difference from a life that read little ahead: the data depend on how far training is.
 
     Args:
         difference: Between that life and one that read ahead as usual.
@@ -281,13 +281,13 @@ _FIXES = {
 
 
 def place_of_culprit(culprit: Culprit) -> str:
-    """Return where it is."""
+    """Return where the culprit is."""
     inside = culprit.cell
     return f"{culprit.where} in {inside}" if inside and inside != culprit.where else culprit.where
 
 
 def what_of_culprit(culprit: Culprit) -> str:
-    """Return what it does, as a part of a sentence."""
+    """Return what the culprit does, as a part of a sentence."""
     line = f", called at {culprit.line}" if culprit.line and culprit.line != culprit.where else ""
     calls = [one for one in (culprit.through, *culprit.called[:4]) if one]
     called = f" (it calls {', '.join(calls)})" if calls else ""

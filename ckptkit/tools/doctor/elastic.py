@@ -9,13 +9,12 @@ out. Main thread only.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 from ckptkit.errors import ResumeError
+from ckptkit.manager.options import System
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
@@ -167,7 +166,8 @@ class Elastic:
         target = open_storage(scratch_run(self._folder / root, saver.begun.url))
         found = [one for one in list_checkpoints(source) if one.progress is not None]
         name = next(one.name for one in found if one.progress and one.progress.batches_delivered == after)
-        copy_run(source, target, CopyRequest(name, _now, _token), Unwatched())
+        system = System()
+        copy_run(source, target, CopyRequest(name, system.clock, system.new_token), Unwatched())
 
     def _changed(self, found: Continuation, life: Life, saver: Life, after: int) -> Continuation:
         """Return ``found`` with what is to be said about one change."""
@@ -241,11 +241,3 @@ class Elastic:
             change.refused,
             "what the message says; docs/ranks.md has what an elastic resume needs",
         )
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
-
-
-def _token() -> str:
-    return secrets.token_hex(16)

@@ -1,8 +1,8 @@
 """Runs the examination: two uninterrupted lives, then killed and resumed ones, each compared with the first.
 
-Guarantees: stops at the first difference; writes only below the given folder; no line of the script runs before the
-life before has ended, but for imports of libraries. In a job of many ranks, lives lose one rank or all, and every rank
-is compared with itself. Main thread only.
+Guarantees: stops at the first difference; writes only below the given folder; a life runs no line of the script
+before the previous life has ended, except imports of libraries. In a job of many ranks, lives lose one rank or all, and
+every rank is compared with itself. Main thread only.
 """
 
 from __future__ import annotations

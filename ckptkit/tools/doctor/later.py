@@ -40,7 +40,7 @@ def is_complete(root: Path, first: Life, last: int) -> bool:
 
 
 def later_difference(life: Life, first: Life, second: Life) -> Difference | None:
-    """Return where a run that begins after the last micro-step of ``first`` is another one in ``life``, if it is."""
+    """Return the first difference in ``life`` of a run that begins after the last micro-step of ``first``, if any."""
     for mine, its, again in zip(life.each_rank, first.each_rank, second.each_rank, strict=False):
         found, known = _later(mine, its.last_step), _later(again, its.last_step)
         for place, expected in _later(its, its.last_step).items():

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ckptkit.manager.hooks import LOADER, Unseen
-from ckptkit.tools.doctor.compare import GIVEN, Difference, kind_of, variable_of
+from ckptkit.tools.doctor.compare import GIVEN, Difference, kind_of, unequal, variable_of
 from ckptkit.tools.doctor.lives.trace import Stepped
 
 # A value that was different as soon as the life had restored is lost. One that was equal then has followed what
@@ -25,7 +25,7 @@ def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
     """Return the paths of unseen values that differ from the reference at that micro-step, likeliest cause first."""
     if difference.found is None:
         return []
-    paths = (_differing_unseen(difference.expected, difference.found) | lost_values(difference).keys()) - unstable
+    paths = (unequal(difference.expected.unseen, difference.found.unseen) | lost_values(difference).keys()) - unstable
     causes = [path for path in paths if _standing(difference, path) != _EFFECT]
     return sorted(
         causes,
@@ -72,11 +72,6 @@ def lost_of_loader(difference: Difference, unstable: frozenset[str]) -> list[str
     named = [path for path in forgotten(difference, unstable) if _is_loaders(path)]
     named = [path for path in named if not is_first or _is_generator(difference, path)]
     return sorted(named, key=lambda path: not _is_generator(difference, path))
-
-
-def _differing_unseen(expected: Stepped, found: Stepped) -> set[str]:
-    one, other = expected.unseen, found.unseen
-    return {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
 
 
 def lost_values(difference: Difference) -> dict[str, tuple[Unseen, Unseen]]:
@@ -146,7 +141,7 @@ def made_since(difference: Difference) -> list[str]:
     if difference.found is None or begun is None or begun.unseen is None:
         return []
     known = {variable_of(path) for path in begun.unseen}
-    differing = _differing_unseen(difference.expected, difference.found)
+    differing = unequal(difference.expected.unseen, difference.found.unseen)
     return sorted(path for path in differing if variable_of(path) and variable_of(path) not in known)
 
 

@@ -1,9 +1,9 @@
 """Compares a life on another number of ranks with what an elastic resume promises (docs/ranks.md).
 
-Guarantees: what each new rank has right after the restore is compared bit for bit with what the old rank had that it
-takes over. In mid-cycle, the sums of the accumulators over all ranks are compared, up to rounding. Of each update that
-both jobs did after the change, the micro-batches of all ranks are compared together. Gradients, losses and weights
-after the change are not: their sums are in another order. Pure functions, any thread.
+Guarantees: the state of each new rank right after the restore is compared bit for bit with that of the old rank
+whose place it takes. In mid-cycle, the sums of the accumulators over all ranks are compared, up to rounding. Of each
+update that both jobs did after the change, the micro-batches of all ranks are compared together. Gradients, losses and
+weights after the change are not compared, because they are summed in another order. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _changed_names(new: Life, old: Life, after: int) -> set[str]:
 
 
 def _lost_names(new: Life, old: Life, after: int, starts: Starts) -> set[str]:
-    """Return those of them that are as at a fresh start, although the old job had changed them by training."""
+    """Return the names in `_changed_names` that are as at a fresh start, although the old job had changed them."""
     held, given = old.steps[after].digests, _given(new)
     built, at_first = _built(new, old, starts)
     names = _changed_names(new, old, after)
@@ -362,7 +362,7 @@ def _of_data(reference: Life, after: int, mine: list[_Micro], expected: list[_Mi
 
 
 def _without_equals(some: list[_Micro], others: list[_Micro]) -> list[_Micro]:
-    """Return those of ``some`` that are left if one of ``others`` with the same batch is taken off for each."""
+    """Return ``some`` without one micro-batch with the same batch for each of ``others``."""
     left = Counter(key for _, _, key in others)
     found = []
     for one in some:

@@ -15,7 +15,7 @@ from ckptkit.tools.doctor.compare import Difference, kind_of, variable_of
 from ckptkit.tools.doctor.culprit import Culprit, culprit_after_resume, culprit_in_data_again
 from ckptkit.tools.doctor.diagnose import UNKNOWN, Diagnosis, suspect_at
 from ckptkit.tools.doctor.disagreement import RECORDED_STEPS, Recording, place_of_culprit, what_of_culprit
-from ckptkit.tools.doctor.lives.trace import read_record
+from ckptkit.tools.doctor.lives.record import read_record
 from ckptkit.tools.doctor.lives.trial import Life
 from ckptkit.tools.doctor.lost import made_since
 

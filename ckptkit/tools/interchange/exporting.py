@@ -225,11 +225,8 @@ def _of_all_ranks(contents: Contents) -> Iterator[Contents]:
 def _per_rank(contents: Contents, names: Collection[str]) -> tuple[str, ...]:
     if contents.world_size == 1:
         return ()
-    return tuple(sorted(name for name in names & contents.entries.keys() if _is_own(contents, name)))
-
-
-def _is_own(contents: Contents, name: str) -> bool:
-    return contents.entries[name].placement == "per_rank"
+    entries = contents.entries
+    return tuple(sorted(name for name in names & entries.keys() if entries[name].placement == "per_rank"))
 
 
 class _Arriving:

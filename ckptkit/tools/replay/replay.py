@@ -11,16 +11,16 @@ only.
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.receipts import post_certificate
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.versions import changed
+from ckptkit.manager.options import System
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import Storage, is_same_place, open_storage
@@ -117,7 +117,8 @@ class Replay:
         root = self._folder / f"run-{number}"
         scratch = open_storage(root)
         alone = str(self._stretch.begin.name)
-        request = CopyRequest(alone, lambda: datetime.now(timezone.utc), lambda: secrets.token_hex(16))
+        system = System()
+        request = CopyRequest(alone, system.clock, system.new_token)
         copy_run(self._storage, scratch, request, Unwatched())
         self._begins(f"from {begin} to {steps[-1]}", steps[-1] - begin)
         name = f"replay-{number}"

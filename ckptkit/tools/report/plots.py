@@ -217,7 +217,7 @@ def _end_of(attempt: Attempt, story: RunStory) -> str:
 
 def _curve(story: RunStory, name: str, key: str) -> Plot:
     figure = go.Figure()
-    of_each = [(attempt, _points(attempt, name)) for attempt in story.attempts]
+    of_each = [(attempt, [point for point in attempt.points if name in point.values]) for attempt in story.attempts]
     total = sum(len(points) for _, points in of_each)
     step = max(1, -(-total // _MOST_MARKS))
     for attempt, points in of_each:
@@ -232,10 +232,6 @@ def _curve(story: RunStory, name: str, key: str) -> Plot:
     figure.update_layout(height=320, margin={"l": 56, "r": 18, "t": 10, "b": 46})
     title = _TITLES.get(name, name)
     return Plot(key, title, _document(figure), f"{title} over optimizer steps, {len(values)} points.")
-
-
-def _points(attempt: Attempt, name: str) -> list[Point]:
-    return [point for point in attempt.points if name in point.values]
 
 
 def _split(points: Sequence[Point], redone_from: int | None) -> tuple[list[Point], list[Point]]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ckptkit.format.events import Point, Spread
+from ckptkit.format.events import Spread
 from ckptkit.run.goodput.account import account_of
 from ckptkit.run.goodput.lives import Life, Taken, between, seconds_of
 from ckptkit.tools.report.history import Attempt, RunStory, Save
@@ -72,11 +72,7 @@ def _once(rows: Sequence[Row]) -> list[Row]:
 def _points(attempt: Attempt) -> Iterator[Row]:
     for point in attempt.points:
         values = {name: _mean(spread) for name, spread in point.values.items()}
-        yield Row(point.last, point.first, _seconds(point), values)
-
-
-def _seconds(point: Point) -> float:
-    return seconds_of(point.at) or 0.0
+        yield Row(point.last, point.first, seconds_of(point.at) or 0.0, values)
 
 
 def _mean(spread: Spread) -> float:

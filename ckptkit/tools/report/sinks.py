@@ -68,7 +68,7 @@ class TensorBoard:
         self._writer: Any = None
 
     def put(self, story: RunStory, rows: Sequence[Row]) -> None:
-        """Write what is new; in a new file if what was shown is no longer so."""
+        """Write the new rows; begin a new file if rows that were written have changed."""
         same = _common(self._shown, rows)
         try:
             if self._writer is None or same < len(self._shown):

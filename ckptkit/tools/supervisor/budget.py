@@ -120,7 +120,7 @@ def _is_at_a_batch(record: Record) -> bool:
 
 
 def _end_of(life: Life, finding: Finding) -> Decision | None:
-    """Return the decision where nothing but the life itself matters: there is no other one."""
+    """Return the decision if the life alone decides that no other one follows."""
     if finding.cause == "finished":
         return Decision(finding, DONE, "done")
     if finding.cause in ("preempted", "interrupted"):

@@ -1,9 +1,9 @@
 """Runs one life of the command: from its start until none of its processes is left.
 
-Guarantees: when `LifeRunner.run` returns, or raises, no process of that life runs any more, but those that cannot be
-killed. A signal to this process reaches the ranks themselves, since launchers do not pass it on; where no rank is
-known, it reaches the whole process group. A second one ends the job at once. A command that has ended well goes on
-while one of its ranks trains. Main thread only.
+Guarantees: when `LifeRunner.run` returns, or raises, no process of that life runs any more, except those that cannot
+be killed. A signal to this process reaches the ranks themselves, since launchers do not pass it on; where no rank is
+known, it reaches the whole process group. A second one ends the job at once. A command that has ended successfully
+counts as running while one of its ranks trains. Main thread only.
 """
 
 from __future__ import annotations

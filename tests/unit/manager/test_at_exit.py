@@ -5,13 +5,13 @@ import gc
 import pytest
 from support.process import python
 
-from ckptkit.manager import at_exit
-from ckptkit.manager.at_exit import AtExit
+from ckptkit.manager.process import at_exit
+from ckptkit.manager.process.at_exit import AtExit
 
 
 @pytest.mark.parametrize("error", [OSError("lost"), KeyboardInterrupt("lost"), SystemExit("lost")])
 def test_each_callback_runs_whatever_others_raise(monkeypatch, error):
-    monkeypatch.setattr("ckptkit.manager.at_exit.atexit.register", lambda _: None)
+    monkeypatch.setattr("ckptkit.manager.process.at_exit.atexit.register", lambda _: None)
     at_exit, ran = AtExit(), []
 
     def failing():
@@ -30,7 +30,7 @@ def test_each_callback_runs_whatever_others_raise(monkeypatch, error):
 def test_forked_process_runs_no_callback_of_its_parent():
     script = """
 import os
-from ckptkit.manager.at_exit import AT_EXIT
+from ckptkit.manager.process.at_exit import AT_EXIT
 AT_EXIT.add(lambda: os.write(1, b"ran "))
 if os.fork():
     os.wait()
@@ -39,7 +39,7 @@ if os.fork():
 
 
 OWNER = """
-from ckptkit.manager.at_exit import AT_EXIT, LastCall
+from ckptkit.manager.process.at_exit import AT_EXIT, LastCall
 
 class Owner:
     def __init__(self, name):

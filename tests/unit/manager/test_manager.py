@@ -44,11 +44,11 @@ from ckptkit.errors import (
     StateMismatchError,
     StorageError,
 )
-from ckptkit.manager import at_exit
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring.chain import Chain
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving, System
+from ckptkit.manager.process import at_exit
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import Scheduler
 from ckptkit.run.keep_policy import KeepBest, KeepLatest

@@ -39,6 +39,7 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring import uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, Preemption, Saving, System
+from ckptkit.run.homes.pace import Pace
 from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
@@ -1437,14 +1438,9 @@ class Uploading:
 
     def __init__(self, *outcomes) -> None:
         self.outcomes = list(outcomes)
+        self.pace = Pace(None)
         self.asked: list[str] = []
         self.sweeps = 0
-
-    def use_all(self):
-        pass
-
-    def use_share(self):
-        pass
 
     def hurry(self):
         pass

@@ -20,7 +20,6 @@ from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
 from ckptkit.mindspore.inspect.loops.containers import contents
 from ckptkit.mindspore.inspect.loops.flow import Flow
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
 from ckptkit.mindspore.inspect.loops.per_step import ids_in, read_by_cells, read_data
@@ -29,6 +28,7 @@ from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope, Sources
 from ckptkit.mindspore.inspect.loops.source import ahead, behind, body_of
 from ckptkit.mindspore.inspect.loops.statements import Statements
 from ckptkit.mindspore.inspect.loops.unread.beside import running_threads, waiting_tasks
+from ckptkit.mindspore.inspect.loops.unread.libraries import Libraries
 
 
 def find_in_loops(

@@ -19,7 +19,9 @@ from mindspore import Parameter, Tensor, nn
 from mindspore.experimental.optim.lr_scheduler import LRScheduler
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, below, is_users, items_now, met, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, met, own_attributes
+from ckptkit.mindspore.inspect.contents import below, items_now
+from ckptkit.mindspore.inspect.users import is_of_users
 
 FEW = 8  # lists up to this length are read item by item
 _SAMPLE = 64  # of a longer list, of which one object of each class is read
@@ -117,7 +119,7 @@ def contents(known: Iterable[Any]) -> dict[int, Any]:
             continue
         seen[id(one)] = one
         if not isinstance(one, (nn.Cell, np.ndarray)):
-            if isinstance(one, Callback) and not is_users(type(one).__module__):
+            if isinstance(one, Callback) and not is_of_users(one):
                 continue  # the functions of the user's that it calls are in no checkpoint
             without = _NOT_IN_STATE_DICT if isinstance(one, LRScheduler) else ()
             waiting.extend(value for _, value in below(one, without))

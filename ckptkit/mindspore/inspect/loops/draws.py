@@ -21,7 +21,7 @@ from ckptkit.mindspore.inspect.attributes import OneOf, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.cells import Operators
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.call import DRAWN, HASHED, Call, counts_anew, kept
+from ckptkit.mindspore.inspect.loops.calling.call import DRAWN, HASHED, Call, counts_anew, kept
 from ckptkit.mindspore.inspect.loops.containers import choices, results_in
 from ckptkit.mindspore.inspect.loops.effects import draws_out_of_reach, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow

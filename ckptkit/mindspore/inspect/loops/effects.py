@@ -29,16 +29,16 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also covers mindspore.mint.optim
 
-from ckptkit.mindspore.inspect.attributes import OneOf, Symbol, in_class, is_users, own_attributes, owner_of
+from ckptkit.mindspore.inspect.attributes import OneOf, Symbol, in_class, own_attributes, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.loops.scope import Bound, Made, Trains
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
-    DROPOUTS_OF_MINT,
     drops_nothing,
     functional,
     is_random_primitive,
 )
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 
 _CHANGES = re.compile(
     r"(append|extend|insert|pop|add|discard|remove|clear|update|rotate|reverse|sort|put|fill|resize|subtract)"
@@ -176,7 +176,7 @@ def asked_cells(owner: Any, name: str) -> Any:
     is_deep = name in ("cells_and_names", "apply")
     inner = nn.Cell.cells_and_names(owner) if is_deep else (own_attributes(owner).get("_cells") or {}).items()
     by_class = {type(one): (place, one) for place, one in inner if one is not None}
-    found = sorted(by_class.values(), key=lambda each: not is_users(type(each[1]).__module__))
+    found = sorted(by_class.values(), key=lambda each: not is_of_users(each[1]))
     if name == "name_cells":
         return dict(found)
     return found if name == "cells_and_names" else [one for _, one in found]
@@ -219,7 +219,7 @@ def draws_out_of_reach(called: Any, *, empty: bool) -> str:
         called: What is called, outside of a graph.
         empty: Whether it gets no argument, so that a generator seeds itself.
     """
-    if isinstance(called, (*DROPOUTS, *DROPOUTS_OF_MINT)):
+    if isinstance(called, DROPOUTS):
         return "" if drops_nothing(called) else f"nn.{type(called).__name__}"
     if is_random_primitive(called):
         return f"ops.{called.__name__ if isinstance(called, type) else type(called).__name__}"

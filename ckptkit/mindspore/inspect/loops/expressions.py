@@ -17,13 +17,12 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
-from ckptkit.mindspore.inspect.loops.call import kept, parts_of
-from ckptkit.mindspore.inspect.loops.calls import Calls
+from ckptkit.mindspore.inspect.loops.calling.call import kept, parts_of
+from ckptkit.mindspore.inspect.loops.calling.calls import Calls
 from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, is_whole, item_at
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import Iteration
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects, decides, is_arguments, of_owner, place_in
 from ckptkit.mindspore.inspect.loops.outside.texts import computed, part_of, put_together
 from ckptkit.mindspore.inspect.loops.scope import (
@@ -41,6 +40,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
     together,
 )
 from ckptkit.mindspore.inspect.loops.source import text_of
+from ckptkit.mindspore.inspect.loops.unread.libraries import Libraries
 
 _MOST = 20_000  # expressions and statements read per frame
 _ITEMS = ("get", "setdefault", "values", "items", "find", "getroot")  # methods that return what is in an object
@@ -332,7 +332,7 @@ class Expressions:
     def places(  # noqa: PLR0911 - one return per kind reads as the table that it is
         self, node: ast.AST, scope: Scope
     ) -> set[Place]:
-        """Return the variables and attributes whose value, size or items an expression is; reads none of them."""
+        """Return the variables and attributes whose value, size or items an expression gives, without reading them."""
         match node:
             case ast.Name():
                 return {scope.place(node.id), scope.value(node.id).place or scope.place(node.id)}

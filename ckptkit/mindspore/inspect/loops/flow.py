@@ -89,7 +89,7 @@ class Flow:
         return frozenset((item,)) if item is not None and item.name in self._watched else frozenset()
 
     def unlimited(self, sources: Sources) -> Sources:
-        """Return the sources of what says how long a loop goes on, without the watched ones that do not count there."""
+        """Return the sources that decide how long a loop runs, without the watched ones that do not count there."""
         names = self._watched if TIMED in sources else self._limits
         return frozenset(one for one in sources if one.name not in names) if names else sources
 
@@ -199,7 +199,7 @@ class Flow:
         return {place: sources for place, sources in made.items() if sources and place.name != kind}
 
     def give(self, place: Place, sources: Sources) -> None:
-        """Record what an argument of a call is made of; a watched one of that name is another one."""
+        """Record what an argument of a call is made of; it is not the watched variable of the same name."""
         self._made_of[place] = sources
         self._passed.add(place)
 
@@ -289,7 +289,7 @@ class Flow:
     # Branches and loops.
 
     def either(self, test: Sources, first: Callable[[], None], second: Callable[[], None], *, leaves: bool) -> None:
-        """Follow both branches of a condition; a place is then made of what either branch made it of.
+        """Follow both branches of a condition; afterwards each place has the sources that it has in either branch.
 
         Args:
             test: What the condition is made of.

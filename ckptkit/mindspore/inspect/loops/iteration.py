@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.manager.active_run import NumberedBatches
+from ckptkit.manager.batches import NumberedBatches
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
-from ckptkit.mindspore.inspect.loops.call import MOST_ARGUMENTS, PASSED_ON, Call, item_given, mapping_of, one_of
+from ckptkit.mindspore.inspect.loops.calling.call import MOST_ARGUMENTS, PASSED_ON, Call, item_given, mapping_of, one_of
 from ckptkit.mindspore.inspect.loops.containers import FEW, item_of, items_of
 from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours

@@ -21,16 +21,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import (
-    UNKNOWN,
-    OneOf,
-    attribute,
-    in_class,
-    is_symbol,
-    is_users,
-    kept_in,
-    own_attributes,
-)
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, attribute, in_class, is_symbol, kept_in, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import BARE, GENERATORS, read_by_construct
 from ckptkit.mindspore.inspect.loops.containers import FEW, contents, items_of
 from ckptkit.mindspore.inspect.loops.effects import is_ours
@@ -38,6 +29,7 @@ from ckptkit.mindspore.inspect.loops.scope import DATA, RESTORED, Place, Scope, 
 from ckptkit.mindspore.inspect.loops.source import text_of
 from ckptkit.mindspore.inspect.loops.stand_ins import StandIns
 from ckptkit.mindspore.inspect.sequential import cells_of
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 
 _NAMESPACES = OneOf(types.SimpleNamespace, threading.local, argparse.Namespace)
 ITEMS = "its items"
@@ -71,7 +63,7 @@ def is_arguments(one: Any) -> bool:
 
 
 def decides(value: Value) -> Sources:
-    """Return what decides which object a value is: no checkpoint tells which cell it is, only what is in a cell."""
+    """Return the sources that decide which object a value is; checkpoints tell what a cell holds, not which it is."""
     is_cell = isinstance(value.target, nn.Cell) and not value.also
     return value.sources - {RESTORED} if is_cell else value.sources
 
@@ -230,7 +222,7 @@ class Objects:
             is_other = isinstance(value.target, nn.Cell)
         else:
             # A method may return a successor of the object that checkpoints hold, and the loop go on with that one.
-            is_unknown = not found and self.is_named(before) and is_users(type(before).__module__)
+            is_unknown = not found and self.is_named(before) and is_of_users(before)
             is_other = value.is_new or is_unknown or not all(_is_same(before, one) for one in found)
         if is_other:
             self._rebound.add(place)
@@ -281,7 +273,7 @@ class Objects:
         return next((one for one in kinds if is_users(one.__module__)), None)
 
     def written(self, writes: Iterable[Place], taken: Iterable[int]) -> set[Place]:
-        """Return those of ``writes`` that are in existing objects, and the contents of what is changed in place.
+        """Return the places in ``writes`` that are in existing objects, and the contents of objects changed in place.
 
         Args:
             writes: Places.
@@ -385,7 +377,7 @@ def _is_aliased(one: Any) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether it is one object; each access to a method makes another one."""
+    """Return whether both are one object, or one method of one object, since each access makes a new bound method."""
     if type(one) is types.MethodType and type(other) is types.MethodType:
         return one.__self__ is other.__self__ and one.__func__ is other.__func__
     return one is other

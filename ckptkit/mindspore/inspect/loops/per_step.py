@@ -17,19 +17,21 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, names_in, own_attributes
-from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare, carried
 from ckptkit.mindspore.inspect.cells import Operators, place_of
+from ckptkit.mindspore.inspect.code.bytecode import closure_of, functions_of
+from ckptkit.mindspore.inspect.code.names import names_in
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.loops.flow import Flow
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, Stored, arguments_of_callbacks, place_in
 from ckptkit.mindspore.inspect.loops.report import passes, reported
 from ckptkit.mindspore.inspect.loops.scope import DATA, WEIGHTS, Place, Running, Scope, Value
 from ckptkit.mindspore.inspect.loops.statements import Statements
+from ckptkit.mindspore.inspect.loops.unread.libraries import Libraries
 from ckptkit.mindspore.inspect.same_code import Alike
 from ckptkit.mindspore.inspect.sequential import cells_of
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 
 # Where MindSpore keeps the hooks of a cell; `test_every_hook_of_a_cell_is_read` fails if they move.
 _HOOKS = ("_forward_pre_hook", "_forward_hook", "_backward_pre_hook", "_backward_hook")  # properties of the same names
@@ -114,7 +116,7 @@ def find_in_steps_of_callbacks(
     """
     known = [*known]
     partly = {id(one.owner) for one in known if isinstance(one, Stored)}
-    told = [one for one in callbacks if id(one) not in partly and is_users(type(one).__module__)]
+    told = [one for one in callbacks if id(one) not in partly and is_of_users(one)]
     objects = Objects(known, told, read_by_cells(cells))
     context = types.SimpleNamespace(original_args=arguments_of_callbacks(cells))
     steps = [*_of_metrics(metrics), *_of_callbacks(callbacks, context)]
@@ -141,7 +143,7 @@ def read_by_cells(cells: Iterable[nn.Cell]) -> frozenset[Place]:
 def _add_places(
     function: types.FunctionType, held: Iterable[Any], found: set[Place], seen: set[types.CodeType]
 ) -> None:
-    """Add what a function of the user's names, and the attributes that it may read of ``held`` and of that."""
+    """Add the objects that a function names, and the attributes that it may read of them and of ``held``."""
     code, module, names = function.__code__, function.__globals__, names_in(function.__code__)
     closure = closure_of(function)
     named = {name: closure.get(name, module.get(name)) for name in names if name in closure or name in module}
@@ -160,7 +162,7 @@ def _add_places(
 def _has_plain_attributes(one: Any) -> bool:
     if isinstance(one, types.ModuleType):
         return is_users(vars(one).get("__name__"))
-    is_plain = is_users(type(one).__module__) or isinstance(one, types.SimpleNamespace)
+    is_plain = is_of_users(one) or isinstance(one, types.SimpleNamespace)
     return is_plain and not isinstance(one, (nn.Cell, ms.Tensor))
 
 
@@ -286,13 +288,13 @@ def _of_callbacks(callbacks: Iterable[object], context: Any) -> Iterator[_Step]:
                 is_before, is_of_epoch = "begin" in name, "epoch" in name
                 bound = types.MethodType(method, one)
                 yield _Step(bound, where, steers=False, given=given, is_before=is_before, is_of_epoch=is_of_epoch)
-        for held in _called(own_attributes(one).values()) if not is_users(type(one).__module__) else ():
+        for held in _called(own_attributes(one).values()) if not is_of_users(one) else ():
             yield _Step(held, f"{type(one).__name__}: {_name_of(held)}: ")
 
 
 def _of_metrics(metrics: Iterable[object]) -> Iterator[_Step]:
     for one in metrics:
-        if is_users(type(one).__module__):
+        if is_of_users(one):
             methods = {name: in_class(type(one), name) for name in ("clear", "update", "eval")}
             bound = [types.MethodType(it, one) for it in methods.values() if type(it) is types.FunctionType]
             if bound:
@@ -304,7 +306,7 @@ def _called(values: Iterable[Any]) -> Iterator[Any]:
     for one in values:
         if isinstance(one, (types.FunctionType, types.MethodType, functools.partial)):
             yield one
-        elif is_users(type(one).__module__) and type(in_class(type(one), "__call__")) is types.FunctionType:
+        elif is_of_users(one) and type(in_class(type(one), "__call__")) is types.FunctionType:
             yield from () if isinstance(one, nn.Cell) else (one,)
 
 

@@ -15,20 +15,20 @@ import mindspore as ms
 import numpy as np
 
 from ckptkit.core.text import some
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, is_users
+from ckptkit.mindspore.inspect.attributes import UNKNOWN
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.call import DRAWN, HASHED, PASSED_ON
+from ckptkit.mindspore.inspect.loops.calling.call import DRAWN, HASHED, PASSED_ON
 from ckptkit.mindspore.inspect.loops.containers import FEW, items_of
 from ckptkit.mindspore.inspect.loops.draws import BEFORE, CACHE, TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
-from ckptkit.mindspore.inspect.loops.libraries import is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, LAYERS, Objects, is_trained
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE
 from ckptkit.mindspore.inspect.loops.scope import Place
 from ckptkit.mindspore.inspect.loops.statements import Statements
 from ckptkit.mindspore.inspect.loops.unread.answers import ELSEWHERE
+from ckptkit.mindspore.inspect.users import is_library_class, is_users
 from ckptkit.mindspore.inspect.values.digest import is_plain
 
 _MOST_PASSES = 4
@@ -160,7 +160,7 @@ def _told_to_data(flow: Flow, objects: Objects, fed: Sequence[Any]) -> dict[Plac
 
 
 def _told_to_graphs(flow: Flow, objects: Objects) -> list[str]:
-    """Return the expressions of what training changes and a compiled function or cell has as a constant."""
+    """Return the expressions of values that training changes, and that compiled code has as constants."""
     constant = {*flow.compiled, *(objects.read_by_cells if ms.get_context("mode") == ms.GRAPH_MODE else ())}
     changed = [place for place in flow.changed if place in constant]
     return [path for one in changed if _is_constant(objects.at(one)) and (path := objects.expression(one))]

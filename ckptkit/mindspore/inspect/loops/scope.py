@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, Symbol, met
-from ckptkit.mindspore.inspect.bytecode import COMPREHENSIONS
+from ckptkit.mindspore.inspect.code.bytecode import COMPREHENSIONS
 
 
 class Place(NamedTuple):
@@ -226,7 +226,7 @@ def aliases(node: ast.AST, scope: Scope) -> set[Place]:
 
 @contextlib.contextmanager
 def narrowed(test: ast.expr | None, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> Iterator[None]:
-    """Let a variable be only those of its objects in the block that a condition says it is, by ``isinstance``.
+    """Limit a variable, inside a block, to those of its objects for which the block's ``isinstance`` condition holds.
 
     Args:
         test: The condition; None if there is none.

@@ -30,7 +30,7 @@ class StandIns:
         self._late: set[Place] = set()  # get something when it is needed
 
     def hold(self, places: Iterable[Place], target: ast.expr, value: Value) -> None:
-        """Record that code makes a function or an optimizer for an attribute, or for an item of what is at a place."""
+        """Record that code assigns a new function or optimizer to an attribute, or to an item of what is at a place."""
         is_part = isinstance(target, (ast.Attribute, ast.Subscript))
         if is_part and isinstance(value.target, (*FUNCTIONS, Trains)):
             self._put(places, target, value)

@@ -14,13 +14,13 @@ from typing import Any
 
 from ckptkit.mindspore.inspect.loops.branches.patterns import matches
 from ckptkit.mindspore.inspect.loops.branches.present import Present
-from ckptkit.mindspore.inspect.loops.call import makes_cells
+from ckptkit.mindspore.inspect.loops.calling.call import makes_cells
 from ckptkit.mindspore.inspect.loops.containers import is_changed_in_place
 from ckptkit.mindspore.inspect.loops.draws import Draws
 from ckptkit.mindspore.inspect.loops.effects import is_ours, makes_graph
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
 from ckptkit.mindspore.inspect.loops.flow import Flow
-from ckptkit.mindspore.inspect.loops.libraries import Libraries, imports
+from ckptkit.mindspore.inspect.loops.imports import imports
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside import OUTSIDE, Handles
 from ckptkit.mindspore.inspect.loops.scope import (
@@ -37,6 +37,7 @@ from ckptkit.mindspore.inspect.loops.scope import (
     narrowed,
 )
 from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of, guards_of, reads_itself, result_of, text_of
+from ckptkit.mindspore.inspect.loops.unread.libraries import Libraries
 
 
 class Statements:

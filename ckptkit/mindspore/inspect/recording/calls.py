@@ -27,9 +27,9 @@ from mindspore.ops import Primitive
 
 from ckptkit.core.stack import frames_from
 from ckptkit.manager.hooks import Recorded
-from ckptkit.mindspore.inspect.attributes import is_users
-from ckptkit.mindspore.inspect.operators import DROPOUTS, DROPOUTS_OF_MINT, functional, is_random_primitive
+from ckptkit.mindspore.inspect.operators import DROPOUTS, functional, is_random_primitive
 from ckptkit.mindspore.inspect.recording.qualified import qualified_name
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain, tensors_in
 
 # Functions of MindSpore that compute. Others, such as those that read a context, would only make records long.
@@ -165,7 +165,7 @@ class CallRecorder:
         one = variables.get("self")
         if code.kind == "cell":
             kind = "graph" if ms.get_context("mode") == ms.GRAPH_MODE else code.kind
-            draws = isinstance(one, DROPOUTS + DROPOUTS_OF_MINT)
+            draws = isinstance(one, DROPOUTS)
             return "random cell" if draws else kind, self._names.get(id(one), type(one).__name__)
         if code.kind == "operator":
             kind = "random operator" if is_random_primitive(one) else code.kind

@@ -14,8 +14,8 @@ from typing import Any
 import mindspore.dataset as ds
 
 from ckptkit.manager.hooks import Recorded
-from ckptkit.mindspore.inspect.attributes import is_users
 from ckptkit.mindspore.inspect.reachability import named_code
+from ckptkit.mindspore.inspect.users import is_of_users
 from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
 
 Write = Callable[[Recorded], None]
@@ -44,7 +44,7 @@ def _record_node(node: ds.Dataset, at: str, write: Write) -> None:
         if _is_own_code(getattr(node, name, None)):
             setattr(node, name, _recorded(getattr(node, name), at, kind, write))
     source = getattr(node, "source", None)
-    if source is not None and hasattr(type(source), "__getitem__") and is_users(type(source).__module__):
+    if source is not None and hasattr(type(source), "__getitem__") and is_of_users(source):
         _record_source(source, at, kind, write)
 
 

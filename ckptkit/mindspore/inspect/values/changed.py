@@ -1,7 +1,7 @@
 """Finds values that a training changes although no code that was read changes them.
 
-Code that is read tells what it changes. What it cannot tell is changed by code that nobody read: methods of the
-standard library's objects, iterators, partial functions, code without source.
+The other modules read code and know what it changes. This one finds what else changes, by code that cannot be read:
+methods of the standard library's objects, iterators, partial functions, and code without source.
 
 Guarantees: reads existing objects, of user classes, of Python's containers and of a few classes of its library; runs no
 user code. Of large containers and arrays, a part is compared. Objects of installed libraries, files and threads are not
@@ -38,19 +38,14 @@ import xxhash
 from mindspore import nn, ops
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import (
-    ACCESSORS,
-    attributes_of,
-    is_users,
-    names_in,
-    own_attributes,
-    variables_in,
-)
+from ckptkit.mindspore.inspect.attributes import attributes_of, own_attributes, unwrapped
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS, beside_bare
+from ckptkit.mindspore.inspect.code.names import imported_in, names_in, variables_in
+from ckptkit.mindspore.inspect.contents import item_suffix
 from ckptkit.mindspore.inspect.frames import locals_of
-from ckptkit.mindspore.inspect.loops.libraries import imported_in, is_installed, is_library_class
 from ckptkit.mindspore.inspect.loops.objects import ITEMS, Objects, place_in
 from ckptkit.mindspore.inspect.loops.scope import Place
+from ckptkit.mindspore.inspect.users import is_installed, is_library_class, is_users
 from ckptkit.mindspore.inspect.values.digest import ATOMS, tensor_bytes, written
 from ckptkit.mindspore.inspect.values.roots import Root
 from ckptkit.mindspore.rng import generator_state
@@ -128,7 +123,7 @@ class _Values:
         self.opened: set[str] = set()
 
     def differs(self, now: _Values) -> Iterator[str]:
-        """Yield the expressions of what is another now, or new in an object that was opened; keep what is new."""
+        """Yield the expressions of values that have changed, or are new in an opened object; keep the new ones."""
         for path, text in now.texts.items():
             owner = now.owners.get(path)
             is_new = owner in self.opened and self.texts.get(owner) == now.texts.get(owner)
@@ -307,8 +302,7 @@ def _items(one: Any) -> Iterator[_Part]:
 
 
 def _of_item(one: Any, at: int, key: Any, value: Any) -> _Part:
-    suffix = f"[{key!r}]" if type(key) in (str, int) else f"[{at}]"
-    return suffix, value, Place(id(one), key if type(key) is str else ITEMS)  # items may be attributes
+    return item_suffix(key, at), value, Place(id(one), key if type(key) is str else ITEMS)  # items may be attributes
 
 
 def _of_function(one: types.FunctionType) -> Iterator[_Part]:
@@ -356,7 +350,7 @@ def _of_iterator(one: Any) -> Iterator[_Part]:
 def _of_class(one: type) -> Iterator[_Part]:
     for kind in (*one.__mro__, type(one)):
         for name, value in vars(kind).items() if _is_looked_into(kind) else ():
-            function = getattr(value, ACCESSORS[type(value)]) if type(value) in ACCESSORS else value
+            function = unwrapped(value)
             is_own = not (name.startswith("__") and name.endswith("__"))
             if is_own or (type(function) is types.FunctionType and name not in ("__init__", "__new__")):
                 yield f".{name}", function, place_in(kind, name)

@@ -1,4 +1,4 @@
-"""Copies objects of the user's whole, and sets one value in a copy.
+"""Copies whole objects of the user's, and sets single values in the copies.
 
 Guarantees: nothing that exists is changed, and no code of the user's runs. A copy shares nothing that can be changed:
 numbers, texts, containers, arrays, generators and objects of plain classes are copied, of large arrays there is a
@@ -24,8 +24,9 @@ from typing import Any, Generic, Protocol
 import numpy as np
 from mindspore.train import Callback
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, members_of, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 from ckptkit.mindspore.inspect.values.digest import is_plain
 
 CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
@@ -95,7 +96,7 @@ def is_simple(kind: Any, *, is_part: bool = False) -> bool:
 
 def _hides_code(kind: type, names: Collection[str]) -> bool:
     """Return whether a class of the user's has a method of these names, or a descriptor that runs code."""
-    parts = [part for base in kind.__mro__ if is_users(base.__module__) for part in vars(base).items()]
+    parts = [*members_of(kind)]
     is_shown = any(name in names and one is not None and not _is_generated(one) for name, one in parts)
     return is_shown or any(hasattr(type(one), "__set__") and type(one) not in _DESCRIPTORS for _, one in parts)
 
@@ -230,7 +231,7 @@ def _is_record(kind: type) -> bool:
 
 
 def _is_fixed(value: Any) -> bool:
-    return isinstance(value, _FIXED) and not is_users(type(value).__module__)
+    return isinstance(value, _FIXED) and not is_of_users(value)
 
 
 def _is_member(value: Any) -> bool:
@@ -302,7 +303,7 @@ def follow(one: Any, steps: tuple[Any, ...]) -> Any:
 
 
 def change(whole: Any, place: Place, value: Any) -> bool:
-    """Give a copy another value at a place, in place of what other names may lead to; return whether it has one."""
+    """Set the value at a place of a copy, in the same container if possible; return whether there is the place."""
     holder, present = follow(whole, place.steps[:-1]), follow(whole, place.steps)
     if holder is UNKNOWN or present is UNKNOWN:
         return False

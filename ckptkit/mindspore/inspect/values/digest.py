@@ -15,7 +15,8 @@ import numpy as np
 import xxhash
 
 from ckptkit.core.tensors import Array
-from ckptkit.mindspore.inspect.attributes import items_now, met
+from ckptkit.mindspore.inspect.attributes import met
+from ckptkit.mindspore.inspect.contents import items_now
 from ckptkit.mindspore.rng import generator_state
 
 _MAX_ITEMS = 10_000

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class, members_of, own_attributes
 from ckptkit.mindspore.inspect.loops.source import body_of
+from ckptkit.mindspore.inspect.users import is_users
 from ckptkit.mindspore.inspect.values.copies import (
     DICTS,
     SEQUENCES,
@@ -158,8 +159,7 @@ def _asks_by_name(nodes: Sequence[ast.AST]) -> bool:
 
 def _keeps_in_class(kind: type) -> bool:
     """Return whether a class of the user's has an attribute that can be changed."""
-    parts = [part for base in kind.__mro__ if is_users(base.__module__) for part in vars(base).items()]
-    return any(not name.startswith("__") and isinstance(one, _CHANGEABLE) for name, one in parts)
+    return any(not name.startswith("__") and isinstance(one, _CHANGEABLE) for name, one in members_of(kind))
 
 
 def _size_of(value: Any) -> int:

@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 
 from ckptkit.mindspore.inspect.attribute_uses import carried_by, named_by, only_shown, set_by
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, below, in_class, is_users
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attributes_of, in_class
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
+from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.finding import Finding
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 from ckptkit.mindspore.inspect.values.copies import (
     CODE,
     LARGE_BYTES,
@@ -45,7 +47,7 @@ _CHANGEABLE = (list, dict, set, deque, np.ndarray, *GENERATORS)
 def find_lost_state(
     objects: Iterable[tuple[str, Any]], read: Collection[int] = (), given: Iterable[Any] = ()
 ) -> Iterator[Finding]:
-    """Yield what a resume would not bring back of each object.
+    """Yield the state of each object that a resume would not bring back.
 
     Args:
         objects: Given with their names.
@@ -61,7 +63,7 @@ def find_lost_state(
 
 
 def find_remade_otherwise(objects: Iterable[tuple[str, Any]]) -> Iterator[Finding]:
-    """Yield what ``load_state_dict()`` of each object makes anew, and would make another value of than it has now.
+    """Yield the values that ``load_state_dict()`` computes itself, and that would then differ from the present ones.
 
     An example is a limit that is taken from another object now and then, and by each load.
 
@@ -75,7 +77,7 @@ def find_remade_otherwise(objects: Iterable[tuple[str, Any]]) -> Iterator[Findin
 
 
 def find_parted_objects(objects: Iterable[tuple[str, Any]], others: Collection[tuple[str, Any]]) -> Iterator[Finding]:
-    """Yield what others hold of each object, and what would be its own no longer after a load.
+    """Yield the parts of each object that others hold too, and that a load would replace in the object alone.
 
     Args:
         objects: Given with their names.
@@ -143,7 +145,7 @@ class _State:
             )
 
     def remade_otherwise(self) -> list[Place]:
-        """Return the places of what methods carry and a load makes anew, but not as it is now."""
+        """Return the places of values that methods carry, and that a load would compute anew and change."""
         if self._again is UNKNOWN or self._digest != _digest(self._told()):
             return []
         kind: Any = type(self._one)
@@ -153,7 +155,7 @@ class _State:
         return [one for one in own if _comparable(follow(self._again, one.steps)) != _comparable(one.value)]
 
     def parted(self, others: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
-        """Yield attributes of which others hold the object, and to which loading gives another one."""
+        """Yield attributes whose object others hold too, and to which a load assigns another object."""
         if not self._loading.may_load:
             return
         attributes = [each for each in attributes_of(self._one) if isinstance(each[1], _CHANGEABLE)]
@@ -283,7 +285,7 @@ def _comparable(value: Any) -> Any:  # noqa: PLR0911 - one return per kind reads
         return getattr(value, "__qualname__", written(value))
     if isinstance(value, GENERATORS):
         return digest_of_value(value)
-    return type(value).__name__ if is_users(type(value).__module__) else written(value)
+    return type(value).__name__ if is_of_users(value) else written(value)
 
 
 def _places_of(wanted: Sequence[Any], roots: Iterable[tuple[str, Any]], owner: Any) -> dict[int, str]:

@@ -12,9 +12,9 @@ from collections.abc import Collection, Hashable, Iterator
 from typing import Any, NamedTuple
 
 from ckptkit.mindspore.inspect.frames import loops_ahead, running_frames, variables_ahead
-from ckptkit.mindspore.inspect.loops.libraries import is_installed
 from ckptkit.mindspore.inspect.loops.objects import place_in
 from ckptkit.mindspore.inspect.loops.scope import Place, Running, Scope
+from ckptkit.mindspore.inspect.users import is_installed
 
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 

@@ -25,9 +25,11 @@ from mindspore import nn
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 from mindspore.ops import Primitive
 
-from ckptkit.mindspore.inspect.attributes import below, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import members_of, own_attributes
 from ckptkit.mindspore.inspect.carried_attributes import beside_bare, read_by_construct
+from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.frames import written_texts
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 from ckptkit.mindspore.inspect.values.digest import tensor_bytes
 
 _MOST = 200  # arrays and lists that are digested, as many numbers, and as many choices
@@ -139,7 +141,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _is_written(value: object, written: _Written) -> bool:
-    """Return whether it is a text or bytes that the script has in its code, and that is no path by its looks."""
+    """Return whether it is a text or bytes that is written in the script's code, and does not look like a path."""
     if not isinstance(value, (str, bytes)) or (type(value), value) not in written:
         return False
     return isinstance(value, bytes) or _PATH.match(value) is None
@@ -168,7 +170,7 @@ def _name(value: Any) -> str | None:
 
 
 def _inside(code: types.CodeType) -> str:
-    """Return what tells a lambda from others of its function; nothing for a function with a name."""
+    """Return what distinguishes a lambda from others in the same function; nothing for a function with a name."""
     if code.co_name != "<lambda>":
         return ""
     return f"{code.co_names}{[one for one in code.co_consts if _is_plain(one)]}"
@@ -231,9 +233,9 @@ def _is_of_arrays(value: object) -> bool:
 
 
 def _numbers_of_class(one: object) -> Iterator[tuple[str, object]]:
-    kinds = [each for each in (one if isinstance(one, type) else type(one)).__mro__ if is_users(each.__module__)]
-    found = ((name, value) for kind in kinds for name, value in vars(kind).items() if not name.startswith("__"))
-    yield from ((f".{name}", value) for name, value in found if _is_number(value) or type(value) in _ONES)
+    for name, value in members_of(one if isinstance(one, type) else type(one)):
+        if not name.startswith("__") and (_is_number(value) or type(value) in _ONES):
+            yield f".{name}", value
 
 
 def _may_hold_values(one: object) -> bool:
@@ -241,11 +243,11 @@ def _may_hold_values(one: object) -> bool:
         return is_users(one.__module__)
     if type(one) in _PLAIN:
         return not isinstance(one, dict) or len(one) <= _FEW
-    return is_users(type(one).__module__) and not isinstance(one, (nn.Cell, types.ModuleType))
+    return is_of_users(one) and not isinstance(one, (nn.Cell, types.ModuleType))
 
 
 def differ(one: str, other: str) -> bool:
-    """Return whether two digests tell of other values; texts count if they are the same in another order."""
+    """Return whether two digests are of different values; of texts, only the same ones in another order count."""
     if _NOTHING in (one, other) and not all(is_single(each) and not each.startswith(_NAME) for each in (one, other)):
         return False  # such as a function or an array that is made when it is needed first
     texts, _, _ = one.rpartition(_ORDERED)

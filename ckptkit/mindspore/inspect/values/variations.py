@@ -99,7 +99,7 @@ def _with_last(value: Any, changed: Callable[[Any], Any], otherwise: Any = UNKNO
 
 
 def _another(value: Any) -> Any:
-    """Return another value of what has no digits; `UNKNOWN` if none is known."""
+    """Return a different value in place of one without digits; `UNKNOWN` if none is known."""
     kind: Any = type(value)
     if kind in GENERATORS:
         return _after_draws(value)

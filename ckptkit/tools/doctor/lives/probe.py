@@ -37,6 +37,7 @@ from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
 from ckptkit.tools.doctor.lives.own_saves import OwnSaves
+from ckptkit.tools.doctor.lives.record import Record
 from ckptkit.tools.doctor.lives.runs import Runs
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
@@ -45,7 +46,6 @@ from ckptkit.tools.doctor.lives.trace import (
     Later,
     LifePlan,
     Other,
-    Record,
     Refused,
     Restored,
     Saved,

@@ -1,16 +1,13 @@
-"""Defines what a life of the doctor or of replay is told, what it traces, and how its calls are recorded; reads both.
+"""Defines what a life of the doctor or of replay is told and what it traces; reads traces.
 
 Guarantees: reads while the ranks write; an incomplete last line is left out. In a job of one rank there is one trace.
-Of a record of calls, at most `MAX_RECORD_BYTES` are written, the first ones; its lines of several threads and processes
-do not mix, and those of worker processes come in any order. Any thread.
+Any thread.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ckptkit.core.progress import Progress
 from ckptkit.format.documents import digest_of
-from ckptkit.manager.hooks import Recorded, Setting, Suspect, Unseen
+from ckptkit.manager.hooks import Setting, Suspect, Unseen
 
-MAX_RECORD_BYTES = 1 << 27
 _LARGEST = sys.float_info.max  # JSON has no infinity
 
 
@@ -276,30 +272,3 @@ def _last(trace: Path) -> Event | None:
     lines = trace.read_bytes().splitlines(keepends=True) if trace.exists() else []
     whole = [line for line in lines[-2:] if line.endswith(b"\n")]
     return EVENT.validate_json(whole[-1]) if whole else None
-
-
-class Record:
-    """Appends events to a file.
-
-    Args:
-        path: A file in an existing folder.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def write(self, event: Recorded) -> None:
-        """Append ``event``, unless the file is full."""
-        line = event.model_dump_json(exclude_defaults=True).encode() + b"\n"
-        if os.fstat(self._file).st_size + len(line) <= MAX_RECORD_BYTES:
-            os.write(self._file, line)  # one call, so that lines do not mix
-
-
-def read_record(path: Path) -> Iterator[Recorded]:
-    """Yield the events of a record in order; an incomplete last line is left out."""
-    if not path.exists():
-        return
-    with path.open("rb") as lines:
-        for line in lines:
-            if line.endswith(b"\n"):
-                yield Recorded.model_validate_json(line)

@@ -8,7 +8,7 @@ import pytest
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.carried_attributes import carried
-from ckptkit.mindspore.inspect.control_flow import flow_of
+from ckptkit.mindspore.inspect.code.control_flow import flow_of
 from ckptkit.mindspore.inspect.frames import loops_ahead, made_anew, variables_ahead
 
 early = late = handler = handled = around = 0

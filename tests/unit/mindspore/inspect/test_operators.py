@@ -20,10 +20,9 @@ from support.rounding import optimizer_of
 from support.training import begin_process
 
 from ckptkit.mindspore.inspect import find
-from ckptkit.mindspore.inspect.bytecode import uses
+from ckptkit.mindspore.inspect.code.bytecode import uses
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
-    DROPOUTS_OF_MINT,
     functional,
     is_random_primitive,
 )
@@ -69,7 +68,7 @@ def test_every_function_that_draws_is_known():
         name
         for name, one in offered()
         if id(one) not in functional()
-        and one not in (*DROPOUTS, *DROPOUTS_OF_MINT)
+        and one not in DROPOUTS
         and name.rpartition(".")[2] not in HOLDERS
         and not is_random_primitive(one)
         and draws(one)

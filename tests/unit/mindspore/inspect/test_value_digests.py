@@ -11,7 +11,7 @@ from unittest import mock
 import mindspore as ms
 import pytest
 
-from ckptkit.mindspore.inspect.attributes import below
+from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.loops import containers
 from ckptkit.mindspore.inspect.reachability import Reachability, plain_form
 from ckptkit.mindspore.inspect.values import digest

@@ -84,7 +84,7 @@ class Command:
         self.folder.mkdir()
         self.life = Life(len(world.lives) + 1, world.clock(), world.now)
         os.environ[VARIABLE] = str(self.folder)
-        self.heart = HeartbeatWriter(world.monotonic, lambda: 1e9 + world.now)
+        self.heart = HeartbeatWriter(world.monotonic)
         self.root, self.attempt, self.batch = "", 0, 0
 
     def restore(self, root: str, seconds: float) -> None:

@@ -11,7 +11,7 @@ from ckptkit.manager.hooks import Recorded, Suspect
 from ckptkit.tools.doctor.compare import first_difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.disagreement import Disagreement, Recording
-from ckptkit.tools.doctor.lives.trace import Record
+from ckptkit.tools.doctor.lives.record import Record
 
 GUESS = Diagnosis("not-reproducible", "loss", "guessed", "look for it")
 LAST = 6

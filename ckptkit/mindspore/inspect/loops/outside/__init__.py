@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN
-from ckptkit.mindspore.inspect.loops.call import Call
+from ckptkit.mindspore.inspect.loops.calling.call import Call
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.outside.handles import (

@@ -28,7 +28,7 @@ import numpy as np
 from mindspore import load_checkpoint, save_checkpoint
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf
-from ckptkit.mindspore.inspect.loops.call import Call
+from ckptkit.mindspore.inspect.loops.calling.call import Call
 from ckptkit.mindspore.inspect.loops.outside.handles import (
     IN_MEMORY,
     Handle,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf, Symbol, attribute
-from ckptkit.mindspore.inspect.loops.call import Call
+from ckptkit.mindspore.inspect.loops.calling.call import Call
 from ckptkit.mindspore.inspect.loops.scope import Value
 from ckptkit.mindspore.inspect.loops.source import text_of
 

@@ -22,10 +22,9 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Sequence
-from typing import Any
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, OneOf
-from ckptkit.mindspore.inspect.loops.call import Call
+from ckptkit.mindspore.inspect.loops.calling.call import Call
 from ckptkit.mindspore.inspect.loops.containers import items_of
 from ckptkit.mindspore.inspect.loops.effects import changes
 from ckptkit.mindspore.inspect.loops.flow import Flow
@@ -195,8 +194,4 @@ def _is_pure_python(text: str | None) -> bool:
     names += [each.module or "" for each in nodes if isinstance(each, ast.ImportFrom)]
     used = [getattr(each, "id", getattr(each, "attr", "")) for each in nodes]
     is_known = all(one.partition(".")[0] in _PURE_MODULES for one in names)
-    return bool(text) and is_known and not any(_is_opening(one) for one in used)
-
-
-def _is_opening(name: Any) -> bool:
-    return name in _OPENS
+    return bool(text) and is_known and not any(one in _OPENS for one in used)

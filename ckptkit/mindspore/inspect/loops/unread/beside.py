@@ -15,14 +15,15 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import in_class, own_attributes
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames
-from ckptkit.mindspore.inspect.loops.call import Call
+from ckptkit.mindspore.inspect.loops.calling.call import Call
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import Reader
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.scope import MARKS, Running, Scope, Sources, together
 from ckptkit.mindspore.inspect.loops.source import ahead, behind, body_of
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 
 _TELLS = re.compile(r"set|set_result|set_exception|put(_nowait)?|send\w*|write|call_soon\w*|append(left)?|notify\w*")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -70,7 +71,7 @@ class Beside:
         if call.name != "start" or not isinstance(one, threading.Thread):
             return
         run = types.MethodType(in_class(type(one), "run"), one)
-        if is_users(type(one).__module__) and run not in self.threads:
+        if is_of_users(one) and run not in self.threads:
             self.threads.append(run)
 
     def tells(self, call: Call) -> None:
@@ -105,7 +106,7 @@ def running_threads() -> Iterator[Any]:
         own = own_attributes(one)
         if type(one) is threading.Thread and callable(own.get("_target")):
             yield functools.partial(own["_target"], *(own.get("_args") or ()), **(own.get("_kwargs") or {}))
-        elif is_users(type(one).__module__):
+        elif is_of_users(one):
             yield types.MethodType(in_class(type(one), "run"), one)
 
 

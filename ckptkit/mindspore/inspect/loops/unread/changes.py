@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from mindspore import amp, nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_mindspores, is_symbol, is_users, owner_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_symbol, owner_of
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
-from ckptkit.mindspore.inspect.loops.call import Call, is_seeded
+from ckptkit.mindspore.inspect.loops.calling.call import Call, is_seeded
 from ckptkit.mindspore.inspect.loops.effects import (
     RESETS,
     REWORKS,
@@ -46,6 +46,7 @@ from ckptkit.mindspore.inspect.loops.outside.texts import is_path
 from ckptkit.mindspore.inspect.loops.scope import CachePlace, Scope, Sources, Trains, Value, is_remade, together
 from ckptkit.mindspore.inspect.loops.source import text_of
 from ckptkit.mindspore.inspect.loops.unread.answers import CONNECTIONS
+from ckptkit.mindspore.inspect.users import is_mindspores, is_users
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, np.ndarray)  # whose methods have known names
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
@@ -137,7 +138,7 @@ class Changes:
         return is_method and self._is_opaque(one) and not (is_log or is_read)
 
     def _is_opaque(self, one: Any) -> bool:
-        """Return whether an object keeps what it is told where nobody looks."""
+        """Return whether an object keeps what it is given in memory that is not read."""
         if is_symbol(one) or isinstance(one, (*_PLAIN, *_CODE, *_CONTAINERS, *_RUN, *CONNECTIONS, *GENERATORS)):
             return False
         if is_mindspores(one) or isinstance(one, nn.Cell) or is_ours(one):

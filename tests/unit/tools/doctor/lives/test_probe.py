@@ -27,6 +27,7 @@ from ckptkit.run.saver import Saver
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.lives.probe import variables
+from ckptkit.tools.doctor.lives.record import read_record
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Later,
@@ -37,7 +38,6 @@ from ckptkit.tools.doctor.lives.trace import (
     Stepped,
     Stopped,
     Unrestored,
-    read_record,
     read_trace,
     scratch_run,
 )

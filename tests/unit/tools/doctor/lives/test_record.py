@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ckptkit.manager.hooks import Recorded
-from ckptkit.tools.doctor.lives import trace
-from ckptkit.tools.doctor.lives.trace import Record, read_record
+from ckptkit.tools.doctor.lives import record
+from ckptkit.tools.doctor.lives.record import Record, read_record
 
 EVENT = Recorded(event="return", depth=2, kind="cell", where="net (Net)", values={"output": "1"}, called=("time.time",))
 
@@ -18,7 +18,7 @@ def test_events_come_back_in_order(tmp_path):
 
 
 def test_full_record_keeps_its_beginning(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace, "MAX_RECORD_BYTES", 500)
+    monkeypatch.setattr(record, "MAX_RECORD_BYTES", 500)
     written = Record(tmp_path / "calls")
     for _ in range(20):
         written.write(EVENT)

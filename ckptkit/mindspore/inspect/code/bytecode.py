@@ -23,7 +23,8 @@ from typing import Any
 
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, attribute, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, attribute, in_class, own_attributes
+from ckptkit.mindspore.inspect.users import is_of_users, is_users
 
 _MOST = 5_000  # code objects read per callable: a second or two, more than any augmentation calls
 
@@ -365,7 +366,7 @@ def functions_in(one: Any) -> list[Any]:
 
     Cells are left out: what they call is read elsewhere.
     """
-    if is_users(type(one).__module__) or isinstance(one, (type, types.ModuleType, nn.Cell)):
+    if is_of_users(one) or isinstance(one, (type, types.ModuleType, nn.Cell)):
         return []
     held = [each for value in own_attributes(one).values() for each in (value if type(value) is list else [value])]
     return [each for each in held[:_MOST_HELD] if _is_callable_of_users(each)]
@@ -374,7 +375,7 @@ def functions_in(one: Any) -> list[Any]:
 def _is_callable_of_users(one: Any) -> bool:
     if type(one) in (types.FunctionType, types.MethodType):
         return is_users(one.__module__)
-    of_users = is_users(type(one).__module__) and not isinstance(one, (type, nn.Cell))
+    of_users = is_of_users(one) and not isinstance(one, (type, nn.Cell))
     return of_users and type(in_class(type(one), "__call__")) is types.FunctionType
 
 

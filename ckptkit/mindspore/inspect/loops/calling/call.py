@@ -1,7 +1,6 @@
-"""Defines `Call`, the parts of a call that were read; binds its arguments, and tells what it gives if that is known.
+"""Defines `Call`, the parts of a call that were read, and tells what a call gives if that is known.
 
-Guarantees: `bind` and `bind_fields` change the scope of the called function and what ``flow`` knows of its parameters;
-everything else here is a pure function. Main thread only.
+Guarantees: all functions are pure, but for `kept`, which tells ``flow`` what a cache keeps. Main thread only.
 """
 
 from __future__ import annotations
@@ -9,10 +8,8 @@ from __future__ import annotations
 import ast
 import collections
 import copy
-import dataclasses
 import functools
 import heapq
-import inspect
 import itertools
 import random
 import types
@@ -23,9 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import Tensor, nn
 
-from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, below, met
-from ckptkit.mindspore.inspect.bytecode import functions_of
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, OneOf, met
 from ckptkit.mindspore.inspect.carried_attributes import GENERATORS
+from ckptkit.mindspore.inspect.code.bytecode import functions_of
+from ckptkit.mindspore.inspect.contents import below
 from ckptkit.mindspore.inspect.loops.containers import FEW, VIEW_METHODS, choices, item_of, items_of
 from ckptkit.mindspore.inspect.loops.effects import (
     SEEDS,
@@ -183,7 +181,7 @@ def counts_anew(call: Call) -> bool:
 
 
 def one_of(over: Value) -> tuple[Any, tuple[Any, ...]]:
-    """Return one item that stands for all, and others, also of a tuple or list that an expression makes."""
+    """Return an item of ``over`` that stands for all of them, and the other items that may have state."""
     if over.target is UNKNOWN and over.items:
         return choices(each for one in over.items for each in (one.target, *one.also))
     if over.also:
@@ -317,7 +315,7 @@ def _uses_trained(cache: Any) -> bool:
 
 
 def makes_cells(one: ast.If, test: Value, scope: Scope, read: Callable[[ast.expr, Scope], Value]) -> bool:
-    """Return whether the place of training decides that a cell is made: one made at another place is another one."""
+    """Return whether a condition on the progress of training decides whether a cell is made."""
     if RESTORED not in test.sources:
         return False
     calls = [each.func for part in one.body for each in ast.walk(part) if isinstance(each, ast.Call)]
@@ -335,66 +333,3 @@ def parts_of(value: Value, count: int) -> list[Value]:
         return [of_cached(value, value.sources)] * count
     found = [choices([one[number] for one in tuples]) for number in range(count)]
     return [Value(target, value.sources, place=value.place, also=also) for target, also in found]
-
-
-def bind(
-    flow: Flow,
-    inside: Scope,
-    function: types.FunctionType,
-    given: Sequence[Value],
-    named: Mapping[str | None, Value],
-) -> None:
-    """Bind the arguments.
-
-    Args:
-        flow: Records what the parameters are made of.
-        inside: The variables of the function.
-        function: What is called.
-        given: Its arguments by position.
-        named: Its arguments by name; those of ``**options`` together under None.
-    """
-    code, defaults = function.__code__, function.__defaults__ or ()
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    by_default = dict(zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
-    for name, default in {**by_default, **(function.__kwdefaults__ or {})}.items():
-        inside.known[name] = Value(default)
-        inside.lasting[name] = function
-    _bind_rest(inside, names, given, named)
-    for given_name, value in [*zip(names[: code.co_argcount], given, strict=False), *named.items()]:
-        if given_name is not None and given_name in names:
-            inside.lasting.pop(given_name, None)
-            inside.known[given_name] = inside.assigned(given_name, value, 0)
-            flow.give(inside.place(given_name), value.sources)
-
-
-def bind_fields(flow: Flow, objects: Objects, call: Call, made: Any) -> None:
-    """Bind the arguments of a call to the fields of a dataclass or a namespace, whose ``__init__`` has no source.
-
-    Args:
-        flow: Records what the fields are made of.
-        objects: Knows the object.
-        call: Of its class.
-        made: The object; nothing happens if it is of another kind.
-    """
-    kind = type(made)
-    if not dataclasses.is_dataclass(kind) and kind is not types.SimpleNamespace:
-        return
-    path = f"{call.scope.path}{text_of(call.node)}"
-    names = getattr(kind, "__match_args__", ())
-    for name, value in [*zip(names, call.given, strict=False), *call.named.items()]:
-        objects.stand_ins.give(made, str(name), value.target)
-        flow.write(objects.attribute_of(made, path, str(name)), value.sources, call.scope, whole=True)
-
-
-def _bind_rest(inside: Scope, names: Sequence[str], given: Sequence[Value], named: Mapping[str | None, Value]) -> None:
-    """Bind starred parameters, and what ``**options`` may give to any parameter."""
-    code = inside.code
-    others = [*code.co_varnames[len(names) :]]
-    if code.co_flags & inspect.CO_VARARGS:
-        rest = tuple(given[code.co_argcount :])
-        inside.known[others.pop(0)] = Value(UNKNOWN, together(rest), items=rest)
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        inside.known[others[0]] = Value(sources=together([one for name, one in named.items() if name not in names]))
-    for name in names if None in named else ():
-        known = inside.known.get(name, Value())
-        inside.known[name] = known._replace(sources=known.sources | named[None].sources)

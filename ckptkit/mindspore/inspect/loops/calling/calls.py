@@ -16,14 +16,14 @@ from typing import Any
 from mindspore import nn
 
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_constant, is_users, owner_of
-from ckptkit.mindspore.inspect.bytecode import closure_of, functions_in, functions_of, held_by
-from ckptkit.mindspore.inspect.loops.call import (
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, owner_of
+from ckptkit.mindspore.inspect.code.bytecode import closure_of, functions_in, functions_of, held_by
+from ckptkit.mindspore.inspect.code.names import is_constant
+from ckptkit.mindspore.inspect.loops.calling.binding import bind, bind_fields
+from ckptkit.mindspore.inspect.loops.calling.call import (
     MAPS,
     MOST_ARGUMENTS,
     Call,
-    bind,
-    bind_fields,
     changes_stored,
     given_to,
     is_seeded,
@@ -50,7 +50,6 @@ from ckptkit.mindspore.inspect.loops.effects import (
 )
 from ckptkit.mindspore.inspect.loops.flow import Flow
 from ckptkit.mindspore.inspect.loops.iteration import LOOP, Reader
-from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.scope import (
     DATA,
@@ -68,6 +67,8 @@ from ckptkit.mindspore.inspect.loops.source import body_of, returns_one, text_of
 from ckptkit.mindspore.inspect.loops.unread.answers import Answers
 from ckptkit.mindspore.inspect.loops.unread.beside import Beside
 from ckptkit.mindspore.inspect.loops.unread.changes import Changes
+from ckptkit.mindspore.inspect.loops.unread.libraries import Libraries
+from ckptkit.mindspore.inspect.users import is_users
 
 _DEEPEST = 8  # nesting of followed calls
 _MAKERS = ("jit", "grad", "value_and_grad", "vmap", "partial", "wraps")  # these give a function, and call none
@@ -186,7 +187,7 @@ class Calls:
         return item_or_view(call, sources)
 
     def late(self, node: ast.expr, scope: Scope) -> None:
-        """Record a change of what checkpoints hold, if the present iteration has saved already."""
+        """Record a change to stored state that comes after the save of the present iteration."""
         if self._flow.is_after():
             self.after[f"{scope.path}{text_of(node.func if isinstance(node, ast.Call) else node)}"] = None
 
@@ -246,10 +247,9 @@ class Calls:
         """Return whether code names an object only to tell it something."""
         if node is not self.changes.unused or not isinstance(node.func, ast.Attribute):
             return False
-        if not isinstance(node.func.value, (ast.Name, ast.Attribute)):
-            return False
         with self._flow.quiet():
-            return self.changes.is_told(node, self._reader.value(node.func.value, scope))
+            is_name = isinstance(node.func.value, (ast.Name, ast.Attribute))
+            return is_name and self.changes.is_told(node, self._reader.value(node.func.value, scope))
 
     def _steer(self, call: Call, *, trains: bool, computes: bool) -> None:
         """Record what training depends on if the call trains, computes or ends it."""

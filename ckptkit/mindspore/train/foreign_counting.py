@@ -1,0 +1,158 @@
+"""Counts for a train cell that is not ckptkit's own, by the delivered batches, with `ForeignCounting`.
+
+Guarantees: as `step_counting`. Main thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mindspore import nn
+
+from ckptkit.core.accumulation import AccumulationSchedule
+from ckptkit.core.contents import Contents
+from ckptkit.core.progress import Progress
+from ckptkit.mindspore.parameters.roles import optimizers_of
+from ckptkit.mindspore.state.compatibility import check_cycle, check_same_training
+from ckptkit.mindspore.state.reshard import Worlds, schedule_in
+from ckptkit.mindspore.train.adapter import (
+    CycleAdapter,
+    accumulation_steps_of,
+    check_restored,
+    counters_of,
+    updates_next,
+)
+from ckptkit.mindspore.train.completion import Completion
+from ckptkit.mindspore.train.counters import CycleCounters
+from ckptkit.mindspore.train.counting import Arrays, CycleLeft, global_step_of
+from ckptkit.mindspore.train.last_call import LastCall
+
+_FENCES = "_ckptkit_fences"
+
+
+class ForeignCounting:
+    """Counts for any other train cell, by the delivered batches and a `CycleAdapter`, if there is one.
+
+    Args:
+        cell: The train cell.
+        cells: All cells of the training.
+        cycle: Reports K and the micro-step; None if every call counts as a cycle.
+        delivers_first: Whether a batch counts as delivered before it is trained.
+    """
+
+    def __init__(
+        self, cell: nn.Cell, cells: Sequence[nn.Cell], cycle: CycleAdapter | None, *, delivers_first: bool
+    ) -> None:
+        self._cell = cell
+        self._cycle = cycle
+        self._completion = Completion(delivers_first=delivers_first)
+        self._last_call = LastCall(cells, self._completion, counts=accumulation_steps_of(cycle) == 1)
+        self._delivered = 0
+        self._began: tuple[CycleCounters, list[int]] | None = None
+        # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so
+        # that a restore by one of them runs the fences of the others.
+        self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
+        self._base = global_step_of(cell)
+
+    def deliver(self, batches: int | None) -> int:
+        """See `Counting`."""
+        self._completion.begin()
+        self._delivered = self._delivered + 1 if batches is None else batches
+        self._fence_if_due()
+        return self._delivered
+
+    def complete_step(self) -> None:
+        """See `Counting`."""
+        self._completion.step(self._delivered)
+
+    def now(self) -> tuple[CycleCounters, int]:
+        """See `Counting`."""
+        return counters_of(self._cycle, self._delivered), self._delivered
+
+    def record(self) -> dict[str, Any]:
+        """See `Counting`."""
+        return {"accumulation": None, "global_step_at_start": self._base}
+
+    def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
+        """See `Counting`. The cell determines K itself, so in another world K must already be that world's."""
+        check_same_training(contents, recorded["accumulation"], None)
+        schedule = AccumulationSchedule(accumulation_steps_of(self._cycle))
+        if worlds is not None and worlds.before != worlds.now:
+            schedule_in(contents, None, schedule, Worlds(worlds.before, worlds.now, first=worlds.now))
+        return CycleLeft(check_cycle(contents, None, schedule, may_change=False), schedule)
+
+    def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
+        """See `Counting`; raises StateMismatchError if the adapter contradicts the checkpoint."""
+        self._delivered = progress.batches_delivered
+        self._base = recorded["global_step_at_start"]
+        self._completion.restored(self._delivered, self._delivered)
+        self._last_call.restored(self._delivered)
+        check_restored(self._cycle, progress)
+
+    def prove(self, progress: Progress, arrays: Arrays) -> None:
+        """Do nothing: ckptkit does not know a foreign cell's counters. `now` asks the adapter."""
+
+    def doubt(self) -> str | None:
+        """See `Counting`."""
+        return self._last_call.doubt(self._delivered)
+
+    def begin_loop(self) -> None:
+        """See `Counting`."""
+        self._completion.restored(self._delivered, self._delivered)
+        self._last_call.restored(self._delivered)
+        self._began = self.now()[0], self._last_call.counts()
+
+    def read_ahead(self) -> str | None:
+        """See `Counting`. Only the first call after a taken batch decides; later, a loop may skip batches on purpose.
+
+        A single batch is the one that was trained. Several batches were trained if some optimizer counted as many
+        cycles. If no optimizer counts, nothing is reported. Without an adapter, an optimizer that has not counted yet
+        may still do so.
+        """
+        if self._began is None or self._delivered == self._began[0].micro_steps:
+            return None
+        before, counts = self._began
+        taken, cycles = self._delivered - before.micro_steps, self.now()[0].cycles - before.cycles
+        updates = self._last_call.updates_since(counts, default=cycles)
+        if taken > 1 and self._cycle is None and updates == 0:
+            return None
+        self._began = None
+        if taken == 1 or updates >= cycles:
+            return None
+        return (
+            f"{taken} batches of resumable() were taken before the first step() or save(), but the optimizers "
+            f"counted {updates} updates. If the loop reads ahead, a resume skips the batches that it holds: read "
+            "ahead before resumable() instead. If it adds up gradients or skips batches, this is correct; give "
+            "Training(cycle=...), or call manager.step(state) after each batch, to turn this check off"
+        )
+
+    def end_epoch(self) -> None:
+        """Do nothing: the foreign cell decides whether its cycles end with an epoch."""
+
+    def expect_epoch_end(self, last: bool) -> None:
+        """Do nothing, for the same reason."""
+
+    def refuse_open_remainder(self, batches_per_epoch: int) -> None:
+        """Do nothing, for the same reason."""
+
+    def steady_optimizers(self) -> list[nn.Cell]:
+        """See `Counting`: the optimizers of a cell whose adapter promises it."""
+        return optimizers_of([self._cell]) if getattr(self._cycle, "steady_within_cycle", False) else []
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """See `Counting`."""
+        if fence not in self._fences:
+            self._fences.append(fence)
+        self._fence_if_due()
+
+    def fence(self) -> None:
+        """See `Counting`."""
+        while self._fences:
+            self._fences[-1]()  # popped only afterwards: a fence that raises runs again at the next call
+            self._fences.pop()
+
+    def _fence_if_due(self) -> None:
+        """Run the fences if the next call updates: nothing can run between that call's micro-step and its update."""
+        if self._fences and updates_next(self._cycle):
+            self.fence()
