@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
-from ckptkit.format.codec import decode_commit, encode
+from ckptkit.format.document_json import decode_commit, encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, Void
 from ckptkit.format.layout import COMMIT, CheckpointName
 from ckptkit.storage import Storage

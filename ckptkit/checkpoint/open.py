@@ -15,7 +15,7 @@ from ckptkit.checkpoint.commit import keys_below, read_commit
 from ckptkit.core.parallel import each_of
 from ckptkit.core.text import some
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, UnusableCheckpointError
-from ckptkit.format.codec import decode
+from ckptkit.format.document_json import decode
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,

@@ -24,7 +24,7 @@ from ckptkit.checkpoint.open import OpenedCheckpoint, open_manifest, read_rank
 from ckptkit.checkpoint.verified_reader import SourceFile
 from ckptkit.checkpoint.verify import check_sizes
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry
 from ckptkit.format.layout import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
 from ckptkit.storage import Storage

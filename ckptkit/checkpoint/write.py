@@ -18,7 +18,7 @@ from ckptkit.checkpoint.digesting import BlockDigests, DigestingStream
 from ckptkit.checkpoint.frozen import FrozenShards
 from ckptkit.checkpoint.receipts import Receipt
 from ckptkit.checkpoint.staged import Staged
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,

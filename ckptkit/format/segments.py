@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.codec import decode, encode
+from ckptkit.format.document_json import decode, encode
 from ckptkit.format.documents import MAX_ATTEMPT, Digest, Sealed, Token, digest_of
 from ckptkit.format.events import Event
 

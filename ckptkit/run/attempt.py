@@ -35,7 +35,7 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.codec import decode, encode
+from ckptkit.format.document_json import decode, encode
 from ckptkit.format.documents import MAX_ATTEMPT, MAX_SEALED_BYTES, AttemptDocument, PassedOver, RunDocument, Void
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.format.versions import UNKNOWN, changed

@@ -11,7 +11,7 @@ import logging
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.listing import list_attempts, list_names
 from ckptkit.errors import CkptKitError, CorruptCheckpointError, FormatVersionError, StaleAttemptError, StorageError
-from ckptkit.format.codec import decode, encode
+from ckptkit.format.document_json import decode, encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument
 from ckptkit.format.layout import attempt_key, checkpoints_prefix
 from ckptkit.run.index import Documents

@@ -24,7 +24,7 @@ from itertools import islice
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.checkpoint.listing import list_attempts, list_names
 from ckptkit.errors import CorruptCheckpointError, UnusableCheckpointError
-from ckptkit.format.codec import decode, encode
+from ckptkit.format.document_json import decode, encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Commit, Void
 from ckptkit.format.layout import (
     CHECKPOINTS,

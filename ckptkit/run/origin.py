@@ -9,7 +9,7 @@ from __future__ import annotations
 from ckptkit.checkpoint.listing import list_attempts, list_names
 from ckptkit.core.text import some
 from ckptkit.errors import CorruptCheckpointError, ResumeError
-from ckptkit.format.codec import decode
+from ckptkit.format.document_json import decode
 from ckptkit.format.documents import MAX_SEALED_BYTES, RunDocument
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, FROZEN, RUN, attempt_key, frozen_folder, parse_frozen
 from ckptkit.run.index import Index

@@ -24,7 +24,7 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
-from ckptkit.format.codec import decode, encode
+from ckptkit.format.document_json import decode, encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Commit, Manifest, RankManifest
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.attempt import Opened, Restorable

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ckptkit.checkpoint.commit import create_once, read_commit
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.codec import decode, decode_commit
+from ckptkit.format.document_json import decode, decode_commit
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName
 from ckptkit.storage import ByteStream, Listing, Storage

@@ -13,7 +13,7 @@ from itertools import islice
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.errors import CorruptCheckpointError, ResumeError
-from ckptkit.format.codec import decode, encode
+from ckptkit.format.document_json import decode, encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument
 from ckptkit.format.layout import RUN, attempt_key, parse_attempt
 from ckptkit.run.index import Index

@@ -33,7 +33,7 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CHECKPOINTS, FROZEN, CheckpointName, attempt_key
 from ckptkit.run.fence import check_fence

@@ -17,7 +17,7 @@ from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.core.text import escaped, listed
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, digest_of
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_key
 from ckptkit.run.index import Index

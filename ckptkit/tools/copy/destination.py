@@ -16,7 +16,7 @@ from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.transfer import ADVICE, document_at, files_of, is_hidden
 from ckptkit.checkpoint.verify import verify
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from ckptkit.format.codec import decode
+from ckptkit.format.document_json import decode
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void
 from ckptkit.format.layout import (
     ATTEMPTS,

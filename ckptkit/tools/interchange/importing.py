@@ -30,7 +30,7 @@ from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import LeafSpec
 from ckptkit.core.text import escaped, some
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument
 from ckptkit.format.layout import CHECKPOINTS, RUN, CheckpointName, attempt_key
 from ckptkit.format.shards import SHARD_BYTES, Shard, plan_shards

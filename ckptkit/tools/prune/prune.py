@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ckptkit.checkpoint.commit import create_once, keys_below, remove_data, void_or_leave
 from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.errors import StaleAttemptError
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.sweep import remove_frozen
 from ckptkit.storage import Storage

@@ -14,7 +14,7 @@ from ckptkit.checkpoint.open import decode_manifest
 from ckptkit.core.parallel import each_of
 from ckptkit.core.text import time_in
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
-from ckptkit.format.codec import decode
+from ckptkit.format.document_json import decode
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument
 from ckptkit.format.events import Began, Ended, Event, LeftOut, LifeEnded, Point, Removed, Saved, SaveFailed
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment

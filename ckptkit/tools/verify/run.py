@@ -21,7 +21,7 @@ from ckptkit.errors import (
     ResumeError,
     UnusableCheckpointError,
 )
-from ckptkit.format.codec import decode
+from ckptkit.format.document_json import decode
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, RunDocument
 from ckptkit.format.layout import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.index import Survey

@@ -20,7 +20,7 @@ from ckptkit.core.placement import Box
 from ckptkit.core.process_group import World
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.tensors import leaf_of
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import FORMAT_VERSION, digest_of
 from ckptkit.format.documents import Void as VoidDocument
 from ckptkit.manager.manager import CheckpointManager

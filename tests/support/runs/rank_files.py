@@ -13,7 +13,7 @@ from ckptkit.core.placement import Placement
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import Array, Leaf, Lifetime, Role, bytes_of, leaf_of
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import (
     MAX_BLOCK_BYTES,
     AttemptDocument,

@@ -14,7 +14,7 @@ from ckptkit.cli.commands import verify
 from ckptkit.cli.commands.verify import VerifyBar, run_verify
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import Void, digest_of
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import canonical, digest_of
 from ckptkit.format.events import MAX_CURVES, Ended, Point, Removed, SaveFailed, Spread, plain_line
 from ckptkit.format.layout import attempt_of, parse_segment, segment_key

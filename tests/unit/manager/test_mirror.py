@@ -33,7 +33,7 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import CopiedFrom, RunDocument
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager

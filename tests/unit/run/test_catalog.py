@@ -12,7 +12,7 @@ from support.runs.long_run import long_run, names_of
 
 from ckptkit.cli.commands import ls
 from ckptkit.errors import StorageError
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import Void
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run import catalog

@@ -11,7 +11,7 @@ from support.runs.dict_storage import Counted, DictStorage
 from support.runs.long_run import long_run, names_of
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import AttemptDocument, Commit, PassedOver, Void
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints

@@ -6,7 +6,7 @@ import pytest
 from support.runs.dict_storage import DictStorage
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.codec import encode
+from ckptkit.format.document_json import encode
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key
 from ckptkit.run.homes.combined import Homes
