@@ -410,3 +410,23 @@ def test_full_buffer_of_a_save_that_ends_is_kept(monkeypatch):
     copy_ahead(window)
     assert area._pool.made_bytes > made_bytes, "the buffer is lost"
     check_returned(area)
+
+
+def test_jobs_that_share_a_machine_leave_half_of_its_free_memory():
+    """Each would find the same memory free, and a state that all lack is more than there is."""
+    clock = Clock()
+    free_bytes = 6 * CYCLE_BYTES
+    areas = []
+    for _ in range(8):
+        areas.append(
+            StagingArea(None, clock, free_bytes=lambda: free_bytes - sum(one._pool.made_bytes for one in areas))
+        )
+    for area in areas:
+        paced(area, clock, seconds=1.0, read=0)
+    made_bytes = sum(one._pool.made_bytes for one in areas)
+    free_then = free_bytes - made_bytes
+    windows = [opened(Live(*LEAVES), area=area)[0] for area in areas]
+    for window in windows:
+        copy_ahead(window)
+    taken_bytes = sum(one._pool.made_bytes for one in areas) - made_bytes
+    assert 0 < taken_bytes <= free_then // 2 + len(areas) * ONE_BUFFER
