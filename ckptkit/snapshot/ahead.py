@@ -126,6 +126,8 @@ class CopyAhead:
             for extent in reversed(self._extents):
                 while left > 0 and self._has_room() and (copied := self._copy_some(extent, left)):
                     left -= copied
+        except (OSError, MemoryError) as error:
+            _log.info("there is no memory to copy ahead of the fence: %s", error)
         finally:
             self._let_go()
 

@@ -430,3 +430,19 @@ def test_jobs_that_share_a_machine_leave_half_of_its_free_memory():
         copy_ahead(window)
     taken_bytes = sum(one._pool.made_bytes for one in areas) - made_bytes
     assert 0 < taken_bytes <= free_then // 2 + len(areas) * ONE_BUFFER
+
+
+@pytest.mark.parametrize("error", [MemoryError("none"), OSError(12, "none")])
+def test_memory_that_is_refused_ends_the_copy(monkeypatch, error):
+    live = Live(*LEAVES)
+    window, _ = opened(live, buffer_bytes=PLENTY)
+    writer = Writer(window, live)
+
+    def refuse():
+        raise error
+
+    with monkeypatch.context() as refused:
+        refused.setattr("ckptkit.snapshot.buffers.Buffer", refuse)
+        copy_ahead(window)
+    go_on(live, window)
+    writer.check()
