@@ -33,6 +33,7 @@ from ckptkit.storage import Storage
 _LANES_FROM_BYTES = 16 << 20  # less is not worth threads
 _BETWEEN_BYTES = 2 << 20  # how many bytes outside of tensors are kept per file
 _GLANCE_SECONDS = 0.5
+_TURNS_AT_ONCE = 1024  # a checkpoint of terabytes has millions
 
 
 class _Piece(NamedTuple):
@@ -229,8 +230,16 @@ class ShardStream:
         if self._files.lanes < 2 or sum(one.size_bytes for one in shards) < _LANES_FROM_BYTES:
             return ()
         ready = [shard for shard in shards if shard.size_bytes and leaves.open(shard)]
-        turns = [*self._turns(ready, leaves)]
+        turns = self._turns(ready, leaves)
         filled: deque[str] = deque()
+        while some := [*itertools.islice(turns, _TURNS_AT_ONCE)]:
+            self._take_all(some, filled.append)
+        self._files.tell()
+        for name in filled:
+            leaves.filled(name)
+        return frozenset(shard.key for shard in ready)
+
+    def _take_all(self, turns: Sequence[_Turn], filled: Callable[[str], None]) -> None:
         ends: deque[bool] = deque()  # has an element once an error ends it all
 
         def stop() -> None:
@@ -238,17 +247,7 @@ class ShardStream:
             for turn in turns:
                 turn.done.open()
 
-        each_of(
-            turns,
-            lambda turn: self._take(turn, filled.append, ends),
-            threads=self._files.lanes,
-            few=1,
-            stop=stop,
-        )
-        self._files.tell()
-        for name in filled:
-            leaves.filled(name)
-        return frozenset(shard.key for shard in ready)
+        each_of(turns, lambda turn: self._take(turn, filled, ends), threads=self._files.lanes, few=1, stop=stop)
 
     def _turns(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> Iterator[_Turn]:
         """Yield every window of ``shards``, in an order in which as many as there are lanes may be read at once."""
@@ -260,13 +259,15 @@ class ShardStream:
         before.open()
         for shard in shards:
             digest = _FileDigest(shard)
-            windows = [*_windows(shard, leaves, window_bytes, scratch)]
+            windows = _windows(shard, leaves, window_bytes, scratch)
+            window = next(windows, None)
             at = 0
-            for number, window in enumerate(windows, 1):
-                turn = _Turn(shard, digest, window, at, number == len(windows), before, Latch())
+            while window is not None:
+                following = next(windows, None)
+                turn = _Turn(shard, digest, window, at, following is None, before, Latch())
                 yield turn
                 at += sum(len(piece.memory) for piece in window)
-                before = turn.done
+                before, window = turn.done, following
 
     def _take(self, turn: _Turn, filled: Callable[[str], None], ends: Collection[bool]) -> None:
         if ends:

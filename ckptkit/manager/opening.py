@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ckptkit.checkpoint.receipts import Receipts
@@ -54,7 +55,7 @@ from ckptkit.run.saver import Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
-from ckptkit.storage.capacity import free_memory_bytes, room_of
+from ckptkit.storage.capacity import free_beside, room_of
 
 _log = logging.getLogger("ckptkit")
 
@@ -128,10 +129,11 @@ def new_setup(
         tolerant=saving.on_error == "warn",
         monotonic=system.monotonic,
     )
+    free_bytes = partial(free_beside, storage, CHECKPOINTS)
     return Setup(
         storage,
         chain,
-        StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote, free_bytes=free_memory_bytes),
+        StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote, free_bytes=free_bytes),
         save=save if save is not None else SaveEvery(optimizer_steps=100),
         keep=keep,
         saving=saving,

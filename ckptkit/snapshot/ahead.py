@@ -126,20 +126,22 @@ class CopyAhead:
             for extent in reversed(self._extents):
                 while left > 0 and self._has_room() and (copied := self._copy_some(extent, left)):
                     left -= copied
+        except (OSError, MemoryError) as error:
+            _log.info("there is no memory to copy ahead of the fence: %s", error)
         finally:
             self._let_go()
 
     def _has_room(self) -> bool:
         """Whether there is a buffer to fill; takes one if necessary."""
         with self._pool.lock:
+            if self._is_over:
+                return False  # `_let_go` returns a buffer that the writer no longer does
             filling = self._filling
             if filling is not None and filling.filled_bytes == BUFFER_BYTES and not filling.pending_bytes:
                 filling.filled_bytes = 0  # the writer has read it already
             if filling is not None and filling.filled_bytes < BUFFER_BYTES:
-                return not self._is_over
+                return True
             self._filling = None  # the writer returns it
-            if self._is_over:
-                return False
         buffer = self._pool.take()
         with self._pool.lock:
             self._filling = buffer

@@ -12,6 +12,7 @@ import contextlib
 import mmap
 import threading
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -58,12 +59,15 @@ class BufferPool:
         changed: Notified when a buffer is returned; of ``lock``.
         limit_bytes: Most memory to use, unless a capture itself needs more, or the writer waits for a slice and frees
             nothing before it; at least one buffer.
+        sure_bytes: How much of that may be made without a look at ``is_scarce``.
+        is_scarce: Returns whether other processes have taken so much memory meanwhile that no more should be made.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.limit_bytes = BUFFER_BYTES
+        self.limit_bytes = self.sure_bytes = BUFFER_BYTES
+        self.is_scarce: Callable[[], bool] = lambda: False
         self._free: list[Buffer] = []
         self._made: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
@@ -73,12 +77,15 @@ class BufferPool:
         return len(self._made) * BUFFER_BYTES
 
     def take(self, *, beyond_limit: bool = False) -> Buffer | None:
-        """Return a buffer, or None if the limit is reached and all are in use."""
+        """Return a buffer, or None if all are in use and no more may be made."""
         with self.lock:
             if self._free:
                 return self._free.pop()
             if not beyond_limit and self._made and self.made_bytes + BUFFER_BYTES > self.limit_bytes:
                 return None
+            is_sure = beyond_limit or self.made_bytes + BUFFER_BYTES <= self.sure_bytes or not self._made
+        if not is_sure and self.is_scarce():
+            return None
         buffer = Buffer()
         with self.lock:
             self._made.add(buffer)

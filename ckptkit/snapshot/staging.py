@@ -142,8 +142,7 @@ class StagingArea:
         self._pace = (self._last and self._last.pace) or self._pace
         self._last = window.ahead
         window.ahead.expect(self._pace)
-        budget_bytes = max(BUFFER_BYTES, self._budget_bytes(plan.size_bytes, self._last.lacking_bytes, handling.ranks))
-        self._pool.limit_bytes = copying.taken_bytes + budget_bytes  # the budget is the fence's alone
+        self._limit(plan.size_bytes, self._last.lacking_bytes, handling.ranks, copying.taken_bytes)
         return window
 
     def copied_bytes(self, leaves: Sequence[Leaf], handling: Handling) -> int:
@@ -156,20 +155,29 @@ class StagingArea:
         """Make a buffer, unless those for ``size_bytes`` exist; return whether there are still too few. Any thread."""
         return self._pool.make_one(size_bytes)
 
-    def _budget_bytes(self, size_bytes: int, lacking_bytes: int, ranks: int) -> int:
+    def _limit(self, size_bytes: int, lacking_bytes: int, ranks: int, taken_bytes: int) -> None:
+        """Set the limits of the pool: what the capture has taken, and a budget that is the fence's alone."""
+        sure_bytes, most_bytes = self._budget_bytes(size_bytes, lacking_bytes, ranks)
+        self._pool.sure_bytes = taken_bytes + max(BUFFER_BYTES, sure_bytes)
+        self._pool.limit_bytes = taken_bytes + max(BUFFER_BYTES, most_bytes)
+
+    def _budget_bytes(self, size_bytes: int, lacking_bytes: int, ranks: int) -> tuple[int, int]:
+        """Return how much may be made in any case, and at most while memory is free."""
         if self._buffer_bytes is not None:
-            return self._buffer_bytes
+            return self._buffer_bytes, self._buffer_bytes
         # Buffers have gaps, so a state fits into one and a half times its size; unneeded buffers are not made.
         all_bytes = size_bytes + size_bytes // 2
         if self._is_remote:
-            return all_bytes
+            return all_bytes, all_bytes
         quarter_bytes = size_bytes // 4
         wanted_bytes = min(all_bytes, lacking_bytes + lacking_bytes // 8)
         if wanted_bytes <= quarter_bytes:
-            return quarter_bytes
-        # Half of what is free stays free, also if all ranks are on this machine and take their share at once.
+            return quarter_bytes, quarter_bytes
+        # Half of what is free stays free, also if all ranks are on this machine and take their share at once; and other
+        # jobs, of which this one does not know.
         free_bytes = self._free_bytes() or 0
-        return max(quarter_bytes, min(wanted_bytes, free_bytes // (2 * ranks)))
+        self._pool.is_scarce = lambda: (self._free_bytes() or 0) < free_bytes // 2
+        return quarter_bytes, max(quarter_bytes, min(wanted_bytes, free_bytes // (2 * ranks)))
 
     def _extent(self, part: _Run | _InPlace, leaves: Sequence[Leaf], copying: _Copying) -> Extent:
         if isinstance(part, _InPlace):

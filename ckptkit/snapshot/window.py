@@ -370,8 +370,10 @@ class Window:
                 )
                 if self._gives_up and self._monotonic() - moved >= _STANDSTILL_SECONDS:
                     self._given_up = _STANDSTILL
+            # Still locked: the thread that copies ahead may be about to take the one that the fence has waited for.
+            buffer = self._pool.take(beyond_limit=self._starving)
         self.cost.fence_wait_seconds += self._monotonic() - begun
-        return self._pool.take(beyond_limit=self._starving)
+        return buffer
 
 
 _IS_OPEN = cast(FunctionType, cast(property, vars(Window)["is_open"]).fget)

@@ -130,10 +130,15 @@ def room_of(storage: Storage, folder: str) -> Room:
 
 
 def free_memory_bytes(kernel: Kernel | None = None) -> int | None:
-    """Return how much memory this process may take now; None where the system does not say."""
+    """Return how much memory this process may take now without a page of swap; None where the system does not say."""
     kernel = kernel or Kernel()
-    limits = [*_of_groups(kernel), *_of_machine(kernel)]
+    limits = [*_of_groups(kernel, swaps=False), *_of_machine(kernel, swaps=False)]
     return max(0, min(limit.free_bytes for limit in limits)) if limits else None
+
+
+def free_beside(storage: Storage, folder: str) -> int | None:
+    """Return `free_memory_bytes`; None for a run root in memory, since what is free there is for the checkpoint."""
+    return None if room_of(storage, folder).tightest() is not None else free_memory_bytes()
 
 
 def is_in_memory(folder: Path) -> bool:
@@ -167,16 +172,17 @@ def _of_mount(folder: Path) -> Iterator[Limit]:
     )
 
 
-def _of_machine(kernel: Kernel) -> Iterator[Limit]:
+def _of_machine(kernel: Kernel, *, swaps: bool = True) -> Iterator[Limit]:
     table = _table(kernel.memory)
     free, total = table.get("MemAvailable:"), table.get("MemTotal:")
     if free is not None and total is not None:
         name = f"the memory of this machine (MemAvailable in {kernel.memory})"
-        yield _of_memory(1024 * (free + table.get("SwapFree:", 0)), 1024 * total, name)
+        swap = table.get("SwapFree:", 0) if swaps else 0
+        yield _of_memory(1024 * (free + swap), 1024 * total, name)
 
 
-def _of_groups(kernel: Kernel) -> Iterator[Limit]:
-    swap_bytes = 1024 * _table(kernel.memory).get("SwapFree:", 0)
+def _of_groups(kernel: Kernel, *, swaps: bool = True) -> Iterator[Limit]:
+    swap_bytes = 1024 * _table(kernel.memory).get("SwapFree:", 0) if swaps else 0
     for folder, version in _folders(kernel):
         file = folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")
         total = _number(file)

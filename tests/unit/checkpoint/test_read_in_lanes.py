@@ -36,6 +36,7 @@ class Wide(NumpyRun):
 
 
 LANES = 3
+TURN = stream._Turn
 
 
 class Watched(LocalStorage):
@@ -197,3 +198,15 @@ def test_lanes_end_early_when_one_fails(checkpoint, monkeypatch):
     with pytest.raises(OSError, match="gone"):
         contents_of(checkpoint, storage).read_into(Buffers(memory()))
     assert len(storage.reads) <= len(ROLES)  # of 150: each lane ends after the read that was under way
+
+
+def test_turns_are_made_as_they_are_needed(checkpoint, monkeypatch):
+    """A file of a petabyte, most of it a hole, would otherwise fill the memory before its first byte is read."""
+    made = []
+    monkeypatch.setattr(stream, "_Turn", lambda *parts: made.append(parts) or TURN(*parts))
+    monkeypatch.setattr(stream, "_TURNS_AT_ONCE", LANES + 1, raising=False)
+    storage = Watched(checkpoint[0], lambda key: at_most.append(len(made) - len(storage.reads)))
+    at_most, found = [], memory()
+    contents_of(checkpoint, storage).read_into(Noted(found))
+    assert max(at_most) <= LANES + 1
+    assert {name: bytes(one) for name, one in found.items()} == {name: a.tobytes() for name, a in ARRAYS.items()}

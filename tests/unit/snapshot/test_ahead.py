@@ -369,3 +369,80 @@ def test_only_memory_that_is_read_in_place_is_copied_ahead(handling):
     window, _ = opened(Live(*LEAVES), area=area, **handling)
     assert window.ahead.lacking_bytes == 0
     assert isinstance(area._pool.changed, Stepped)
+
+
+def test_fence_that_waited_for_a_buffer_gets_it(monkeypatch):
+    """The thread may have seen no fence, and take a buffer only once the fence has waited for that one."""
+    area = StagingArea(ONE_BUFFER)
+    live = Live(("w.a.means", "weights", "micro", "F32", (41,)), *LEAVES)  # their buffers come back first
+    window, stepped = opened(live, area=area)
+    writer = Writer(window, live)
+    take, taken, tries = area._pool.take, [], []
+
+    def meanwhile(**options):
+        if stepped.waits and area._pool.has_free and not tries:
+            tries.append(threading.Thread(target=lambda: taken.append(take()), daemon=True))
+            tries[0].start()
+            tries[0].join(0.2)  # in vain while the fence holds the lock
+        return take(**options)
+
+    stepped.while_waiting = lambda: writer.read(5)
+    monkeypatch.setattr(area._pool, "take", meanwhile)
+    go_on(live, window)
+    writer.check()
+    assert tries
+
+
+def test_full_buffer_of_a_save_that_ends_is_kept(monkeypatch):
+    area = StagingArea(PLENTY)
+    live = Live(*LEAVES)
+    window, _ = opened(live, area=area)
+    copied = window.ahead._copy_some
+
+    def ends_after(extent, at_most):
+        count = copied(extent, at_most)
+        if window.ahead._filling.filled_bytes == ONE_BUFFER:
+            window.release()
+        return count
+
+    monkeypatch.setattr(window.ahead, "_copy_some", ends_after)
+    made_bytes = area._pool.made_bytes
+    copy_ahead(window)
+    assert area._pool.made_bytes > made_bytes, "the buffer is lost"
+    check_returned(area)
+
+
+def test_jobs_that_share_a_machine_leave_half_of_its_free_memory():
+    """Each would find the same memory free, and a state that all lack is more than there is."""
+    clock = Clock()
+    free_bytes = 6 * CYCLE_BYTES
+    areas = []
+    for _ in range(8):
+        areas.append(
+            StagingArea(None, clock, free_bytes=lambda: free_bytes - sum(one._pool.made_bytes for one in areas))
+        )
+    for area in areas:
+        paced(area, clock, seconds=1.0, read=0)
+    made_bytes = sum(one._pool.made_bytes for one in areas)
+    free_then = free_bytes - made_bytes
+    windows = [opened(Live(*LEAVES), area=area)[0] for area in areas]
+    for window in windows:
+        copy_ahead(window)
+    taken_bytes = sum(one._pool.made_bytes for one in areas) - made_bytes
+    assert 0 < taken_bytes <= free_then // 2 + len(areas) * ONE_BUFFER
+
+
+@pytest.mark.parametrize("error", [MemoryError("none"), OSError(12, "none")])
+def test_memory_that_is_refused_ends_the_copy(monkeypatch, error):
+    live = Live(*LEAVES)
+    window, _ = opened(live, buffer_bytes=PLENTY)
+    writer = Writer(window, live)
+
+    def refuse():
+        raise error
+
+    with monkeypatch.context() as refused:
+        refused.setattr("ckptkit.snapshot.buffers.Buffer", refuse)
+        copy_ahead(window)
+    go_on(live, window)
+    writer.check()

@@ -19,6 +19,7 @@ from ckptkit.storage.capacity import (
     Limit,
     MemoryRoom,
     Room,
+    free_beside,
     free_memory_bytes,
     in_pages,
     is_in_memory,
@@ -264,3 +265,18 @@ def test_free_memory_is_the_tightest_limit(kernel: FakeKernel) -> None:
 
 def test_free_memory_is_unknown_where_the_system_does_not_say(tmp_path: Path) -> None:
     assert free_memory_bytes(Kernel(tmp_path / "cgroup", tmp_path / "own", tmp_path / "meminfo")) is None
+
+
+def test_free_memory_is_not_swap(kernel: FakeKernel) -> None:
+    """What is copied early to save milliseconds must not push the training to a disk."""
+    kernel.machine(64 * GIB, 8 * GIB, 64 * GIB)
+    assert free_memory_bytes(kernel.files) == 8 * GIB - RESERVE
+    kernel.own("0::/job")
+    kernel.group("job", "inactive_file 0\n", max=4 * GIB, current=3 * GIB)
+    assert free_memory_bytes(kernel.files) == GIB - RESERVE
+
+
+def test_memory_for_a_run_root_in_memory_is_not_free_for_copies(in_memory: Path, tmp_path: Path) -> None:
+    assert free_beside(LocalStorage(in_memory), "checkpoints") is None
+    (in_memory / "checkpoints").symlink_to("/proc")
+    assert free_beside(LocalStorage(in_memory), "checkpoints") is not None
