@@ -83,7 +83,9 @@ class CopyAhead:
     def expect(self, pace: Pace | None) -> None:
         """Set ``lacking_bytes`` for a window that goes as the one before; call it before the writer begins."""
         live_bytes = sum(one.live_to - one.live_from for one in self._extents)
-        self.lacking_bytes = 0 if pace is None else pace.lacking_bytes(live_bytes, self._micro_steps)
+        lacking_bytes = 0 if pace is None else pace.lacking_bytes(live_bytes, self._micro_steps)
+        # The writer reads the rest in place, however slow it was, and shows its pace.
+        self.lacking_bytes = min(lacking_bytes, live_bytes - live_bytes // 16)
 
     def start(self) -> None:
         """Copy ``lacking_bytes`` beside training."""

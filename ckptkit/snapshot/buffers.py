@@ -102,6 +102,12 @@ class BufferPool:
             self.give_back(buffer)
         return True
 
+    def shrink(self, size_bytes: int) -> None:
+        """Free buffers that nobody uses, as long as there are more than ``size_bytes``."""
+        with self.lock:
+            while self._free and self.made_bytes > size_bytes:
+                self._made.discard(self._free.pop())
+
     def give_back(self, buffer: Buffer) -> None:
         """Take ``buffer`` back; the caller holds ``lock``."""
         self.changed.notify_all()  # whoever waits goes on only once the lock is free

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +30,7 @@ from ckptkit.snapshot.window import Window
 
 _LANES = 4  # more would compete for the memory's bandwidth
 _LANES_FROM_BYTES = 16 << 20  # less is not worth threads
+_WINDOWS_KEPT = 8  # whose memory is kept
 _PLANS_KEPT = 4  # with accumulators and without, and both again after a leaf was demoted
 
 
@@ -103,6 +105,8 @@ class StagingArea:
         self._free_bytes = free_bytes
         self._last: CopyAhead | None = None
         self._pace: Pace | None = None
+        self._limits: deque[int] = deque(maxlen=_WINDOWS_KEPT)
+        self._largest_bytes = 0
         self._buffer_bytes = buffer_bytes
         self._monotonic = monotonic
         self._is_remote = is_remote
@@ -159,7 +163,12 @@ class StagingArea:
         """Set the limits of the pool: what the capture has taken, and a budget that is the fence's alone."""
         sure_bytes, most_bytes = self._budget_bytes(size_bytes, lacking_bytes, ranks)
         self._pool.sure_bytes = taken_bytes + max(BUFFER_BYTES, sure_bytes)
-        self._pool.limit_bytes = taken_bytes + max(BUFFER_BYTES, most_bytes)
+        self._pool.limit_bytes = limit_bytes = taken_bytes + max(BUFFER_BYTES, most_bytes)
+        self._limits.append(limit_bytes)
+        # What a slow hour of the storage took goes back, but not at once: making it again is slow.
+        if (largest_bytes := max(self._limits)) < self._largest_bytes:
+            self._pool.shrink(largest_bytes)
+        self._largest_bytes = largest_bytes
 
     def _budget_bytes(self, size_bytes: int, lacking_bytes: int, ranks: int) -> tuple[int, int]:
         """Return how much may be made in any case, and at most while memory is free."""

@@ -109,6 +109,8 @@ class Window:
     @property
     def is_open(self) -> bool:
         """Whether live memory may still be read for this capture."""
+        if os.getpid() != self._process:
+            return False
         with self._lock:
             return not self._is_over() and any(not one.all_copied for one in self._open)
 

@@ -29,7 +29,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.snapshot import StagingArea
-from ckptkit.snapshot.ahead import CopyAhead
+from ckptkit.snapshot.ahead import CopyAhead, Pace
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -195,6 +195,7 @@ def test_copies_ahead_hold_their_moment(root, monkeypatch, *, at, k, key, share)
         has_ended.set()
 
     monkeypatch.setattr(CopyAhead, "copy", watched)
+    monkeypatch.setattr(Pace, "lacking_bytes", lambda pace, live_bytes, micro_steps: live_bytes)
     storage._stall = Stall()
     digest = run.digest()
     handle = manager.save(run)

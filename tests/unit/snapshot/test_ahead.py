@@ -10,7 +10,7 @@ from support.live import SMALL_BUFFER_BYTES, Live, Stepped, Writer, cuts, opened
 
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.worker import NoThreadError, Worker
-from ckptkit.snapshot import Handling, StagingArea
+from ckptkit.snapshot import Handling, StagingArea, staging
 from ckptkit.snapshot.ahead import Pace
 
 ONE_BUFFER = SMALL_BUFFER_BYTES
@@ -281,7 +281,53 @@ def test_window_that_was_too_short_makes_the_next_copy_ahead():
     clock = Clock()
     area = StagingArea(PLENTY, clock)
     paced(area, clock, seconds=1.0, read=0)
-    assert lacking_next(area) == CYCLE_BYTES  # nothing was read in time
+    assert lacking_next(area) == CYCLE_BYTES - CYCLE_BYTES // 16  # nothing was read in time
+
+
+def test_slow_hour_is_over_once_the_writer_is_fast_again():
+    """Though everything is copied before the writer comes: it reads a little in place."""
+    clock = Clock()
+    area = StagingArea(PLENTY, clock)
+    paced(area, clock, seconds=1.0, read=0)
+    live = Live(*LEAVES)
+    window, _ = opened(live, area=area)
+    window.ahead.copy()
+    clock.now += 0.001
+    writer = Writer(window, live)
+    writer.read(PLENTY)
+    clock.now += 10.0
+    window.close()
+    writer.check()
+    window.release()
+    assert lacking_next(area) == 0
+
+
+def test_memory_of_a_slow_hour_goes_back():
+    clock = Clock()
+    area = StagingArea(None, clock, free_bytes=lambda: 1 << 30)
+
+    def fast() -> None:
+        live = Live(*LEAVES)
+        window, _ = opened(live, area=area)
+        clock.now += 0.001
+        writer = Writer(window, live)
+        writer.read(PLENTY)
+        clock.now += 10.0
+        window.close()
+        writer.check()
+        window.release()
+
+    paced(area, clock, seconds=1.0, read=0)
+    usual = area._pool.made_bytes
+    paced(area, clock, seconds=1.0, read=0)
+    grown = area._pool.made_bytes
+    assert grown > usual
+    for _ in range(staging._WINDOWS_KEPT):
+        fast()
+        assert area._pool.made_bytes == grown  # the next one may be slow again
+    fast()
+    assert area._pool.made_bytes <= usual + ONE_BUFFER
+    check_returned(area)
 
 
 def test_pace_of_reading_and_training_decides():
