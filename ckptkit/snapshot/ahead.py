@@ -57,6 +57,7 @@ class CopyAhead:
 
     Attributes:
         lacking_bytes: How much the writer will probably not have read when the fence comes.
+        memory_bytes: How much all buffers need for that.
         pace: How it went, once the fence has come; None if that is unknown.
     """
 
@@ -69,7 +70,7 @@ class CopyAhead:
         cost: SaveCost,
         monotonic: Callable[[], float],
     ) -> None:
-        self.lacking_bytes = 0
+        self.lacking_bytes = self.memory_bytes = 0
         self.pace: Pace | None = None
         self._pool = pool
         self._extents = tuple(extents)
@@ -122,12 +123,17 @@ class CopyAhead:
         return buffer is self._filling
 
     def copy(self) -> None:
-        """Copy ``lacking_bytes``, unless the writer or the fence come first, or the buffers are full."""
+        """Copy ``lacking_bytes``, unless the writer or the fence come first, or the buffers are full.
+
+        Memory that was too slow to make is made afterwards, for the next save.
+        """
         left = self.lacking_bytes
         try:
             for extent in reversed(self._extents):
                 while left > 0 and self._has_room() and (copied := self._copy_some(extent, left)):
                     left -= copied
+            while not self._is_released and self._pool.make_one(self.memory_bytes, ahead=True):
+                pass
         except (OSError, MemoryError) as error:
             _log.info("there is no memory to copy ahead of the fence: %s", error)
         finally:
@@ -144,7 +150,7 @@ class CopyAhead:
             if filling is not None and filling.filled_bytes < BUFFER_BYTES:
                 return True
             self._filling = None  # the writer returns it
-        buffer = self._pool.take()
+        buffer = self._pool.take(ahead=True)
         with self._pool.lock:
             self._filling = buffer
         return buffer is not None

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 BUFFER_BYTES = 4 << 20
+_UNASKED = 16
 _HUGE_PAGE_BYTES = 2 << 20
 
 Bytes = npt.NDArray[np.uint8]
@@ -59,14 +60,16 @@ class BufferPool:
         changed: Notified when a buffer is returned; of ``lock``.
         limit_bytes: Most memory to use, unless a capture itself needs more, or the writer waits for a slice and frees
             nothing before it; at least one buffer.
-        sure_bytes: How much of that may be made without a look at ``is_scarce``.
-        is_scarce: Returns whether other processes have taken so much memory meanwhile that no more should be made.
+        ahead_bytes: The same for copies ahead of the fence, whose buffers are made in the background. The fence makes
+            none beyond its own limit: waiting for the writer is mostly faster than the first touch of memory.
+        is_scarce: Returns whether other processes have taken so much memory meanwhile that no more should be made for
+            copies ahead; slow, so it is asked once in `_UNASKED` buffers.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.limit_bytes = self.sure_bytes = BUFFER_BYTES
+        self.limit_bytes = self.ahead_bytes = BUFFER_BYTES
         self.is_scarce: Callable[[], bool] = lambda: False
         self._free: list[Buffer] = []
         self._made: weakref.WeakSet[Buffer] = weakref.WeakSet()
@@ -76,31 +79,51 @@ class BufferPool:
         """Memory of all buffers, in use or not."""
         return len(self._made) * BUFFER_BYTES
 
-    def take(self, *, beyond_limit: bool = False) -> Buffer | None:
-        """Return a buffer, or None if all are in use and no more may be made."""
+    def take(self, *, beyond_limit: bool = False, ahead: bool = False) -> Buffer | None:
+        """Return a buffer, or None if all are in use and no more may be made.
+
+        Args:
+            beyond_limit: Make one in any case.
+            ahead: Take it for a copy ahead.
+        """
         with self.lock:
             if self._free:
                 return self._free.pop()
-            if not beyond_limit and self._made and self.made_bytes + BUFFER_BYTES > self.limit_bytes:
+            if not (beyond_limit or not self._made or self._has_room(self.ahead_bytes if ahead else self.limit_bytes)):
                 return None
-            is_sure = beyond_limit or self.made_bytes + BUFFER_BYTES <= self.sure_bytes or not self._made
-        if not is_sure and self.is_scarce():
+        if ahead and self._refuses_more():
             return None
+        return self._make()
+
+    def make_one(self, size_bytes: int, *, ahead: bool = False) -> bool:
+        """Make a free buffer and return True, unless there are buffers for ``size_bytes`` already.
+
+        Args:
+            size_bytes: All buffers together.
+            ahead: Whether it is for copies ahead, and within their limit.
+        """
+        with self.lock:
+            if self.made_bytes >= size_bytes or (ahead and not self._has_room(self.ahead_bytes)):
+                return False
+        if ahead and self._refuses_more():
+            return False
+        buffer = self._make()
+        with self.lock:
+            self.give_back(buffer)
+        return True
+
+    def _has_room(self, limit_bytes: int) -> bool:
+        return self.made_bytes + BUFFER_BYTES <= limit_bytes
+
+    def _refuses_more(self) -> bool:
+        made = len(self._made)
+        return made * BUFFER_BYTES >= self.limit_bytes and made % _UNASKED == 0 and self.is_scarce()
+
+    def _make(self) -> Buffer:
         buffer = Buffer()
         with self.lock:
             self._made.add(buffer)
         return buffer
-
-    def make_one(self, size_bytes: int) -> bool:
-        """Make a free buffer and return True, unless there are buffers for ``size_bytes`` already."""
-        with self.lock:
-            if self.made_bytes >= size_bytes:
-                return False
-        buffer = Buffer()
-        with self.lock:
-            self._made.add(buffer)
-            self.give_back(buffer)
-        return True
 
     def shrink(self, size_bytes: int) -> None:
         """Free buffers that nobody uses, as long as there are more than ``size_bytes``."""

@@ -146,7 +146,7 @@ class StagingArea:
         self._pace = (self._last and self._last.pace) or self._pace
         self._last = window.ahead
         window.ahead.expect(self._pace)
-        self._limit(plan.size_bytes, self._last.lacking_bytes, handling.ranks, copying.taken_bytes)
+        self._limit(plan.size_bytes, handling.ranks, copying.taken_bytes)
         return window
 
     def copied_bytes(self, leaves: Sequence[Leaf], handling: Handling) -> int:
@@ -159,27 +159,29 @@ class StagingArea:
         """Make a buffer, unless those for ``size_bytes`` exist; return whether there are still too few. Any thread."""
         return self._pool.make_one(size_bytes)
 
-    def _limit(self, size_bytes: int, lacking_bytes: int, ranks: int, taken_bytes: int) -> None:
-        """Set the limits of the pool: what the capture has taken, and a budget that is the fence's alone."""
-        sure_bytes, most_bytes = self._budget_bytes(size_bytes, lacking_bytes, ranks)
-        self._pool.sure_bytes = taken_bytes + max(BUFFER_BYTES, sure_bytes)
-        self._pool.limit_bytes = limit_bytes = taken_bytes + max(BUFFER_BYTES, most_bytes)
-        self._limits.append(limit_bytes)
+    def _limit(self, size_bytes: int, ranks: int, taken_bytes: int) -> None:
+        """Set the limits of the pool: what the capture has taken, and the memory for later copies."""
+        ahead = self._last
+        assert ahead is not None  # noqa: S101 - the caller has set it
+        margin_bytes = ahead.lacking_bytes // 8 + BUFFER_BYTES if ahead.lacking_bytes else 0
+        wanted_bytes = min(_all_of(size_bytes), ahead.lacking_bytes + margin_bytes)
+        limit_bytes, ahead_bytes = self._budgets(size_bytes, wanted_bytes, ranks)
+        self._pool.limit_bytes = taken_bytes + max(BUFFER_BYTES, limit_bytes)
+        self._pool.ahead_bytes = taken_bytes + max(BUFFER_BYTES, ahead_bytes)
+        ahead.memory_bytes = taken_bytes + wanted_bytes
+        self._limits.append(max(self._pool.limit_bytes, self._pool.ahead_bytes))
         # What a slow hour of the storage took goes back, but not at once: making it again is slow.
         if (largest_bytes := max(self._limits)) < self._largest_bytes:
             self._pool.shrink(largest_bytes)
         self._largest_bytes = largest_bytes
 
-    def _budget_bytes(self, size_bytes: int, lacking_bytes: int, ranks: int) -> tuple[int, int]:
-        """Return how much may be made in any case, and at most while memory is free."""
+    def _budgets(self, size_bytes: int, wanted_bytes: int, ranks: int) -> tuple[int, int]:
+        """Return the memory that the fence may make, and that copies ahead may make."""
         if self._buffer_bytes is not None:
             return self._buffer_bytes, self._buffer_bytes
-        # Buffers have gaps, so a state fits into one and a half times its size; unneeded buffers are not made.
-        all_bytes = size_bytes + size_bytes // 2
-        if self._is_remote:
-            return all_bytes, all_bytes
         quarter_bytes = size_bytes // 4
-        wanted_bytes = min(all_bytes, lacking_bytes + lacking_bytes // 8)
+        if self._is_remote:
+            return _all_of(size_bytes), max(quarter_bytes, wanted_bytes)
         if wanted_bytes <= quarter_bytes:
             return quarter_bytes, quarter_bytes
         # Half of what is free stays free, also if all ranks are on this machine and take their share at once; and other
@@ -269,6 +271,11 @@ class _Copying:
 def _make(copies: Sequence[Callable[[], object]]) -> None:
     for make in copies:
         make()
+
+
+def _all_of(size_bytes: int) -> int:
+    """Return memory for a whole state: buffers have gaps, and unneeded ones are not made."""
+    return size_bytes + size_bytes // 2
 
 
 def _header(shard: Shard) -> Extent:

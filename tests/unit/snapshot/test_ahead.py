@@ -32,6 +32,7 @@ CYCLE_BYTES = sum(
 def _small_buffers(monkeypatch):
     for module in ("ahead", "buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
+    monkeypatch.setattr("ckptkit.snapshot.buffers._UNASKED", 1)
 
 
 def copy_ahead(window, size_bytes=PLENTY) -> None:
@@ -319,7 +320,14 @@ def test_memory_of_a_slow_hour_goes_back():
 
     paced(area, clock, seconds=1.0, read=0)
     usual = area._pool.made_bytes
-    paced(area, clock, seconds=1.0, read=0)
+    live = Live(*LEAVES)
+    window, stepped = opened(live, area=area)
+    window.ahead.copy()
+    stepped.while_waiting = lambda: writer.read(5)
+    writer = Writer(window, live)
+    go_on(live, window)
+    writer.check()
+    window.release()
     grown = area._pool.made_bytes
     assert grown > usual
     for _ in range(staging._WINDOWS_KEPT):
@@ -377,16 +385,18 @@ def test_memory_beyond_a_quarter_is_taken_where_it_is_free(given, free, ranks, m
     clock = Clock()
     area = StagingArea(given, clock, free_bytes=lambda: free)
     paced(area, clock, seconds=1.0, read=0)
-    before = area._pool.limit_bytes
+    before = area._pool.ahead_bytes
     lacking_next(area, ranks=ranks)
     quarter_of_all = sum(spec.size_bytes for spec in Live(*LEAVES).specs) // 4
     assert before < 3 * ONE_BUFFER + quarter_of_all + ONE_BUFFER
-    assert (area._pool.limit_bytes > before) == more
+    assert (area._pool.ahead_bytes > before) == more
     if more:  # and then no fence waits
         live = Live(*LEAVES)
         window, stepped = opened(live, area=area)
         stepped.waits = 0
         writer = Writer(window, live)
+        window.ahead.copy()
+        stepped.while_waiting = lambda: writer.read(CYCLE_BYTES // 16 + 100)
         go_on(live, window)
         assert stepped.waits == 0
         writer.check()
@@ -473,7 +483,7 @@ def test_jobs_that_share_a_machine_leave_half_of_its_free_memory():
     free_then = free_bytes - made_bytes
     windows = [opened(Live(*LEAVES), area=area)[0] for area in areas]
     for window in windows:
-        copy_ahead(window)
+        window.ahead.copy()
     taken_bytes = sum(one._pool.made_bytes for one in areas) - made_bytes
     assert 0 < taken_bytes <= free_then // 2 + len(areas) * ONE_BUFFER
 
