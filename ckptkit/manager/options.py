@@ -47,11 +47,12 @@ class Saving:
         window: How to take the leaves that only an update changes. ``"auto"``: the writer reads them in place until the
             fence before the update; where looking at a tensor copies it, the training thread copies a slice after each
             micro-step instead. ``"slice"``: always by slices. ``"off"``: the save itself copies everything.
-        buffer_bytes: Memory for what is copied until the fence; default a quarter of the state, and up to one and a
-            half times the state if the last save showed that the storage is too slow for less, and no more than half
-            of what is free (divided by the ranks). Where the root is remote it is all of it, so that training never
-            waits for a network. When it is full, the fence waits for the writer; on a remote root it gives up the save
-            after two minutes without progress. Memory that a save itself fills at once is added.
+        buffer_bytes: Memory for what is copied until the fence; default a quarter of the state. If the last save showed
+            that the storage is too slow for that, copies in the background may take up to one and a half times the
+            state, but no more than half of what is free, divided by the ranks. Where the root is remote, the default
+            is enough for all of it, so that training never waits for a network. When it is full, the fence waits for
+            the writer; on a remote root it gives up the save after two minutes without progress. Memory that a save
+            itself fills at once is added.
         on_save: Called with the `SaveReport` of every save, by the training thread, after the save; in a job of many
             ranks only in rank 0, which commits.
         events: Whether to record below ``events/`` what ``ckptkit report`` shows: how attempts began and ended, what

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 BUFFER_BYTES = 4 << 20
-_UNASKED = 16
+_UNASKED = 16  # 64 MiB
 _HUGE_PAGE_BYTES = 2 << 20
 
 Bytes = npt.NDArray[np.uint8]

@@ -86,8 +86,8 @@ class StagingArea:
     """Owns the buffers and plans of one manager.
 
     Args:
-        buffer_bytes: Memory for what the fence copies, None for a quarter of the state, or as much as the window before
-            would have needed, if that is free; a capture that has to copy more takes what it needs.
+        buffer_bytes: Memory for what the fence copies, None for a quarter of the state, and for copies ahead as much
+            as they need, if that is free; a capture that has to copy more takes what it needs.
         monotonic: Gives seconds.
         is_remote: Whether the writer may be slow or stop for minutes. With None for ``buffer_bytes`` the memory is then
             enough for the whole state. A fence with full buffers gives up the save if nothing moves.
