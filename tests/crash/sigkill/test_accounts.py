@@ -75,7 +75,8 @@ def test_classes_of_killed_lives_add_up_to_wall_time(tmp_path):
     # 260 micro-steps of 10 ms and more counted; each life slept 0.3 s before its restore.
     assert account.totals["trained"] + account.totals["starting"] - 4 * 0.3 > 2.4
     assert all(life.phases["starting"] >= 0.3 for life in account.lives)
-    assert account.totals["unseen"] >= 3 * 10 * 0.01
+    # 10 micro-steps after each last save, whose event may come some of them late.
+    assert account.totals["unseen"] >= 3 * 5 * 0.01
 
 
 @pytest.mark.parametrize(
