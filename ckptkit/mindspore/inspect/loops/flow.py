@@ -43,6 +43,7 @@ class Flow:
         changed: The places that a loop writes, in order.
         fed: The places that the code of the data reads.
         compiled: The places that compiled functions read.
+        own_of_graphs: The places that compiled functions write, such as their variables.
         steering: The places that training depends on, in the order in which they were found.
         used: The watched names of which values are made that training gets.
         writes: The places that loops and the code of the data write.
@@ -76,6 +77,7 @@ class Flow:
         self.changed: dict[Place, None] = {}
         self.fed: dict[Place, None] = {}
         self.compiled: dict[Place, None] = {}
+        self.own_of_graphs: set[Place] = set()
         self._left: dict[Place, ast.AST] = {}  # what some iterations wrote, and the loop that they are of
         self._iterations: list[_Iteration] = []
         self._saving: set[ast.AST] = set()  # loops in which a checkpoint may be taken
@@ -176,6 +178,8 @@ class Flow:
             self.writes.add(place)
         if self.is_looping():
             self.changed[place] = None
+        if self._is_compiled:
+            self.own_of_graphs.add(place)
         for one in self._iterations:
             if self._lasts(place, one, scope):
                 one.written.add(place)
