@@ -40,10 +40,9 @@ class Flow:
         control: What decides whether the code that is read runs at all.
         effects: How many effects on training were read.
         taken: The places that got, after the restore and before any loop, what training changes.
-        changed: The places that a loop writes, in order.
+        changed: The places that a loop writes and that its next iteration still has, in order.
         fed: The places that the code of the data reads.
         compiled: The places that compiled functions read.
-        own_of_graphs: The places that compiled functions write, such as their variables.
         steering: The places that training depends on, in the order in which they were found.
         used: The watched names of which values are made that training gets.
         writes: The places that loops and the code of the data write.
@@ -77,7 +76,6 @@ class Flow:
         self.changed: dict[Place, None] = {}
         self.fed: dict[Place, None] = {}
         self.compiled: dict[Place, None] = {}
-        self.own_of_graphs: set[Place] = set()
         self._left: dict[Place, ast.AST] = {}  # what some iterations wrote, and the loop that they are of
         self._iterations: list[_Iteration] = []
         self._saving: set[ast.AST] = set()  # loops in which a checkpoint may be taken
@@ -176,15 +174,13 @@ class Flow:
         """Record a write of a place: all of it (``whole``) or a part."""
         if self._iterations or self._is_feeding:
             self.writes.add(place)
-        if self.is_looping():
+        lasting = [one for one in self._iterations if self._lasts(place, one, scope)]
+        if lasting and self.is_looping():
             self.changed[place] = None
-        if self._is_compiled:
-            self.own_of_graphs.add(place)
-        for one in self._iterations:
-            if self._lasts(place, one, scope):
-                one.written.add(place)
-                if whole and not self.is_once:
-                    one.assigned.add(place)
+        for one in lasting:
+            one.written.add(place)
+            if whole and not self.is_once:
+                one.assigned.add(place)
         if whole:
             self._left.pop(place, None)
         before = frozenset() if whole else self._made_of.get(place, frozenset())

@@ -162,7 +162,7 @@ def _told_to_data(flow: Flow, objects: Objects, fed: Sequence[Any]) -> dict[Plac
 def _told_to_graphs(flow: Flow, objects: Objects) -> list[str]:
     """Return the expressions of values that training changes, and that compiled code has as constants."""
     constant = {*flow.compiled, *(objects.read_by_cells if ms.get_context("mode") == ms.GRAPH_MODE else ())}
-    changed = [place for place in flow.changed if place in constant and place not in flow.own_of_graphs]
+    changed = [place for place in flow.changed if place in constant]
     return [path for one in changed if _is_constant(objects.at(one)) and (path := objects.expression(one))]
 
 

@@ -671,3 +671,39 @@ def weights_in_a_file(cell, batches, rate, restore):
 def test_what_is_kept_in_other_ways_is_named(loop, where):
     ms.set_context(mode=ms.PYNATIVE_MODE)
     assert [one.where.removeprefix(f"{loop.__name__}(): ") for one in Training().found(loop)] == where
+
+
+class HasStep:
+    def __init__(self, step):
+        self.step = step
+
+
+def step_that_a_function_makes():
+    def forward(x):
+        return regularized(x).sum()
+
+    differentiate = ms.value_and_grad(forward, None, ms.ParameterTuple(regularized.trainable_params()))
+
+    @ms.jit
+    def step(x):
+        loss, gradients = differentiate(x)
+        finite = amp.all_finite(gradients)
+        if finite:
+            loss = ops.depend(loss, gradients[0])
+        return ops.depend(loss, finite)
+
+    return HasStep(step)
+
+
+def test_variables_of_a_compiled_function_are_its_own():
+    """Also where what makes the function is read: it is given to a class there, which might call it in any way."""
+
+    def loop(cell, batches, rate, restore):
+        for _ in range(1):
+            made = step_that_a_function_makes()
+            restore()
+            for x, y in batches:
+                cell(made.step(x), y)
+
+    found = [str(one) for one in Training(regularized=regularized).found(loop)]
+    assert [one for one in found if "compiled function keeps the value" in one] == []
