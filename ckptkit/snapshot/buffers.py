@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 BUFFER_BYTES = 4 << 20
-_UNASKED = 16  # 64 MiB
+_UNASKED = 16
 _HUGE_PAGE_BYTES = 2 << 20
 
 Bytes = npt.NDArray[np.uint8]
@@ -62,15 +62,15 @@ class BufferPool:
             nothing before it; at least one buffer.
         ahead_bytes: The same for copies ahead of the fence, whose buffers are made in the background. The fence makes
             none beyond its own limit: waiting for the writer is mostly faster than the first touch of memory.
-        is_scarce: Returns whether other processes have taken so much memory meanwhile that no more should be made for
-            copies ahead; slow, so it is asked once in `_UNASKED` buffers.
+        allows: Returns whether so many bytes beyond ``limit_bytes`` may be made for copies ahead; slow, so it is asked
+            once in `_UNASKED` buffers, by their thread.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.limit_bytes = self.ahead_bytes = BUFFER_BYTES
-        self.is_scarce: Callable[[], bool] = lambda: False
+        self.allows: Callable[[int], bool] = lambda more_bytes: True
         self._free: list[Buffer] = []
         self._made: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
@@ -116,8 +116,8 @@ class BufferPool:
         return self.made_bytes + BUFFER_BYTES <= limit_bytes
 
     def _refuses_more(self) -> bool:
-        made = len(self._made)
-        return made * BUFFER_BYTES >= self.limit_bytes and made % _UNASKED == 0 and self.is_scarce()
+        beyond = -(-(self.made_bytes + BUFFER_BYTES - self.limit_bytes) // BUFFER_BYTES)  # with the next one
+        return beyond > 0 and (beyond - 1) % _UNASKED == 0 and not self.allows((beyond - 1 + _UNASKED) * BUFFER_BYTES)
 
     def _make(self) -> Buffer:
         buffer = Buffer()

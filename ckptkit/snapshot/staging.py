@@ -165,30 +165,23 @@ class StagingArea:
         assert ahead is not None  # noqa: S101 - the caller has set it
         margin_bytes = ahead.lacking_bytes // 8 + BUFFER_BYTES if ahead.lacking_bytes else 0
         wanted_bytes = min(_all_of(size_bytes), ahead.lacking_bytes + margin_bytes)
-        limit_bytes, ahead_bytes = self._budgets(size_bytes, wanted_bytes, ranks)
-        self._pool.limit_bytes = taken_bytes + max(BUFFER_BYTES, limit_bytes)
-        self._pool.ahead_bytes = taken_bytes + max(BUFFER_BYTES, ahead_bytes)
+        limit_bytes = max(BUFFER_BYTES, self._limit_bytes(size_bytes))
+        self._pool.limit_bytes = taken_bytes + limit_bytes
+        may_grow = self._buffer_bytes is None
+        self._pool.ahead_bytes = taken_bytes + (max(limit_bytes, wanted_bytes) if may_grow else limit_bytes)
+        self._pool.allows = _Spare(self._free_bytes, ranks).allows
         ahead.memory_bytes = taken_bytes + wanted_bytes
-        self._limits.append(max(self._pool.limit_bytes, self._pool.ahead_bytes))
+        self._limits.append(self._pool.ahead_bytes)
         # What a slow hour of the storage took goes back, but not at once: making it again is slow.
         if (largest_bytes := max(self._limits)) < self._largest_bytes:
             self._pool.shrink(largest_bytes)
         self._largest_bytes = largest_bytes
 
-    def _budgets(self, size_bytes: int, wanted_bytes: int, ranks: int) -> tuple[int, int]:
-        """Return the memory that the fence may make, and that copies ahead may make."""
+    def _limit_bytes(self, size_bytes: int) -> int:
+        """Return the memory that the fence may make."""
         if self._buffer_bytes is not None:
-            return self._buffer_bytes, self._buffer_bytes
-        quarter_bytes = size_bytes // 4
-        if self._is_remote:
-            return _all_of(size_bytes), max(quarter_bytes, wanted_bytes)
-        if wanted_bytes <= quarter_bytes:
-            return quarter_bytes, quarter_bytes
-        # Half of what is free stays free, also if all ranks are on this machine and take their share at once; and other
-        # jobs, of which this one does not know.
-        free_bytes = self._free_bytes() or 0
-        self._pool.is_scarce = lambda: (self._free_bytes() or 0) < free_bytes // 2
-        return quarter_bytes, max(quarter_bytes, min(wanted_bytes, free_bytes // (2 * ranks)))
+            return self._buffer_bytes
+        return _all_of(size_bytes) if self._is_remote else size_bytes // 4
 
     def _extent(self, part: _Run | _InPlace, leaves: Sequence[Leaf], copying: _Copying) -> Extent:
         if isinstance(part, _InPlace):
@@ -206,6 +199,31 @@ class StagingArea:
             found = _planned(specs, handling)
             self._plans = [found, *self._plans[: _PLANS_KEPT - 1]]
         return found
+
+
+class _Spare:
+    """Decides how much of the free memory copies ahead may take.
+
+    Half of what is free stays free, also if all ranks are on this machine and take their share at once, and if other
+    jobs take theirs, of which this one does not know. Only the thread that copies ahead asks: what is free is read from
+    files of the kernel, and from the file system of the run root, which may hang.
+
+    Args:
+        free_bytes: Returns how much memory is free, None if unknown.
+        ranks: Number of ranks.
+    """
+
+    def __init__(self, free_bytes: Callable[[], int | None], ranks: int) -> None:
+        self._free_bytes = free_bytes
+        self._ranks = ranks
+        self._at_first: int | None = None
+
+    def allows(self, more_bytes: int) -> bool:
+        """Return whether ``more_bytes`` may be made, of what was free at the first call."""
+        free_bytes = self._free_bytes() or 0
+        if self._at_first is None:
+            self._at_first = free_bytes
+        return more_bytes <= self._at_first // (2 * self._ranks) and free_bytes >= self._at_first // 2
 
 
 class _Copying:
