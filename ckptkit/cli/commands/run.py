@@ -6,6 +6,7 @@ Exit codes: 0 the command is done, 2 it was called wrongly, 65 its code or data 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -98,10 +99,14 @@ def run_command(command: Sequence[str], typed: RunOptions) -> int:
         on_look=metrics.look if metrics is not None else lambda _: None,
         on_life=metrics.end_life if metrics is not None else lambda _: None,
     )
+    logging.getLogger().addHandler(log := logging.StreamHandler(terminal))
     try:
         return supervisor.run()
     except CannotStartError as error:
         raise WrongUsageError(str(error)) from error
+    finally:
+        logging.getLogger().removeHandler(log)
+        terminal.close()
 
 
 def _check(command: Sequence[str]) -> None:

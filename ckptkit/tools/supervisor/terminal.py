@@ -1,37 +1,87 @@
 """Writes to stderr what the job writes there, and what the supervisor says of it.
 
-Guarantees: a stderr that is closed, full, or read by nobody any more stops neither the job nor its supervisor. What the
-supervisor says begins on a line of its own. Two threads, one of which writes what the job writes.
+Guarantees: a stderr that is closed, full, or read by nobody any more stops neither the job nor its supervisor. A slow
+reader slows the job down; one that reads nothing for `_PATIENCE_SECONDS` misses what does not fit into `_MOST_BYTES`,
+and is told so when it reads again. What the supervisor says begins on a line of its own. Any thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections import deque
+
+from ckptkit.core.text import size
+from ckptkit.core.worker import Worker
 
 _STDERR = 2
 _STANDARD = 3  # descriptors: stdin, stdout, stderr
+_MOST_BYTES = 1 << 20  # held of what the job writes; the supervisor's own lines may fill as much again
+_PATIENCE_SECONDS = 2.0
 
 
 class Terminal:
-    """Writes to stderr."""
+    """Writes to stderr, in a thread of its own: a write may block for ever."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_within_line = False
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque()  # the first of them is being written
+        self._waiting_bytes = self._missing_bytes = 0
+        self._is_within_line = self._is_stuck = False
+        Worker(self._write_all, "ckptkit-terminal").start()
 
     def pass_on(self, data: bytes) -> None:
         """Write what the job has written."""
-        with self._lock:
-            self._is_within_line = not data.endswith(b"\n")
-            _write(data)
+        with self._changed:
+            seconds = 0 if self._is_stuck else _PATIENCE_SECONDS
+            self._is_stuck = not self._changed.wait_for(lambda: self._waiting_bytes < _MOST_BYTES, seconds)
+            self._put(data, _MOST_BYTES)
 
     def say(self, line: str) -> None:
         """Write a line of the supervisor's."""
-        with self._lock:
+        with self._changed:
             start = "\n" if self._is_within_line else ""
-            self._is_within_line = False
-            _write(f"{start}[ckptkit run] {line}\n".encode(errors="backslashreplace"))
+            self._put(f"{start}[ckptkit run] {line.rstrip()}\n".encode(errors="backslashreplace"), 2 * _MOST_BYTES)
+
+    write = say  # for a log, which takes this for a stream
+
+    def close(self) -> None:
+        """Wait a moment for what is not written yet; nothing may follow."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, 0 if self._is_stuck else _PATIENCE_SECONDS)
+            self._waiting.append(b"")  # ends the thread
+            self._changed.notify_all()
+
+    def _put(self, data: bytes, most_bytes: int) -> None:
+        """Let ``data`` be written if there is room for it."""
+        if self._waiting_bytes >= most_bytes:
+            self._missing_bytes += len(data)
+            return
+        if self._missing_bytes:
+            missing, self._missing_bytes = self._missing_bytes, 0
+            self.say(f"{size(missing)} of stderr are missing here, because nobody read them in time")
+        self._is_within_line = not data.endswith(b"\n")
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        self._changed.notify_all()
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                data = self._waiting[0]
+            if not data:
+                return
+            with contextlib.suppress(OSError):  # closed, or its disk is full
+                rest = data
+                while rest:
+                    rest = rest[os.write(_STDERR, rest) :]
+            with self._changed:
+                self._waiting.popleft()
+                self._waiting_bytes -= len(data)
+                self._is_stuck = False
+                self._changed.notify_all()
 
 
 def open_standard_descriptors() -> None:
@@ -41,11 +91,3 @@ def open_standard_descriptors() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-
-
-def _write(data: bytes) -> None:
-    try:
-        while data:
-            data = data[os.write(_STDERR, data) :]
-    except OSError:
-        return
