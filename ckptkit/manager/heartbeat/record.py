@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
 
@@ -85,10 +85,10 @@ class Record(ctypes.Structure):
         checkpoint: The checkpoint that was restored; empty for a fresh start.
         how: ``finished``, ``closed``, ``failed``, ``preempted`` or ``complete``, once the manager was closed, and
             ``exited`` if Python ended before that.
-        failed_in: Number of the phase in which an error came.
+        failed_in: Number of the phase in which an error or a request to end came.
         error: Class of the error with which the manager was closed.
-        message: Its first line.
-        category: What the error means for the next start; see `ckptkit.manager.heartbeat.category`.
+        message: Its first line; without an error, why training was asked to end.
+        category: What the error means for the next start, or who asked; see `ckptkit.manager.heartbeat.category`.
         data: What the pipeline reads, for people.
     """
 
@@ -160,8 +160,9 @@ class Record(ctypes.Structure):
 
     @property
     def last_phase(self) -> Phase:
-        """What the process did when an error came, if one did; otherwise what it does."""
-        return Phase(self.failed_in) if self.error and self.failed_in in set(Phase) else self.phase
+        """What the process did when an error or a request to end came, if one did; otherwise what it does."""
+        is_ending = self.error or self.category
+        return Phase(self.failed_in) if is_ending and self.failed_in in set(Phase) else self.phase
 
     @property
     def entered_at(self) -> float:
@@ -220,9 +221,9 @@ def read_record(path: Path) -> Record | None:
     return record if record.magic == _MAGIC and record.banks[record.bank & 1].phase in set(Phase) else None
 
 
-def read_records(folder: Path) -> list[Record]:
-    """Return the records of all processes that have begun one in ``folder``, by rank."""
-    found = (read_record(path) for path in sorted(folder.glob(f"*{ENDING}")))
+def read_records(files: Iterable[Path]) -> list[Record]:
+    """Return the records that lie in ``files``, by rank."""
+    found = map(read_record, files)
     return sorted((one for one in found if one is not None), key=lambda one: (one.rank, one.pid))
 
 

@@ -1,4 +1,4 @@
-"""Makes the folder in which the processes of lives show themselves, in memory if that is possible.
+"""Makes the folder in which the processes of a life show themselves, in memory if that is possible.
 
 Guarantees: the folder is private, and is removed at the end. What supervisors that were killed have left is removed,
 too, as long as it is known that they have ended: each holds a lock on its folder, which no other host or PID namespace
@@ -30,8 +30,10 @@ def heartbeat_folder(in_memory: Path = _IN_MEMORY) -> Iterator[Path]:
         OSError: If no folder can be made.
     """
     for left in in_memory.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), _locked(left):
-            shutil.rmtree(left, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if any(left.iterdir()):  # an empty one may be so new that it is not locked yet
+                with _locked(left):
+                    shutil.rmtree(left, ignore_errors=True)
     folder = _made(in_memory)
     try:
         with _locked(folder):

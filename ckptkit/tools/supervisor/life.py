@@ -67,6 +67,7 @@ class Life:
         last_words: The end of stderr.
         left: Processes that could not be killed.
         outlived: Processes that still ran when the command had ended well.
+        is_folder_removed: Whether somebody removed the folder in which its processes show themselves.
     """
 
     number: int
@@ -86,6 +87,7 @@ class Life:
     last_words: str = ""
     left: Sequence[int] = ()
     outlived: int = 0
+    is_folder_removed: bool = False
     pid: int = 0
 
     @property
@@ -114,6 +116,7 @@ class LifeRunner:
         monotonic: Gives seconds; the clock that the ranks use.
         clock: Gives the time of day.
         pass_on: Gets what the command writes to stderr.
+        say: Shows a line to the user.
         on_look: Called with the records at every look.
     """
 
@@ -127,9 +130,11 @@ class LifeRunner:
         monotonic: Callable[[], float],
         clock: Callable[[], datetime],
         pass_on: Callable[[bytes], None],
+        say: Callable[[str], None],
         on_look: Callable[[Sequence[Record]], None] = lambda records: None,
     ) -> None:
         self._pass_on = pass_on
+        self._say = say
         self._spared = descendants(os.getpid())  # were here before the first life
         self._stdin_at = _position_of_stdin()
         self._command = command
@@ -153,7 +158,10 @@ class LifeRunner:
         command = Command(self._command, {**self._environment, VARIABLE: str(folder)}, self._pass_on)
         life.pid = command.pid
         follower = _Follower(
-            life, command, folder, self._options, self._requests, monotonic=self._monotonic, on_look=self._on_look
+            *(life, command, folder, self._options, self._requests),
+            monotonic=self._monotonic,
+            say=self._say,
+            on_look=self._on_look,
         )
         try:
             follower.follow()
@@ -163,7 +171,7 @@ class LifeRunner:
             life.left = end_all(
                 follower.grace(),
                 monotonic=self._monotonic,
-                wait=self._wait_in_grace,
+                wait=follower.wait_in_grace,
                 keep=command.pid,
                 spared=self._spared,
                 told=follower.told,
@@ -172,18 +180,10 @@ class LifeRunner:
             reap()
             life.ended = self._monotonic()
             life.last_words = command.close(_AT_ONCE.total_seconds())
-        life.records = read_records(folder)
+            life.records = follower.close()
         killed = oom_kills()
         life.oom_kills = 0 if killed is None or killed_before is None else max(0, killed - killed_before)
-        for one in life.records:
-            if not life.hang and (lines := crash_of(one.pid, folder)):
-                life.stacks.append(Stack(one.rank if one.rank >= 0 else None, one.pid, lines))
         return life
-
-    def _wait_in_grace(self, timeout: timedelta) -> bool:
-        """Wait; return whether a signal has come, which ends the grace."""
-        self._requests.wait(timeout)
-        return any(number in END_SIGNALS for number in self._requests.take())
 
 
 def _position_of_stdin() -> int | None:
@@ -206,6 +206,7 @@ class _Follower:
         requests: Requests,
         *,
         monotonic: Callable[[], float],
+        say: Callable[[str], None],
         on_look: Callable[[Sequence[Record]], None],
     ) -> None:
         self._life = life
@@ -214,7 +215,9 @@ class _Follower:
         self._options = options
         self._requests = requests
         self._monotonic = monotonic
+        self._say = say
         self._on_look = on_look
+        self._files: dict[str, Path] = {}  # of the folder, by name; open, so that they stay if somebody removes them
         self._watch = Watch(options, lambda pid: (status(self._seen_as.get(pid, pid)) or (None,))[0])
         self._ranks: dict[int, int | None] = {}  # process, as it calls itself, to the descriptor of its end
         self._seen_as: dict[int, int] = {}  # its number here
@@ -247,17 +250,48 @@ class _Follower:
                 if descriptor is not None:
                     os.close(descriptor)
 
+    def wait_in_grace(self, timeout: timedelta) -> bool:
+        """Wait; return whether a signal has come, which ends the grace and lets no other life begin."""
+        self._requests.wait(timeout)
+        asked = [number for number in self._requests.take() if number in END_SIGNALS]
+        self._life.asked = self._life.asked or next(iter(asked), None)
+        return bool(asked)
+
+    def close(self) -> Sequence[Record]:
+        """Return the last records, and let their files go."""
+        records = self._read()
+        for one in records:
+            if not self._life.hang and (lines := crash_of(one.pid, self._files)):
+                self._life.stacks.append(Stack(one.rank if one.rank >= 0 else None, one.pid, lines))
+        for file in self._files.values():
+            os.close(int(file.name))
+        return records
+
+    def _read(self) -> Sequence[Record]:
+        if not self._folder.exists():
+            with contextlib.suppress(OSError):  # those that begin later say themselves that they are not followed
+                self._folder.mkdir(mode=0o700)
+            if not self._life.is_folder_removed:
+                who = f"{self._folder} was removed, as by a logout or a scheduler's epilog, and is made again"
+                self._say(f"{who}: the hang of a process that began just before is not noticed")
+            self._life.is_folder_removed = True
+        with contextlib.suppress(FileNotFoundError):
+            for name in {*os.listdir(self._folder)} - {*self._files}:
+                descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                self._files[name] = Path(f"/proc/self/fd/{descriptor}")
+        return read_records(file for name, file in self._files.items() if name.endswith(ENDING))
+
     def _is_over(self) -> bool:
         """Return whether the command has ended, and so have, if it ended well, the ranks that still train."""
         self._is_outlived = self._command.has_ended()
         if not self._is_outlived:
             return False
         self._look()
-        records = [read_record(self._folder / f"{pid}{ENDING}") for pid in self._ranks]
+        records = [read_record(self._files[f"{pid}{ENDING}"]) for pid in self._ranks]
         return self._command.returncode() != 0 or all(one is None or one.phase is Phase.ENDED for one in records)
 
     def _look(self) -> None:
-        records = read_records(self._folder)
+        records = self._read()
         for one in records:
             if one.pid not in self._ranks and one.pid not in self._life.deaths:
                 self._meet(one.pid)
@@ -281,7 +315,7 @@ class _Follower:
         self._life.hang_from = self._monotonic() - hang.seconds
         wait = self._requests.wait
         self._life.stacks = take_stacks(
-            records, self._folder, seen_as=self._seen_as, monotonic=self._monotonic, wait=wait
+            records, self._files, seen_as=self._seen_as, monotonic=self._monotonic, wait=wait
         )
         self._life.hang_until = self._monotonic()
         self._ask_to_end(signal.SIGTERM, self._options.grace)
@@ -332,7 +366,7 @@ class _Follower:
                 self._ranks.pop(pid)
                 if descriptor is not None:
                     os.close(descriptor)
-                record = read_record(self._folder / f"{pid}{ENDING}")
+                record = read_record(self._files[f"{pid}{ENDING}"])
                 if record is not None and record.ranks > 1 and record.how not in GOOD_ENDS:
                     self._lost_at = self._monotonic() if self._lost_at is None else self._lost_at
 

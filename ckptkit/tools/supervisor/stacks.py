@@ -6,6 +6,7 @@ show in time is left out. One thread.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ _LOOK = timedelta(seconds=0.1)
 _PY_SPY_SECONDS = 15
 _MOST_WORKERS = 8  # of one rank
 _MOST_BYTES = 1 << 18
+_NOTHING = Path(os.devnull)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Stack:
 
 def take_stacks(
     records: Sequence[Record],
-    folder: Path,
+    files: Mapping[str, Path],
     *,
     seen_as: Mapping[int, int],
     monotonic: Callable[[], float],
@@ -52,7 +54,7 @@ def take_stacks(
 
     Args:
         records: The ranks.
-        folder: Where they write.
+        files: Where they write, by name.
         seen_as: The number here of each, by what it calls itself.
         monotonic: Gives seconds.
         wait: Waits.
@@ -60,7 +62,7 @@ def take_stacks(
     found = []
     for record in records:
         rank = record.rank if record.rank >= 0 else None
-        file = folder / f"{record.pid}{STACKS_ENDING}"
+        file = files.get(f"{record.pid}{STACKS_ENDING}", _NOTHING)
         own = seen_as.get(record.pid)
         for pid in [own, *descendants(own)[:_MOST_WORKERS]] if own is not None else []:
             lines = _lines_of(pid, file, monotonic, wait)
@@ -69,9 +71,9 @@ def take_stacks(
     return found
 
 
-def crash_of(pid: int, folder: Path) -> Sequence[str]:
+def crash_of(pid: int, files: Mapping[str, Path]) -> Sequence[str]:
     """Return what `faulthandler` wrote when the process crashed, if it did."""
-    lines = _read(folder / f"{pid}{STACKS_ENDING}", 0).splitlines()
+    lines = _read(files.get(f"{pid}{STACKS_ENDING}", _NOTHING), 0).splitlines()
     begin = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
     return _bounded(lines[begin:]) if begin is not None else []
 
@@ -85,7 +87,7 @@ def _lines_of(pid: int, file: Path, monotonic: Callable[[], float], wait: Callab
     spied = _py_spy(pid)
     if spied:
         return spied
-    if not catches(pid, STACKS_SIGNAL):
+    if file == _NOTHING or not catches(pid, STACKS_SIGNAL):
         return []
     begin = file.stat().st_size
     send([pid], STACKS_SIGNAL)
@@ -111,12 +113,9 @@ def _py_spy(pid: int) -> Sequence[str]:
 
 
 def _read(file: Path, begin: int) -> str:
-    try:
-        with file.open("rb") as opened:
-            opened.seek(begin)
-            return opened.read(_MOST_BYTES).decode(errors="replace")
-    except FileNotFoundError:
-        return ""
+    with file.open("rb") as opened:
+        opened.seek(begin)
+        return opened.read(_MOST_BYTES).decode(errors="replace")
 
 
 def _bounded(lines: Sequence[str]) -> list[str]:

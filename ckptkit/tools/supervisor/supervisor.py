@@ -7,11 +7,9 @@ What the last life had committed and not uploaded to the run's mirrors is upload
 
 from __future__ import annotations
 
-import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from tenacity import RetryCallState, wait_exponential
 
@@ -91,12 +89,11 @@ class Supervisor:
         become_reaper()
         requests = Requests()
         try:
-            with heartbeat_folder() as folder:
-                return self._run(requests, folder)
+            return self._run(requests)
         finally:
             requests.close()
 
-    def _run(self, requests: Requests, folder: Path) -> int:
+    def _run(self, requests: Requests) -> int:
         runner = LifeRunner(
             self._command,
             self._options,
@@ -105,15 +102,14 @@ class Supervisor:
             monotonic=self._monotonic,
             clock=self._clock,
             pass_on=self._pass_on,
+            say=self._say,
             on_look=self._on_look,
         )
         number, down = 0, 0.0
         while True:
             number += 1
-            place = folder / str(number)
-            place.mkdir()
-            life = runner.run(number, place)
-            shutil.rmtree(place, ignore_errors=True)
+            with heartbeat_folder() as folder:
+                life = runner.run(number, folder)
             decision = self._budget.judge(life, diagnose(life))
             self._tell(life, decision)
             leader = leader_of(life.records)
@@ -123,9 +119,9 @@ class Supervisor:
             if decision.exit_code is not None:
                 self._upload_left_behind(requests)
                 return decision.exit_code
-            asked = self._pause(requests, decision)
+            asked = life.asked or self._pause(requests, decision)  # also what came while a hang was ended
             if asked is not None:
-                self._say(f"{signal.Signals(asked).name} ended the pause: no other life begins")
+                self._say(f"{signal.Signals(asked).name} arrived: no other life begins")
                 self._upload_left_behind(requests)
                 return 128 + asked if asked == signal.SIGINT else 143
             down = self._monotonic() - life.ended
@@ -173,7 +169,7 @@ class Supervisor:
                 f"the command ended while {many(life.outlived, 'process', 'processes')} of it still ran, which were "
                 "ended too: what it starts has to end before it (msrun: --join=True)"
             )
-        self._is_known = self._is_known or bool(life.records)
+        self._is_known = self._is_known or bool(life.records) or life.is_folder_removed
         if decision.exit_code is None and not self._is_known:
             self._say(
                 "the command has shown no ckptkit callback or manager: only its exit code is known, and a restart may "

@@ -36,7 +36,7 @@ def heart(tmp_path, monkeypatch, clock):
 
 
 def read(folder: Path) -> Record:
-    (record,) = read_records(folder)
+    (record,) = read_records(folder.glob("*.heartbeat"))
     return record
 
 

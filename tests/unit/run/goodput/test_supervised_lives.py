@@ -161,7 +161,7 @@ class Command:
         self.heart.end(how)
 
     def hang(self, seconds: float) -> None:
-        (record,) = read_records(self.folder)
+        (record,) = read_records(self.folder.glob("*.heartbeat"))
         life = self.life
         life.hang, life.hang_from = Hang(record, seconds, record.phase), record.last_sign_at
         self.world.spend("hung", seconds)
@@ -170,7 +170,7 @@ class Command:
     def die(self, returncode: int, lingers: float, after: str = "down") -> None:
         """End the process, and then its launcher."""
         life, world = self.life, self.world
-        life.records = read_records(self.folder)
+        life.records = read_records(self.folder.glob("*.heartbeat"))
         if self.heart._is_shown:
             faulthandler.unregister(STACKS_SIGNAL)
             os.close(self.heart._stacks)

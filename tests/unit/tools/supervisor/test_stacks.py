@@ -36,7 +36,7 @@ def test_stacks_of_a_live_process_are_taken(tmp_path: Path, monkeypatch, path: s
         try:
             found = take_stacks(
                 [record_of(pid=process.pid)],
-                tmp_path,
+                {one.name: one for one in tmp_path.iterdir()},
                 seen_as={process.pid: process.pid},
                 monotonic=time.monotonic,
                 wait=requests.wait,
@@ -50,7 +50,7 @@ def test_stacks_of_a_live_process_are_taken(tmp_path: Path, monkeypatch, path: s
     assert any(here in line for line in stack.lines)
 
 
-def test_process_without_a_handler_is_left_alone(tmp_path: Path, monkeypatch) -> None:
+def test_process_without_a_handler_is_left_alone(monkeypatch) -> None:
     monkeypatch.setenv("PATH", "")  # py-spy needs no handler
     code = "print('up', flush=True); import sys; sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
@@ -58,9 +58,7 @@ def test_process_without_a_handler_is_left_alone(tmp_path: Path, monkeypatch) ->
         process.stdout.readline()
         record = record_of(pid=process.pid)
         assert (
-            take_stacks(
-                [record], tmp_path, seen_as={process.pid: process.pid}, monotonic=time.monotonic, wait=lambda _: None
-            )
+            take_stacks([record], {}, seen_as={process.pid: process.pid}, monotonic=time.monotonic, wait=lambda _: None)
             == []
         )
         assert process.poll() is None
@@ -70,19 +68,20 @@ def test_process_without_a_handler_is_left_alone(tmp_path: Path, monkeypatch) ->
 
 
 def test_crash_is_read_from_its_file(tmp_path: Path) -> None:
-    (tmp_path / "7.stacks").write_text("earlier\nFatal Python error: Aborted\n\nThread 0x1:\n  File x\n")
-    assert list(crash_of(7, tmp_path)) == ["Fatal Python error: Aborted", "", "Thread 0x1:", "  File x"]
-    assert list(crash_of(8, tmp_path)) == []
+    files = {"7.stacks": tmp_path / "7.stacks"}
+    files["7.stacks"].write_text("earlier\nFatal Python error: Aborted\n\nThread 0x1:\n  File x\n")
+    assert list(crash_of(7, files)) == ["Fatal Python error: Aborted", "", "Thread 0x1:", "  File x"]
+    assert list(crash_of(8, files)) == []
 
 
-def test_missing_process_has_no_stacks(tmp_path: Path) -> None:
+def test_missing_process_has_no_stacks() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     wait = lambda _: timedelta(0)  # noqa: E731
     assert (
         take_stacks(
             [record_of(pid=process.pid)],
-            tmp_path,
+            {},
             seen_as={process.pid: process.pid},
             monotonic=time.monotonic,
             wait=wait,
