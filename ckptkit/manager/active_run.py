@@ -229,11 +229,10 @@ class ActiveRun:
         self.services.recorder.close(error, countdown(_EXIT_PATIENCE), how=how)
 
     def _show_end(self, error: BaseException | None) -> None:
-        if error is not None:
-            HEARTBEAT.fail(error)
         if self.final_save.is_over and (error is None or isinstance(error, Preempted)):
             how = "preempted"
         elif error is not None:
+            HEARTBEAT.fail(error)
             how = "failed"
         else:
             how = "complete" if self.is_complete else "finished" if self._is_finished else "closed"

@@ -41,6 +41,7 @@ class _Sign(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     asked: bool
+    dead_child: str = ""
     left_seconds: float
     micro_step_seconds: float | None
     save_seconds: float | None
@@ -105,7 +106,8 @@ class FinalSave:
             return "train"
         self._next_in = 1
         if not asked:
-            self._preemption.ask(f"rank {[one.asked for one in said].index(True)} was asked to end")
+            rank = max(range(len(said)), key=lambda one: (said[one].dead_child != "", said[one].asked))
+            self._preemption.ask(f"rank {rank} was asked to end", said[rank].dead_child)
         left = min(one.left_seconds for one in said)
         return self._verdict(progress, said[0].model_copy(update={"left_seconds": left}))
 
@@ -165,6 +167,7 @@ class FinalSave:
             longest *= 2  # the save under way has to end first
         return _Sign(
             asked=asked,
+            dead_child=self._preemption.dead_child,
             left_seconds=self._preemption.left.total_seconds(),
             micro_step_seconds=None if micro_step is None else micro_step.total_seconds(),
             save_seconds=None if longest is None else longest.total_seconds(),

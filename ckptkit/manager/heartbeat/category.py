@@ -19,6 +19,7 @@ from ckptkit.errors import (
 )
 
 Category = Literal["overtaken", "disk-full", "out-of-memory", "storage", "refused", "outage", "data", ""]
+Request = Literal["asked", "terminated", "child-died"]  # by somebody; by SIGTERM; by SIGTERM after a child has died
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTAGES = (

@@ -3,7 +3,7 @@
 Guarantees: a micro-step costs some microseconds and no system call. Nothing here fails training: if the file cannot
 be made, a warning says so and nothing is shown. A forked process shows nothing. Only under a supervisor, and only from
 the first restore on, a signal writes the Python stacks of all threads to a file beside it, and so does a crash, unless
-the program has enabled `faulthandler` itself. Training thread only, except `HeartbeatWriter.committed`.
+the program has enabled `faulthandler` itself. Training thread only, except `committed` and `request`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import get_args
 
 from ckptkit.core.text import message_of
 from ckptkit.format.events import PhaseName, plain_line
-from ckptkit.manager.heartbeat.category import category_of
+from ckptkit.manager.heartbeat.category import Request, category_of
 from ckptkit.manager.heartbeat.process_start import process_start
 from ckptkit.manager.heartbeat.record import (
     ENDING,
@@ -214,6 +214,14 @@ class HeartbeatWriter:
         record.put("message", plain_line(message_of(error)))
         record.put("category", category_of(error))
         record.put("error", type(error).__name__)
+
+    def request(self, request: Request, why: str) -> None:
+        """Show that training was asked to end; the thread that hears signals may call this."""
+        record = self._record
+        if record is not None and not record.error:
+            record.failed_in = record.phase
+            record.put("message", plain_line(why))
+            record.put("category", request)
 
     def end(self, how: str, mirror_lag: int = 0) -> None:
         """Show that training has ended; the rest of the script follows."""

@@ -17,9 +17,12 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import NoReturn
 
 from ckptkit.core.worker import NoThreadError, Worker
+from ckptkit.manager.heartbeat.category import Request
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.options import Preemption
 from ckptkit.manager.preemption.signals import SIGNALS
 
@@ -43,6 +46,7 @@ class PreemptionRequest:
     Attributes:
         url: Location of the run.
         why: Origin of the request, for people; empty until there is one.
+        dead_child: Which child had died when SIGTERM came, in this rank or the one that passed it on; mostly empty.
         is_watched: True between `begin` and `end`.
     """
 
@@ -66,7 +70,7 @@ class PreemptionRequest:
         self._newest_before: str | None = None
         self._settled = False
         self._looked_at: float | None = None
-        self.why = ""
+        self.why = self.dead_child = ""
         self.is_watched = False
 
     @property
@@ -125,10 +129,10 @@ class PreemptionRequest:
                 self.ask(f"the file {os.fspath(self._options.when)} is there (remove it before the next start)")
         return self.is_asked
 
-    def ask(self, why: str) -> None:
+    def ask(self, why: str, dead_child: str = "") -> None:
         """Request the end of training; the grace begins now unless it has begun before."""
         with self._lock:
-            act = self._ask(why)
+            act = self._ask(why, "child-died" if dead_child else "asked", dead_child)
         if act is not None:
             act()
 
@@ -139,7 +143,10 @@ class PreemptionRequest:
         with self._lock:
             if self._heard_at is None:
                 self._number, self._heard_at = number, now
-                return self._ask(name)
+                if number != signal.SIGTERM:
+                    return self._ask(name, "asked")
+                dead_child = find_dead_child()
+                return self._ask(name, "child-died" if dead_child else "terminated", dead_child)
             if timedelta(seconds=now - self._heard_at) < _ONE_SIGNAL:
                 return None
             return lambda: self._die(f"{name} arrived again after {self.why}, so the process ends without waiting")
@@ -163,12 +170,14 @@ class PreemptionRequest:
             return f"There is no checkpoint at {self.url} yet: the same command begins afresh"
         return f"The newest checkpoint is {newest} at {self.url}: the same command continues from it"
 
-    def _ask(self, why: str) -> Callable[[], None] | None:
+    def _ask(self, why: str, request: Request, dead_child: str = "") -> Callable[[], None] | None:
         if self._asked_at is not None or self._settled:
             return None
-        self._asked_at = self._monotonic()
+        self.why = f"{why} after {dead_child}" if dead_child else why
+        self.dead_child = dead_child
         self._newest_before = self._newest()
-        self.why = why
+        self._asked_at = self._monotonic()  # last: the training thread looks at it without the lock
+        HEARTBEAT.request(request, self.why)
         return self._announce
 
     def _announce(self) -> None:
@@ -214,3 +223,24 @@ class PreemptionRequest:
             return False
         self._looked_at = now
         return os.path.exists(path)
+
+
+def find_dead_child() -> str:
+    """Return which child of this process has died and how, for people; empty if none has, or it was waited for.
+
+    MindSpore answers the death of a data worker with SIGTERM to its own process. A child that SIGTERM has ended does
+    not count: the whole process group may have got it.
+    """
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            ended = os.waitid(os.P_PID, int(folder.name), os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # somebody else's
+            continue
+        if ended is None or ended.si_status in (0, signal.SIGTERM):
+            continue
+        child = f"child process {folder.name}, probably a data worker,"
+        if ended.si_code == os.CLD_EXITED:
+            return f"{child} ended with exit code {ended.si_status}"
+        by = next((one.name for one in signal.Signals if one == ended.si_status), f"signal {ended.si_status}")
+        return f"{child} was killed by {by}{', probably by the OOM killer' * (by == 'SIGKILL')}"
+    return ""

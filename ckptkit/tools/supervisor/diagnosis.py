@@ -61,14 +61,13 @@ def diagnose(life: Life) -> Finding:
         return _hang(life)
     ranks = life.ranks
     if ranks and all(one.how == b"preempted" for one in ranks):
-        return _preempted(life)
+        return _preempted(life) if _is_asked(life) else _terminated(life)
     if life.returncode == 0:
         return _of_success(life)
     if life.asked is not None:
         return _asked(life, life.asked)
     if life.returncode == _PREEMPTED:
-        saved = any(one.how == b"preempted" for one in ranks)
-        return _deserted(life) if not saved and any(one.ranks > 1 for one in ranks) else _preempted(life)
+        return _preempted(life) if _is_asked(life) else _terminated(life)
     return _of_ranks(life) if ranks else _of_process(life, None)
 
 
@@ -106,20 +105,38 @@ def _rank_of(record: Record | None) -> int | None:
     return record.rank if record is not None and record.ranks > 1 and record.rank >= 0 else None
 
 
-def _preempted(life: Life) -> Finding:
-    who = signal.Signals(life.asked).name if life.asked is not None else "a signal"
-    saved = ", and it saved" if any(one.how == b"preempted" for one in life.ranks) else ""
-    return Finding("preempted", f"{who} asked it to end{saved}", record=_first(life.ranks))
+def _is_asked(life: Life) -> bool:
+    """Return whether somebody asked the job to end: by a signal to the supervisor, or in another way than SIGTERM.
 
-
-def _deserted(life: Life) -> Finding:
-    """Return the finding of a job of many ranks that got a SIGTERM which the supervisor did not get, and saved nothing.
-
-    MindSpore sends one to its own process after it has lost another rank, such as one on a machine that is gone.
+    Whoever sends SIGTERM to preempt a job sends it to the supervisor, too. The others are MindSpore and libraries.
     """
-    found = _of_ranks(life)
-    what = "SIGTERM ended it and nothing was saved; MindSpore sends that when another rank is lost"
-    return replace(found, what=what, signal="SIGTERM") if found.cause == "killed" else found
+    requests = {one.category for one in life.ranks}
+    return life.asked is not None or (b"asked" in requests and not requests & {b"terminated", b"child-died"})
+
+
+def _preempted(life: Life) -> Finding:
+    if life.asked is not None:
+        what = f"{signal.Signals(life.asked).name} asked it to end"
+    else:
+        what = next(f"it was asked to end ({one.text('message')})" for one in life.ranks if one.category == b"asked")
+    saved = ", and it saved" if any(one.how == b"preempted" for one in life.ranks) else ""
+    return Finding("preempted", f"{what}{saved}", record=_first(life.ranks))
+
+
+def _terminated(life: Life) -> Finding:
+    """Return the finding of a job that ended by a SIGTERM of which the supervisor knows nothing."""
+    if not life.ranks:
+        return _of_process(life, None)
+    own_first = sorted(life.ranks, key=lambda one: one.message.startswith(b"rank "))  # before those that were told
+    by = {one.category: one for one in reversed(own_first)}
+    if (dead := by.get(b"child-died")) is not None:
+        cause = "out-of-memory" if life.oom_kills and b"SIGKILL" in dead.message else "killed"
+        return Finding(cause, dead.text("message"), place_of(dead), _rank_of(dead), signal="SIGTERM")
+    alone = by.get(b"terminated")
+    if alone is None or any(one.error or not (one.how or one.category) for one in life.ranks):
+        return _of_ranks(life)  # a rank was lost, after which the others got SIGTERM
+    what = "SIGTERM ended it, and not by way of `ckptkit run`; MindSpore sends that when another rank is lost"
+    return Finding("killed", what, place_of(alone), _rank_of(alone), signal="SIGTERM")
 
 
 def _asked(life: Life, number: int) -> Finding:

@@ -20,6 +20,7 @@ from ckptkit.errors import StorageError
 from ckptkit.testing.state import NumpyRun
 
 TOTAL = 200
+WORKERS: list[subprocess.Popen[bytes]] = []
 
 
 def misfortune(kind: str) -> None:
@@ -34,6 +35,10 @@ def misfortune(kind: str) -> None:
         signal.pause()
     elif kind == "exception":
         raise ValueError("label 11 of 10")
+    elif kind == "data-worker":  # one dies, and MindSpore answers
+        WORKERS.append(subprocess.Popen(["/bin/sh", "-c", "kill -9 $$"]))  # kept: what is collected is waited for
+        os.waitid(os.P_PID, WORKERS[0].pid, os.WEXITED | os.WNOWAIT)
+        os.kill(os.getpid(), signal.SIGTERM)
     elif kind == "exit":
         os._exit(9)
     elif kind == "out-of-memory":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ import pytest
 from ckptkit.tools.supervisor.processes import descendants, status
 from crash.supervised import supervised
 from crash.supervised.job import TOTAL
-from crash.supervised.supervised import JOB, Supervised, lives_of, python_path
+from crash.supervised.supervised import JOB, SHARED, Supervised, lives_of, python_path
 
 SHELL = "/bin/sh"
 PYTHON = shlex.quote(sys.executable)
@@ -64,7 +66,7 @@ def run_with(folder: Path, command: list[str], **streams) -> int:
     return done.returncode
 
 
-@pytest.mark.parametrize("stderr", [pytest.param("full", marks=pytest.mark.extended), "closed", "unread"])
+@pytest.mark.parametrize("stderr", [pytest.param("full", marks=pytest.mark.extended), "closed", "unread", "stuck"])
 def test_stderr_that_cannot_be_written_stops_nothing(tmp_path: Path, stderr: str) -> None:
     command = shlex.split(planned(tmp_path, ("killed", 25)))
     if stderr == "closed":
@@ -75,12 +77,27 @@ def test_stderr_that_cannot_be_written_stops_nothing(tmp_path: Path, stderr: str
         with open("/dev/full", "wb") as full:
             code = run_with(tmp_path, command, stderr=full)
     else:
-        ear, mouth = os.pipe()
-        os.close(ear)
-        code = run_with(tmp_path, command, stderr=mouth)
-        os.close(mouth)
+        with full_pipe() as (ear, mouth):
+            if stderr == "unread":
+                os.close(ear)
+            code = run_with(tmp_path, command, stderr=mouth)
     assert code == 0
     assert causes(tmp_path) == ["killed", "finished"]
+
+
+@contextlib.contextmanager
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """A pipe into which nothing fits, so that the first write waits for a reader."""
+    ear, mouth = os.pipe()
+    os.set_blocking(mouth, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(mouth, b"x" * 4096):
+            pass
+    os.set_blocking(mouth, True)
+    yield ear, mouth
+    with contextlib.suppress(OSError):
+        os.close(ear)
+    os.close(mouth)
 
 
 @pytest.mark.parametrize("kind", ["killed", pytest.param("exception", marks=pytest.mark.extended)])
@@ -106,6 +123,12 @@ def started(folder: Path, command: list[str], *options: str) -> Supervised:
     return job
 
 
+def line_of(job: Supervised, part: str) -> str:
+    """Wait for a line of its stderr that has ``part``, and return it."""
+    assert job.process.stderr is not None
+    return next(line for line in job.process.stderr if part in line)
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -120,6 +143,49 @@ def test_preemption_is_none_the_less_one_if_the_command_ends_well(tmp_path: Path
     job.process.send_signal(signal.SIGTERM)
     assert job.end() == 143, job.stderr
     assert causes(tmp_path) == ["preempted"]
+
+
+@pytest.mark.parametrize(("number", "cause"), [(signal.SIGTERM, "killed"), (signal.SIGUSR1, "preempted")])
+def test_sigterm_past_the_supervisor_is_no_preemption(tmp_path: Path, number: signal.Signals, cause: str) -> None:
+    """MindSpore and libraries send SIGTERM, but nobody sends SIGUSR1 who does not mean it."""
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    job = started(tmp_path, [sys.executable, "endless.py", "exit"])
+    (below,) = descendants(job.process.pid)
+    os.kill(below, number)
+    if cause == "killed":
+        line_of(job, "the next life begins")
+        job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    assert causes(tmp_path)[0] == cause
+
+
+def test_sigterm_while_the_rest_of_a_life_ends_lets_no_other_begin(tmp_path: Path) -> None:
+    """The command has failed, and a process that it leaves behind has the grace."""
+    child = (
+        "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+        "print('ready', flush=True)\nwhile True:\n    signal.pause()"
+    )
+    script = f"{PYTHON} -c {shlex.quote(child)} & read go < go; exit 1"
+    os.mkfifo(tmp_path / "go")
+    job = started(tmp_path, ["sh", "-c", script])
+    (tmp_path / "go").write_text("go\n")
+    assert job.process.stdout is not None
+    assert job.process.stdout.readline() == "asked\n"
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    assert job.stderr.count("ended after") == 1
+    assert job.left() == []
+
+
+def test_sigterm_ends_a_job_whose_stderr_nobody_reads(tmp_path: Path) -> None:
+    """It has written more there than the pipe, and what is held, have room for."""
+    script = (
+        "import os, signal\nfor _ in range(40):\n    os.write(2, b'x' * 65536)\nprint(1, flush=True)\nsignal.pause()"
+    )
+    job = started(tmp_path, [sys.executable, "-c", script], "--grace", "3s")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.process.wait(30) == 143
+    job.end()
 
 
 def test_script_below_a_shell_has_the_grace(tmp_path: Path) -> None:
@@ -300,3 +366,25 @@ def test_suspended_job_goes_on_where_it_stood(tmp_path: Path) -> None:
     job.process.send_signal(signal.SIGTERM)
     assert job.end() == 143, job.stderr
     assert causes(tmp_path) == ["preempted"]
+
+
+def test_folder_that_somebody_removes_is_made_again(tmp_path: Path) -> None:
+    """What a logout does to it: hangs are noticed none the less, progress counts, and the next life has a new one."""
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    job = Supervised([sys.executable, "endless.py", "exit"], "--hang-after", "1s", folder=tmp_path)
+    assert job.process.stdout is not None
+    assert job.process.stdout.readline() == "trains\n"
+    descriptors, (folder,) = Path(f"/proc/{job.process.pid}/fd"), SHARED.glob(f"ckptkit-run-{job.process.pid}-*")
+    while not any(str(file.resolve()).endswith(".heartbeat") for file in descriptors.iterdir()):
+        os.sched_yield()  # it has not looked yet
+    shutil.rmtree(folder)
+    while not folder.exists():
+        os.sched_yield()
+    (below,) = descendants(job.process.pid)
+    os.kill(below, signal.SIGSTOP)
+    line_of(job, "the next life begins")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 143, job.stderr
+    first = lives_of(tmp_path / "root")[0]
+    assert (first.cause, first.committed_step) == ("hang", first.last_step)
+    assert job.left() == []

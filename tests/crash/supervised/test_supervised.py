@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,48 @@ def test_each_death_is_named_and_no_bit_differs(tmp_path: Path, deaths: list[str
     assert job.stdout.split()[-1] == digest_of_uninterrupted()
     assert [one.cause for one in lives_of(tmp_path / "root")] == [*deaths, "finished"], job.stderr
     assert job.left() == []
+
+
+def test_dead_data_worker_is_named_and_the_job_goes_on(tmp_path: Path) -> None:
+    """Its last save is made, and nothing is trained twice."""
+    job = supervise(tmp_path, [("data-worker", 25)])
+    assert job.end() == 0, job.stderr
+    assert job.stdout.split()[-1] == digest_of_uninterrupted()
+    first, second = lives_of(tmp_path / "root")
+    assert (first.cause, first.signal, first.committed_step) == ("killed", "SIGTERM", second.restored_step)
+    assert (first.exit_code, second.cause) == (143, "finished")
+    died = ", probably a data worker, was killed by SIGKILL, probably by the OOM killer"
+    assert re.search(rf"\[ckptkit\] SIGTERM after child process \d+{died}: saved a000001-", job.stderr)
+    assert re.search(rf"life 1 ended after [\d:]+: killed: SIGTERM after child process \d+{died} ", job.stderr)
+
+
+ROWS = """
+import os, signal
+import mindspore as ms, mindspore.dataset as ds, numpy as np
+import ckptkit as ck
+from mindspore import nn
+class Rows:
+    def __getitem__(self, index):
+        if index == 300 and not os.path.exists("died"):
+            open("died", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.full(8, index, np.float32), np.ones(1, np.float32)
+    def __len__(self):
+        return 400
+data = ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=False, num_parallel_workers=2).batch(2)
+loss = nn.WithLossCell(nn.Dense(8, 1), nn.MSELoss())
+cell = ck.AccumulationTrainCell(loss, nn.Momentum(loss.trainable_params(), 1e-5, 0.9), 2)
+ck.CheckpointCallback("root", save=ck.SaveEvery(optimizer_steps=1)).train(ms.Model(cell), 1, data)
+"""
+
+
+@pytest.mark.extended
+def test_data_worker_of_mindspore_that_dies_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ROWS)
+    job = Supervised([sys.executable, "train.py"], folder=tmp_path)
+    assert job.end() == 0, job.stderr
+    assert [one.cause for one in lives_of(tmp_path / "root")] == ["killed", "finished"]
+    assert "probably a data worker, was killed by SIGKILL" in lives_of(tmp_path / "root")[0].message
 
 
 @pytest.mark.extended
@@ -212,7 +255,7 @@ import signal, sys
 from datetime import timedelta
 import ckptkit as ck
 from ckptkit.testing.state import NumpyRun
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
 mirror = ck.Mirror(sys.argv[1], every=timedelta(hours=1))
 preemption = ck.Preemption(then="off")
 manager = ck.CheckpointManager("root", save=ck.SaveEvery(micro_steps=5), mirror=mirror, preemption=preemption)
@@ -245,6 +288,19 @@ def test_what_a_killed_training_had_not_uploaded_is_uploaded_at_the_end(tmp_path
     storage = LocalStorage(tmp_path / "far")
     assert isinstance(read_commit(storage, parsed(newest)), Commit)
     assert job.left() == []
+
+
+def test_sigterm_while_a_hang_is_ended_lets_no_other_life_begin(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STUBBORN)
+    command = [sys.executable, "train.py", str(tmp_path / "far")]
+    job = Supervised(command, "--hang-after", "1s", "--grace", "2s", folder=tmp_path)
+    try:
+        assert job.process.stdout is not None
+        assert [job.process.stdout.readline() for _ in range(2)] == ["trained\n", "asked\n"]
+        job.process.send_signal(signal.SIGTERM)
+    finally:
+        assert job.end(30) == 143, job.stderr
+    assert [one.cause for one in lives_of(tmp_path / "root")] == ["hang"]
 
 
 def parsed(name: str) -> CheckpointName:

@@ -1,13 +1,14 @@
 """A training on many ranks of which some die: ``supervised_job.py FOLDER RANK:MICRO_STEP:SIGNAL ...``.
 
-Each happens once: FOLDER holds a file for what has happened. All ranks die where RANK is ``all``. The run is in
-FOLDER/run.
+Each happens once: FOLDER holds a file for what has happened. All ranks die where RANK is ``all``. A SIGNAL of SIGCHLD
+is the death of a data worker, which MindSpore answers with SIGTERM. The run is in FOLDER/run.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,7 +56,10 @@ class Misfortune(Callback):
             done = self._folder / f"{rank}-{step}-{name}-of-{self._rank}"
             if not done.exists():
                 done.touch()
-                os.kill(os.getpid(), signal.Signals[name])
+                if name == "SIGCHLD":
+                    self.worker = subprocess.Popen(["/bin/sh", "-c", "kill -9 $$"])
+                    os.waitid(os.P_PID, self.worker.pid, os.WEXITED | os.WNOWAIT)
+                os.kill(os.getpid(), signal.SIGTERM if name == "SIGCHLD" else signal.Signals[name])
 
 
 def main() -> None:

@@ -25,19 +25,20 @@ def command(ranks: int, folder: Path, *plan: str) -> list[str]:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("ranks", "steps"), [(2, (22, 62, 102)), (4, (13, 31, 51))])
+@pytest.mark.parametrize(("ranks", "steps"), [(2, (22, 62, 102, 142)), (4, (13, 31, 51, 71))])
 def test_ranks_that_die_are_named_and_no_bit_differs(tmp_path: Path, monkeypatch, ranks: int, steps) -> None:
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("PYTHONFAULTHANDLER")
-    one, stopped, every = steps
-    plan = [f"1:{one}:SIGKILL", f"0:{stopped}:SIGSTOP", f"all:{every}:SIGKILL"]
+    one, stopped, every, worker = steps
+    plan = [f"1:{one}:SIGKILL", f"0:{stopped}:SIGSTOP", f"all:{every}:SIGKILL", f"1:{worker}:SIGCHLD"]
     job = Supervised(command(ranks, tmp_path / "job", *plan), "--hang-after", "5s", "--grace", "10s", folder=tmp_path)
     assert job.end(4 * LIMIT.total_seconds()) == 0, job.stderr
     lives = lives_of(tmp_path / "job" / "run")
-    assert [life.cause for life in lives] == ["killed", "hang", "killed", "finished"], job.stderr
-    assert [life.rank for life in lives[:2]] == [1, 0]
-    assert [life.ranks for life in lives] == [ranks] * 4
+    assert [life.cause for life in lives] == ["killed", "hang", "killed", "killed", "finished"], job.stderr
+    assert [lives[at].rank for at in (0, 1, 3)] == [1, 0, 1]
+    assert lives[3].committed_step == lives[3].last_step  # all ranks saved
+    assert [life.ranks for life in lives] == [ranks] * 5
     assert job.left() == []
     plain = command(ranks, tmp_path / "plain")
     subprocess.run(plain, cwd=tmp_path, env=environment(), check=True, timeout=LIMIT.total_seconds())

@@ -1181,6 +1181,28 @@ def test_first_signal_after_another_request_ends_nothing():
     preemption.settle()
 
 
+@pytest.mark.parametrize(
+    ("end", "number", "why"),
+    [
+        ("kill -9 $$", signal.SIGTERM, "SIGTERM after {} was killed by SIGKILL, probably by the OOM killer"),
+        ("kill -11 $$", signal.SIGTERM, "SIGTERM after {} was killed by SIGSEGV"),
+        ("exit 3", signal.SIGTERM, "SIGTERM after {} ended with exit code 3"),
+        ("exit 0", signal.SIGTERM, "SIGTERM"),
+        ("kill -15 $$", signal.SIGTERM, "SIGTERM"),  # the whole process group may have got it
+        ("kill -9 $$", signal.SIGUSR1, "SIGUSR1"),  # MindSpore does not send that one
+    ],
+)
+def test_sigterm_names_a_data_worker_that_died(end, number, why):
+    preemption = PreemptionRequest(ck.Preemption(), newest=lambda: None, url="somewhere")
+    child = subprocess.Popen(["/bin/sh", "-c", end])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    preemption.heard(number)
+    assert preemption.why == why.format(f"child process {child.pid}, probably a data worker,")
+    assert (preemption.dead_child != "") == ("after" in why)
+    child.wait()
+    assert child.returncode is not None  # its end was not taken from whoever waits for it
+
+
 def test_after_its_end_training_has_no_grace():
     """Something worse has ended it, which the script may handle for as long as it likes."""
     there = threading.enumerate()

@@ -140,13 +140,13 @@ class Asked:
     left = timedelta(seconds=60)
 
     def __init__(self, asked: bool) -> None:
-        self.asked, self.why = asked, ""
+        self.asked, self.why, self.dead_child = asked, "", ""
 
     def poll(self) -> bool:
         return self.asked
 
-    def ask(self, why: str) -> None:
-        self.asked, self.why = True, why
+    def ask(self, why: str, dead_child: str = "") -> None:
+        self.asked, self.why, self.dead_child = True, why, dead_child
 
 
 def departure(world, *, asked: bool, in_flight: object = None, micro_step: float = 1.0, save: float = 10.0):
@@ -175,6 +175,7 @@ def sign(**values) -> str:
         ({"asked": True}, "finish the cycle"),
         ({"asked": True, "left_seconds": 17.9}, "save"),  # three micro-steps and a save of 10 s need 19.5 s
         ({"asked": True, "left_seconds": 20.0}, "finish the cycle"),
+        ({"asked": True, "dead_child": "child process 7"}, "finish the cycle"),
         ({}, "train"),
     ],
 )
@@ -182,6 +183,7 @@ def test_shortest_grace_of_all_ranks_counts(theirs, verdict):
     made, preemption = departure(Saying(lambda _: [sign(**theirs)]), asked=False)
     assert made.heed(progress_at(1)) == verdict
     assert preemption.why == ("rank 1 was asked to end" if theirs else "")
+    assert preemption.dead_child == theirs.get("dead_child", "")
 
 
 def test_at_a_boundary_all_ranks_save():

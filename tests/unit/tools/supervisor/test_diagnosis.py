@@ -9,8 +9,7 @@ from ckptkit.tools.supervisor.stacks import Stack
 from ckptkit.tools.supervisor.watch import Hang
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{}\n'
-
-
+DEAD = "child process 7, probably a data worker, was killed by SIGKILL"
 BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc"
 
 
@@ -18,20 +17,31 @@ def error(kind: str = "ValueError", message: str = "bad", **fields):
     return record_of(error=kind, message=message, failed_in=Phase.TRAINING, how="failed", **fields)
 
 
+def requested(by: str, **fields):
+    why = f"SIGTERM after {DEAD}" if by == "child-died" else "SIGTERM" if by == "terminated" else "SIGUSR1"
+    place = {"failed_in": Phase.TRAINING, "micro_step": 74, "begun_step": 74}
+    return record_of(Phase.ENDED, **{"category": by, "message": why, "how": "preempted", **place, **fields})
+
+
 @pytest.mark.parametrize(
     ("life", "cause"),
     [
         (life_of(returncode=0), "finished"),
-        (life_of(returncode=143), "preempted"),
-        (life_of(record_of(), returncode=143), "preempted"),
+        (life_of(returncode=143), "killed"),
+        (life_of(record_of(), returncode=143), "killed"),
         (life_of(record_of(ranks=2), returncode=143), "killed"),  # MindSpore's own signal, after it has lost a rank
-        (life_of(record_of(ranks=2, how="preempted"), returncode=143), "preempted"),
-        (
-            life_of(record_of(ranks=2, how="preempted"), record_of(rank=1, ranks=2, pid=101), returncode=143),
-            "preempted",
-        ),
+        (life_of(record_of(how="preempted"), returncode=143, asked=signal.SIGTERM), "preempted"),
+        (life_of(requested("terminated"), returncode=143), "killed"),
+        (life_of(requested("terminated"), returncode=0), "killed"),  # Preemption(then="return")
+        (life_of(requested("terminated", how=""), returncode=143), "killed"),  # the grace was over
+        (life_of(requested("child-died"), returncode=143), "killed"),
+        (life_of(requested("child-died"), returncode=143, oom_kills=1), "out-of-memory"),
+        (life_of(requested("child-died"), returncode=143, asked=signal.SIGTERM), "preempted"),
+        (life_of(requested("asked"), returncode=143), "preempted"),  # or a rank of another machine was asked
+        (life_of(requested("asked"), returncode=0), "preempted"),
+        (life_of(requested("asked", how=""), returncode=143), "preempted"),
         (life_of(record_of(ranks=2), returncode=143, asked=signal.SIGTERM), "preempted"),
-        (life_of(record_of(how="preempted"), returncode=1), "preempted"),
+        (life_of(requested("asked"), returncode=1), "preempted"),
         (life_of(returncode=-15, asked=signal.SIGTERM), "interrupted"),
         (life_of(returncode=143, asked=signal.SIGINT), "preempted"),
         (life_of(returncode=2), "usage"),
@@ -57,7 +67,6 @@ def error(kind: str = "ValueError", message: str = "bad", **fields):
             life_of(returncode=1, last_words='  File "a.py", line 1\n    x = = 3\n        ^\nSyntaxError: no'),
             "exception",
         ),
-        (life_of(record_of(how="preempted"), returncode=0), "preempted"),
         (life_of(record_of(how="finished"), returncode=0, asked=signal.SIGTERM), "finished"),
         (life_of(record_of(), returncode=0, pid=100), "finished"),
         (life_of(record_of(), returncode=0, pid=1), "killed"),
@@ -81,6 +90,32 @@ def test_end_has_its_cause(life, cause):
 
 def rank(number: int, **fields):
     return record_of(rank=number, ranks=2, pid=100 + number, micro_step=40, **fields)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named", "why"),
+    [
+        ([requested("child-died", ranks=1, rank=0)], None, f"SIGTERM after {DEAD} before the end of micro-step 75"),
+        (
+            [
+                requested("child-died", ranks=2, message=f"rank 1 was asked to end after {DEAD}"),
+                requested("child-died", rank=1, ranks=2, pid=101),
+            ],
+            1,
+            f"SIGTERM after {DEAD} before the end of micro-step 75",
+        ),
+        (
+            [requested("terminated", ranks=2), requested("asked", rank=1, ranks=2, pid=101)],
+            0,
+            "SIGTERM ended it, and not by way of `ckptkit run`; MindSpore sends that when another rank is lost",
+        ),
+        ([requested("terminated", ranks=2), record_of(rank=1, ranks=2, pid=101)], 1, "rank 1 ended without a word"),
+    ],
+    ids=["alone", "worker of one rank", "signal to one rank", "rank lost after which another saved"],
+)
+def test_sigterm_that_the_supervisor_did_not_get_is_explained(ranks, named, why):
+    found = diagnose(life_of(*ranks, returncode=143, deaths={101: 0.0, 100: 1.0}))
+    assert (found.cause, found.rank, found.why[: len(why)]) == ("killed", named, why)
 
 
 def test_silent_rank_that_died_first_is_named():
