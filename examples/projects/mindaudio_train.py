@@ -15,7 +15,8 @@ from mindspore.dataset import GeneratorDataset
 
 import ckptkit as ck
 
-EPOCHS, RECORDINGS, LENGTH, RATE, WINDOW = 3, 4, 200, 4000, 80
+EPOCHS, RECORDINGS, LENGTH, WORD = 3, 4, 200, 5
+RATE, WINDOW = 4000, 80
 LETTERS = "ABCDEFG_"  # the last stands for none
 
 
@@ -26,8 +27,8 @@ class Noise:
         rng = np.random.default_rng(1)
         noise = rng.normal(size=(RECORDINGS, RATE * 4)).astype(np.float32)
         spectra = [mindaudio.stft(row, n_fft=WINDOW, win_length=WINDOW, hop_length=WINDOW // 2) for row in noise]
-        self.spectra = [np.log1p(mindaudio.magphase(each, power=1.0, iscomplex=True)[0]) for each in spectra]
-        self.words = rng.integers(0, len(LETTERS) - 1, (RECORDINGS, 5)).astype(np.int32)
+        self.spectra = [np.log1p(mindaudio.magphase(spectrum, power=1.0, iscomplex=True)[0]) for spectrum in spectra]
+        self.words = rng.integers(0, len(LETTERS) - 1, (RECORDINGS, WORD)).astype(np.int32)
 
     def __len__(self):
         return RECORDINGS
@@ -35,9 +36,9 @@ class Noise:
     def __getitem__(self, index):
         first = np.random.randint(self.spectra[index].shape[1] - LENGTH)
         cut = self.spectra[index][None, None, :, first : first + LENGTH].astype(np.float32)
-        # As long as the input: on CPU, CTCLoss leaves the gradient behind a recording's end as memory was.
-        places = np.array([[0, place] for place in range(5)])
-        return cut, np.array([LENGTH], np.float32), places, self.words[index]
+        # On CPU, CTCLoss leaves the gradient behind a recording's end as memory was, so each fills its input.
+        filled = np.array([LENGTH], np.float32)
+        return cut, filled, np.array([[0, place] for place in range(WORD)]), self.words[index]
 
 
 class Step(TrainOneStepWithLossScaleCell):

@@ -1,4 +1,4 @@
-"""Trains a tiny MobileNetV2 on random images with mindcv's data, loss, schedule, optimizer, trainer and callback."""
+"""Trains a tiny MobileNetV2 on random images with mindcv's data, loss, schedule, optimizer and trainer."""
 
 from pathlib import Path
 

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.projects, pytest.mark.timeout(3600)]
 
 OF_MINDFORMERS = (  # what it imports, even where a training does not use it
     *("mindpet==1.0.4", "sentencepiece", "tiktoken", "jieba", "nltk==3.9.1", "rouge-chinese", "deprecated", "wrapt"),
+    "tensorboardX",
     *("datasets==4.0.0", "pandas==2.3.3", "pyarrow==19.0.0", "tokenizers==0.22.1", "huggingface-hub==0.36.0"),
     *("safetensors", "regex", "tqdm", "PyYAML", "dill", "multiprocess", "fsspec", "xxhash", "packaging"),
     *("python-dateutil", "pytz", "tzdata", "six", "requests", "urllib3", "charset-normalizer", "certifi", "idna"),
