@@ -159,7 +159,7 @@ def test_mindone_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path
 
 @pytest.mark.parametrize("way", ["script", "script that replaces", "YAML file that replaces"])
 def test_mindformers_is_as_the_page_says(tmp_path: Path, package: Callable[..., Path], way: str) -> None:
-    """Both ways: two lines in the script, and the callback named in the YAML file without either of them."""
+    """Both ways: a line in the script, and the callback named in the YAML file without it."""
     import yaml
 
     packages = package("mindformers==1.9.0", *OF_MINDFORMERS)
