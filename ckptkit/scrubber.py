@@ -147,7 +147,7 @@ class _Scrubbing(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        told = scrub(text)
+        told = scrub(text).encode(errors="backslashreplace").decode()  # a file of the program's may get it
         if told != text:
             record.msg, record.args = told, None
         if record.exc_info and record.exc_info[1] is not None:

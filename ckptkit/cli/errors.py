@@ -7,6 +7,7 @@ may call it.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -34,6 +35,13 @@ class WrongUsageError(Exception):
 
 class CommandGroup(TyperGroup):
     """Groups the commands of ckptkit; accepts ``--debug`` before or after any command."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command line; what the terminal's or the pipe's encoding lacks is escaped, in every line."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*args, **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse like typer, but first move ``--debug`` to the front from any place before ``--``."""

@@ -1,7 +1,8 @@
 """Writes what was examined as a JUnit XML file, which GitLab, Jenkins and GitHub's actions show with a change.
 
 Guarantees: the file is replaced at once, and what an earlier command left there is removed before anything is examined:
-a command that was killed leaves no result. Characters that XML cannot hold are left out. Any thread.
+a command that was killed leaves no result. Control characters, which XML cannot hold, are left out; what is not valid
+Unicode is escaped. Any thread.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from ckptkit.cli.errors import WrongUsageError
+from ckptkit.core.text import escaped
 
-# XML 1.0 has no other control characters, and no halves of pairs.
-_UNHEARD_OF = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+_UNHEARD_OF = re.compile("[^\\t\\n\\r\\x20-\\ufffd\\U00010000-\\U0010ffff]")  # XML 1.0 has no other control characters
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -85,4 +86,4 @@ def write_junit(path: Path, suite: str, cases: Sequence[Case]) -> None:
 
 
 def _plain(text: str) -> str:
-    return _UNHEARD_OF.sub("", _COLOUR.sub("", text))
+    return _UNHEARD_OF.sub("", _COLOUR.sub("", escaped(text)))

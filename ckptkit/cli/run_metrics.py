@@ -75,7 +75,7 @@ class RunMetrics:
         }
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            temporary.write_text(self._write(values))
+            temporary.write_text(self._write(values), encoding="utf-8")
             temporary.replace(self._path)
         except OSError as error:
             with contextlib.suppress(OSError):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+from collections.abc import Callable
 from datetime import datetime
 
 from rich.box import SIMPLE_HEAD
@@ -13,6 +16,7 @@ from rich.text import Text
 
 from ckptkit.core.text import time_in
 
+_HALF = re.compile("[\ud800-\udfff]")  # half of a pair: not valid Unicode, and many parsers refuse the document
 _WIDE = 200  # columns without a terminal, so that piped tables are not wrapped
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -47,6 +51,12 @@ def visible(text: str) -> str:
 def print_line(console: Console, text: str, style: str | None = None) -> None:
     """Print ``text`` as it is, made `visible`: brackets and numbers get no style, and long lines are not wrapped."""
     console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_json(document: object, default: Callable[[object], object] | None = None) -> None:
+    """Print ``document`` as JSON, in ASCII, with escapes for what is not valid Unicode, such as names of old files."""
+    text = json.dumps(document, default=default, ensure_ascii=False)
+    print(json.dumps(json.loads(_HALF.sub(lambda half: f"\\\\u{ord(half[0]):x}", text))))
 
 
 def size(size_bytes: int) -> str:

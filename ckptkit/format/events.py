@@ -306,4 +306,4 @@ Event: TypeAlias = Began | Point | Saved | SaveFailed | Removed | Interval | End
 def plain_line(text: str, most: int = 512) -> str:
     """Return the first line of ``text`` in a form that a document may hold: bounded, valid Unicode, without secrets."""
     first = text.strip().splitlines()[0] if text.strip() else ""
-    return scrub(first).encode("utf-8", "replace").decode()[:most]
+    return scrub(first).encode(errors="backslashreplace").decode()[:most]

@@ -8,7 +8,6 @@ or otherwise, the same command copies the rest.
 from __future__ import annotations
 
 import dataclasses
-import json
 import secrets
 from collections.abc import Iterable
 from datetime import datetime, timezone
@@ -19,7 +18,7 @@ from rich.filesize import decimal
 from ckptkit.cli.byte_bar import CheckpointBar
 from ckptkit.cli.errors import WrongUsageError, complain
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_line
+from ckptkit.cli.text import print_json, print_line
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.copy.inventory import Copied, CopyOutcome
@@ -66,7 +65,7 @@ def run_copy(
         raise
     if as_json:
         urls = {"source": there.url, "target": here.url}
-        print(json.dumps({**urls, **dataclasses.asdict(copied)}))
+        print_json({**urls, **dataclasses.asdict(copied)})
     else:
         _print_summary(here.url, copied)
     for name, why in copied.corrupt.items():

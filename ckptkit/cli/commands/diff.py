@@ -10,7 +10,6 @@ and never writes.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterable
 
@@ -21,7 +20,7 @@ from rich.text import Text
 from ckptkit.cli.byte_bar import byte_bar
 from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import console_for_tables, plain_table, print_line, visible
+from ckptkit.cli.text import console_for_tables, plain_table, print_json, print_line, visible
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.tools.diff.checkpoints import Difference, LeafDifference, compare, in_order_of_size
@@ -69,7 +68,7 @@ def run_diff(
         found = compare(*sides, lambda size_bytes: bar.update(task, total=size_bytes))
     names = [{"root": storage.url, "checkpoint": str(opened.name)} for storage, opened in ((here, one), (there, other))]
     if as_json:
-        print(json.dumps(_as_json(names, found, read_bytes)))
+        print_json(_as_json(names, found, read_bytes))
     else:
         _print_difference(names, found, top)
     differs = exit_code and not found.is_empty

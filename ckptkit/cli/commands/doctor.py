@@ -16,7 +16,6 @@ goes to stderr.
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import time
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from rich.console import Console
 
 from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
+from ckptkit.cli.text import print_json
 from ckptkit.core.text import some
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
@@ -83,7 +83,7 @@ def run_doctor(
     if as_json:
         before = [_as_json(one) for one in found.reports[:-1]]
         around = {"before": before, "left_out": list(found.left_out), "untrained": list(found.untrained)}
-        print(json.dumps({**_as_json(found.last), **around}))
+        print_json({**_as_json(found.last), **around})
     else:
         _print_all(found, options, shlex.join(command), keep)
     return 0 if found.is_sound else 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_line, size
+from ckptkit.cli.text import print_json, print_line, size
 from ckptkit.core.text import some
 from ckptkit.errors import CkptKitError
 from ckptkit.tools.interchange import Exported, Imported, Renames, export_weights, import_weights
@@ -77,7 +76,7 @@ def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: Expor
             overwrite=wanted.overwrite,
         )
     if as_json:
-        print(json.dumps({"root": storage.url, **dataclasses.asdict(done)}))
+        print_json({"root": storage.url, **dataclasses.asdict(done)})
     else:
         _print(_words_of_export(done))
     return 0
@@ -94,7 +93,7 @@ def run_import(file: str, root: str, options: Iterable[str], names: NameOptions,
     with _as_usage():
         done = import_weights(file, storage, renames=names.read())
     if as_json:
-        print(json.dumps(dataclasses.asdict(done)))
+        print_json(dataclasses.asdict(done))
     else:
         _print(_words_of_import(done))
     return 0

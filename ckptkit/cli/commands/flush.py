@@ -6,12 +6,11 @@ The JSON is ``{"root": str, "mirrors": [...]}`` with the fields of `ckptkit.tool
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 
 from ckptkit.cli.errors import WrongUsageError, complain
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import visible
+from ckptkit.cli.text import print_json, visible
 from ckptkit.errors import CkptKitError
 from ckptkit.tools.copy.flush import flush
 
@@ -40,7 +39,7 @@ def run_flush(
     except ValueError as error:
         raise WrongUsageError(str(error)) from error
     if as_json:
-        print(json.dumps({"root": here.url, "mirrors": [dataclasses.asdict(one) for one in found]}))
+        print_json({"root": here.url, "mirrors": [dataclasses.asdict(one) for one in found]})
     for one in found:
         if one.outcome == "failed":
             complain(f"{one.checkpoint} could not be uploaded to {one.mirror}: {one.why}")

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from datetime import datetime
 
 from rich.console import Console
 
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_line
+from ckptkit.cli.text import print_json, print_line
 
 
 def run_goodput(root: str, options: Iterable[str] = (), *, now: datetime, as_json: bool = False) -> int:
@@ -34,7 +33,7 @@ def run_goodput(root: str, options: Iterable[str] = (), *, now: datetime, as_jso
 
     story = read_story(open_root(root, options), now)
     if as_json:
-        print(json.dumps({"root": story.root, **numbers_of(story)}))
+        print_json({"root": story.root, **numbers_of(story)})
     else:
         console = Console()
         for line in table_of(story):

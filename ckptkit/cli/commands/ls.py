@@ -9,7 +9,6 @@ COMMIT's own digest, the contents of the rank files or the shards; use ``ckptkit
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -19,7 +18,7 @@ from rich.text import Text
 from ckptkit.cli.errors import complain
 from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import ago, console_for_tables, plain_table, size, visible
+from ckptkit.cli.text import ago, console_for_tables, plain_table, print_json, size, visible
 from ckptkit.run.catalog import CheckpointInfo, Kept, Rows, list_rows
 
 NEWEST = 50
@@ -69,7 +68,7 @@ def run_ls(
 def _print_json(url: str, rows: Rows) -> None:
     checkpoints = [_as_json(info, rows) for info in rows.shown]
     document = {"root": url, "latest": rows.latest, "checkpoints": checkpoints, "left_out": rows.left_out}
-    print(json.dumps(document))
+    print_json(document)
 
 
 def _as_json(info: CheckpointInfo, rows: Rows) -> dict[str, object]:

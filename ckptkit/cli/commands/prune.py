@@ -9,7 +9,6 @@ needs ``--yes`` or ``--dry-run``.
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +22,7 @@ from rich.text import Text
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain
 from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import console_for_tables, plain_table, print_line, size, visible
+from ckptkit.cli.text import console_for_tables, plain_table, print_json, print_line, size, visible
 from ckptkit.errors import StorageError
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest, KeepPolicy
 from ckptkit.storage import Storage
@@ -87,7 +86,7 @@ def run_prune(
     elif is_any and not as_json:
         _print("nothing was removed")
     if as_json:
-        print(json.dumps({"root": url, "dry_run": dry_run, **_as_json(plan, pruned)}))
+        print_json({"root": url, "dry_run": dry_run, **_as_json(plan, pruned)})
     return PROBLEM if plan.problems else FINE
 
 

@@ -7,7 +7,6 @@ The JSON is ``{"root": str, "begin": str, "equal": [names], "differing": name or
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,7 @@ from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import visible
+from ckptkit.cli.text import print_json, visible
 from ckptkit.core.text import some
 from ckptkit.tools.diff.checkpoints import Difference, in_order_of_size
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
@@ -76,7 +75,7 @@ def run_replay(
     recorded = certify(storage, stretch, verdict) if record else []
     if as_json:
         said = {"root": storage.url, "begin": str(stretch.begin.name), **_as_json(verdict), "recorded": recorded}
-        print(json.dumps(said))
+        print_json(said)
     else:
         _print(storage.url, stretch, verdict, shlex.join(command))
         if record:

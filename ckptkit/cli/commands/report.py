@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from rich.console import Console
 from ckptkit.cli.durations import positive_duration
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_line
+from ckptkit.cli.text import print_json, print_line
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
             "verdict": dataclasses.asdict(judge(story)),
         }
         told = {name: value for name, value in dataclasses.asdict(story).items() if name != "lives"}
-        print(json.dumps({**told, **numbers, "goodput": numbers_of(story)}, default=_plain))
+        print_json({**told, **numbers, "goodput": numbers_of(story)}, default=_plain)
     else:
         from ckptkit.tools.report.page import page_of
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from ckptkit.checkpoint.verify import load
 from ckptkit.cli.commands.tensor_stats import Histogram, Summary, histogram, summarise
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import print_json
 from ckptkit.core.contents import Buffers, TensorInfo
 from ckptkit.core.tensors import bytes_of
 from ckptkit.format.documents import AttemptDocument, ShardEntry, digest_of
@@ -126,7 +126,7 @@ def run_show(
     storage = open_root(root, options)
     shown = look(storage, checkpoint, wanted)
     if as_json:
-        print(json.dumps(as_document(shown)))
+        print_json(as_document(shown))
         return 0
     from ckptkit.cli.commands.show_text import print_shown
 

@@ -11,7 +11,6 @@ each checkpoint, goes to stderr. Reads and never writes.
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -22,7 +21,7 @@ from ckptkit.cli.byte_bar import CheckpointBar
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_line, size
+from ckptkit.cli.text import print_json, print_line, size
 from ckptkit.tools.verify.checkpoint import Proof, ProofOutcome
 from ckptkit.tools.verify.run import Audit, Start, audit
 
@@ -59,7 +58,7 @@ def run_verify(
         refuse_no_run(storage)
     url = storage.url
     if as_json:
-        print(json.dumps({"root": url, **dataclasses.asdict(found), "read_bytes": bar.read_bytes}))
+        print_json({"root": url, **dataclasses.asdict(found), "read_bytes": bar.read_bytes})
     else:
         _print_audit(url, found, bar.read_bytes, clock() - begun)
     return FINE if found.is_fine else PROBLEM

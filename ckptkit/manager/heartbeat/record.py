@@ -183,12 +183,16 @@ class Record(ctypes.Structure):
 
     def text(self, name: str) -> str:
         """Return one of the texts."""
-        return bytes(getattr(self, name)).decode(errors="replace")
+        data = bytes(getattr(self, name))
+        try:
+            return data.decode(errors="surrogatepass")
+        except UnicodeDecodeError:  # its end does not fit
+            return data.decode(errors="replace")
 
     def put(self, name: str, text: str) -> None:
-        """Set one of the texts, as much of it as fits."""
+        """Set one of the texts, as much of it as fits; a path stays the same, also one that is not valid Unicode."""
         room = getattr(Record, name).size - 1
-        setattr(self, name, text.encode(errors="replace").replace(b"\0", b"?")[:room])
+        setattr(self, name, text.encode(errors="surrogatepass").replace(b"\0", b"?")[:room])
 
 
 SIZE_BYTES = ctypes.sizeof(Record)

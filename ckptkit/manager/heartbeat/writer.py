@@ -110,7 +110,8 @@ class HeartbeatWriter:
             record.before[one] = self._before.get(one, 0.0)
         record.put("root", root)
         told = "\n".join(mirrors)
-        record.put("mirrors", told if len(told.encode()) < MIRRORS_BYTES else "")  # half a URL is another one
+        fits = len(told.encode(errors="surrogatepass")) < MIRRORS_BYTES
+        record.put("mirrors", told if fits else "")  # half a URL is another one
         record.put("checkpoint", checkpoint or "")
         self.enter(Phase.FIRST_STEP)
 

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 
 from ckptkit.checkpoint.open import decode_manifest
 from ckptkit.core.parallel import each_of
-from ckptkit.core.text import time_in
+from ckptkit.core.text import escaped, time_in
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.document_json import decode
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument
@@ -81,7 +81,7 @@ class _Teller:
         self._place(attempts)
         copied = run.copied_from.url if run is not None and run.copied_from is not None else None
         return RunStory(
-            root=self._storage.url,
+            root=escaped(self._storage.url),
             run_id=run.run_id if run is not None else None,
             copied_from=copied,
             told_at=now,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from ckptkit.core.text import message_of
+from ckptkit.core.text import escaped, message_of
 from ckptkit.errors import StorageError
 from ckptkit.tools.report.history import RunStory
 from ckptkit.tools.report.series import GOODPUT, SIZE, STALL, TOOK, Row, course_of
@@ -121,7 +121,7 @@ class MLflow:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers of the use
         self._mlflow = _client("mlflow", "mlflow")
         self._metric = _client("mlflow.entities", "mlflow").Metric
-        self._experiment = experiment
+        self._experiment = escaped(experiment)
         self._client: Any = None
         self._run: str | None = None
         self._course: str | None = None

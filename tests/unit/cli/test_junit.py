@@ -45,11 +45,11 @@ def test_cases_hold_why_they_failed(written):
 
 
 def test_output_of_a_script_is_always_valid_xml(tmp_path):
-    """Colours go, and so does what XML 1.0 cannot hold."""
+    """Colours go, and so do control characters; a name that is not UTF-8 is escaped."""
     text = "\x1b[31mred\x1b[0m <&> \x00\x08\ufffe\ud800 \u4e2d\U0001f600\ttab\nline"
     write_junit(tmp_path / "out.xml", "s", [Case("n\x07", 0.0, "error", text, text)])
     (error,) = read_junit(tmp_path / "out.xml").iter("error")
-    assert error.text == "red <&>  \u4e2d\U0001f600\ttab\nline"
+    assert error.text == "red <&> \\ud800 \u4e2d\U0001f600\ttab\nline"
 
 
 def test_earlier_result_is_removed_before_the_work(tmp_path):

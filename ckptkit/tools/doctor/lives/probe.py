@@ -14,6 +14,7 @@ thread only.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from ckptkit.core.placement import Box
 from ckptkit.core.process_group import ALONE, World
@@ -53,6 +54,7 @@ from ckptkit.tools.doctor.lives.trace import (
     Stopped,
     Total,
     Unrestored,
+    line_of,
     scratch_run,
     total_of,
     trace_of,
@@ -337,7 +339,7 @@ class TrialProbe:
 
     def _write(self, event: BaseModel) -> None:
         # One write to the kernel: a SIGKILL cannot undo it, and lines do not mix.
-        line = event.model_dump_json().encode() + b"\n"
+        line = line_of(event)
         descriptor = os.open(self._trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             while line:
@@ -380,8 +382,8 @@ def _totals(state: Capturable) -> dict[str, Total]:
 @functools.lru_cache(maxsize=1)
 def _runs(path: str) -> Runs:
     try:
-        return Runs(LifePlan.model_validate_json(Path(path).read_bytes()))
-    except (OSError, ValidationError) as error:
+        return Runs(LifePlan.model_validate(json.loads(Path(path).read_bytes())))
+    except (OSError, ValueError) as error:
         raise ValueError(
             f"{VARIABLE} names {path}, which is not a plan of the doctor ({error}). Unset it, or run the script with "
             "`ckptkit doctor -- python train.py`"

@@ -89,7 +89,7 @@ class Started:
 def _kill_elsewhere(document: Path) -> None:
     """Kill what a life has in other sessions, as msrun's workers are: their environment tells that they are of it."""
     for _ in range(_KILLS):  # one that was killed may have started another one before
-        killed = list(_killed(str(document).encode()))
+        killed = list(_killed(os.fsencode(document)))
         if not killed:
             return
         select.select(killed, [], [], _LOOK_EVERY.total_seconds())

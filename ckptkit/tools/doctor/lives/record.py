@@ -6,11 +6,13 @@ and those of worker processes come in any order. An incomplete last line is left
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from ckptkit.manager.hooks import Recorded
+from ckptkit.tools.doctor.lives.trace import line_of
 
 MAX_RECORD_BYTES = 1 << 27
 
@@ -27,7 +29,7 @@ class Record:
 
     def write(self, event: Recorded) -> None:
         """Append ``event``, unless the file is full."""
-        line = event.model_dump_json(exclude_defaults=True).encode() + b"\n"
+        line = line_of(event, exclude_defaults=True)
         if os.fstat(self._file).st_size + len(line) <= MAX_RECORD_BYTES:
             os.write(self._file, line)  # one call, so that lines do not mix
 
@@ -39,4 +41,4 @@ def read_record(path: Path) -> Iterator[Recorded]:
     with path.open("rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):
-                yield Recorded.model_validate_json(line)
+                yield Recorded.model_validate(json.loads(line))

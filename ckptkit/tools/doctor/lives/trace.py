@@ -6,6 +6,7 @@ Any thread.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -214,9 +215,15 @@ def total_of(values: npt.NDArray[Any]) -> Total:
     return Total(plain=float(flat.sum()), signed=float(flat @ signs), size=size)
 
 
+def line_of(document: BaseModel, *, exclude_defaults: bool = False) -> bytes:
+    """Return ``document`` as a line; a path in it need not be valid Unicode, as pydantic's own JSON demands."""
+    fields = document.model_dump(exclude_defaults=exclude_defaults)
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
 def scratch_run(root: Path, url: str) -> Path:
     """Return the folder below ``root`` that replaces the run root ``url``."""
-    return root / f"run-{digest_of(url.encode())}"
+    return root / f"run-{digest_of(url.encode(errors='surrogatepass'))}"
 
 
 def trace_of(trace: Path, rank: int) -> Path:
@@ -233,7 +240,7 @@ def read_trace(path: Path) -> list[Event]:
     if not path.exists():
         return []
     lines = path.read_bytes().splitlines(keepends=True)
-    return [EVENT.validate_json(line) for line in lines if line.endswith(b"\n")]
+    return [EVENT.validate_python(json.loads(line)) for line in lines if line.endswith(b"\n")]
 
 
 def read_traces(trace: Path) -> list[list[Event]]:
@@ -260,7 +267,7 @@ def _size(trace: Path) -> int:
         if one.exists():
             with one.open("rb") as file:
                 for line in file:
-                    event = EVENT.validate_json(line) if line.endswith(b"\n") else None
+                    event = EVENT.validate_python(json.loads(line)) if line.endswith(b"\n") else None
                     if isinstance(event, Begun):
                         return event.ranks
                     if not isinstance(event, Unrestored | Followed | Other):
@@ -271,4 +278,4 @@ def _size(trace: Path) -> int:
 def _last(trace: Path) -> Event | None:
     lines = trace.read_bytes().splitlines(keepends=True) if trace.exists() else []
     whole = [line for line in lines[-2:] if line.endswith(b"\n")]
-    return EVENT.validate_json(whole[-1]) if whole else None
+    return EVENT.validate_python(json.loads(whole[-1])) if whole else None

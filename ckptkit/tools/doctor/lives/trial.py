@@ -35,6 +35,7 @@ from ckptkit.tools.doctor.lives.trace import (
     Stopped,
     Unrestored,
     have_ended,
+    line_of,
     read_traces,
 )
 
@@ -210,7 +211,7 @@ def live(
     exit_code = -signal.SIGKILL
     try:
         document, new = folder / f"{name}.json", folder / f"{name}.json.new"
-        new.write_text(plan.model_dump_json(), encoding="utf-8")
+        new.write_bytes(line_of(plan))
         new.replace(document)  # at once: a process before the gate may be reading the seed
         if process is None:
             process = Started(command, document, folder / f"{name}.log", plan.seed, ahead)
