@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 from ckptkit.core.progress import Progress
+from ckptkit.core.text import many
 
 
 @dataclass
@@ -106,7 +107,7 @@ class SaveTotals:
         if not self.saves:
             return "no save"
         return (
-            f"{self.saves} saves of {self.size_bytes / self.saves / 2**20:.1f} MiB took "
+            f"{many(self.saves, 'save')} of {self.size_bytes / self.saves / 2**20:.1f} MiB took "
             f"{self.took_seconds / self.saves:.2f} s each and kept training waiting for "
             f"{self.stall_seconds / self.saves * 1e3:.1f} ms each (at most {self.longest_stall_seconds * 1e3:.1f} ms), "
             f"with {self.buffer_bytes / 2**20:.0f} MiB of buffers"

@@ -52,8 +52,8 @@ class _Untold:
         message, self._message = self._message, None
         if message is not None:
             _log.warning(
-                "the last background save failed, and the program ended without checking its result: %s. The run's "
-                "last committed checkpoint is untouched",
+                "the last background save failed, and the program ended without checking its result: %s. What was "
+                "committed before is untouched",
                 message.rstrip("."),
             )
 

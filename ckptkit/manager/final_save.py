@@ -122,8 +122,8 @@ class FinalSave:
         settled = self._settle(state, metrics, countdown(None))
         if settled.checkpoint is None:
             raise SaveFailedError(
-                f"the final save failed ({ERROR_BUDGET} in a row): {settled.why.removesuffix('.')}. The last committed "
-                f"checkpoint is untouched: repair {self._preemption.url} and start again"
+                f"the final save failed ({ERROR_BUDGET} in a row): {settled.why.removesuffix('.')}. Repair the "
+                f"storage. {self._preemption.account()}"
             ) from self._failure
         with HEARTBEAT.during(Phase.STORAGE):
             self._mirrors.finish(countdown(None))

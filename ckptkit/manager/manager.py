@@ -32,7 +32,6 @@ from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.batches import NumberedBatches, numbered
 from ckptkit.manager.opening import new_setup, open_run
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, System
-from ckptkit.manager.process.console import say_where
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.snapshot import Capturable, Iterated
@@ -151,7 +150,6 @@ class CheckpointManager:
         self._run, point = open_run(self._setup, state, checkpoint, rewind=rewind)
         if hooks is not None:
             hooks.begin(state, point, self._run.wait)
-        say_where(self.url, point)
         if watch_preemption:
             self.watch_preemption()
         return point

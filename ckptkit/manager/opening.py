@@ -38,6 +38,7 @@ from ckptkit.manager.options import (
     refuse_wrong_policies,
 )
 from ckptkit.manager.preemption.request import PreemptionRequest
+from ckptkit.manager.process.console import say_where
 from ckptkit.manager.process.denormals import DenormalsAsZero
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.recording.recorder import NoRecorder, Recorder
@@ -181,6 +182,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
         rank=rank_sync.rank,
         ranks=rank_sync.size,
     )
+    say_where(setup.storage.url, point, opened.document.attempt)
     return run, point
 
 
@@ -198,11 +200,17 @@ def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSa
     restored = None if opened.contents is None else opened.contents.checkpoint
     recorder = _new_recorder(setup, opened, rank_sync, progress) if saving.events and leads else NoRecorder()
     saver = _new_saver(setup, opened, rank_sync) if leads else _new_part_saver(setup, opened, rank_sync)
+
+    def newest() -> str | None:
+        return restored if saver.newest is None else str(saver.newest)
+
     allowed = ERROR_BUDGET if saving.on_error == "warn" else 1
-    results = SaveResults(setup.storage.url, allowed, saving.on_save, is_alone=rank_sync.is_alone, commits=leads)
+    results = SaveResults(
+        setup.storage.url, allowed, saving.on_save, is_alone=rank_sync.is_alone, commits=leads, newest=newest
+    )
     request = PreemptionRequest(
         setup.preemption,
-        newest=lambda: restored if saver.newest is None else str(saver.newest),
+        newest=newest,
         url=setup.storage.url,
         monotonic=monotonic,
     )

@@ -145,14 +145,13 @@ class RankSync:
                 raise ResumeError(
                     "the ranks are no longer in step, so no checkpoint can hold them all. Rank 0: "
                     f"{said[0].progress}, save {said[0].number}. Rank {rank}: {word.progress}, save {word.number}. "
-                    "Every rank has to make the same number of micro-steps with the same K. The last checkpoint is "
-                    "untouched"
+                    "Every rank has to make the same number of micro-steps with the same K. No checkpoint was changed"
                 )
             if word.model != said[0].model:
                 raise ResumeError(
                     f"rank {rank} trains another model than rank 0: the order, names, dtypes, shapes or placements of "
                     "the parameters that ranks share differ, or which of them are frozen. Start every rank with the "
-                    "same script. The last checkpoint is untouched"
+                    "same script. No checkpoint was changed"
                 )
         return said
 
@@ -200,7 +199,7 @@ class RankSync:
                 raise ResumeError(
                     f"the placements of {name} over the {self.size} ranks {wrong}, so it could not be reassembled: "
                     "of the ranks that hold a part, exactly one must give it with replica=0, and the parts must "
-                    f"make up {list(boxes[0].whole)}. The last checkpoint is untouched"
+                    f"make up {list(boxes[0].whole)}. No checkpoint was changed"
                 )
         self._whole = cuts
 

@@ -32,6 +32,7 @@ class SaveResults:
         on_save: Called with the report of every committed save.
         is_alone: Whether the job has one rank.
         commits: Whether this rank commits.
+        newest: Returns the newest checkpoint of the run, if there is one.
 
     Attributes:
         in_flight: The last save, until its outcome is taken.
@@ -50,12 +51,14 @@ class SaveResults:
         *,
         is_alone: bool = True,
         commits: bool = True,
+        newest: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._url = url
         self._failures_allowed = failures_allowed
         self._on_save = on_save
         self._is_alone = is_alone
         self._commits = commits
+        self._newest = newest
         self._failures_in_a_row = 0
         self._number = 0
         self._untold: list[SaveReport] = []
@@ -164,17 +167,15 @@ class SaveResults:
 
     def _count(self, error: BaseException, *, tolerate: bool) -> None:
         self._failures_in_a_row += 1
+        left = "the last committed checkpoint is untouched" if self._newest() else "no checkpoint is committed yet"
         what = f"a background save failed ({self._failures_in_a_row} in a row): {account_of(error)}"
         if not tolerate and self._failures_in_a_row >= self._failures_allowed:
-            end = SaveFailedError(
-                f"{what.removesuffix('.')}. The last committed checkpoint is untouched: repair {self._url} and start "
-                "again"
-            )
+            end = SaveFailedError(f"{what.removesuffix('.')}. Repair {self._url} and start again: {left}")
             end.__cause__ = error
             self._end_with(end)
             warn_of_failure(error, "%s; too many saves failed, so training ends in all ranks at their next save", what)
             return
-        warn_of_failure(error, "%s; training continues, and the run's last committed checkpoint is untouched", what)
+        warn_of_failure(error, "%s; training continues, and %s", what, left)
 
     def _end_with(self, error: CkptKitError) -> None:
         if not self._is_alone:

@@ -187,6 +187,13 @@ def test_the_test_sees_the_package():
     assert "ckptkit.manager.manager.CheckpointManager" in facade  # under TYPE_CHECKING
 
 
+def test_no_module_of_mindspore_warns_when_it_is_imported():
+    """Those that it has moved do, in every training."""
+    found = modules(PACKAGE)
+    targets = {one.target for module in found for one in imports(module, found[module])}
+    assert [one for one in targets if one.startswith("mindspore.common.api")] == []
+
+
 def test_errors_import_the_standard_library_only():
     """But for the scrubber, which does."""
     found = modules(PACKAGE)

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import Countdown, LongWait, countdown
+from ckptkit.core.text import many
 from ckptkit.core.worker import NoThreadError, Worker, awaited
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
@@ -144,9 +145,9 @@ class Uploads:
         if stuck is not None and lag >= self._tell_lag:
             self._tell_lag = 10 * lag
             _log.warning(
-                "the mirror %s is %d commits behind, because the upload of %s has not ended. They are committed at "
+                "the mirror %s is %s behind, because the upload of %s has not ended. They are committed at "
                 "%s, and the newest is uploaded next. Check whether the mirror answers (`ckptkit ls %s`)",
-                *(self._mirror_url, lag, stuck, self._local_url, self._mirror_url),
+                *(self._mirror_url, many(lag, "commit"), stuck, self._local_url, self._mirror_url),
             )
         if self._is_due:
             self._wake()
@@ -349,8 +350,15 @@ class Uploads:
         warn_of_failure(
             error,
             "the upload of %s to the mirror %s failed (%d in a row): %s; it stays committed at %s, and training "
-            "continues. The next commit is uploaded in its place; the mirror is %d commits behind",
-            *(name, self._mirror_url, self._failures_in_a_row, account_of(error), self._local_url, self.lag),
+            "continues. The next commit is uploaded in its place; the mirror is %s behind",
+            *(
+                name,
+                self._mirror_url,
+                self._failures_in_a_row,
+                account_of(error),
+                self._local_url,
+                many(self.lag, "commit"),
+            ),
         )
 
     def _lacking(self, error: BaseException) -> SaveFailedError:

@@ -24,7 +24,7 @@ from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.manager.heartbeat.category import Request
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.options import Preemption
-from ckptkit.manager.preemption.signals import SIGNALS
+from ckptkit.manager.preemption.signals import SIGNALS, name_of
 
 _log = logging.getLogger("ckptkit")
 
@@ -138,7 +138,7 @@ class PreemptionRequest:
 
     def heard(self, number: int) -> Callable[[], None] | None:
         """Handle a signal, as `ckptkit.manager.preemption.signals.Listener` describes."""
-        name = signal.Signals(number).name
+        name = name_of(number)
         now = self._monotonic()
         with self._lock:
             if self._heard_at is None:

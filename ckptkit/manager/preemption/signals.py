@@ -243,6 +243,12 @@ class SignalWatch:
         self._after_fork()
 
 
+def name_of(number: int, stdin: int = 0) -> str:
+    """Return the name of a signal, for people; at a terminal, SIGTERM may be what MindSpore makes of Ctrl-C."""
+    at_terminal = number == signal.SIGTERM and os.isatty(stdin)
+    return signal.Signals(number).name + (" (which MindSpore also sends after Ctrl-C)" if at_terminal else "")
+
+
 class _Line:
     """Connects the C handler, which writes, to the thread, which reads."""
 

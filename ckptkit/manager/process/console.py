@@ -6,15 +6,18 @@ import logging
 import sys
 
 from ckptkit.core.progress import ResumePoint
+from ckptkit.core.text import many
 
 _log = logging.getLogger("ckptkit")
 
 
-def say_where(url: str, point: ResumePoint) -> None:
-    """Log where a run begins or continues."""
+def say_where(url: str, point: ResumePoint, attempt: int) -> None:
+    """Log where a run begins or continues; ``attempt`` is the number of this start."""
     show_log()
     if point.checkpoint is None:
-        _log.info("starting afresh at %s", url)
+        before = f": {many(attempt - 1, 'start')} before this one left no checkpoint" if attempt > 1 else ""
+        advice = ". If they ended before a save was due, save more often" if before else ""
+        _log.info("starting afresh at %s%s%s", url, before, advice)
     else:
         _log.info(
             "resuming from %s: epoch %d, batch %d, after %d optimizer steps, micro-step %d of its cycle",

@@ -23,6 +23,7 @@ from typing_extensions import Self
 
 from ckptkit.core.progress import ResumePoint
 from ckptkit.core.save_policy import SavePolicy
+from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
@@ -337,11 +338,13 @@ class CheckpointCallback(Callback):
 
     def _is_complete(self, state: StateManager, point: ResumePoint, epochs: int) -> bool:
         assert state.position is not None  # noqa: S101 - it was given a dataset
-        done, _ = state.position.at(point.batches_delivered)
+        done, rest = state.position.at(point.batches_delivered)
         if state.ended is None and done < epochs:
             return False
-        why = state.ended or f"{point.batches_delivered} batches are {done} epochs"
-        more = "" if state.ended else f" To train on, give more than {done} epochs; you gave {epochs}."
+        batches = many(point.batches_delivered, "batch", "batches")
+        within = f" and {many(rest, 'batch', 'batches')} of the next" if rest else ""
+        why = state.ended or f"{batches} are {many(done, 'epoch')}{within}"
+        more = "" if state.ended else f" To train on, give more than {many(done, 'epoch')}; you gave {epochs}."
         _log.info("training is complete (%s); nothing to do. %s is restored.%s", why, point.checkpoint, more)
         return True
 

@@ -15,6 +15,7 @@ import mindspore.dataset as ds
 from mindspore.train import Callback, LearningRateScheduler
 
 from ckptkit.core.progress import ResumePoint
+from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
@@ -202,8 +203,9 @@ class TrainingSession:
         name = self.manager.save_final(self._state, metrics if at == delivered else {})
         skipped = self.manager.skipped_saves
         _log.info(
-            "training ended after %d batches; %s is committed; %s%s",
-            *(delivered, name, f"during {skipped} writes another save was due; " if skipped else ""),
+            "training ended after %s; %s is committed; %s%s",
+            *(many(delivered, "batch", "batches"), name),
+            f"during {many(skipped, 'write')} another save was due; " if skipped else "",
             self.manager.totals,
         )
 

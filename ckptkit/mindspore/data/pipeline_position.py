@@ -37,6 +37,7 @@ from ckptkit.mindspore.data.pipeline import (
     drawing_workers,
     has_shuffle_buffer,
     is_fast,
+    nodes,
     python_code_here,
     samplers_that_carry_epochs,
     told_by_training,
@@ -318,6 +319,11 @@ class DatasetPosition:
         # MindSpore asks a sampler for the order of every skipped epoch; these samplers can begin at a later epoch.
         samplers = samplers_that_carry_epochs(self.dataset)
         skipped_epochs = start // self.size if samplers else 0
+        if any(isinstance(node, ds.MapDataset) for node in nodes(self.dataset)):
+            _log.info(
+                "if MindSpore warns next of a skip node below a map node: that is about random transformations, and "
+                "this pipeline has none"
+            )
         with undisturbed():
             try:
                 ds.config.set_fast_recovery(True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
@@ -58,7 +59,7 @@ class Replay:
                 HEARTBEAT.sign()
                 progress.advance(task)
                 self._foresee()
-        _log.info("replayed %d batches in %.1f s", self._batches, self._spent().total_seconds())
+        _log.info("replayed %s in %.1f s", many(self._batches, "batch", "batches"), self._spent().total_seconds())
         return last
 
     def _spent(self) -> timedelta:

@@ -88,7 +88,6 @@ def find_in_cells(
             yield from _carried(one.cell, place_of(one, name), attributes, in_graph=in_graph)
     for place, value in variables:
         yield from (_unseen(holder, elsewhere) for holder in held.below(place, value))
-    yield from _dead_accumulation(parameters.values())
 
 
 def place_of(found: Found, root: str = "") -> str:
@@ -311,19 +310,6 @@ def _displaced(cell: nn.Cell, where: str, parameters: Collection[int]) -> Iterat
         why = f"an nn.SequentialCell still calls it, so {', '.join(held)} would be used and be in no checkpoint"
         fix = "Replace a layer of an nn.SequentialCell by its index: layers[1] = other"
         yield Finding("unseen", where, why, fix, certain=False)
-
-
-def _dead_accumulation(parameters: Iterable[ms.Parameter]) -> Iterator[Finding]:
-    if ms.get_context("device_target") != "CPU" or ms.get_auto_parallel_context("parallel_mode") != "stand_alone":
-        return
-    dead = next((one.name for one in parameters if one.name.startswith("accu_grads.")), None)
-    if dead is not None:
-        yield Finding(
-            "stock",
-            f"{dead} and similar parameters",
-            "on CPU, MindSpore's own accumulation cell silently changes neither them nor the weights",
-            "Use ckptkit.AccumulationTrainCell",
-        )
 
 
 def _items(value: Any) -> Iterator[Any]:

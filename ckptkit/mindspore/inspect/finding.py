@@ -14,7 +14,7 @@ from ckptkit.core.text import some
 
 _MOST_PLACES = 8  # that one sentence names
 
-Kind = Literal["operator", "pipeline", "rounding", "stock", "unseen"]
+Kind = Literal["operator", "pipeline", "rounding", "unseen"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Finding:
 
     Attributes:
         kind: ``operator`` for random cells and operators, ``pipeline`` for Python code in the data pipeline,
-            ``stock`` for a MindSpore cell that does not work here, ``rounding`` for a kernel that may round
-            otherwise in another process, ``unseen`` for state that is in no checkpoint.
+            ``rounding`` for a kernel that may round otherwise in another process, ``unseen`` for state that is in no
+            checkpoint.
         where: The cell or the code, such as ``network.drop (nn.Dropout)``.
         why: What is wrong with it.
         fix: What to do.

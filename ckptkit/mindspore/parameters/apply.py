@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import mindspore as ms
 import numpy as np
-from mindspore.common.api import _no_grad
+from mindspore.common import _no_grad
 
 from ckptkit.core.tensors import Array
 

@@ -6,6 +6,7 @@ checked against the cells, and refused by name. Changes no parameter. Main threa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from ckptkit.core.tensors import Lifetime, Role
 from ckptkit.core.text import some
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
+
+_log = logging.getLogger("ckptkit")
 
 _WORDS = ("replicated", "per_rank")
 _SMALL_BYTES = 64 * 1024  # below this, copying is cheaper than a fence
@@ -230,4 +233,17 @@ def _check_placement(name: str, shape: tuple[int, ...], placement: object) -> No
     if not fits:
         raise ValueError(
             f"Ranks(placement=...) gives {placement} for {name}, but its shape {shape} does not fit inside"
+        )
+
+
+def warn_if_no_weight_changes(names: Iterable[str]) -> None:
+    """Warn of MindSpore's cells that accumulate in ``accu_grads.*``: a pass that CPU does not have fills these."""
+    if ms.get_context("device_target") != "CPU" or ms.get_auto_parallel_context("parallel_mode") != "stand_alone":
+        return
+    unfilled = next((name for name in names if name.startswith("accu_grads.")), None)
+    if unfilled is not None:
+        _log.warning(
+            "this training changes no weight: MindSpore's accumulation does not work on CPU, where it leaves %s and "
+            "the like at zero and updates with them. Use ckptkit.AccumulationTrainCell",
+            unfilled,
         )

@@ -63,6 +63,7 @@ from ckptkit.mindspore.inspect.users import is_of_users
 from ckptkit.mindspore.inspect.values.addresses import address_in
 from ckptkit.mindspore.parameters.compiled_memory import CompiledMemory
 from ckptkit.mindspore.parameters.detached import Addresses
+from ckptkit.mindspore.parameters.roles import warn_if_no_weight_changes
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
@@ -178,6 +179,7 @@ class Examination:
         if self._reported is None:
             found = (*self.examined(), *self._examined(self._lost_state))
             self._report(found)
+            warn_if_no_weight_changes(self._sources.parameters.tensors())
             self._reported, self._restored_at = [*found], running_lines()
 
     def judge_loop(self) -> None:

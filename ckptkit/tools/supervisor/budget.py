@@ -13,6 +13,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ckptkit.core.text import many
 from ckptkit.manager.heartbeat.record import Phase, Record
 from ckptkit.tools.supervisor.diagnosis import Finding, place_of
 from ckptkit.tools.supervisor.life import Life
@@ -80,9 +81,10 @@ class Budget:
         self._in_a_row = 0 if progress else self._in_a_row + 1
         if self._in_a_row >= self._most:
             if self._is_same_before_training():
-                what = f"{len(self._same)} lives in a row ended before training with the same error: {finding.what}"
+                same = many(len(self._same), "life", "lives")
+                what = f"{same} in a row ended before training with the same error: {finding.what}"
                 return Decision(replace(finding, cause="code-or-data", what=what), CODE_OR_DATA, _CORRECT)
-            why = f"{self._in_a_row} lives in a row committed nothing new"
+            why = f"{many(self._in_a_row, 'life', 'lives')} in a row committed nothing new"
             return Decision(finding, GIVEN_UP, f"{why}: {_MOVES.get(finding.cause, _LOOK)}", self._in_a_row)
         return Decision(finding, None, "restart", self._in_a_row)
 

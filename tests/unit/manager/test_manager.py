@@ -1149,8 +1149,22 @@ def test_consecutive_failures_are_tolerated_up_to_budget(valve, caplog):
     with pytest.raises(SaveFailedError, match=rf"\({ERROR_BUDGET} in a row\).*failure {ERROR_BUDGET}") as caught:
         manager.step(run)
     assert caught.value.__cause__ is handle.exception()
-    assert valve.url in str(caught.value)
+    assert f"Repair {valve.url} and start again: no checkpoint is committed yet" in str(caught.value)
+    assert "no checkpoint is committed yet" in warnings_in(caplog)[0]
     assert names(manager) == []
+
+
+def test_failures_name_what_was_committed_before(valve, caplog):
+    manager, run = started(valve)
+    manager.save(run).result()
+    valve.failures_to_come = 100
+    for at in range(1, ERROR_BUDGET):
+        train(run, at)
+        manager.save(run).exception()
+    assert "the last committed checkpoint is untouched" in warnings_in(caplog)[-1]
+    train(run, ERROR_BUDGET)
+    with pytest.raises(SaveFailedError, match=rf"The newest checkpoint is {names(manager)[0]} at "):
+        manager.save_final(run)
 
 
 class Unlucky(LocalStorage):
@@ -1207,7 +1221,9 @@ def test_unawaited_failed_save_is_reported_at_exit(root, how):
     """A failed save that nobody asked for is told when the interpreter ends."""
     done = python("-c", AT_EXIT, root, how)
     told = {"asked for": [], "collected": ["a background save failed (1 in a row): the disk is gone"]}
-    last = ["the last background save failed, and the program ended without checking its result: the disk is gone. The"]
+    last = [
+        "the last background save failed, and the program ended without checking its result: the disk is gone. What"
+    ]
     lines = done.stderr.splitlines()
     for line, begin in zip(lines, ["starting afresh at", *told.get(how, last)], strict=True):
         assert line.startswith(f"[ckptkit] {begin}")
@@ -1249,6 +1265,19 @@ def test_custom_loop_is_told_its_resume_point(root):
     ]
     assert said_by_a_loop(root, "logs itself") == said_by_a_loop(root, "has a handler") == []
     assert len(said_by_a_loop(root, "restores twice")) == 2
+
+
+def test_starts_that_left_no_checkpoint_are_counted(root, caplog):
+    caplog.set_level(logging.INFO, "ckptkit")
+    for _ in range(3):
+        started(root)  # and dies before its first save
+    assert [record.getMessage() for record in caplog.records] == [
+        f"starting afresh at {root}",
+        f"starting afresh at {root}: 1 start before this one left no checkpoint. If they ended before a save was due, "
+        "save more often",
+        f"starting afresh at {root}: 2 starts before this one left no checkpoint. If they ended before a save was due, "
+        "save more often",
+    ]
 
 
 def test_wait_has_one_time_for_all(root, monkeypatch):
@@ -1352,6 +1381,7 @@ def test_the_final_save_gives_up_after_the_budget(valve):
     with pytest.raises(SaveFailedError, match=f"failure {ERROR_BUDGET}") as caught:
         manager.save_final(run)
     assert isinstance(caught.value.__cause__, StorageError)
+    assert "There is no checkpoint at" in str(caught.value)
     assert valve.failed == ERROR_BUDGET
     assert names(manager) == []
 

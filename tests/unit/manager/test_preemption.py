@@ -25,7 +25,7 @@ from support.runs.ranks import new_run
 
 import ckptkit as ck
 from ckptkit.manager.preemption.request import PreemptionRequest
-from ckptkit.manager.preemption.signals import SIGNALS, SignalWatch
+from ckptkit.manager.preemption.signals import SIGNALS, SignalWatch, name_of
 from ckptkit.manager.step_timing import StepTiming, fits
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -1201,6 +1201,18 @@ def test_sigterm_names_a_data_worker_that_died(end, number, why):
     assert (preemption.dead_child != "") == ("after" in why)
     child.wait()
     assert child.returncode is not None  # its end was not taken from whoever waits for it
+
+
+def test_ctrl_c_is_named_where_it_may_have_come():
+    """MindSpore sends its own process SIGTERM after Ctrl-C, from C and anew in each step: nothing here sees that."""
+    terminal, stdin = os.openpty()
+    try:
+        assert name_of(signal.SIGTERM, stdin) == "SIGTERM (which MindSpore also sends after Ctrl-C)"
+        assert name_of(signal.SIGUSR1, stdin) == "SIGUSR1"
+    finally:
+        os.close(terminal)
+        os.close(stdin)
+    assert name_of(signal.SIGTERM, stdin) == "SIGTERM"  # no terminal, and not even a file
 
 
 def test_after_its_end_training_has_no_grace():

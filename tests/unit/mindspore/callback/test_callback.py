@@ -250,6 +250,15 @@ def test_finished_run_trains_nothing_and_says_so(root, shown):
     assert (shown().count("starting afresh at"), shown().count("resuming from a000001-")) == (1, 1)
     assert tensors(again.cell) == tensors(first.cell)
     assert again.cell.counters == first.cell.counters
+
+
+def test_run_that_ended_within_an_epoch_says_where(root, shown):
+    first = Job()
+    checkpoints(root).train(first.model, 3, first.data, callbacks=[Stop(15), first.trace])
+    again = Job()
+    assert checkpoints(root).train(again.model, 1, again.data, callbacks=[again.trace]).complete
+    assert "(15 batches are 1 epoch and 4 batches of the next)" in shown()
+    assert "To train on, give more than 1 epoch; you gave 1." in shown()
     assert again.data.get_init_step() == 0
     assert ds.config.get_fast_recovery()
 

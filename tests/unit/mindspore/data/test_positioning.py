@@ -344,9 +344,11 @@ def test_workers_of_declared_code_may_change():
     assert rest(resumed(lambda: maps(**options), 4, state, augmentation="stateless"), 4) == expected
 
 
-def test_code_may_become_stateless_later():
+def test_code_may_become_stateless_later(shown):
     state, expected = recorded_after(maps, 4)
+    assert "skip node" not in shown()
     assert rest(resumed(maps, 4, state, augmentation="stateless"), 4) == expected
+    assert shown().count("if MindSpore warns next of a skip node below a map node") == 1
     state, expected = recorded_after(maps, 4, augmentation="stateless")
     assert rest(resumed(maps, 4, state), 4) == expected
 

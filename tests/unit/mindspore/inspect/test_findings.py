@@ -343,25 +343,6 @@ def test_graph_carries_nothing_but_draws_once():
     assert found.where.startswith("the train cell (CarriesToo): self.rng.normal in construct()")
 
 
-def test_accumulation_that_never_updates_is_found():
-    net = Mlp()
-    cell = nn.wrap.cell_wrapper._TrainGradAccuStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
-    (found,) = [one for one in find(cell) if one.kind == "stock"]
-    assert found.where.startswith("accu_grads.")
-    assert "AccumulationTrainCell" in found.fix
-
-
-@pytest.mark.parametrize(
-    ("asked", "answer"), [("get_auto_parallel_context", "data_parallel"), ("get_context", "Ascend")]
-)
-def test_accumulation_that_updates_elsewhere_is_not_found(monkeypatch, asked, answer):
-    net = Mlp()
-    cell = nn.wrap.cell_wrapper._TrainGradAccuStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
-    real = getattr(ms, asked)
-    monkeypatch.setattr(ms, asked, lambda name: answer if name in ("parallel_mode", "device_target") else real(name))
-    assert [one for one in find(cell) if one.kind == "stock"] == []
-
-
 def one_argument(x):
     return x
 
@@ -1010,7 +991,7 @@ def test_methods_of_arguments_that_draw_are_found(mode):
 def test_what_is_recommended_exists():
     texts = "".join(path.read_text() for path in Path(inspection.__file__).parent.glob("*.py"))
     names = set(re.findall(r"ckptkit(?:\.\w+)+", texts))
-    assert {"ckptkit.nn.Dropout", "ckptkit.data.sample_rng", "ckptkit.AccumulationTrainCell"} <= names
+    assert {"ckptkit.nn.Dropout", "ckptkit.data.sample_rng"} <= names
     for name in names:
         assert pkgutil.resolve_name(name) is not None
 

@@ -31,6 +31,7 @@ def test_lives_without_progress_in_a_row_end_it():
     budget = Budget(3)
     codes = [judged(budget, died(step, number=step, committed=-1)).exit_code for step in (5, 6, 7)]
     assert codes == [None, None, GIVEN_UP]
+    assert judged(Budget(1), died(5, number=1)).next_move.startswith("1 life in a row committed nothing new")
 
 
 def test_same_commit_again_is_no_progress():
