@@ -55,10 +55,13 @@ class Documents:
 
     Args:
         storage: The run root.
+
+    Attributes:
+        storage: The same.
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
         self._documents: dict[int, AttemptDocument] = {}
         self._commits: dict[CheckpointName, Commit | Void | CorruptCheckpointError | None] = {}
         self._voids = 0  # void markers found so far
@@ -72,7 +75,7 @@ class Documents:
         if attempt not in self._documents:
             key = attempt_key(attempt)
             try:
-                data = self._storage.read(key, MAX_SEALED_BYTES)
+                data = self.storage.read(key, MAX_SEALED_BYTES)
             except FileNotFoundError as error:
                 raise CorruptCheckpointError(f"{key} is missing") from error
             document = decode(data, AttemptDocument, key)
@@ -85,7 +88,7 @@ class Documents:
         """Return the COMMIT of ``name``, or the error from reading it; None if there is no COMMIT."""
         if name not in self._commits:
             try:
-                self._commits[name] = read_commit(self._storage, name)
+                self._commits[name] = read_commit(self.storage, name)
             except CorruptCheckpointError as error:
                 self._commits[name] = error
         return self._commits[name]
@@ -104,7 +107,7 @@ class Documents:
     @cached_property
     def _bare_voids(self) -> frozenset[CheckpointName]:
         """Folders that hold only a void marker, by its size, as in `ckptkit.run.index.Folders`."""
-        folders = Folders(self._storage)
+        folders = Folders(self.storage)
         return frozenset(filter(folders.is_bare_void, folders.names))
 
     def is_foreign(self, name: CheckpointName) -> bool:
@@ -154,7 +157,7 @@ class Index(Documents):
         return attempt < self.highest and attempt not in self.documented and attempt not in self._by_attempt
 
     def _list_names(self) -> tuple[CheckpointName, ...]:
-        return list_names(self._storage)
+        return list_names(self.storage)
 
 
 class Glance(Documents):
@@ -181,11 +184,11 @@ class Glance(Documents):
     def names_of(self, attempt: int) -> Sequence[CheckpointName]:
         """Return what `Index.names_of` does; from the third attempt on, one listing of all folders serves."""
         if attempt not in self._asked and len(self._asked) < 2:
-            self._asked[attempt] = list_names(self._storage, checkpoints_prefix(attempt))
+            self._asked[attempt] = list_names(self.storage, checkpoints_prefix(attempt))
         if attempt in self._asked:
             return self._asked[attempt]
         if self._rest is None:
-            self._rest = by_attempt(list_names(self._storage))
+            self._rest = by_attempt(list_names(self.storage))
         return self._rest.get(attempt, ())
 
 
@@ -271,7 +274,7 @@ class Survey(Index):
         return self.folders.is_committed(name)
 
     def _list_names(self) -> tuple[CheckpointName, ...]:
-        self.folders = Folders(self._storage)
+        self.folders = Folders(self.storage)
         return self.folders.names
 
 

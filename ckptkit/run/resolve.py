@@ -20,7 +20,9 @@ from typing import Protocol
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
 from ckptkit.format.documents import Commit, PassedOver, Void
-from ckptkit.format.layout import CHECKPOINTS, CheckpointName, attempt_key
+from ckptkit.format.events import Began, Saved
+from ckptkit.format.layout import CHECKPOINTS, EVENTS, CheckpointName, attempt_key
+from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents, Glance, Index, Survey
 from ckptkit.run.lineage import Ancestry, AttemptLookup, Segment, segment_before
 from ckptkit.run.origin import read_run, refuse_unfinished
@@ -274,7 +276,7 @@ def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
 
 
 def _refuse_emptied(index: Index) -> None:
-    """Raise if documents show that there were commits: an empty folder may be a disk that is not mounted."""
+    """Raise if documents or events show that there were commits: an empty folder may be a disk that is not mounted."""
     for number in _down_to_readable(index, sorted(index.documented, reverse=True)):
         try:
             parent = index.document(number).parent
@@ -286,6 +288,16 @@ def _refuse_emptied(index: Index) -> None:
                 "is on a separate disk, mount it. If this is the mirror of a job whose first upload did not end, start "
                 "that job where its local root is. Otherwise restore the folder from a copy, or use another root."
             )
+    events = [event for segment in read_events(index.storage, index).segments for event in segment.events]
+    told = {event.checkpoint for event in events if isinstance(event, Saved | Began)} - {None}
+    if not told or any(map((now := Index(index.storage)).is_committed, now.names)):  # committed since it was listed
+        return
+    raise CorruptCheckpointError(
+        f"the files below {EVENTS}/ tell of {len(told)} committed checkpoints, the newest {max(told, key=str)}, but "
+        f"{CHECKPOINTS}/ of {index.storage.url} holds none. If this is a copy of a run that was training, copy it "
+        f"again with `ckptkit copy`. If {CHECKPOINTS}/ is on a separate disk, mount it. Otherwise restore it from a "
+        "copy, or use another root."
+    )
 
 
 def _down_to_readable(look: Look, newest_first: Iterable[int]) -> Iterator[int]:

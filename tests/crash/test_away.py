@@ -4,13 +4,16 @@ from datetime import datetime, timezone
 
 import pytest
 from support.runs.roots import LocalRoot
-from support.runs.scenario import Life, attempts, check_new_start, digest_at, digest_of, name_at, tree
+from support.runs.scenario import Life, attempts, check_new_start, digest_at, digest_of, folders, name_at, tree
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.run.catalog import list_rows
 from ckptkit.run.keep_policy import KeepLatest
+from ckptkit.run.resolve import open_wanted
+from ckptkit.testing.faults import Fault
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.copy.inventory import CopyWatch
+from ckptkit.tools.verify.run import audit
 
 
 @pytest.fixture
@@ -57,6 +60,53 @@ def test_emptied_checkpoints_are_no_fresh_start(root):
     check_new_start(root, latest=name_at(2, 8))
 
 
+# What a copy of a run may lack that trained while it was copied, file by file; or what a disk that is away holds.
+LOST = {
+    "checkpoints": lambda key: key.startswith("checkpoints/"),
+    "markers": lambda key: key.endswith("/COMMIT"),
+    "documents too": lambda key: key.startswith(("checkpoints/", "attempts/", "frozen/")),
+    "all but events": lambda key: not key.startswith("events/"),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_events_of_lost_checkpoints_forbid_fresh_start(root, lost):
+    started(root, 2, 4, 6)
+    away = {key: data for key, data in tree(root).items() if LOST[lost](key)}
+    root.remove(*away)
+    before = tree(root)
+    for ask in (Life(root).restore, Life(root).manager.latest, lambda: open_wanted(root.storage())):
+        with pytest.raises(CorruptCheckpointError, match=r"tell of \d committed checkpoints, the newest a000001-"):
+            ask()
+    assert "tell of" in audit(root.storage(), Quiet()).start.problem
+    assert tree(root) == before
+    bring_back(root, away)
+    check_new_start(root, latest=name_at(1, 6))
+
+
+@pytest.mark.parametrize(("times", "left"), [(3, "void"), (None, "uncommitted")])
+def test_events_of_failed_saves_forbid_nothing(root, times, left):
+    """A first life that committed nothing, of which only events and such a folder are left."""
+    fault = Fault("error", operations={"create"}, key="*/COMMIT", times=times)
+    life = Life(root, faults=[fault])
+    life.restore()
+    assert isinstance(life.save_at(2).exception(), StorageError)
+    life.manager.close()
+    assert fault.fired >= 3
+    assert getattr(folders(tree(root)), left) == [name_at(1, 2)]
+    assert any(b'"save_failed"' in data for key, data in tree(root).items() if key.startswith("events/"))
+    assert Life(root).restore().checkpoint is None
+
+
+def test_commit_that_arrives_while_events_are_read_counts(root):
+    """It was not listed yet, and its event was stored before the events were read."""
+    started(root, 2)
+    away = taken_away(root)
+    arrival = Fault(lambda: bring_back(root, away), operations={"list"}, key="events")
+    assert Life(root, faults=[arrival]).restore().checkpoint == name_at(1, 2)
+    assert arrival.fired == 1
+
+
 def test_newest_that_is_gone_is_told(root, caplog):
     """A start began with it and died; then a part of a backup was restored, or a mirror was not given any more."""
     started(root, 2, 4)
@@ -74,9 +124,10 @@ def test_newest_that_is_gone_is_told(root, caplog):
 
 
 def test_shards_of_a_first_attempt_outlive_fresh_start(root):
-    """No document tells that it had commits, so the start is a fresh one; it deletes nothing that they would need."""
+    """Nothing tells that it had commits, so the start is a fresh one; it deletes nothing that they would need."""
     started(root, 2, 4)
     away = taken_away(root)
+    taken_away(root, "events/")
     started(root)
     assert frozen(root) == {"a000001"}
     bring_back(root, away)
@@ -87,6 +138,7 @@ def test_shards_of_a_first_attempt_outlive_fresh_start(root):
 def test_shards_go_after_two_later_commits(root):
     started(root, 2)
     taken_away(root)
+    taken_away(root, "events/")
     started(root, 3)
     started(root)
     assert frozen(root) == {"a000001", "a000002"}
@@ -126,6 +178,7 @@ def test_copy_that_lost_its_checkpoints_is_refused(root, new_root):
     copy = new_root()
     now, token = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
     copy_run(root.storage(), copy.storage(), CopyRequest(None, lambda: now, lambda: token), Quiet())
+    taken_away(copy, "events/")
     away = taken_away(copy)
     with pytest.raises(CorruptCheckpointError, match=r"came from .* with at least one checkpoint"):
         Life(copy).restore()
