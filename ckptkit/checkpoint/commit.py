@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.format.document_json import decode_commit, encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, Void
@@ -27,13 +28,17 @@ def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
     Raises:
         CorruptCheckpointError: If COMMIT does not parse.
     """
-    try:
+
+    def read() -> Commit | Void:
         data = storage.read(name.commit_key, MAX_SEALED_BYTES)
+        if len(data) > MAX_SEALED_BYTES:
+            raise CorruptCheckpointError(f"{name.commit_key} is longer than {MAX_SEALED_BYTES} bytes")
+        return decode_commit(data, name.commit_key)
+
+    try:
+        return reread_if_corrupt(read)
     except FileNotFoundError:
         return None
-    if len(data) > MAX_SEALED_BYTES:
-        raise CorruptCheckpointError(f"{name.commit_key} is longer than {MAX_SEALED_BYTES} bytes")
-    return decode_commit(data, name.commit_key)
 
 
 def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptkit.checkpoint.commit import keys_below, read_commit
+from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.core.parallel import each_of
 from ckptkit.core.text import some
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, UnusableCheckpointError
@@ -195,15 +196,19 @@ def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> byte
         raise CorruptCheckpointError(
             f"{entry.key} is listed with {entry.size_bytes} bytes, which is too large for a document"
         )
-    try:
+
+    def read() -> bytes:
         data = storage.read(entry.key, entry.size_bytes)
+        if len(data) != entry.size_bytes:
+            found = "more" if len(data) > entry.size_bytes else str(len(data))
+            raise CorruptCheckpointError(f"{entry.key} has {found} bytes, expected {entry.size_bytes}")
+        check_digest(entry, digest_of(data))
+        return data
+
+    try:
+        return reread_if_corrupt(read)
     except FileNotFoundError as error:
         raise missing(storage, name, entry.key) from error
-    if len(data) != entry.size_bytes:
-        found = "more" if len(data) > entry.size_bytes else str(len(data))
-        raise CorruptCheckpointError(f"{entry.key} has {found} bytes, expected {entry.size_bytes}")
-    check_digest(entry, digest_of(data))
-    return data
 
 
 def check_digest(entry: FileEntry, found: str) -> None:

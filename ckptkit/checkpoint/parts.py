@@ -18,12 +18,14 @@ import collections
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
+from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.checkpoint.verified_reader import ShardBytes
 from ckptkit.core.contents import TensorInfo, WantedPart
 from ckptkit.core.placement import any_overlap
@@ -131,13 +133,20 @@ def _read(files: ShardBytes, shard: ShardEntry, overlaps: Sequence[_Overlap]) ->
     for first, count in _runs(sorted(_blocks_of(overlaps, blocks.size_bytes)), most):
         at = first * blocks.size_bytes
         data = scratch[: min(count * blocks.size_bytes, shard.size_bytes - at)]
-        files.fill(shard, [data.data], at)
-        _verify(shard, blocks, first, data)
+        reread_if_corrupt(partial(_fill, files, shard, first, data))
         for overlap in overlaps:
             entry = overlap.piece.entry
             start, stop = max(at, entry.offset_bytes), min(at + len(data), entry.offset_bytes + entry.size_bytes)
             if start < stop:
                 overlap.region.copy(data[start - at : stop - at], start - entry.offset_bytes, overlap.into)
+
+
+def _fill(files: ShardBytes, shard: ShardEntry, first: int, data: Bytes) -> None:
+    """Read and verify whole blocks of ``shard``, from the block ``first`` on."""
+    blocks = shard.blocks
+    assert blocks is not None  # noqa: S101 - as in `_read`
+    files.fill(shard, [data.data], first * blocks.size_bytes)
+    _verify(shard, blocks, first, data)
 
 
 def _blocks_of(overlaps: Sequence[_Overlap], block_bytes: int) -> set[int]:

@@ -139,7 +139,7 @@ class _Others:
 
 
 class _Summands:
-    """Provides memory for one summand at a time, and passes each to ``add``."""
+    """Provides memory for the summands of one file at a time, and passes each to ``add``."""
 
     def __init__(self, contents: Contents, names: Collection[str], add: Callable[[str, Array], None]) -> None:
         self.names = names
@@ -148,7 +148,7 @@ class _Summands:
         self._arrays: dict[str, Array] = {}
 
     def ready(self, name: str) -> None:
-        """Return None: there is memory for one summand at a time."""
+        """Return None: there is memory for the summands of one file at a time."""
 
     def buffer(self, name: str) -> memoryview:
         array = self._arrays[name] = self._entries[name].empty()

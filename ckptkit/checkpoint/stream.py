@@ -1,9 +1,10 @@
 """Streams the leaves of a checkpoint into any memory, and verifies their digests on the way.
 
 Guarantees: `ShardStream.read_into` returns only after the digest of every file that it read matched, and reads each
-byte once. Of sharded leaves it reads what `ckptkit.checkpoint.parts` selects. Files of a local disk whose bytes
-have their memory already are read in several lanes: each takes the next window, and they digest in file order, each its
-own. Besides the given memory it needs one window per lane, or two if it fetches many small files of a remote storage at
+byte once; a file whose digest differs is read once more. Of sharded leaves it reads what `ckptkit.checkpoint.parts`
+selects. Files of a local disk whose bytes have their memory already are read in several lanes: each takes the next
+window, and they digest in file order, each its own. A leaf is done once all files with bytes of it are verified.
+Besides the given memory it needs one window per lane, or two if it fetches many small files of a remote storage at
 once, and it keeps the header of each file. If it raises, the given memory holds undefined bytes. Threads: any, one at a
 time; a sink is called by that thread only.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import xxhash
@@ -20,6 +22,7 @@ import xxhash
 from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
 from ckptkit.checkpoint.open import check_digest
 from ckptkit.checkpoint.parts import CutOut, read_sharded
+from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.checkpoint.verified_reader import ShardBytes
 from ckptkit.core.contents import Buffers, Sink, WantedPart
 from ckptkit.core.latch import Latch
@@ -213,17 +216,21 @@ class ShardStream:
         for batch in self._files.batches([shard for shard in shards if shard.key not in in_lanes]):
             with self._files.fetched(batch):
                 for shard in batch:
-                    self._read(shard, leaves)
+                    for name in reread_if_corrupt(partial(self._read, shard, leaves)):
+                        leaves.filled(name)
 
-    def _read(self, shard: ShardEntry, leaves: _OpenLeaves) -> None:
+    def _read(self, shard: ShardEntry, leaves: _OpenLeaves) -> Sequence[str]:
+        """Read and verify a file; return the leaf of each piece in it, whose memory is kept for a second reading."""
         digest = _FileDigest(shard)
+        filled: list[str] = []
         window_bytes = self._files.window_bytes
         scratch = memoryview(bytearray(min(window_bytes, shard.size_bytes)))
         at = 0
         for window in _windows(shard, leaves, window_bytes, itertools.repeat(scratch)):
             at += self._files.fill(shard, [piece.memory for piece in window], at)
-            digest.take(window, leaves.filled)
+            digest.take(window, filled.append)
         self._between[shard.key] = digest.end()
+        return filled
 
     def _read_in_lanes(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> Collection[str]:
         """Read files whose bytes have their memory already; return their keys."""
@@ -233,13 +240,13 @@ class ShardStream:
         turns = self._turns(ready, leaves)
         filled: deque[str] = deque()
         while some := [*itertools.islice(turns, _TURNS_AT_ONCE)]:
-            self._take_all(some, filled.append)
+            self._take_all(some, leaves, filled.append)
         self._files.tell()
         for name in filled:
             leaves.filled(name)
         return frozenset(shard.key for shard in ready)
 
-    def _take_all(self, turns: Sequence[_Turn], filled: Callable[[str], None]) -> None:
+    def _take_all(self, turns: Sequence[_Turn], leaves: _OpenLeaves, filled: Callable[[str], None]) -> None:
         ends: deque[bool] = deque()  # has an element once an error ends it all
 
         def stop() -> None:
@@ -247,7 +254,7 @@ class ShardStream:
             for turn in turns:
                 turn.done.open()
 
-        each_of(turns, lambda turn: self._take(turn, filled, ends), threads=self._files.lanes, few=1, stop=stop)
+        each_of(turns, lambda turn: self._take(turn, leaves, filled, ends), threads=self._files.lanes, few=1, stop=stop)
 
     def _turns(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> Iterator[_Turn]:
         """Yield every window of ``shards``, in an order in which as many as there are lanes may be read at once."""
@@ -269,7 +276,7 @@ class ShardStream:
                 at += sum(len(piece.memory) for piece in window)
                 before, window = turn.done, following
 
-    def _take(self, turn: _Turn, filled: Callable[[str], None], ends: Collection[bool]) -> None:
+    def _take(self, turn: _Turn, leaves: _OpenLeaves, filled: Callable[[str], None], ends: Collection[bool]) -> None:
         if ends:
             return
         self._files.fill(turn.shard, [piece.memory for piece in turn.window], turn.start)
@@ -279,8 +286,12 @@ class ShardStream:
             return
         turn.digest.take(turn.window, filled)
         if turn.is_last:
-            self._between[turn.shard.key] = turn.digest.end()
+            reread_if_corrupt(partial(self._end, turn), partial(self._read, turn.shard, leaves))
         turn.done.open()
+
+    def _end(self, turn: _Turn) -> Sequence[str]:
+        self._between[turn.shard.key] = turn.digest.end()
+        return ()
 
     def _is_held(self, shard: ShardEntry, held: Mapping[str, memoryview]) -> bool:
         between = self._between.get(shard.key)

@@ -21,6 +21,7 @@ import xxhash
 from ckptkit.checkpoint.commit import make_durable, publish, read_commit
 from ckptkit.checkpoint.listing import list_names
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_manifest, read_rank
+from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.checkpoint.verified_reader import SourceFile
 from ckptkit.checkpoint.verify import check_sizes
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
@@ -84,7 +85,7 @@ class Transfer:
         name, sizes = self._opened.name, self._sizes()
         files = {file.key: file for file in files_of(self._opened)}
         self.is_committed = name.commit_key in sizes
-        if self.is_committed and document_at(self._target, name.commit_key) != encode(self._opened.commit):
+        if self.is_committed and not holds(self._target, name.commit_key, encode(self._opened.commit)):
             raise self._differs(name.commit_key)
         for key in sorted(sizes.keys() - files.keys() - {name.commit_key}):
             if key.startswith(f"{self._folder}/") and not (
@@ -101,7 +102,10 @@ class Transfer:
                         f"{file.key} is missing at {self._target.url}, where its checkpoint is committed. {ADVICE}"
                     )
                 continue
-            is_same = sizes[file.key] == file.size_bytes and _digest(self._target, file) == file.digest
+            is_same = sizes[file.key] == file.size_bytes and any(
+                _digest(self._target, file) == file.digest
+                for _ in range(2)  # as `reread_if_corrupt`
+            )
             if is_same and (not shows_unfinished(self._target) or self._is_vouched_for(file)):
                 self._proven.add(file.key)
                 self.found_bytes += file.size_bytes
@@ -160,6 +164,11 @@ class Transfer:
                 self._write(file, report)
 
     def _write(self, file: FileEntry, report: Callable[[int], None] | None) -> None:
+        reread_if_corrupt(lambda: self._write_once(file, report))
+        self._proven.add(file.key)
+        self.copied_bytes += file.size_bytes
+
+    def _write_once(self, file: FileEntry, report: Callable[[int], None] | None) -> None:
         if file.key in self._left:
             self._target.delete([file.key])
         stream = SourceFile(self._source, self._opened.name, file, report)
@@ -170,8 +179,6 @@ class Transfer:
             with contextlib.suppress(StorageError):
                 self._target.delete([file.key])
             raise
-        self._proven.add(file.key)
-        self.copied_bytes += file.size_bytes
 
     def _sizes(self) -> dict[str, int]:
         """Return the sizes of the files at the target in the folders of this checkpoint."""
@@ -227,12 +234,13 @@ class Transfer:
 ADVICE = "Nothing was changed. Copy to a new root, or remove what is at the target if it is not needed."
 
 
-def document_at(storage: Storage, key: str) -> bytes:
-    """Read a document of a target; return empty bytes, which equal no document, if it cannot be read."""
-    try:
-        return storage.read(key, MAX_SEALED_BYTES)
-    except CorruptCheckpointError:
-        return b""
+def holds(storage: Storage, key: str, data: bytes) -> bool:
+    """Return whether the document ``key`` of a target is ``data``; one that cannot be read is not."""
+    for _ in range(2):  # as `reread_if_corrupt`
+        with contextlib.suppress(CorruptCheckpointError):
+            if storage.read(key, MAX_SEALED_BYTES) == data:
+                return True
+    return False
 
 
 def files_of(opened: OpenedCheckpoint, rank: int | None = None) -> list[FileEntry]:

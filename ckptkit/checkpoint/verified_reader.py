@@ -24,8 +24,9 @@ from contextlib import contextmanager
 import xxhash
 
 from ckptkit.checkpoint.open import check_digest, missing
+from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.core.parallel import FEW, each_of
-from ckptkit.errors import CorruptCheckpointError
+from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.format.documents import FileEntry, ShardEntry
 from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage
@@ -123,17 +124,21 @@ class ShardBytes:
         for buffer in buffers:
             buffer[:] = self._ahead[shard.key][at : at + len(buffer)]
             at += len(buffer)
+        if at == shard.size_bytes:
+            del self._ahead[shard.key]  # whoever reads it once more asks the storage
         return at - start
 
     def _read(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
-        wanted = sum(map(len, buffers))
-        try:
+        def read() -> int:
             count = self._storage.read_into(shard.key, buffers, start)
+            if count != sum(map(len, buffers)):
+                raise CorruptCheckpointError(f"{shard.key} ends at byte {start + count}, expected {shard.size_bytes}")
+            return count
+
+        try:
+            return reread_if_corrupt(read)
         except FileNotFoundError as error:
             raise missing(self._storage, self._name, shard.key) from error
-        if count != wanted:
-            raise CorruptCheckpointError(f"{shard.key} ends at byte {start + count}, expected {shard.size_bytes}")
-        return count
 
 
 class _OpenFile:
@@ -160,7 +165,14 @@ class _OpenFile:
             start, into = start + count, into[count:]
 
     def end(self) -> None:
-        """Read the rest and compare the digest."""
+        """Read the rest and compare the digest; if only the first reading was wrong, its bytes are in use already."""
+        try:
+            self._finish()
+        except CorruptCheckpointError as error:
+            _OpenFile(self._files, self.shard)._finish()
+            raise StorageError(f"{error}, but is intact when it is read once more. Run the same again") from error
+
+    def _finish(self) -> None:
         while self._end < self.shard.size_bytes:
             self._advance()
         check_digest(self.shard, self._hasher.hexdigest())

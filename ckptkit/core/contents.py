@@ -104,7 +104,7 @@ class Sink(Protocol):
         ...
 
     def done(self, name: str) -> None:
-        """Take a tensor, all of whose bytes are in its memory; they are not verified yet."""
+        """Take a tensor, all of whose bytes are in its memory and verified."""
         ...
 
 

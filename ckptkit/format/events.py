@@ -1,7 +1,8 @@
 """Defines the events that attempts record below ``events/``, for people and their plots.
 
 Guarantees: an event that parses is of a known kind and has bounded fields; `segments` has the files. A start reads
-them only where no checkpoint is committed, to see whether there was one; their clocks order nothing. The normative text is ``docs/format.md``. Pure values, any thread.
+them only where no checkpoint is committed, to see whether there was one; their clocks order nothing. The normative
+text is ``docs/format.md``. Pure values, any thread.
 """
 
 from __future__ import annotations

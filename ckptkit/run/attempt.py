@@ -23,6 +23,7 @@ from typing import Protocol
 from ckptkit.checkpoint.commit import create_once, void
 from ckptkit.checkpoint.listing import list_names
 from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint
+from ckptkit.checkpoint.reading import read_document
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
@@ -36,7 +37,7 @@ from ckptkit.errors import (
     StorageError,
 )
 from ckptkit.format.document_json import decode, encode
-from ckptkit.format.documents import MAX_ATTEMPT, MAX_SEALED_BYTES, AttemptDocument, PassedOver, RunDocument, Void
+from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, PassedOver, RunDocument, Void
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.format.versions import UNKNOWN, changed
 from ckptkit.run.fence import check_fence
@@ -292,10 +293,9 @@ def _ensure_run(storage: Storage, index: Index, opening: Opening) -> str:
     fresh = RunDocument(run_id=opening.new_token(), created_at=opening.now().isoformat()).sealed()
     try:
         try:
-            data = storage.read(RUN, MAX_SEALED_BYTES)
+            run = read_document(storage, RUN, RunDocument)
         except FileNotFoundError:
-            data = create_once(storage, RUN, encode(fresh))
-        run = decode(data, RunDocument, RUN)
+            run = decode(create_once(storage, RUN, encode(fresh)), RunDocument, RUN)
     except CorruptCheckpointError as error:
         # The file holds an id and a date. No checkpoint depends on it, so it must not stop the run.
         _log.warning("%s; the run continues, because no checkpoint depends on this file", error)

@@ -19,6 +19,7 @@ from itertools import islice, pairwise
 from typing import Literal
 
 from ckptkit.checkpoint.open import decode_manifest, missing, open_checkpoint, open_manifest
+from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.checkpoint.receipts import certified_from
 from ckptkit.core.parallel import each_of
 from ckptkit.core.progress import Progress
@@ -194,11 +195,10 @@ def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointN
         raise CorruptCheckpointError(f"{name.manifest_key} has {size_bytes} bytes, which is too large for a document")
     try:
         # Limit the read to the listed size: a storage may allocate memory for all that it is allowed to read.
-        data = storage.read(name.manifest_key, size_bytes)
+        manifest = reread_if_corrupt(lambda: decode_manifest(storage.read(name.manifest_key, size_bytes), name))
     except FileNotFoundError as error:
         raise missing(storage, name, name.manifest_key) from error
-    manifest = decode_manifest(data, name)
-    expected = {name.commit_key: commit_bytes(len(data))}
+    expected = {name.commit_key: commit_bytes(size_bytes)}
     expected.update({file.key: file.size_bytes for file in manifest.rank_files})
     for key, expected_bytes in expected.items():
         found_bytes = files.get(key.removeprefix(f"{name.folder}/"))

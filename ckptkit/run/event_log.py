@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ckptkit.checkpoint.commit import create_once
+from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument
@@ -137,7 +138,7 @@ def read_segments(storage: Storage, documents: Documents, places: Sequence[tuple
 def _read(storage: Storage, attempt: int, number: int) -> Segment | str:
     key = segment_key(attempt, number)
     try:
-        return decode_segment(storage.read(key, MAX_SEGMENT_BYTES), key)
+        return reread_if_corrupt(lambda: decode_segment(storage.read(key, MAX_SEGMENT_BYTES), key))
     except FileNotFoundError:
         return f"{key} was removed while it was read"
     except UnusableCheckpointError as error:

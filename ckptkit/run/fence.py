@@ -10,6 +10,7 @@ import logging
 
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.listing import list_attempts, list_names
+from ckptkit.checkpoint.reading import read_document
 from ckptkit.errors import CkptKitError, CorruptCheckpointError, FormatVersionError, StaleAttemptError, StorageError
 from ckptkit.format.document_json import decode, encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument
@@ -116,6 +117,6 @@ def _host_of(storage: Storage, number: int) -> str:
     """Return " on <host>" of an attempt for messages; empty if its document cannot be read."""
     key = attempt_key(number)
     try:
-        return f" on {decode(storage.read(key, MAX_SEALED_BYTES), AttemptDocument, key).host}"
+        return f" on {read_document(storage, key, AttemptDocument).host}"
     except (CkptKitError, FileNotFoundError):
         return ""

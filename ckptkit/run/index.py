@@ -23,9 +23,10 @@ from itertools import islice
 
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.checkpoint.listing import list_attempts, list_names
+from ckptkit.checkpoint.reading import read_document
 from ckptkit.errors import CorruptCheckpointError, UnusableCheckpointError
-from ckptkit.format.document_json import decode, encode
-from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Commit, Void
+from ckptkit.format.document_json import encode
+from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import (
     CHECKPOINTS,
     COMMIT,
@@ -75,10 +76,9 @@ class Documents:
         if attempt not in self._documents:
             key = attempt_key(attempt)
             try:
-                data = self.storage.read(key, MAX_SEALED_BYTES)
+                document = read_document(self.storage, key, AttemptDocument)
             except FileNotFoundError as error:
                 raise CorruptCheckpointError(f"{key} is missing") from error
-            document = decode(data, AttemptDocument, key)
             if document.attempt != attempt:
                 raise CorruptCheckpointError(f"{key} is the document of attempt {document.attempt}")
             self._documents[attempt] = document

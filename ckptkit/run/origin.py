@@ -7,10 +7,10 @@ It may hold no checkpoint yet, and would otherwise look like a new run. Threads:
 from __future__ import annotations
 
 from ckptkit.checkpoint.listing import list_attempts, list_names
+from ckptkit.checkpoint.reading import read_document
 from ckptkit.core.text import some
 from ckptkit.errors import CorruptCheckpointError, ResumeError
-from ckptkit.format.document_json import decode
-from ckptkit.format.documents import MAX_SEALED_BYTES, RunDocument
+from ckptkit.format.documents import RunDocument
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, FROZEN, RUN, attempt_key, frozen_folder, parse_frozen
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
@@ -24,7 +24,7 @@ def read_run(storage: Storage) -> RunDocument | None:
         StorageError: If it could not be read.
     """
     try:
-        return decode(storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)
+        return read_document(storage, RUN, RunDocument)
     except (FileNotFoundError, CorruptCheckpointError):
         return None
 

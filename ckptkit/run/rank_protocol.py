@@ -19,13 +19,14 @@ from pydantic import BaseModel, ConfigDict
 
 from ckptkit import errors
 from ckptkit.checkpoint.open import OpenedCheckpoint, read_entry
+from ckptkit.checkpoint.reading import read_document
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
-from ckptkit.format.document_json import decode, encode
-from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Commit, Manifest, RankManifest
+from ckptkit.format.document_json import decode
+from ckptkit.format.documents import AttemptDocument, Commit, Manifest, RankManifest
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.attempt import Opened, Restorable
 from ckptkit.storage import Storage
@@ -235,10 +236,10 @@ def _see(homes: Sequence[Storage], attempt: AttemptDocument) -> None:
     key = attempt_key(attempt.attempt)
     for storage in homes:
         try:
-            there = storage.read(key, MAX_SEALED_BYTES)
-        except FileNotFoundError:
-            there = b""
-        if there != encode(attempt):
+            there = read_document(storage, key, AttemptDocument)
+        except (FileNotFoundError, CorruptCheckpointError):
+            there = None
+        if there != attempt:
             seen = f"rank 0 opened attempt {attempt.attempt} of the run, but {key} at {storage.url} is not that attempt"
             if storage is not homes[0]:
                 raise ResumeError(

@@ -22,7 +22,7 @@ PACKAGES = (
 # The same within a package; a new module takes its place here.
 MODULES = {
     "checkpoint": (
-        *("commit", "listing", "digesting", "leaves", "staged", "resharded", "open", "receipts", "frozen"),
+        *("reading", "commit", "listing", "digesting", "leaves", "staged", "resharded", "open", "receipts", "frozen"),
         *("verified_reader", "write", "parts", "stream", "verify", "transfer"),
     ),
     "run": (

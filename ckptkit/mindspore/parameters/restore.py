@@ -1,8 +1,8 @@
 """Gives a checkpoint's bytes their memory on their way into parameters.
 
 Guarantees: after `RestoreTarget.done` has been called for a name, the parameter of that name has the bytes. Bytes
-that cannot be read into the parameter itself are gathered in other memory, one tensor at a time, with those in the same
-few windows of the stream. Main thread only.
+that cannot be read into the parameter itself are gathered in other memory, those of one file at a time. Main
+thread only.
 """
 
 from __future__ import annotations

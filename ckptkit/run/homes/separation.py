@@ -12,9 +12,10 @@ from itertools import islice
 
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.listing import list_attempts
+from ckptkit.checkpoint.reading import read_document
 from ckptkit.errors import CorruptCheckpointError, ResumeError
-from ckptkit.format.document_json import decode, encode
-from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument
+from ckptkit.format.document_json import encode
+from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.layout import RUN, attempt_key, parse_attempt
 from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
@@ -134,7 +135,7 @@ def documents_of(storage: Storage, numbers: Iterable[int]) -> Iterable[AttemptDo
 def _document(storage: Storage, number: int) -> AttemptDocument | None:
     key = attempt_key(number)
     try:
-        document = decode(storage.read(key, MAX_SEALED_BYTES), AttemptDocument, key)
+        document = read_document(storage, key, AttemptDocument)
     except (FileNotFoundError, CorruptCheckpointError):
         return None
     return document if document.attempt == number else None

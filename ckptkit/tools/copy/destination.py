@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, remove_data, void_or_leave
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.transfer import ADVICE, document_at, files_of, is_hidden
+from ckptkit.checkpoint.reading import read_document
+from ckptkit.checkpoint.transfer import ADVICE, files_of, holds, is_hidden
 from ckptkit.checkpoint.verify import verify
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from ckptkit.format.document_json import decode
-from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void
+from ckptkit.format.documents import Commit, CopiedFrom, RunDocument, Void
 from ckptkit.format.layout import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -112,7 +112,7 @@ class Destination:
         documented = set() if self._is_alone else {attempt_key(number) for number in index.documented}
         for key in sorted(self._keys if self._is_alone else self._keys - self.events):
             if key in attempts:
-                if document_at(self._storage, key) != attempts[key]:
+                if not holds(self._storage, key, attempts[key]):
                     raise ResumeError(
                         f"{key} at {self._storage.url} differs from the one at {self._source_url}: another job "
                         f"continued there. {ADVICE}"
@@ -199,7 +199,7 @@ class Destination:
 
     def _read_run(self) -> RunDocument:
         try:
-            return decode(self._storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)
+            return read_document(self._storage, RUN, RunDocument)
         except CorruptCheckpointError as error:
             raise ResumeError(f"{error} (at {self._storage.url}). {ADVICE}") from error
 

@@ -12,9 +12,9 @@ from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.core.parallel import each_of
-from ckptkit.errors import ResumeError
+from ckptkit.errors import ResumeError, UnusableCheckpointError
 from ckptkit.format.layout import EVENTS, attempt_of, parse_segment
-from ckptkit.format.segments import MAX_SEGMENT_BYTES
+from ckptkit.format.segments import MAX_SEGMENT_BYTES, decode_segment
 from ckptkit.storage import Storage
 
 
@@ -63,7 +63,7 @@ class EventInventory:
             if key in self._there or files[file] > MAX_SEGMENT_BYTES:
                 continue
             try:
-                data = self._source.read(key, MAX_SEGMENT_BYTES)
+                data = self._original(key)
             except FileNotFoundError:
                 continue  # a start there has just forgotten its attempt
             if create_once(self._target, key, data, MAX_SEGMENT_BYTES) != data:
@@ -73,8 +73,16 @@ class EventInventory:
         if parse_segment(key.removeprefix(f"{EVENTS}/")) is None:
             return False
         try:
-            original = self._source.read(key, MAX_SEGMENT_BYTES)
+            original = self._original(key)
         except FileNotFoundError:
             attempt = attempt_of(key)  # a start there may have forgotten it since the survey
             return attempt in self._attempts and attempt not in list_attempts(self._source)
-        return self._target.read(key, MAX_SEGMENT_BYTES) == original
+        return any(self._target.read(key, MAX_SEGMENT_BYTES) == original for _ in range(2))
+
+    def _original(self, key: str) -> bytes:
+        data = self._source.read(key, MAX_SEGMENT_BYTES)
+        try:
+            decode_segment(data, key)
+        except UnusableCheckpointError:
+            return self._source.read(key, MAX_SEGMENT_BYTES)  # the answer may have been wrong, and not the file
+        return data

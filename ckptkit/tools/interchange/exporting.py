@@ -240,7 +240,7 @@ class _Arriving:
         self._open: dict[str, Array] = {}
 
     def ready(self, name: str) -> None:
-        """Return None: a tensor leaves memory before the next one arrives."""
+        """Return None: the tensors of a file leave memory before the next one is read."""
 
     def buffer(self, name: str) -> memoryview:
         bits = self._open[name] = np.empty(self._contents.entries[name].size_bytes, np.uint8)

@@ -11,11 +11,11 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from ckptkit.checkpoint.open import decode_manifest
+from ckptkit.checkpoint.reading import read_document, reread_if_corrupt
 from ckptkit.core.parallel import each_of
 from ckptkit.core.text import escaped, time_in
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
-from ckptkit.format.document_json import decode
-from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument
+from ckptkit.format.documents import MAX_DOCUMENT_BYTES, Manifest, RunDocument
 from ckptkit.format.events import Began, Ended, Event, LeftOut, LifeEnded, Point, Removed, Saved, SaveFailed
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
@@ -93,7 +93,7 @@ class _Teller:
 
     def _run(self) -> RunDocument | None:
         try:
-            return decode(self._storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)
+            return read_document(self._storage, RUN, RunDocument)
         except FileNotFoundError:
             return None  # no checkpoint depends on it
         except UnusableCheckpointError as error:
@@ -165,7 +165,8 @@ class _Teller:
         if name is None or info.problem is not None:
             return None
         try:
-            return decode_manifest(self._storage.read(name.manifest_key, MAX_DOCUMENT_BYTES), name)
+            key = name.manifest_key
+            return reread_if_corrupt(lambda: decode_manifest(self._storage.read(key, MAX_DOCUMENT_BYTES), name))
         except (FileNotFoundError, UnusableCheckpointError):
             return None  # removed or damaged since it was listed
 

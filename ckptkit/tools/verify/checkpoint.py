@@ -24,6 +24,7 @@ from ckptkit.checkpoint.open import (
     open_manifest,
     read_rank,
 )
+from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.documents import (
@@ -164,7 +165,7 @@ class _Look:
                 self.problems.append(self._problem(file, error))
             return None
         try:
-            decode_manifest(self._storage.read(key, MAX_DOCUMENT_BYTES), self._name)
+            reread_if_corrupt(lambda: decode_manifest(self._storage.read(key, MAX_DOCUMENT_BYTES), self._name))
         except FileNotFoundError:
             self.problems.append(Problem(key, f"{key} is missing"))
         except UnusableCheckpointError as error:

@@ -92,6 +92,10 @@ class FileProver:
             return self._known[key]
 
     def _prove(self, shard: ShardEntry, listed_bytes: int | None) -> Problem | None:
+        # A second time if there is a problem, as `ckptkit.checkpoint.reading.reread_if_corrupt` does.
+        return self._examine(shard, listed_bytes) and self._examine(shard, listed_bytes)
+
+    def _examine(self, shard: ShardEntry, listed_bytes: int | None) -> Problem | None:
         names = tuple(one.name for one in shard.tensors)
         if listed_bytes not in (None, shard.size_bytes):
             return Problem(

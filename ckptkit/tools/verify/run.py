@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
+from ckptkit.checkpoint.reading import read_document
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import (
     CheckpointNotFoundError,
@@ -21,8 +22,7 @@ from ckptkit.errors import (
     ResumeError,
     UnusableCheckpointError,
 )
-from ckptkit.format.document_json import decode
-from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, RunDocument
+from ckptkit.format.documents import AttemptDocument, RunDocument
 from ckptkit.format.layout import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.index import Survey
 from ckptkit.run.lineage import segment_before
@@ -187,7 +187,7 @@ def _problems_of_run(storage: Storage, run: _Run) -> list[Problem]:
     found = []
     numbers = sorted(run.survey.attempts | run.survey.orphans)
     try:
-        decode(storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)
+        read_document(storage, RUN, RunDocument)
     except FileNotFoundError:
         if numbers:
             found.append(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs.dict_storage import Counted, DictStorage
 from support.runs.rank_files import documents_of, leaf, opened, write_ranks
+from support.wire import Wire
 
 from ckptkit.checkpoint.parts import CutOut, Region
 from ckptkit.checkpoint.verify import load, verify
@@ -210,6 +211,15 @@ def test_altered_byte_in_read_block_is_found():
         contents.prove(["z"])
     with pytest.raises(CorruptCheckpointError, match=key):
         verify(broken, opened(broken))
+
+
+def test_block_is_read_once_more_before_it_is_corrupt():
+    whole = np.arange(1000, dtype=np.int64)
+    wire = Wire(stored(whole, grid(whole.shape, 2), block_bytes=256), "*rank-00001/*", "flip")
+    part, found = wanted_of(whole, ((490, 1000),))
+    load(wire, opened(wire)).read_parts([part])
+    assert (found == whole[490:]).all()
+    assert wire.fired == 1
 
 
 def test_every_byte_of_a_block_counts():

@@ -276,9 +276,12 @@ def test_a_void_target_is_refused(source, target):
 
 def test_an_unreadable_target_commit_is_refused(source, target):
     transfer(source, target)
-    target.inject(Fault(unreadable, operations={"read"}, key="*/COMMIT"))
+    once = target.inject(Fault(unreadable, operations={"read"}, key="*/COMMIT"))
+    assert transfer(source, target).outcome == "present"
+    target.inject(Fault(unreadable, operations={"read"}, key="*/COMMIT", times=None))
     with pytest.raises(ResumeError, match="COMMIT"):
         transfer(source, target)
+    assert once.fired == 1
 
 
 def unreadable() -> None:

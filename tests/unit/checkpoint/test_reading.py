@@ -1,0 +1,110 @@
+"""An answer with a wrong bit, or one that is cut off: the file is read once more before it is called corrupt."""
+
+import json
+import logging
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from support.corrupt import corrupt
+from support.runs.grown import WatchedRun, grow, opened, run_at
+from support.wire import Wire
+
+from ckptkit.checkpoint import stream, verified_reader
+from ckptkit.checkpoint.verify import verify
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.catalog import list_rows
+from ckptkit.run.event_log import read_events
+from ckptkit.run.index import Documents
+from ckptkit.storage import LocalStorage
+from ckptkit.tools.copy.copy import CopyRequest, copy_run
+from ckptkit.tools.verify.run import audit
+
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
+FILES = ["*/weights-000.safetensors", "*/accumulators-000.safetensors", "frozen/*", "*/rank-00000.json"]
+FILES += ["*/manifest.json", "*/COMMIT", "attempts/*", "run.json"]
+EVENTS = "events/*"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    root = tmp_path_factory.mktemp("template") / "run"
+    return root, grow(root, 3, 6)
+
+
+@pytest.fixture
+def newest(template, root):
+    shutil.copytree(template[0], root)
+    return template[1][-1]
+
+
+class Quiet:
+    def plan(self, *args): ...
+    def advance(self, *args): ...
+    def end(self, *args): ...
+
+
+@pytest.mark.parametrize("how", ["flip", "cut"])
+@pytest.mark.parametrize("key", FILES)
+@pytest.mark.parametrize("reads", ["files", "lanes", "fetched"])
+def test_one_wrong_answer_costs_a_start_nothing(*, newest, root, key, how, reads, monkeypatch, caplog):
+    monkeypatch.setattr(stream, "_LANES_FROM_BYTES", 0 if reads == "lanes" else 1 << 40)
+    monkeypatch.setattr(verified_reader, "FEW", 0)
+    monkeypatch.setattr(LocalStorage, "window_bytes", 64 if reads == "lanes" else 1 << 20)
+    wire = Wire(LocalStorage(root), key, how, is_remote=reads == "fetched")
+    run = WatchedRun()
+    with caplog.at_level(logging.WARNING, "ckptkit"):
+        assert CheckpointManager(wire).restore(run).checkpoint == newest
+    assert run.digest() == run_at(6).digest()
+    assert run.applied == [newest]
+    assert wire.fired == 1
+    assert "It was read once more, and is intact" in caplog.text
+    assert json.loads((root / "attempts/000002.json").read_bytes())["passed_over"] == []
+
+
+def copied(wire, root):
+    copy = Path(f"{root}-copy")
+    done = copy_run(wire, LocalStorage(copy), CopyRequest(None, lambda: NOW, lambda: "1" * 32), Quiet())
+    same = [path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and path.name != "run.json"]
+    return done.corrupt == {} and same and all((copy / one).read_bytes() == (root / one).read_bytes() for one in same)
+
+
+READERS = {
+    "verify": lambda wire, newest, root: verify(wire, opened(wire, newest)) is None,
+    "audit": lambda wire, newest, root: audit(wire, Quiet()).is_fine,
+    "copy": lambda wire, newest, root: copied(wire, root),
+    "ls": lambda wire, newest, root: not any(row.problem for row in list_rows(wire, None).shown),
+}
+
+
+@pytest.mark.parametrize("how", ["flip", "cut"])
+@pytest.mark.parametrize("key", [*FILES, EVENTS])
+@pytest.mark.parametrize("reader", READERS)
+def test_one_wrong_answer_is_no_finding(newest, root, key, how, reader):
+    wire = Wire(LocalStorage(root), key, how)
+    assert READERS[reader](wire, newest, root)
+    assert wire.fired == 1 or reader == "ls" or key in ("run.json", EVENTS)
+
+
+def test_events_are_read_once_more(newest, root):
+    wire = Wire(LocalStorage(root), "events/*", "flip")
+    assert read_events(wire, Documents(wire)).problems == {}
+    assert wire.fired == 1
+
+
+@pytest.mark.parametrize("key", ["*/weights-000.safetensors", "*/manifest.json"])
+def test_what_is_corrupt_is_read_twice_at_most(newest, root, key):
+    (path,) = (root / "checkpoints" / newest).rglob(key.rpartition("/")[2])
+    corrupt(path)
+    wire = Wire(LocalStorage(root), "", "flip")
+    with pytest.raises(CorruptCheckpointError):
+        verify(wire, opened(wire, newest))
+    assert sum(call.keys == (str(path.relative_to(root)),) for call in wire.calls) == 2
+
+
+def test_wrong_twice_is_corrupt(newest, root):
+    wire = Wire(LocalStorage(root), f"checkpoints/{newest}/*/weights-*", "flip", times=2)
+    assert CheckpointManager(wire).restore(WatchedRun()).checkpoint != newest
+    assert wire.fired == 2
