@@ -133,20 +133,12 @@ def _read(files: ShardBytes, shard: ShardEntry, overlaps: Sequence[_Overlap]) ->
     for first, count in _runs(sorted(_blocks_of(overlaps, blocks.size_bytes)), most):
         at = first * blocks.size_bytes
         data = scratch[: min(count * blocks.size_bytes, shard.size_bytes - at)]
-        reread_if_corrupt(partial(_fill, files, shard, first, data))
+        reread_if_corrupt(partial(_verify, files, shard, blocks, first, data))
         for overlap in overlaps:
             entry = overlap.piece.entry
             start, stop = max(at, entry.offset_bytes), min(at + len(data), entry.offset_bytes + entry.size_bytes)
             if start < stop:
                 overlap.region.copy(data[start - at : stop - at], start - entry.offset_bytes, overlap.into)
-
-
-def _fill(files: ShardBytes, shard: ShardEntry, first: int, data: Bytes) -> None:
-    """Read and verify whole blocks of ``shard``, from the block ``first`` on."""
-    blocks = shard.blocks
-    assert blocks is not None  # noqa: S101 - as in `_read`
-    files.fill(shard, [data.data], first * blocks.size_bytes)
-    _verify(shard, blocks, first, data)
 
 
 def _blocks_of(overlaps: Sequence[_Overlap], block_bytes: int) -> set[int]:
@@ -176,7 +168,9 @@ def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
         yield first, count
 
 
-def _verify(shard: ShardEntry, blocks: Blocks, first: int, data: Bytes) -> None:
+def _verify(files: ShardBytes, shard: ShardEntry, blocks: Blocks, first: int, data: Bytes) -> None:
+    """Fill ``data`` with blocks of ``shard`` from ``first`` on, and verify each."""
+    files.fill(shard, [data.data], first * blocks.size_bytes)
     for number in range(first, first - (-len(data) // blocks.size_bytes)):
         at = (number - first) * blocks.size_bytes
         found = digest_of(data[at : at + blocks.size_bytes].data)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -161,14 +162,9 @@ class Transfer:
         """Write the files that the target lacks, and do not commit; as in `finish`."""
         for file in self._files:
             if file.key not in self._proven:
-                self._write(file, report)
+                reread_if_corrupt(partial(self._write, file, report))
 
     def _write(self, file: FileEntry, report: Callable[[int], None] | None) -> None:
-        reread_if_corrupt(lambda: self._write_once(file, report))
-        self._proven.add(file.key)
-        self.copied_bytes += file.size_bytes
-
-    def _write_once(self, file: FileEntry, report: Callable[[int], None] | None) -> None:
         if file.key in self._left:
             self._target.delete([file.key])
         stream = SourceFile(self._source, self._opened.name, file, report)
@@ -179,6 +175,8 @@ class Transfer:
             with contextlib.suppress(StorageError):
                 self._target.delete([file.key])
             raise
+        self._proven.add(file.key)
+        self.copied_bytes += file.size_bytes
 
     def _sizes(self) -> dict[str, int]:
         """Return the sizes of the files at the target in the folders of this checkpoint."""

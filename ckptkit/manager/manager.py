@@ -86,6 +86,7 @@ class CheckpointManager:
         )
         self._run: ActiveRun | None = None
         self._closed = self._is_entered = False
+        self._nothing_left_at: ResumePoint | None = None  # where `restore` took nothing over
 
     @property
     def url(self) -> str:
@@ -122,6 +123,9 @@ class CheckpointManager:
     ) -> ResumePoint:
         """Apply the newest usable checkpoint to ``state``, if there is one, and take over the run.
 
+        If ``state`` knows that nothing is left to train, the run is taken over only from a process that is known to
+        have ended; otherwise the point is ``complete``, and nothing can be saved.
+
         Call it once, before the first save. A newer checkpoint that is corrupt is skipped with a warning. The log says
         where the run continues; without logging in the program, that goes to stderr.
 
@@ -148,9 +152,10 @@ class CheckpointManager:
         if hooks is not None:
             checkpoint, rewind = "latest", False  # the script's checkpoint names do not exist in a scratch folder
         self._run, point = open_run(self._setup, state, checkpoint, rewind=rewind)
-        if hooks is not None:
+        self._nothing_left_at = point if self._run is None else None
+        if hooks is not None and self._run is not None:
             hooks.begin(state, point, self._run.wait)
-        if watch_preemption:
+        if watch_preemption and self._run is not None:
             self.watch_preemption()
         return point
 
@@ -169,8 +174,10 @@ class CheckpointManager:
             ResumeError: If ``state`` was made without `ckptkit.data.resumable`; and as `restore`.
         """
         batches = state.remaining()
-        if self._run is None:
+        if self._run is None and self._nothing_left_at is None:
             self.restore(state)
+        if self._nothing_left_at is not None:
+            return NumberedBatches(enumerate(batches))
         return NumberedBatches(numbered(self, self._started(), state, batches, closes=not self._is_entered))
 
     def watch_preemption(self) -> None:
@@ -219,7 +226,8 @@ class CheckpointManager:
         Raises:
             ResumeError: Before `restore`.
         """
-        self._started().final_save.is_held = True
+        if self._nothing_left_at is None:
+            self._started().final_save.is_held = True
 
     def declare_complete(self) -> None:
         """Declare that nothing is left to train, for the report; call it between `restore` and `close`.
@@ -227,7 +235,8 @@ class CheckpointManager:
         Raises:
             ResumeError: Before `restore`.
         """
-        self._started().is_complete = True
+        if self._nothing_left_at is None:
+            self._started().is_complete = True
 
     def heed_preemption(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> bool:
         """Save and end training if that was requested and it is time; `step` does this by itself.
@@ -305,6 +314,9 @@ class CheckpointManager:
             StaleAttemptError: As in `step`.
             Preempted: After a signal, once the state is committed; see `Preemption`.
         """
+        left = self._nothing_left_at
+        if left is not None and left.checkpoint and left.batches_delivered == state.progress().batches_delivered:
+            return left.checkpoint
         return self._started().save_final(state, metrics)
 
     def wait(self, timeout: timedelta | None = None) -> None:
@@ -384,6 +396,11 @@ class CheckpointManager:
 
     def _started(self) -> ActiveRun:
         self._refuse_forked()
+        if self._nothing_left_at is not None:
+            raise ResumeError(
+                f"nothing was left to train at {self.url}, so restore() did not take the run over from a process that "
+                "may be alive, and this one cannot save there. To train on, give more epochs, or another root"
+            )
         if self._run is None or self._closed:
             raise ResumeError(
                 "call restore(state) before the first save, and not after close(): it finds out what the run holds"

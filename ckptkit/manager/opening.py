@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from ckptkit.checkpoint.receipts import Receipts
+from ckptkit.core.contents import Contents
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.save_policy import SaveEvery, SavePolicy, automatic, may_split_cycles
 from ckptkit.errors import CkptKitError, StorageError
@@ -38,7 +39,7 @@ from ckptkit.manager.options import (
     refuse_wrong_policies,
 )
 from ckptkit.manager.preemption.request import PreemptionRequest
-from ckptkit.manager.process.console import say_where
+from ckptkit.manager.process.console import say_where, show_log
 from ckptkit.manager.process.denormals import DenormalsAsZero
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.recording.recorder import NoRecorder, Recorder
@@ -145,9 +146,10 @@ def new_setup(
     )
 
 
-def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
-    """Apply the checkpoint to ``state`` and take over the run; see `CheckpointManager.restore`."""
+def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun | None, ResumePoint]:
+    """Apply the checkpoint to ``state`` and take over the run, if it is; see `CheckpointManager.restore`."""
     HEARTBEAT.begin(setup.system.monotonic)
+    show_log()
     setup.denormals.begin()  # first: threads of pipelines and of the framework that start from here on inherit it
     try:
         return _open_run(setup, state, checkpoint, rewind=rewind)
@@ -159,15 +161,22 @@ def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) 
         raise
 
 
-def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
+def _open_run(
+    setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool
+) -> tuple[ActiveRun | None, ResumePoint]:
     if setup.saving.mid_cycle == "rewind":
         state.mark_cycle_start()  # first: where it is refused, nothing was changed
     rank_sync = RankSync(state.world, setup.save)
     setup.mirrors.reach(rank_sync)
-    opened = _open(
-        setup, Opening(checkpoint, rewind, setup.system.host, setup.system.clock, setup.system.new_token), state
-    )
+    system = setup.system
+    opening = Opening(checkpoint, rewind, system.host, system.clock, system.new_token, state.is_over)
+    opened = _open(setup, opening, state)
     progress = state.progress()
+    if isinstance(opened, Contents):
+        _log.info("nothing is left to train, and the run may be that of a living process: it is not taken over")
+        setup.denormals.end()
+        HEARTBEAT.end("complete")
+        return None, replace(ResumePoint.at(progress, opened.checkpoint), complete=True)
     point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
     due_saves = DueSaves(rank_sync, setup.saving.mid_cycle)
     due_saves.begin_cycle(state, progress)
@@ -186,7 +195,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
     return run, point
 
 
-def _open(setup: Setup, opening: Opening, state: Capturable) -> Opened:
+def _open(setup: Setup, opening: Opening, state: Capturable) -> Opened | Contents:
     if state.world.size == 1:
         return setup.mirrors.open(opening, OneRank(state))
     if state.world.rank == 0:

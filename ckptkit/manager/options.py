@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from ckptkit.core.save_policy import SavePolicy
 from ckptkit.core.save_report import SaveReport
 from ckptkit.manager.heartbeat.process_start import boot_id
 from ckptkit.run.keep_policy import KeepPolicy
+from ckptkit.run.takeover import this_process
 from ckptkit.storage import Storage, open_storage
 
 ERROR_BUDGET = 3
@@ -222,7 +222,7 @@ class System:
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds, for `SaveEvery(interval=...)` and the grace of a preemption.
         new_token: Gives 32 fresh random hexadecimal digits.
-        host: Name of this process's host, shown to other processes that meet this one.
+        host: Name of this process's host, by default with the number of the process, for other processes that meet it.
         boot: Identifies the boot of this host, within which ``monotonic`` is one clock for all processes; None if that
             is unknown.
     """
@@ -230,7 +230,7 @@ class System:
     clock: Callable[[], datetime] = _now
     monotonic: Callable[[], float] = time.monotonic
     new_token: Callable[[], str] = _new_token
-    host: str = field(default_factory=socket.gethostname)
+    host: str = field(default_factory=this_process)
     boot: str | None = field(default_factory=boot_id)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,6 +45,7 @@ from ckptkit.run.fence import check_fence
 from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.resolve import Choice, choose, first_choice
+from ckptkit.run.takeover import sign_of_life
 from ckptkit.storage import Storage
 from ckptkit.storage.ring import shows_unfinished
 
@@ -114,6 +116,7 @@ class Opening:
         host: The host that other processes show in messages.
         now: The clock; for people, never for ordering.
         new_token: Returns 32 new random hexadecimal digits.
+        is_over: Returns whether nothing is left to train from the applied checkpoint, as far as is known.
     """
 
     checkpoint: str
@@ -121,6 +124,7 @@ class Opening:
     host: str
     now: Callable[[], datetime]
     new_token: Callable[[], str]
+    is_over: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
@@ -141,8 +145,11 @@ class Opened:
 Copies = Callable[[CheckpointName], Sequence[Storage]]
 
 
-def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Copies | None = None) -> Opened:
+def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Copies | None = None) -> Opened | Contents:
     """Open the next attempt of the run at ``storage``.
+
+    If nothing is left to train, and the process of the newest attempt is not known to have ended, it opens none and
+    returns the applied contents alone.
 
     Args:
         storage: The run root.
@@ -151,7 +158,8 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         copies: Returns the roots that have a checkpoint, in the order to try them; default: ``storage`` alone.
 
     Raises:
-        ResumeError: If ``target`` refuses, the run has no attempt number left, or is a copy that has not ended.
+        ResumeError: If ``target`` refuses, the run has no attempt number left, is a copy that has not ended, or may be
+            that of a living process.
         CheckpointNotFoundError: If the named checkpoint does not exist.
         CorruptCheckpointError: If every candidate is corrupt (names each), or if there were checkpoints and all are
             gone.
@@ -174,6 +182,14 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
             if choice.branch is not None:
                 raise
             continue  # the retention of a running attempt removed it meanwhile: list again
+        living = sign_of_life(storage, index, opening.host, opening.now())
+        if living is not None and applied.contents is not None and opening.is_over():
+            return applied.contents
+        if living and os.environ.get("CKPTKIT_TAKEOVER", "warn") != "warn":
+            raise ResumeError(
+                f"the run {storage.url} belongs to {living}, and CKPTKIT_TAKEOVER refuses to take it over. Stop that "
+                "process; if its machine is gone, wait ten minutes; if both are to train, give each its own root."
+            )
         run_id = _ensure_run(storage, index, opening)
         document = _document(index.highest + 1, choice, applied, opening)
         if not _parent_stays(document, copies):
@@ -186,6 +202,12 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         abandoned.add(document.attempt)
         if _still_newest(storage, abandoned, choice, document, opening):
             _warn_of(applied.passed_over, document, storage.url)
+            if living:
+                _log.warning(
+                    "TAKEN OVER FROM A LIVING PROCESS: the run %s belonged to %s, which ends at its next save, if it "
+                    "still runs. If both are to train, give each its own root. CKPTKIT_TAKEOVER=refuse refuses this.",
+                    *(storage.url, living),
+                )
             return Opened(document, applied.contents, run_id)
     raise StaleAttemptError(
         f"{_ROUNDS} times in a row another process changed the run {storage.url} while this one was starting. "

@@ -150,9 +150,9 @@ class Leader:
         _tell(self, _Order(do="begin"))
         self._together(functools.partial(self._state.begin, root))
 
-    def go(self, opened: Opened) -> None:
-        """Tell the other ranks that the attempt is open; raise if one of them cannot see its document."""
-        _tell(self, _Order(do="go", attempt=opened.document))
+    def go(self, opened: Opened | Contents) -> None:
+        """Tell the other ranks that the attempt is open, if one is; raise if one of them cannot see its document."""
+        _tell(self, _Order(do="go", attempt=opened.document if isinstance(opened, Opened) else None))
         self._together(lambda: None)
 
     def stop(self, error: BaseException) -> None:
@@ -171,7 +171,9 @@ class Leader:
                 )
 
 
-def lead(world: World, homes: Sequence[Storage], state: Counted, open_it: Callable[[Leader], Opened]) -> Opened:
+def lead(
+    world: World, homes: Sequence[Storage], state: Counted, open_it: Callable[[Leader], Opened | Contents]
+) -> Opened | Contents:
     """Open an attempt as rank 0; raise what ``open_it`` raises, in every rank.
 
     Args:
@@ -190,7 +192,7 @@ def lead(world: World, homes: Sequence[Storage], state: Counted, open_it: Callab
     return opened
 
 
-def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened:
+def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened | Contents:
     """Follow the orders of rank 0, in any other rank, until the attempt is open.
 
     Args:
@@ -206,11 +208,12 @@ def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened:
     while True:
         order = _Order.model_validate_json(world.broadcast(""))
         if order.do == "go":
-            assert order.attempt is not None  # noqa: S101 - rank 0 sends it with this order
-            opened = Opened(order.attempt, applied)
             own, outcomes = _act(world, functools.partial(_see, homes, order.attempt), state)
             _raise_gravest(own, outcomes, world.rank)
-            return opened
+            if order.attempt is None:
+                assert applied is not None  # noqa: S101 - what is complete was applied
+                return applied
+            return Opened(order.attempt, applied)
         if order.do == "stop":
             assert order.failure is not None  # noqa: S101 - as above
             raise order.failure.error(0) from own
@@ -231,8 +234,10 @@ def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened:
         applied = taken[0] if taken else None
 
 
-def _see(homes: Sequence[Storage], attempt: AttemptDocument) -> None:
-    """Raise ResumeError unless this rank also sees, at each home, the attempt document that rank 0 created."""
+def _see(homes: Sequence[Storage], attempt: AttemptDocument | None) -> None:
+    """Raise ResumeError unless this rank also sees, at each home, the attempt document that rank 0 created, if any."""
+    if attempt is None:
+        return
     key = attempt_key(attempt.attempt)
     for storage in homes:
         try:

@@ -37,6 +37,13 @@ class Capturable(Protocol):
         """Return the current progress of the run; cheap, called after every micro-step."""
         ...
 
+    def is_over(self) -> bool:
+        """Whether nothing is left to train, as far as the state knows; asked after `apply`.
+
+        Then a start takes the run over only from a process that is known to have ended.
+        """
+        ...
+
     def complete_step(self) -> Progress:
         """Return the same as `progress`, and note that the micro-step that it counts last is complete.
 

@@ -155,6 +155,10 @@ class NumpyRun:
         leaves = self.leaves(at_boundary=progress.at_boundary)
         return Capture(progress, (*leaves[:3], *state_leaves, *leaves[3:]), {"rng": rng})
 
+    def is_over(self) -> bool:
+        """Return False: the caller decides how long to train."""
+        return False
+
     def begin(self, root: str) -> None:
         """Accept any state: checkpoints do not hold what a run began with."""
 

@@ -26,8 +26,8 @@ MODULES = {
         *("verified_reader", "write", "parts", "stream", "verify", "transfer"),
     ),
     "run": (
-        *("keep_policy", "index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt"),
-        *("retention", "homes", "rank_protocol", "saver", "part_saver", "goodput"),
+        *("keep_policy", "index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog"),
+        *("takeover", "attempt", "retention", "homes", "rank_protocol", "saver", "part_saver", "goodput"),
     ),
     "manager": (
         *("process", "heartbeat", "options", "step_timing", "rank_sync", "hooks", "background"),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
+from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import ResumeError, SaveFailedError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
@@ -136,7 +137,7 @@ class Chain:
             if fault:
                 self._go_on_without(one, fault, cause, away)
 
-    def open(self, opening: Opening, target: Target) -> Opened:
+    def open(self, opening: Opening, target: Target) -> Opened | Contents:
         """Open an attempt; call `reach` first.
 
         Raises:

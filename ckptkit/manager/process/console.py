@@ -13,7 +13,6 @@ _log = logging.getLogger("ckptkit")
 
 def say_where(url: str, point: ResumePoint, attempt: int) -> None:
     """Log where a run begins or continues; ``attempt`` is the number of this start."""
-    show_log()
     if point.checkpoint is None:
         before = f": {many(attempt - 1, 'start')} before this one left no checkpoint" if attempt > 1 else ""
         advice = ". If they ended before a save was due, save more often" if before else ""

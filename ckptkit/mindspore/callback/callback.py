@@ -177,13 +177,22 @@ class CheckpointCallback(Callback):
         other_callbacks = OtherCallbacks()
         named = {_OTHER_CALLBACKS: other_callbacks, **self._stateful}
         state = self._new_state(cell, dataset, **named)
+        position = state.position
+        assert position is not None  # noqa: S101 - it was given a dataset
+        state.has_all_epochs = lambda: position.at(state.progress().batches_delivered)[0] >= epochs
         manager = self._new_manager()
         try:
             point = manager.restore(state, checkpoint=checkpoint, rewind=rewind, watch_preemption=False)
         except BaseException:
             state.release_data()
             raise
-        if self._is_complete(state, point, epochs):
+        if point.checkpoint is not None and state.is_over():
+            done, rest = position.at(point.batches_delivered)
+            batches = many(point.batches_delivered, "batch", "batches")
+            within = f" and {many(rest, 'batch', 'batches')} of the next" if rest else ""
+            why = state.ended or f"{batches} are {many(done, 'epoch')}{within}"
+            more = "" if state.ended else f" To train on, give more than {many(done, 'epoch')}; you gave {epochs}."
+            _log.info("training is complete (%s); nothing to do. %s is restored.%s", why, point.checkpoint, more)
             state.restore_random_state()
             state.trained()
             state.release_data()
@@ -335,18 +344,6 @@ class CheckpointCallback(Callback):
                 "initial_epoch, or use ckpt.train(model, epochs, dataset), which does both"
             )
         return self._session
-
-    def _is_complete(self, state: StateManager, point: ResumePoint, epochs: int) -> bool:
-        assert state.position is not None  # noqa: S101 - it was given a dataset
-        done, rest = state.position.at(point.batches_delivered)
-        if state.ended is None and done < epochs:
-            return False
-        batches = many(point.batches_delivered, "batch", "batches")
-        within = f" and {many(rest, 'batch', 'batches')} of the next" if rest else ""
-        why = state.ended or f"{batches} are {many(done, 'epoch')}{within}"
-        more = "" if state.ended else f" To train on, give more than {many(done, 'epoch')}; you gave {epochs}."
-        _log.info("training is complete (%s); nothing to do. %s is restored.%s", why, point.checkpoint, more)
-        return True
 
     @contextlib.contextmanager
     def _dropped_on_failure(self) -> Iterator[None]:

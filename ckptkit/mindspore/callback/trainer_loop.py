@@ -15,6 +15,7 @@ A loop that takes batches ahead, leaves some out, or ends an epoch early is refu
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -222,7 +223,8 @@ class TrainerLoop:
         assert loader is not None  # noqa: S101 - the iterator was asked of it
         epochs = trainer.state.num_train_epochs
         position = DatasetPosition(loader, augmentation=self._training.augmentation)
-        batches = Resumable(position, lambda: batches_of(position, epochs, "create_dict_iterator", **options))
+        begin = functools.partial(batches_of, position, epochs, "create_dict_iterator", **options)
+        batches = Resumable(position, epochs, begin)
         counts = None if self._progress.accumulation_steps == 1 else self._progress
         training = replace(self._training, augmentation=None, cycle=self._training.cycle or counts)
         named = {_NAME: self._progress, **self._stateful}
@@ -230,11 +232,11 @@ class TrainerLoop:
         self._progress.judge_callbacks()
         self.manager = self._new_manager()
         self._state = state
+        state.has_all_epochs = lambda: batches.is_over() or trainer.state.global_step >= trainer.state.max_steps
         point = self._restore(self.manager, state)
         self._size, self._delivered = position.size, point.batches_delivered
         epoch, batch = position.at(point.batches_delivered)
-        is_over = trainer.state.global_step >= trainer.state.max_steps or epoch >= epochs or state.ended is not None
-        self.point = point = replace(point, complete=bool(point.batches_delivered) and is_over)
+        self.point = point = replace(point, complete=bool(point.batches_delivered) and state.is_over())
         if point.batches_delivered:
             module, _ = self._loop()
             log = logging.getLogger(module)

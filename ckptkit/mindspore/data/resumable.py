@@ -68,8 +68,9 @@ class Resumable:
         position: The position, for the state manager.
     """
 
-    def __init__(self, position: Counted, open_batches: Callable[[], Iterator[tuple[int, Any]]]) -> None:
+    def __init__(self, position: Counted, epochs: int, open_batches: Callable[[], Iterator[tuple[int, Any]]]) -> None:
         self.position = position
+        self._epochs = epochs
         self._open = open_batches
         self._observer: Observer | None = None
         self._begun = False
@@ -84,6 +85,10 @@ class Resumable:
             ResumeError: Before the restore.
         """
         return self.position.at(self.position.delivered)[0] if self._epoch is None else self._epoch
+
+    def is_over(self) -> bool:
+        """Return whether all epochs are known to be delivered."""
+        return self.position.at(self.position.delivered)[0] >= self._epochs
 
     def bind(self, observer: Observer) -> None:
         """Attach the state manager that was made with these batches.
@@ -197,7 +202,7 @@ def resumable(
     if isinstance(dataset, ds.Dataset):
         pipeline = DatasetPosition(dataset, augmentation=augmentation, seed=seed, monotonic=monotonic)
         maker = "create_dict_iterator" if as_dict else "create_tuple_iterator"
-        return Resumable(pipeline, lambda: batches_of(pipeline, epochs, maker))
+        return Resumable(pipeline, epochs, lambda: batches_of(pipeline, epochs, maker))
     if seed is not None or augmentation is not None or as_dict:
         raise ValueError(
             "seed, augmentation and as_dict are for a MindSpore pipeline; seed an iterable where you make it, and let "
@@ -206,7 +211,7 @@ def resumable(
     if not isinstance(dataset, Iterable) and not hasattr(type(dataset), "__getitem__"):  # Python iterates both
         raise TypeError(f"a {type(dataset).__name__} cannot be iterated")
     position = IterablePosition(dataset, monotonic=monotonic)
-    return Resumable(position, lambda: position.batches(epochs))
+    return Resumable(position, epochs, lambda: position.batches(epochs))
 
 
 def batches_of(

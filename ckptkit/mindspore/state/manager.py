@@ -143,6 +143,7 @@ class StateManager:
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._marks_cycles = False
+        self.has_all_epochs: Callable[[], bool] = dataset.is_over if isinstance(dataset, Resumable) else lambda: False
 
     @property
     def world(self) -> World:
@@ -157,6 +158,10 @@ class StateManager:
     def end(self, why: str | None) -> None:
         """Record ``why`` training ended for good; such a run is complete when it is started again."""
         self._sources.ended = why
+
+    def is_over(self) -> bool:
+        """Whether nothing is left to train: training ended for good, or all epochs were delivered, where that shows."""
+        return self.ended is not None or self.has_all_epochs()
 
     def stateful_objects(self) -> list[Any]:
         """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from ckptkit.core.contents import Contents
 from ckptkit.errors import StorageError
 from ckptkit.format.layout import ATTEMPTS, CheckpointName
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
@@ -22,7 +23,7 @@ from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 
 
-def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, target: Target) -> Opened:
+def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, target: Target) -> Opened | Contents:
     """Open the next attempt over all homes, as `ckptkit.run.attempt.open_attempt` does.
 
     Args:

@@ -16,6 +16,7 @@ from support.options import grouped
 import ckptkit as ck
 from ckptkit.format.documents import digest_of
 from ckptkit.format.events import Began, Ended, Point
+from ckptkit.run import attempt
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
 from ckptkit.storage import open_storage
@@ -135,6 +136,26 @@ def test_second_start_of_complete_training_says_so(tmp_path):
     story = read_story(open_storage(tmp_path), datetime.now(timezone.utc))
     assert judge(story).headline == "The training is complete: the last attempt found nothing left to do."
     assert judge(story).bad == []
+
+
+def test_complete_training_is_not_taken_from_a_living_process(tmp_path, monkeypatch):
+    train(tmp_path, epochs=2)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.setattr(attempt, "sign_of_life", lambda *_: "attempt 1 on another machine")
+    train(tmp_path, epochs=1)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_loop_with_nothing_left_takes_nothing_over(tmp_path, monkeypatch):
+    for epochs in (2, 1):
+        net = Net()
+        cell = ck.AccumulationTrainCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9), K)
+        data = ds.NumpySlicesDataset({"x": np.ones((8, 6), np.float32), "y": np.ones((8, 1), np.float32)}).batch(4)
+        state = ck.StateManager(cell, ck.data.resumable(data, epochs, seed=1))
+        trained = [number for number, (x, y) in ck.CheckpointManager(tmp_path).loop(state) if cell(x, y) is not None]
+        assert trained == ([0, 1, 2, 3] if epochs == 2 else [])
+        monkeypatch.setattr(attempt, "sign_of_life", lambda *_: "attempt 1 on another machine")
+    assert [one.name for one in (tmp_path / "attempts").iterdir()] == ["000001.json"]
 
 
 def test_seconds_of_a_training_add_up(tmp_path):
