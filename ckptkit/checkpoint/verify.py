@@ -6,6 +6,7 @@ ask for more than what is stored. Everything that `load` itself has read is veri
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 
@@ -94,6 +95,9 @@ def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
     if any(shard.key.startswith(f"{folder}/") for shard in shards):
         found.update({f"{folder}/{file}": size for file, size in storage.list(folder).files.items()})
     for shard in shards:
+        if found.get(shard.key) != shard.size_bytes:
+            with contextlib.suppress(FileNotFoundError):
+                storage.read(shard.key, 0)  # raises if a link is there, or something else that is no file
         if shard.key not in found:
             raise missing(storage, opened.name, shard.key)
         if found[shard.key] != shard.size_bytes:

@@ -6,9 +6,14 @@ from collections.abc import Callable
 
 from ckptkit.storage.protocol import Listing
 
+_MOST_DEPTH = 8  # folders; a run has three. A file system that follows links may have folders without end.
+
 
 def walk_folders(list_folder: Callable[[str, str], Listing], prefix: str) -> dict[str, int]:
-    """Do the same as `ckptkit.storage.Storage.walk`, with one call of ``list_folder`` for each folder."""
+    """Do the same as `ckptkit.storage.Storage.walk`, with one call of ``list_folder`` for each folder.
+
+    Leaves out what lies deeper than any file of a run.
+    """
     folder, _, start = prefix.rpartition("/")
     found: dict[str, int] = {}
     waiting = [(folder, start)]
@@ -17,5 +22,6 @@ def walk_folders(list_folder: Callable[[str, str], Listing], prefix: str) -> dic
         below = f"{folder}/" if folder else ""
         listing = list_folder(folder, start)
         found.update({below + file: size for file, size in listing.files.items()})
-        waiting.extend((below + child, "") for child in listing.folders)
+        if below.count("/") < _MOST_DEPTH:
+            waiting.extend((below + child, "") for child in listing.folders)
     return found

@@ -6,8 +6,8 @@ and then the directories that name it, up to the mount point. ``create`` is atom
 since a second fsync may succeed without having written it (``docs/adr/0030-power-loss.md``). Large files bypass the
 page cache where the file system allows it (`ckptkit.storage.direct`). An unreadable file is corrupt only if the fault
 is proven to be in this file alone (``docs/adr/0031-what-a-disk-cannot-give.md``); any other failure is one of the
-storage and says nothing about the file. Does not protect against a file system whose fsync lies. Any thread may call
-it.
+storage and says nothing about the file. The root may be a link; links below it are listed and removed as files, and
+never followed. Does not protect against a file system whose fsync lies. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ckptkit.errors import StorageError
 from ckptkit.storage.descriptors import hide, show
 from ckptkit.storage.direct import DirectWriter
 from ckptkit.storage.folders import walk_folders
-from ckptkit.storage.local_errors import refuse_dangling, storage_errors
-from ckptkit.storage.local_reads import read_all, read_file
+from ckptkit.storage.local_errors import naming, refuse_dangling, refuse_links, storage_errors
+from ckptkit.storage.local_reads import past_stale, read_all, read_file
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.source import ByteStream, Source
 from ckptkit.storage.system_calls import SYSTEM
@@ -40,7 +39,7 @@ _T = TypeVar("_T")
 
 _FOLDER_TRIES = 5
 _MOST_EMPTIED = 5  # times that another process empties a folder between two calls
-_MOST_DURABLE = 256  # a save makes a few folders, which retention removes later
+_MOST_KNOWN = 256  # folders of each kind: a save makes a few folders, which retention removes later
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # the file of an unfinished create
 
 
@@ -55,6 +54,7 @@ class LocalStorage:
     def __init__(self, root: str | os.PathLike[str], *, large_files: DirectWriter | None = None) -> None:
         self._root = Path(os.path.abspath(os.path.expanduser(root)))
         self._durable: set[Path] = set()
+        self._no_links: set[str] = set()
         self._large_files = large_files or DirectWriter()
 
     @property
@@ -77,26 +77,9 @@ class LocalStorage:
 
     def list(self, folder: str, prefix: str = "") -> Listing:
         """List the entries directly below ``folder`` whose names begin with ``prefix``."""
-        folders: set[str] = set()
-        files: dict[str, int] = {}
         with storage_errors("list", self._root / folder):
-            try:
-                entries = os.scandir(self._root / folder)
-            except FileNotFoundError:
-                refuse_dangling(self._root / folder)
-                return Listing()
-            with entries:
-                for entry in entries:
-                    if not entry.name.startswith(prefix):
-                        continue
-                    if entry.is_dir():
-                        folders.add(entry.name)
-                        continue
-                    # A file that vanishes between the two calls was deleted, and a listing may omit it. A link that
-                    # leads nowhere is listed: what it led to may be a checkpoint on a disk that is not mounted.
-                    with contextlib.suppress(FileNotFoundError):
-                        files[entry.name] = entry.stat(follow_symlinks=not _is_dangling(entry)).st_size
-        return Listing(frozenset(folders), files)
+            refuse_links(self._root, folder)
+            return past_stale(lambda: _entries(self._root / folder, prefix))
 
     def walk(self, prefix: str) -> Mapping[str, int]:
         """Return the sizes in bytes of all files whose keys begin with ``prefix``."""
@@ -110,11 +93,20 @@ class LocalStorage:
             data = bytearray(min(os.fstat(descriptor).st_size, max_bytes) + 1)
             return bytes(data[: read_all(descriptor, [memoryview(data)], 0)])
 
-        return read_file(self._root, key, whole)
+        return self._read(key, whole)
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
         """Fill ``buffers`` with the bytes from ``offset_bytes`` on; returns the number of bytes read."""
-        return read_file(self._root, key, lambda descriptor: read_all(descriptor, buffers, offset_bytes))
+        return self._read(key, lambda descriptor: read_all(descriptor, buffers, offset_bytes))
+
+    def _read(self, key: str, read: Callable[[int], _T]) -> _T:
+        folder = key.rpartition("/")[0]
+        if folder not in self._no_links:  # a restore reads a file in many calls
+            refuse_links(self._root, folder)
+            if len(self._no_links) > _MOST_KNOWN:
+                self._no_links.clear()
+            self._no_links.add(folder)
+        return read_file(self._root, key, read)
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file and fsync it and its directories; an error leaves nothing of it."""
@@ -124,7 +116,7 @@ class LocalStorage:
             descriptor = hide(self._open_new(path))
         try:
             self._fill(descriptor, source, path)
-            with storage_errors("write", path):
+            with storage_errors("write", path), naming("fsync"):
                 SYSTEM.fsync_folder(path.parent)
         except BaseException:
             # The page cache may hold all of it while the disk does not, and reading it would not show that.
@@ -140,7 +132,7 @@ class LocalStorage:
             else:
                 self._write_large(descriptor, source, path)
             source.expect_end()
-            with storage_errors("write", path):
+            with storage_errors("write", path), naming("fsync"):
                 SYSTEM.fsync(descriptor)
         except BaseException:
             show(descriptor)
@@ -173,7 +165,8 @@ class LocalStorage:
             is_new = not os.path.lexists(path) and _link_new(path, data)
             try:
                 # Also if the file exists: others rely on the answer "exists", so it must be durable.
-                SYSTEM.fsync_folder(path.parent)
+                with naming("fsync"):
+                    SYSTEM.fsync_folder(path.parent)
             except OSError:
                 if is_new:
                     _remove(path)
@@ -182,9 +175,9 @@ class LocalStorage:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove ``keys`` and the folders below the first level that become empty; refuses symbolic links there."""
-        for folder in {(self._root / key).parent for key in keys}:
-            self._refuse_links(folder)
+        """Remove ``keys`` and the folders below the first level that become empty."""
+        for folder in {key.rpartition("/")[0] for key in keys}:
+            refuse_links(self._root, folder)
         parents: set[Path] = set()
         for key in keys:
             path = self._root / key
@@ -224,21 +217,12 @@ class LocalStorage:
 
         top = self._root / folder
         with storage_errors("list", top):
+            refuse_links(self._root, folder)
             for path, folders, names in os.walk(top, onerror=refuse):
                 if Path(path) == top:
                     folders[:] = [name for name in folders if name.startswith(start)]
                 key = Path(path).relative_to(self._root).as_posix()
                 yield "" if key == "." else key, folders, names
-
-    def _refuse_links(self, folder: Path) -> None:
-        # The first level may be a link, for example to a larger disk: only ckptkit's own names below it are touched.
-        while len(folder.relative_to(self._root).parts) > 1:
-            if folder.is_symlink():
-                raise StorageError(
-                    f"could not delete anything in {folder}: it is a symbolic link, and its target may not belong to "
-                    "this run. Remove the link, or replace it with the folder itself."
-                )
-            folder = folder.parent
 
     def _fsync_or_remove(self, folder: Path) -> None:
         emptied = 0
@@ -256,7 +240,8 @@ class LocalStorage:
                 continue
             folder = folder.parent
         while folder.is_dir():
-            with contextlib.suppress(FileNotFoundError):  # another process has removed it since: then its parent
+            # Another process may have removed it since: then its parent.
+            with naming("fsync"), contextlib.suppress(FileNotFoundError):
                 SYSTEM.fsync_folder(folder)
                 return
             folder = folder.parent
@@ -273,12 +258,14 @@ class LocalStorage:
         raise AssertionError("unreachable")
 
     def _make_folder(self, folder: Path) -> None:
+        if folder not in self._durable:
+            refuse_links(self._root, folder.relative_to(self._root).as_posix())
         missing: list[Path] = []
         while not folder.is_dir():
             missing.append(folder)
             folder = folder.parent
         self._durable.difference_update(missing)
-        if len(self._durable) > _MOST_DURABLE:
+        if len(self._durable) > _MOST_KNOWN:
             self._durable.clear()  # each forgotten folder costs one more fsync
         # The process that made it may have died before its fsync, and a shell's mkdir does not fsync.
         if folder not in self._durable:
@@ -294,7 +281,8 @@ class LocalStorage:
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one)) from error
             # The new name must be durable before anything below it.
             try:
-                SYSTEM.fsync_folder(one.parent)
+                with naming("fsync"):
+                    SYSTEM.fsync_folder(one.parent)
             except OSError:
                 with contextlib.suppress(OSError):
                     SYSTEM.rmdir(one)
@@ -308,7 +296,8 @@ class LocalStorage:
                 if os.path.ismount(one):
                     break
                 try:
-                    SYSTEM.fsync_folder(one.parent)
+                    with naming("fsync"):
+                        SYSTEM.fsync_folder(one.parent)
                 except PermissionError:
                     if self._root in one.parents:
                         raise
@@ -321,9 +310,11 @@ def _link_new(path: Path, data: bytes) -> bool:
     try:
         with os.fdopen(SYSTEM.open_new(temporary), "wb", buffering=0) as file:
             SYSTEM.write_all(file.fileno(), memoryview(data))
-            SYSTEM.fsync(file.fileno())
+            with naming("fsync"):
+                SYSTEM.fsync(file.fileno())
         # rename() would replace the file of another process; link() fails instead.
-        SYSTEM.link(temporary, path)
+        with naming("link"):
+            SYSTEM.link(temporary, path)
     except FileExistsError:
         return False
     finally:
@@ -350,5 +341,22 @@ def _has_entries(folder: Path) -> bool:
         return False
 
 
-def _is_dangling(entry: os.DirEntry[str]) -> bool:
-    return entry.is_symlink() and not os.path.exists(entry.path)
+def _entries(folder: Path, prefix: str) -> Listing:
+    folders: set[str] = set()
+    files: dict[str, int] = {}
+    try:
+        entries = os.scandir(folder)
+    except FileNotFoundError:
+        refuse_dangling(folder)
+        return Listing()
+    with entries:
+        for entry in entries:
+            if not entry.name.startswith(prefix):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders.add(entry.name)
+                continue
+            # A file that vanishes between the two calls was deleted, and a listing may omit it.
+            with contextlib.suppress(FileNotFoundError):
+                files[entry.name] = entry.stat(follow_symlinks=False).st_size
+    return Listing(frozenset(folders), files)

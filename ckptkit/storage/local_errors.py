@@ -19,6 +19,7 @@ _HINTS = {
     errno.EROFS: " It is mounted read-only: give another run root.",
     errno.ENOENT: " That folder cannot be created, or was deleted: check the path (`ls -ld {folder}`).",
 }
+_CALL = "failed_call"  # attribute of an OSError
 
 
 @contextlib.contextmanager
@@ -44,14 +45,41 @@ def storage_errors(verb: str, path: Path | str) -> Iterator[None]:
         raise _storage_error(verb, path, error) from error
 
 
+@contextlib.contextmanager
+def naming(call: str) -> Iterator[None]:
+    """Let an OSError say that it comes from ``call``: a number means different things after different calls."""
+    try:
+        yield
+    except OSError as error:
+        vars(error)[_CALL] = call
+        raise
+
+
 def _storage_error(verb: str, path: Path | str, error: OSError) -> StorageError:
-    hint = _HINTS.get(error.errno or 0, "").format(folder=Path(path).parent)
-    if verb == "create" and error.errno in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):  # from link()
+    folder, call = Path(path).parent, vars(error).get(_CALL)
+    hint = _HINTS.get(error.errno or 0, "").format(folder=folder)
+    # File systems without hard links have no common error: CIFS gives EIO, others EXDEV, EMLINK, EINVAL or ENOENT.
+    if call == "link" and (not hint or (error.errno == errno.ENOENT and folder.is_dir())):
         hint = (
             " ckptkit publishes with hard links, which this file system refuses;"
             " put the run on a file system that has them."
         )
-    return StorageError(f"could not {verb} {path}: {error.strerror or error}.{hint}")
+    if call == "fsync" and error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        hint = " This file system cannot make files durable; put the run on one that can."
+    where = f"{call}: " if call else ""
+    return StorageError(f"could not {verb} {path}: {where}{error.strerror or error}.{hint}")
+
+
+def refuse_links(root: Path, key: str) -> None:
+    """Raise StorageError if a part of ``key`` is a link: below ``root``, what is behind one is no part of the run."""
+    path = str(root)
+    for part in filter(None, key.split("/")):
+        path = f"{path}/{part}"
+        if os.path.islink(path):
+            raise StorageError(
+                f"{path} is a link to {os.readlink(path)}, and links inside of a run are not followed. Put what it "
+                "leads to in its place, or remove it; to have a run on another disk, make a link of its whole folder."
+            )
 
 
 def refuse_dangling(path: Path) -> None:

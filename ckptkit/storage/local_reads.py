@@ -1,19 +1,21 @@
 """Reads files of a local disk, and tells a file that is damaged from a disk that fails.
 
 Guarantees: a file counts as corrupt only if the disk cannot read it twice, and can read another file of the same root
-(``docs/adr/0031-what-a-disk-cannot-give.md``). Any thread.
+(``docs/adr/0031-what-a-disk-cannot-give.md``), or if something else than a file is in its place. Waits for no pipe and
+follows no link. Any thread.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.storage.local_errors import storage_errors
+from ckptkit.storage.local_errors import refuse_links, storage_errors
 
 _T = TypeVar("_T")
 
@@ -21,6 +23,7 @@ _MOST_BUFFERS = 1024  # IOV_MAX on Linux: the limit of one system call
 
 # What disks, and file systems with checksums, report for a place that cannot be read.
 _UNREADABLE = {errno.EIO, errno.ENODATA, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _NEIGHBOURS = 3  # from each folder
 _SAMPLE_BYTES = 1 << 16
 
@@ -30,20 +33,24 @@ def read_file(root: Path, key: str, read: Callable[[int], _T]) -> _T:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CorruptCheckpointError: If this file cannot be read but another one can, or ``key`` is a folder.
-        StorageError: If the disk fails otherwise.
+        CorruptCheckpointError: If this file cannot be read but another one can, or ``key`` is no regular file.
+        StorageError: If ``key`` is a link, or the disk fails otherwise.
     """
     path = f"{root}/{key}"  # a restore calls this for every few MiB, so no Path and no file object
     with storage_errors("read", path):
         try:
-            return _with_open(path, read)
-        except IsADirectoryError as error:
-            raise CorruptCheckpointError(f"{key} is a folder, but a file was written there") from error
+            return with_open(path, read)
         except OSError as error:
+            if error.errno == errno.ENXIO:
+                raise CorruptCheckpointError(
+                    f"{key} is a folder, a pipe or a device, but a file was written there"
+                ) from error
+            if error.errno == errno.ELOOP:
+                refuse_links(root, key)
             if error.errno not in _UNREADABLE:
                 raise
         try:
-            return _with_open(path, read)
+            return with_open(path, read)
         except OSError as error:
             if error.errno not in _UNREADABLE or not any(map(_gives_bytes, _neighbours(root, Path(path)))):
                 raise
@@ -71,16 +78,34 @@ def read_all(descriptor: int, buffers: Sequence[memoryview], offset_bytes: int) 
 def _neighbours(root: Path, path: Path) -> Iterator[Path]:
     """Yield some other files of this root, the nearest first."""
     above = [folder for folder in path.parents if folder == root or root in folder.parents]
-    for folder in (*above, *_entries(root)):
+    for folder in (*above, *(one for one in _entries(root) if not one.is_symlink())):  # a link may leave this disk
         yield from [one for one in _entries(folder) if one != path and one.is_file()][:_NEIGHBOURS]
 
 
-def _with_open(path: str, read: Callable[[int], _T]) -> _T:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def with_open(path: str, read: Callable[[int], _T]) -> _T:
+    """Call ``read`` with the open file; raises OSError with ENXIO if it is no regular file, with ELOOP if a link."""
+
+    def act() -> _T:
+        descriptor = os.open(path, _READING)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
+            os.set_blocking(descriptor, True)  # a file that lies on a tape is waited for
+            return read(descriptor)
+        finally:
+            os.close(descriptor)
+
+    return past_stale(act)
+
+
+def past_stale(act: Callable[[], _T]) -> _T:
+    """Call ``act``, and once more if a server of files no longer knew the handle of what ``act`` had opened."""
     try:
-        return read(descriptor)
-    finally:
-        os.close(descriptor)
+        return act()
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+    return act()
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -100,6 +125,6 @@ def _gives_bytes(path: Path) -> bool:
         return bool(read_all(descriptor, [memoryview(bytearray(_SAMPLE_BYTES))], 0))
 
     try:
-        return _with_open(str(path), sample)
+        return with_open(str(path), sample)
     except OSError:
         return False

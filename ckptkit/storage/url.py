@@ -6,10 +6,12 @@ scheme goes to fsspec.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from itertools import accumulate
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -93,23 +95,37 @@ def for_a_person(root: str, storage_options: Mapping[str, Any], *, writes: bool 
 
 
 def is_same_place(url: str, other: str) -> bool:
-    """Return whether the URLs of two storages are one place, also by a symbolic link or a second mount."""
-    if "://" in url or "://" in other:
-        return url.rstrip("/") == other.rstrip("/")
-    if os.path.realpath(url) == os.path.realpath(other):
-        return True
+    """Return whether the URLs of two storages are one place, also by a symbolic link, a second mount or two spellings.
+
+    Endpoints are not part of a URL: what differs by its endpoint alone is one place here.
+    """
+    place, another = _place(url), _place(other)
+    if place == another or "://" in place or "://" in another:
+        return place == another
     try:
-        return os.path.samefile(url, other)
+        return os.path.samefile(place, another)
     except OSError:
         return False  # one of them is yet to be made, or cannot be reached
 
 
 def is_inside(url: str, other: str) -> bool:
     """Return whether the storage ``url`` lies in a folder of the storage ``other``, so that it is removed with that."""
-    if "://" in url or "://" in other:
-        return url.startswith(f"{other.rstrip('/')}/") and not is_same_place(url, other)
-    inner, outer = os.path.realpath(url), os.path.realpath(other)
-    return inner != outer and os.path.commonpath((inner, outer)) == outer
+    *folders, _ = accumulate(_place(url).split("/"), "{}/{}".format)
+    return not is_same_place(url, other) and any(is_same_place(folder or "/", other) for folder in folders)
+
+
+def _place(url: str) -> str:
+    """Return the one spelling for all URLs of a place: without links, and with the first name of the scheme."""
+    scheme, path = _split(url)
+    if scheme in _LOCAL:
+        return os.path.realpath(path)
+    names: str | Sequence[str] = "s3" if scheme == "s3a" else str(scheme)
+    if scheme not in _S3:
+        from fsspec import get_filesystem_class
+
+        with contextlib.suppress(ImportError, ValueError):  # a storage of the user's own
+            names = get_filesystem_class(scheme).protocol
+    return f"{names if isinstance(names, str) else names[0]}://{re.sub('/+', '/', path).strip('/')}"
 
 
 def _split(text: str) -> tuple[str | None, str]:

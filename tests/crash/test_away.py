@@ -187,47 +187,48 @@ def test_copy_that_lost_its_checkpoints_is_refused(root, new_root):
     check_new_start(copy, latest=name_at(1, 4))
 
 
-def refused_while_away(root, disk):
-    """Every question is an error while ``disk``, to which a link of the run leads, is not mounted."""
-    away = disk.rename(disk.with_name("away"))
+def refused(root, message):
+    """Every question is an error, and changes nothing."""
     before = tree(root)
     for ask in (Life(root).restore, Life(root).manager.latest, Life(root).manager.checkpoints):
-        with pytest.raises(StorageError, match=r"is a link to .*disk, which does not exist"):
+        with pytest.raises(StorageError, match=message):
             ask()
     assert tree(root) == before
-    away.rename(disk)
 
 
-@pytest.mark.parametrize("part", ["", "checkpoints", "attempts"])
-def test_link_to_missing_disk_is_an_error(tmp_path, part):
-    disk, link = tmp_path / "disk", tmp_path / "run" / part
+def test_link_to_missing_disk_is_an_error(tmp_path):
+    disk, root = tmp_path / "disk", tmp_path / "run"
     disk.mkdir()
-    link.parent.mkdir(exist_ok=True)
-    link.symlink_to(disk)
-    root = tmp_path / "run"
+    root.symlink_to(disk)
     started(root, 2, 4)
     started(root, 6)
-    refused_while_away(root, disk)
+    disk.rename(tmp_path / "away")
+    refused(root, r"is a link to .*disk, which does not exist")
+    (tmp_path / "away").rename(disk)
     run = Life(root)
     assert run.restore().checkpoint == name_at(2, 6)
     assert run.run.digest() == digest_at(6)
 
 
-def test_linked_checkpoint_that_is_away_is_not_passed_over(tmp_path):
-    """A person moved the newest one to a larger disk."""
+@pytest.mark.parametrize("part", ["checkpoints", "attempts", f"checkpoints/{name_at(1, 4)}"])
+def test_linked_checkpoint_that_is_away_is_not_passed_over(tmp_path, part):
+    """A person moved the newest one, or all, to a larger disk, which is mounted or not."""
     root, disk = tmp_path / "run", tmp_path / "disk"
     started(root, 2, 4)
-    newest = root / "checkpoints" / name_at(1, 4)
-    newest.rename(disk)
-    newest.symlink_to(disk)
-    refused_while_away(root, disk)
+    (root / part).rename(disk)
+    (root / part).symlink_to(disk)
+    refused(root, r"is a link to .*disk, and links inside of a run are not followed")
+    disk.rename(tmp_path / "away")
+    refused(root, r"is a link to .*disk, and links inside of a run are not followed")
+    (root / part).unlink()
+    (tmp_path / "away").rename(root / part)
     run = Life(root)
     assert run.restore().checkpoint == name_at(1, 4)
     assert run.run.digest() == digest_at(4)
 
 
 def test_shards_of_linked_checkpoint_outlive_later_commits(tmp_path):
-    """A person keeps an old checkpoint on another disk, which is not mounted when the next job starts."""
+    """A person keeps an old checkpoint on another disk, and puts it back later."""
     root, disk = tmp_path / "run", tmp_path / "disk"
     started(root, 2)
     old = root / "checkpoints" / name_at(1, 2)
@@ -237,18 +238,17 @@ def test_shards_of_linked_checkpoint_outlive_later_commits(tmp_path):
     life.saved_at(6)
     old.rename(disk)
     old.symlink_to(disk)
-    disk.rename(tmp_path / "away")
     assert Life(root).restore().checkpoint == name_at(2, 6)
     assert frozen(LocalRoot(root)) == {"a000001", "a000002"}
-    (tmp_path / "away").rename(disk)
+    old.unlink()
+    disk.rename(old)
     assert digest_of(root, name_at(1, 2)) == digest_at(2)
 
 
 def test_link_that_dies_while_training_loses_no_file(tmp_path):
     disk, root = tmp_path / "disk", tmp_path / "run"
     disk.mkdir()
-    root.mkdir()
-    (root / "checkpoints").symlink_to(disk)
+    root.symlink_to(disk)
     life = started(root, 2)
     disk.rename(tmp_path / "away")
     assert "is a link to" in str(life.save_at(4).exception())

@@ -209,14 +209,14 @@ class S3Storage:
             except FileExistsError:
                 return True
             except StorageError as error:
-                if _is_unknown_condition(error):
+                status = status_of(error.__cause__) if isinstance(error.__cause__, ClientError) else 0
+                if status == 501:
                     return False
-                raise
+                if status != 400:
+                    raise
+                # 400 may mean anything. If it is the condition that is refused, a put without it succeeds.
+                self._bucket.put(f"{self._below}{PROBE}", secrets.token_bytes(8))
         return False
-
-
-def _is_unknown_condition(error: StorageError) -> bool:
-    return isinstance(error.__cause__, ClientError) and status_of(error.__cause__) == 501
 
 
 def _in_parts(buffers: Sequence[memoryview], part_bytes: int) -> list[list[memoryview]]:

@@ -24,7 +24,7 @@ from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
 from ckptkit.scrubber import scrub
-from ckptkit.storage import Storage
+from ckptkit.storage import Storage, is_same_place
 from ckptkit.tools.copy.attempts import last_attempt, readable_documents, settled
 from ckptkit.tools.copy.destination import Destination
 from ckptkit.tools.copy.events import EventInventory
@@ -60,7 +60,7 @@ def copy_run(source: Storage, target: Storage, request: CopyRequest, watch: Copy
         StaleAttemptError: If another process wrote to ``target`` meanwhile.
         StorageError: If one of the two storages failed. The same call resumes.
     """
-    if source.url == target.url:
+    if is_same_place(source.url, target.url):
         raise ValueError(f"{source.url} cannot be copied to itself")
     index = Index(source)
     source_run = read_run(source)

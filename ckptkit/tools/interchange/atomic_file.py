@@ -8,7 +8,6 @@ thread.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from ckptkit.errors import StorageError
 from ckptkit.storage.system_calls import SYSTEM
 
 _OVER_IT = ", with --force (overwrite=True)"
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 
 
 class NewFile:
@@ -107,9 +105,7 @@ class NewFile:
         except FileExistsError:
             self._refuse_existing()
             raise
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
+        except OSError:  # a file system without hard links; some of them say EIO or EXDEV
             self._refuse_existing()
             SYSTEM.replace(self._temporary, self._path)
 

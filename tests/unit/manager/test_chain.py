@@ -430,6 +430,9 @@ def test_two_homes_at_one_place_are_refused(tmp_path):
         CheckpointManager(tmp_path / "root", mirror=[tmp_path / "one", tmp_path / "one"])
     with pytest.raises(ValueError, match=r"mirror is the run root itself.*another bucket or folder"):
         CheckpointManager(tmp_path / "root", mirror=[tmp_path / "one", tmp_path / "root"])
+    for root, mirror in [("s3://b/x", "s3a://b/x/"), ("memory://x", "memory:///x"), ("memory://a/x", "memory://a//x")]:
+        with pytest.raises(ValueError, match="mirror is the run root itself"):
+            CheckpointManager(root, mirror=mirror)
     bucket = "s3://bucket/run"
     (tmp_path / "link").symlink_to(tmp_path / "root")
     for root, mirrors in [
@@ -438,6 +441,8 @@ def test_two_homes_at_one_place_are_refused(tmp_path):
         (tmp_path / "root", [tmp_path / "one/two", tmp_path / "one"]),
         (tmp_path / "root", [tmp_path / "link/copy"]),
         (tmp_path / "root", [bucket, f"{bucket}/copy"]),
+        (bucket, ["s3a://bucket/run/copy"]),
+        ("memory:///run", ["memory://run/copy/"]),
     ]:
         with pytest.raises(ValueError, match=r"one lies in the other, .* removes both copies of the run"):
             CheckpointManager(root, mirror=mirrors)

@@ -348,15 +348,35 @@ def test_nothing_lies_at_the_key_before_the_link(local, tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "root" / "a").iterdir()] == ["COMMIT"]
 
 
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_file_system_without_hard_links_is_explained(local, monkeypatch, number):
-    def refuse(source, target):
-        raise OSError(number, os.strerror(number))
+@pytest.mark.parametrize(
+    ("call", "names", "hint"),
+    [
+        ("link", "EPERM EOPNOTSUPP ENOSYS EIO EXDEV ENOENT EMLINK EINVAL", "publishes with hard links"),
+        ("link", "ENOSPC EDQUOT", "See `df -h`"),
+        ("fsync", "EOPNOTSUPP ENOSYS EINVAL", "cannot make files durable"),
+        ("fsync", "EIO EPERM", r"\.$"),
+        ("fsync", "ENOSPC EDQUOT", "See `df -h`"),
+    ],
+)
+def test_failing_call_is_named_whatever_the_error(local, monkeypatch, call, names, hint):
+    """File systems without hard links have no common error for that, and others use the same numbers."""
+    for number in (getattr(errno, name) for name in names.split()):
 
-    monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(StorageError, match="hard links"):
-        local.create("a/COMMIT", b"1")
-    assert not local.list("a").files
+        def refuse(*_, number=number):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, call, refuse)
+        writes = {
+            "create": lambda: local.create("a/COMMIT", b"1"),
+            "write": lambda: local.write("a/1", io.BytesIO(b"1"), 1),
+        }
+        for verb in ("create", "write")[: 1 if call == "link" else 2]:
+            with pytest.raises(
+                StorageError, match=f"could not {verb} .*: {call}: {os.strerror(number)}.*{hint}"
+            ) as raised:
+                writes[verb]()
+            assert ("hard links" in str(raised.value)) is ("hard links" in hint)
+        assert not local.list("a").files
 
 
 def test_failures_leave_no_descriptor_open(local, monkeypatch):
@@ -548,25 +568,3 @@ def test_half_files_under_another_prefix_stay(local):
     assert half.exists()
     assert local.clear_unfinished("checkpoints/a000001-x/COM", lambda key: True) == 1
     assert not half.exists()
-
-
-def test_nothing_behind_a_symbolic_link_is_deleted(tmp_path):
-    mine = tmp_path / "mine"
-    (mine / "rank-00000").mkdir(parents=True)
-    (mine / "rank-00000/thesis.txt").write_bytes(b"precious")
-    (tmp_path / "run/checkpoints").mkdir(parents=True)
-    (tmp_path / "run/checkpoints/a000001-c0000000000-m0001").symlink_to(mine)
-    storage = LocalStorage(tmp_path / "run")
-    (key,) = storage.walk("checkpoints/")
-    with pytest.raises(StorageError, match="symbolic link"):
-        storage.delete([key])
-    assert (mine / "rank-00000/thesis.txt").read_bytes() == b"precious"
-
-
-def test_the_first_level_may_be_on_another_disk(tmp_path):
-    (tmp_path / "large/a").mkdir(parents=True)
-    (tmp_path / "large/a/x").write_bytes(b"x")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/checkpoints").symlink_to(tmp_path / "large")
-    LocalStorage(tmp_path / "run").delete(["checkpoints/a/x"])
-    assert list((tmp_path / "large").iterdir()) == []

@@ -99,14 +99,33 @@ def test_unreadable_only_attempt_never_gives_fresh_start(root, monkeypatch):
     assert attempts(root) == ["000001.json"]
 
 
-def test_a_read_that_works_again_passes_nothing_over(root, names, monkeypatch, caplog):
+@pytest.mark.parametrize("number", [*OF_A_DISK, errno.ESTALE])
+def test_a_read_that_works_again_passes_nothing_over(root, names, monkeypatch, caplog, number):
     caplog.set_level(logging.WARNING, "ckptkit")
-    disk = BadDisk(FILES["weights"].format(names[-1]), times=1).install(monkeypatch)
+    disk = BadDisk(FILES["weights"].format(names[-1]), number=number, times=1).install(monkeypatch)
     run, taken = restored(root)
     assert disk.fired == 1
     assert taken == names[-1]
     assert run.digest() == run_at(14).digest()
     assert "passed over" not in caplog.text
+
+
+@pytest.mark.parametrize("call", ["open", "scandir"])
+def test_handle_that_went_stale_is_opened_once_more(root, names, monkeypatch, call):
+    """A server of files has replaced what this machine had looked up."""
+    real, failed = getattr(os, call), set()
+
+    def stale(path, *args, **options):
+        if str(path).startswith(str(root)) and "." not in os.path.basename(path)[:1] and path not in failed:
+            failed.add(path)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return real(path, *args, **options)
+
+    storage = LocalStorage(root)
+    monkeypatch.setattr(os, call, stale)
+    assert storage.list("attempts").files.keys() == {"000001.json", "000002.json"}
+    assert storage.read("run.json", 1000).startswith(b"{")
+    assert len(failed) == 1
 
 
 def test_a_disk_that_reads_nothing_proves_nothing(root, names, monkeypatch):
@@ -138,7 +157,7 @@ def test_a_failure_without_proof_names_the_way_on(root, names, monkeypatch, numb
     assert f'checkpoint="{previous}" continues from the one before {newest}, which stays unchanged.' in str(
         caught.value
     )
-    assert disk.fired == 1
+    assert disk.fired == (2 if number == errno.ESTALE else 1)
     assert attempts(root) == ["000001.json", "000002.json"]
     _, taken = restored(root, checkpoint=previous)
     assert taken == previous

@@ -782,9 +782,11 @@ def test_nothing_to_copy_is_an_error(tmp_path, target, checkpoint):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_root_is_not_copied_to_itself(source):
-    with pytest.raises(ValueError, match="itself"):
-        copy(source, source)
+def test_a_root_is_not_copied_to_itself(source, tmp_path):
+    (tmp_path / "link").symlink_to(source)
+    for target in (source, tmp_path / "link"):
+        with pytest.raises(ValueError, match="itself"):
+            copy(source, target)
 
 
 @pytest.mark.parametrize("name", [AT_4, AT_6, AT_8, AT_10])

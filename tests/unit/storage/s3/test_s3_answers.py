@@ -628,8 +628,9 @@ def test_body_that_is_taken_slowly_is_given_up(storage):
 class Unconditional(Server):
     """Knows no conditional put, and says so."""
 
-    def __init__(self, storage) -> None:
+    def __init__(self, storage, refusal=(501, b"NotImplemented")) -> None:
         super().__init__(storage, 200)
+        self.refusal = refusal
         self.objects = {}
         self.conditions = 0
 
@@ -638,7 +639,7 @@ class Unconditional(Server):
         self.status, self.body, self.headers = 200, b"", {"ETag": "x"}
         if request.method == "PUT" and "If-None-Match" in request.headers:
             self.conditions += 1
-            self.status, self.body = 501, b"<Error><Code>NotImplemented</Code></Error>"
+            self.status, self.body = self.refusal[0], b"<Error><Code>%s</Code></Error>" % self.refusal[1]
         elif request.method == "PUT":
             self.objects[key] = request.body if isinstance(request.body, bytes) else request.body.read()
         elif key in self.objects:
@@ -648,19 +649,49 @@ class Unconditional(Server):
         return super().answer(request)
 
 
-def test_a_store_without_conditions_gets_a_lease(storage, caplog):
-    server = Unconditional(storage)
+@pytest.mark.parametrize(
+    ("refusal", "tries"),
+    [((501, b"NotImplemented"), 1), ((400, b"InvalidArgument"), 2), ((400, b"BadRequest"), 2), ((400, b""), 2)],
+)
+def test_a_store_without_conditions_gets_a_lease(storage, caplog, refusal, tries):
+    server = Unconditional(storage, refusal)
     storage._lease._wait = lambda seconds: None
     for number in (1, 2):
         storage.create(f"a/{number}", b"first")
         with pytest.raises(FileExistsError):
             storage.create(f"a/{number}", b"second")
         assert server.objects[f"a/{number}"] == b"first"
-    assert server.conditions == 1
+    assert server.conditions == tries
     assert [record.message for record in caplog.records if "If-None-Match" in record.message] == [
         "s3://bucket/runs/vit ignores If-None-Match. A lease replaces it, and each save waits for it. If a "
         "request takes longer than the settle time, two jobs may both continue: run only one job on this root"
     ]
+
+
+@pytest.mark.parametrize("put", [(400, b"InvalidArgument"), (400, b"AuthorizationHeaderMalformed")])
+def test_refusal_of_every_put_is_no_answer_about_conditions(storage, caplog, put):
+    Probed(storage, put, GONE)
+    with pytest.raises(StorageError, match=f"could not write s3://bucket/runs/vit/probe: .*{put[1].decode()}"):
+        storage.probe()
+    assert storage._has_conditions is None
+    assert caplog.text == ""
+
+
+def test_one_bad_request_does_not_bring_a_lease(storage, caplog):
+    class Once(Conditional):
+        def answer(self, request, **_):
+            if "If-None-Match" in request.headers and not self.puts:
+                self.by_method["PUT"] = (400, b"BadRequest")
+                made = super().answer(request)
+                self.by_method["PUT"] = (200, b"")
+                return made
+            self.by_method["PUT"] = TAKEN if "If-None-Match" in request.headers else (200, b"")
+            return Probed.answer(self, request)
+
+    Once(storage)
+    storage.probe()
+    assert storage._has_conditions is True
+    assert caplog.text == ""
 
 
 class Undeletable(Server):

@@ -277,10 +277,11 @@ def test_disk_without_links_gets_whole_file(tmp_path, monkeypatch, code):
 
 
 def test_file_that_cannot_be_named_is_an_error(tmp_path, monkeypatch):
-    def link(existing, new):
+    def broken(existing, new):
         raise OSError(errno.EIO, "the disk is broken")
 
-    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "link", broken)
+    monkeypatch.setattr(os, "replace", broken)
     with pytest.raises(StorageError, match="the disk is broken"):
         write_new(tmp_path / "x.ckpt")
     assert list(tmp_path.iterdir()) == []

@@ -132,6 +132,7 @@ def test_index_is_written_last(run, tmp_path, monkeypatch):
         link(old, new)
 
     monkeypatch.setattr(SYSTEM, "link", failing)
+    monkeypatch.setattr(SYSTEM, "replace", failing)  # tried where a link fails
     with pytest.raises(StorageError, match="No space"):
         export_weights(run, tmp_path / "model.safetensors", most_bytes=1500)
     assert names(tmp_path) == sorted([*linked, "run"])
