@@ -1,10 +1,9 @@
-"""Measures how soon a killed training trains again, by where its state is: memory, disk, neighbour, bucket or ring.
+"""Measures how soon a killed training trains again, by where its state is read: memory, disk, neighbour or bucket.
 
     PYTHONPATH=tests python -m benchmarks.restarts --folder /disk/restarts [--mib 256] [--times 3]     (as root)
 
 A MindSpore training on a host of its own (a network namespace) is killed by SIGKILL once its checkpoint lies at that
-home; for a mirror, its root is removed, as if the host were another one. A ring is one of its memory and the
-neighbour's, by their servers. It is started again at once. Prints the
+home; for a mirror, its root is removed, as if the host were another one. It is started again at once. Prints the
 medians of the seconds from the SIGKILL to the end of the next micro-step, by phase, and the load of the machine.
 The files on the disk are dropped from the page cache before. Both servers are moto, whose speed is that of Python.
 """
@@ -31,7 +30,7 @@ from support.hosts.running import Running, until
 
 JOB = Path(__file__).with_name("job.py")
 PHASES = ("process and imports", "restore", "first micro-step", "in all")
-HOMES = ("memory", "disk", "neighbour", "bucket", "ring")
+HOMES = ("memory", "disk", "neighbour", "bucket")
 HOLD_AT = 3  # micro-steps; a save begins after the second one
 UPLOADED = "is uploaded to the mirror"  # to ask the server again and again would slow it down
 LIMIT = timedelta(minutes=10)
@@ -65,43 +64,41 @@ class Bench:
         self._width = int((mib * (1 << 20) / 12) ** 0.5)  # a weight and two moments, of 4 bytes each
         self._number = 0
         self._host, self._neighbour = cluster.hosts
-        for host in cluster.hosts:
-            host.serve(host.memory / "s3")
-            host.make_bucket("near")
+        self._neighbour.serve(self._neighbour.memory / "s3")
+        self._neighbour.make_bucket("near")
         cluster.storage.make_bucket("runs")
 
     def restart(self, home: str) -> Times:
         """One restart, with the state at that home only, but for those behind it."""
         self._number += 1
         run = f"run-{self._number}"
-        folder = self._host.folders["disk" if home == "disk" else "memory"] / run
-        root = (
-            str(folder) if home != "ring" else ",".join(host.endpoint for host in self._cluster.hosts) + f"/near/{run}"
-        )
+        root = self._host.folders["disk" if home == "disk" else "memory"] / run
         mirror = {"neighbour": f"{self._neighbour.endpoint}/near/{run}", "bucket": f"s3://runs/{run}"}.get(home)
         first, _ = self._start(root, mirror, "first", HOLD_AT)
-        there = functools.partial(newest, self._cluster, root) if mirror is None else lambda: UPLOADED in first.text()
+        there = (
+            functools.partial(newest, self._cluster, str(root)) if mirror is None else lambda: UPLOADED in first.text()
+        )
         until(there, f"a checkpoint is at the {home}", alive=[first], limit=LIMIT)
         killed = time.time()
         first.kill()
         if mirror is not None:
-            shutil.rmtree(folder)
+            shutil.rmtree(root)
         elif home == "disk":
-            drop_from_cache(folder)
+            drop_from_cache(root)
             killed = time.time()
         second, notes = self._start(root, mirror, "second")
         until(lambda: "stepped" in stamps(notes), "it trains again", alive=[second], limit=LIMIT)
         second.kill()
         assert "resuming from" in second.text(), second.said()
-        shutil.rmtree(folder, ignore_errors=home == "ring")
+        shutil.rmtree(root)
         at = stamps(notes)
         ends = [killed, at["built"], at["restored"], at["stepped"]]
         phases = [end - begin for begin, end in itertools.pairwise(ends)]
         return Times((*phases, sum(phases)), os.getloadavg()[0])
 
-    def _start(self, root: str, mirror: str | None, which: str, steps: int | None = None) -> tuple[Running, Path]:
-        notes = self._folder / f"{root.rpartition('/')[2]}-{which}"
-        given = json.dumps([root, mirror, str(notes), self._width, steps])
+    def _start(self, root: Path, mirror: str | None, which: str, steps: int | None = None) -> tuple[Running, Path]:
+        notes = self._folder / f"{root.name}-{which}"
+        given = json.dumps([str(root), mirror, str(notes), self._width, steps])
         command = (sys.executable, JOB, given)
         log = notes.with_suffix(".log")
         return self._host.start(*command, log=log, environment=self._cluster.variables()), notes

@@ -16,7 +16,6 @@ root, mirror, notes, width, steps = json.loads(sys.argv[1])
 
 
 SAVE_AT = 2
-RETRY_FOR = timedelta(seconds=60)
 
 
 def stamp(what: str) -> None:
@@ -59,7 +58,7 @@ class Clock(ms.train.Callback):
 def mirrors() -> list[ck.Mirror]:
     if mirror is None:
         return []
-    url, options = opened(mirror, retry_for=RETRY_FOR)
+    url, options = opened(mirror, retry_for=timedelta(seconds=60))
     return [ck.Mirror(url, storage_options=options)]
 
 
@@ -70,10 +69,8 @@ def main() -> None:
     cell = ck.AccumulationTrainCell(loss, nn.Adam(loss.trainable_params(), 1e-3), accumulation_steps=1)
     data = ds.NumpySlicesDataset(np.ones((10_000, width), np.float32), ["x"], shuffle=False).batch(1)
     clock = Clock()
-    place, options = opened(root, retry_for=RETRY_FOR)
     ckpt = ck.CheckpointCallback(
-        place,
-        storage_options=options,
+        root,
         mirror=mirrors(),
         save=ck.SaveEvery(micro_steps=SAVE_AT),
         keep=ck.KeepLatest(2),

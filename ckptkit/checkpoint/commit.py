@@ -15,7 +15,6 @@ from ckptkit.format.document_json import decode_commit, encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, Void
 from ckptkit.format.layout import COMMIT, CheckpointName
 from ckptkit.storage import Storage
-from ckptkit.storage.ring import shows_unfinished
 
 _TRIES = 3
 
@@ -81,12 +80,13 @@ def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SE
 def make_durable(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> None:
     """Make a file that was found to hold ``data`` survive a power loss, before anything depends on it.
 
-    Some storages show a file before (`ckptkit.storage.ring.shows_unfinished`), and the writer may have died in between.
+    A local file system shows a name before its folder is fsynced, and the writer may have died in between. An object
+    store shows a file only once it is durable.
 
     Raises:
         StorageError: If the file may not survive.
     """
-    if shows_unfinished(storage):
+    if not storage.is_remote:
         create_once(storage, key, data, max_bytes)  # the reply "exists" guarantees that it is durable
 
 

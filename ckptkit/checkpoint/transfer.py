@@ -30,7 +30,6 @@ from ckptkit.format.document_json import encode
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry
 from ckptkit.format.layout import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
 from ckptkit.storage import Storage
-from ckptkit.storage.ring import shows_unfinished
 
 _PADDING_BYTES = 4096  # a killed local write may have padded the last block of its file and not truncated it yet
 
@@ -107,7 +106,7 @@ class Transfer:
                 _digest(self._target, file) == file.digest
                 for _ in range(2)  # as `reread_if_corrupt`
             )
-            if is_same and (not shows_unfinished(self._target) or self._is_vouched_for(file)):
+            if is_same and (self._target.is_remote or self._is_vouched_for(file)):
                 self._proven.add(file.key)
                 self.found_bytes += file.size_bytes
                 if report is not None:

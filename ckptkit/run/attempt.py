@@ -47,7 +47,6 @@ from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.resolve import Choice, choose, first_choice
 from ckptkit.run.takeover import sign_of_life
 from ckptkit.storage import Storage
-from ckptkit.storage.ring import shows_unfinished
 
 _log = logging.getLogger("ckptkit")
 _ROUNDS = 50  # a lost round means that another process made progress; this many are no coincidence
@@ -354,7 +353,7 @@ def _parent_stays(document: AttemptDocument, copies: Copies) -> bool:
         return True
     for storage in copies(parent):
         with contextlib.suppress(CorruptCheckpointError):  # the copy that was not applied may be corrupt
-            if shows_unfinished(storage) and isinstance(void(storage, parent, document.token), Void):
+            if not storage.is_remote and isinstance(void(storage, parent, document.token), Void):
                 return False
     return True
 

@@ -59,9 +59,9 @@ def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
     if left:
         raise CorruptCheckpointError(
             f"{storage.url} has files of {some(left)}, but no checkpoint, nor the documents of these attempts below "
-            f"{ATTEMPTS}/: its documents are lost, or at a machine or disk that is not there. Starting afresh would "
-            "remove these files. Give all places of the run, restore it from a copy (`ckptkit copy BACKUP ROOT`), or "
-            "start under another root"
+            f"{ATTEMPTS}/: its documents are lost, or on a disk that is not there. Starting afresh would remove these "
+            "files. Mount the disk, restore the run from a copy (`ckptkit copy BACKUP ROOT`), or start under another "
+            "root"
         )
     if run is not None and run.copied_from is not None:
         raise CorruptCheckpointError(

@@ -19,7 +19,6 @@ from ckptkit.errors import StorageError
 from ckptkit.scrubber import learn_root, scrubbed
 from ckptkit.storage.local import LocalStorage
 from ckptkit.storage.protocol import Storage
-from ckptkit.storage.ring import Ring
 
 _LOCAL = (None, "file", "local")
 _S3 = ("s3", "s3a", "obs")
@@ -146,30 +145,7 @@ def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
         raise StorageError(
             f"{scheme}://{path} needs botocore, which is not installed: pip install 'mindspore-ckptkit[s3]'"
         ) from error
-    endpoints = options.get("endpoint_url")
-    if isinstance(endpoints, str) and "," in endpoints:
-        endpoints = [one.strip() for one in endpoints.split(",")]
-    if not isinstance(endpoints, (list, tuple)):
-        return open_s3(scheme, path, options)  # which refuses ranks_per_machine
-    return _open_ring(scheme, path, endpoints, options)
-
-
-def _open_ring(scheme: str, path: str, endpoints: Sequence[Any], options: Mapping[str, Any]) -> Storage:
-    from ckptkit.storage.s3.open import open_s3
-
-    places = [str(one).rstrip("/") for one in endpoints]
-    if len(set(places)) < len(places):
-        raise StorageError(
-            f"storage_options of {scheme}://{path}: endpoint_url names {max(places, key=places.count)} twice, so that "
-            "both copies of a file would lie on one machine: give one endpoint for each machine"
-        )
-    each = {name: value for name, value in options.items() if name not in ("endpoint_url", "ranks_per_machine")}
-    servers = [open_s3(scheme, path, {**each, "endpoint_url": one}) for one in endpoints]
-    ranks_per_machine = options.get("ranks_per_machine")
-    try:
-        return Ring(servers, 1 if ranks_per_machine is None else ranks_per_machine)
-    except ValueError as error:
-        raise StorageError(f"storage_options of {scheme}://{path}: {error}") from error
+    return open_s3(scheme, path, options)
 
 
 def _refuse_one_slash(text: str) -> None:

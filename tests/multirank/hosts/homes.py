@@ -19,10 +19,8 @@ def opened(home: str, **options: Any) -> tuple[str, dict[str, Any] | None]:
         options: Of a storage on the network.
     """
     if home.startswith("http://"):
-        *others, last = home.split(",")
-        address, _, folder = last.removeprefix("http://").partition("/")
-        endpoints = [*others, f"http://{address}"]
-        return f"s3://{folder}", {**options, "endpoint_url": endpoints if others else endpoints[0]}
+        address, _, folder = home.removeprefix("http://").partition("/")
+        return f"s3://{folder}", {**options, "endpoint_url": f"http://{address}"}
     return home, options if "://" in home else None
 
 

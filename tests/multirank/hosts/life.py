@@ -39,8 +39,8 @@ class Life:
         notes: A folder for what the ranks trace and report; not of any host.
         world_size: Ranks.
         homes: The run root, then its mirrors: paths with ``{disk}`` or ``{memory}``, URLs of the storage host's
-            bucket, or ``ENDPOINT/BUCKET/FOLDER`` of any other S3 server; of a ring, all endpoints with commas between.
-            None trains without ckptkit's callback, for comparison.
+            bucket, or ``ENDPOINT/BUCKET/FOLDER`` of any other S3 server. None trains without ckptkit's callback, for
+            comparison.
         mirrors: Options of each mirror, as of `ckptkit.Mirror`, ``every`` in seconds; none for those that are left out.
         elastic: As for `ckptkit.Ranks`.
         save_every: Micro-steps.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from datetime import timedelta
@@ -12,6 +13,7 @@ from support.options import grouped
 from support.runs.ranks import CYCLE, PATIENCE, SIZE, Life, Mortal, check_whole, committed, digests_at, new_run
 
 import ckptkit as ck
+from ckptkit.core import worker
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import EVERY, MUTATING, Fault, FaultyStorage
@@ -21,7 +23,12 @@ HOMES = ("memory", "neighbour", "bucket")
 RANKS = 3
 
 
-pytestmark = pytest.mark.usefixtures("no_waiting")
+@pytest.fixture(scope="module", autouse=True)
+def _no_waiting():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(worker, "_give_way", lambda: None)
+        yield
 
 
 class Homes:

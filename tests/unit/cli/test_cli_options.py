@@ -16,7 +16,6 @@ from ckptkit.cli import app, storage_option
 from ckptkit.cli.commands.export_import import ExportOptions, NameOptions
 from ckptkit.cli.commands.show import Wanted
 from ckptkit.storage import LocalStorage
-from ckptkit.storage.ring import Ring
 from ckptkit.tools.doctor.report import Options
 
 __all__ = ["weights"]
@@ -266,8 +265,3 @@ def test_verify_of_one_checkpoint_leaves_the_others(tmp_path):
         return CliRunner().invoke(app, ["verify", str(tmp_path / "run"), *what]).exit_code
 
     assert [verify(newest), verify("latest"), verify(broken), verify("--all"), verify()] == [0, 0, 1, 1, 1]
-
-
-def test_several_endpoints_open_a_ring():
-    options = ["endpoint_url=http://127.0.0.1:1,http://127.0.0.1:2", "ranks_per_machine=8", "key=a", "secret=b"]
-    assert isinstance(storage_option.open_root("s3://bucket/run", options), Ring)
