@@ -55,6 +55,11 @@ class Progress(BaseModel):
         return self
 
     @property
+    def counts_batches(self) -> bool:
+        """Whether each batch counted as an update, as with K = 1, and wherever a foreign train cell does not tell K."""
+        return self.accumulation_steps == 1 and self.updates == self.batches_delivered
+
+    @property
     def at_boundary(self) -> bool:
         """Whether a cycle has just ended, so that all accumulators are zero."""
         return self.micro_step == 0

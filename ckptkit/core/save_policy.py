@@ -57,7 +57,8 @@ class SaveEvery:
     ranks ``interval`` is due at boundaries only, by the clock of rank 0.
 
     Args:
-        optimizer_steps: Due right after a cycle whose number since epoch 0 is a multiple of this.
+        optimizer_steps: Due right after a cycle whose number since epoch 0 is a multiple of this. Where a train cell
+            other than `AccumulationTrainCell` does not tell its K, each batch counts as a cycle.
         micro_steps: Due after a micro-batch whose number since epoch 0 is a multiple of this, mid-cycle included.
         interval: Due at every micro-step that comes at least this long after the previous save began.
 

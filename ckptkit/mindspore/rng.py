@@ -9,6 +9,7 @@ only.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import secrets
 import sys
@@ -17,6 +18,8 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
+
+_MOST_BYTES, _CHUNK_BYTES = 2**26, 2**20  # of the draws without a seed that are counted
 
 
 def capture_rng() -> dict[str, Any]:
@@ -70,6 +73,27 @@ def host_rng_drawn(before: Mapping[str, Any]) -> frozenset[str]:
     if places[0] != places[1] or not np.array_equal(now["state"]["key"], then["state"]["key"]):
         drawn.add("numpy")
     return frozenset(drawn)
+
+
+@functools.cache
+def words_drawn_unseeded() -> int:
+    """Return how many 32-bit words NumPy's global generator has given by the first call; 0 if it was seeded.
+
+    MindSpore's initializers take two for each parameter. What lies beyond `_MOST_BYTES` is not counted. To be called
+    before the dataset's seed is set, which seeds this generator as well.
+    """
+    source = np.random.get_bit_generator()
+    entropy = source.seed_seq if isinstance(source, np.random.MT19937) else None  # np.random.seed() removes it
+    if not isinstance(entropy, np.random.SeedSequence):
+        return 0
+    now, begun = (np.random.RandomState(np.random.MT19937(entropy)) for _ in range(2))
+    now.set_state(np.random.get_state())
+    coming, given = now.bytes(32), b""
+    for done in range(0, _MOST_BYTES, _CHUNK_BYTES):
+        given = given[-len(coming) :] + begun.bytes(_CHUNK_BYTES)
+        if coming in given:
+            return (done + _CHUNK_BYTES - len(given) + given.index(coming)) // 4
+    return _MOST_BYTES // 4
 
 
 def seed_operators() -> None:

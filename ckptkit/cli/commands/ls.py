@@ -116,8 +116,8 @@ def _cells(info: CheckpointInfo, rows: Rows, now: datetime) -> dict[str, str]:
     at = info.progress
     if at is not None:
         cells["epoch/batch"] = f"{at.epoch}/{at.batch}"
-        cells["updates"] = str(at.updates)
-        cells["micro-step"] = f"{at.micro_step}/{at.accumulation_steps}"
+        cells["updates"] = f"{at.updates} batches" if at.counts_batches else str(at.updates)
+        cells["micro-step"] = "-" if at.counts_batches else f"{at.micro_step}/{at.accumulation_steps}"
         cells["age"] = ago(info.created_at, now)
         cells["size"] = size(info.size_bytes)
     return cells

@@ -148,7 +148,7 @@ def run_monitors(
             story = _put(storage, sinks, clock())
         else:
             story = _follow(partial(_put, storage, sinks), clock, lambda: wait(seconds))
-    print(f"written up to optimizer step {story.step}")
+    print(f"written up to step {story.step}")
     return 1 if story.problems else 0
 
 

@@ -63,6 +63,8 @@ def _facts(shown: Shown, now: datetime) -> Iterator[tuple[str, str]]:
 
 
 def _progress(at: Progress) -> str:
+    if at.counts_batches:
+        return f"epoch {at.epoch}, batch {at.batch}; {at.batches_delivered} batches delivered, each counted as a step"
     where = "at a boundary" if at.at_boundary else "mid-cycle"
     return (
         f"epoch {at.epoch}, batch {at.batch}; {at.updates} updates in {at.cycles} cycles; micro-step {at.micro_step} "

@@ -17,11 +17,11 @@ def say_where(url: str, point: ResumePoint, attempt: int) -> None:
         before = f": {many(attempt - 1, 'start')} before this one left no checkpoint" if attempt > 1 else ""
         advice = ". If they ended before a save was due, save more often" if before else ""
         _log.info("starting afresh at %s%s%s", url, before, advice)
-    else:
-        _log.info(
-            "resuming from %s: epoch %d, batch %d, after %d optimizer steps, micro-step %d of its cycle",
-            *(point.checkpoint, point.epoch, point.batch, point.optimizer_step, point.micro_step),
-        )
+        return
+    steps = f"{many(point.optimizer_step, 'optimizer step')}, micro-step {point.micro_step} of its cycle"
+    if point.optimizer_step == point.batches_delivered:  # with K = 1, and where K is not known
+        steps = many(point.batches_delivered, "batch", "batches")
+    _log.info("resuming from %s: epoch %d, batch %d, after %s", point.checkpoint, point.epoch, point.batch, steps)
 
 
 def show_log() -> None:

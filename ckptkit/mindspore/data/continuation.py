@@ -20,6 +20,7 @@ from typing import Any
 
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.batch_digest import digest_of
+from ckptkit.mindspore.data.replay import drawn_at_start
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng
 
 _log = logging.getLogger("ckptkit")
@@ -39,7 +40,7 @@ class Continuation:
         state: Its state at the save.
         probe: Digest of that batch; None if it is not known.
         batch: Batches of the epoch that were given; 0 at its beginning.
-        size: Batches of an epoch; None if that is not known.
+        size: Batches of an epoch, or more where the iterable has grown since; None if that is not known.
         delivered: Batches since epoch 0.
     """
 
@@ -57,7 +58,7 @@ class Continuation:
         Raises:
             ResumeError: If the state is behind the batches.
         """
-        ends = self.batch == self.size
+        ends = False
         if self.probe is None:
             return self._from_state(ends=ends)
         loaded = self._loaded()
@@ -75,7 +76,7 @@ class Continuation:
         elif self._is_as_saved(loaded):
             return iterator if self.batch else None
         else:
-            ends = ends or (self.size is None and next(iterator, _END) is _END)
+            ends = self.size is None and next(iterator, _END) is _END
         _close(iterator)
         restore_host_rng(generators)
         return self._from_state(ends=ends)
@@ -114,6 +115,7 @@ class Continuation:
         self.iterable.load_state_dict(copy.deepcopy(self.state))
         if not self.batch:
             return None
+        ends = ends or (self.size is not None and self.batch == max(self.size, len(self.iterable)))
         return self._end_of_epoch() if ends else iter(self.iterable)
 
     def _end_of_epoch(self) -> Iterator[Any]:
@@ -138,10 +140,10 @@ class Continuation:
     def _doubt(self) -> None:
         _log.warning(
             "The resumed run may not be bit-exact: from its state before the last trained batch, the %s gives a "
-            "different batch %d than the one that was trained. This is correct if its batches depend on what "
+            "different batch %d than the one that was trained. %s This is correct if its batches depend on what "
             "training has told it since. If state_dict() counts batches that were read ahead, or the data changed, "
             "the resume skips batches",
-            *(self._kind, self.delivered - 1),
+            *(self._kind, self.delivered - 1, drawn_at_start()),
         )
 
 

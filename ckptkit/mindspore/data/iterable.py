@@ -24,7 +24,7 @@ from ckptkit.mindspore.data.batch_digest import Probe, digest_of
 from ckptkit.mindspore.data.continuation import Continuation
 from ckptkit.mindspore.data.global_order import GlobalIndices
 from ckptkit.mindspore.data.loop_draws import LoopDraws
-from ckptkit.mindspore.data.replay import Replay
+from ckptkit.mindspore.data.replay import Replay, drawn_at_start
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng
 
 _log = logging.getLogger("ckptkit")
@@ -71,7 +71,8 @@ class IterablePosition:
         self._before: Any = None
         self._probe: str | None = None
         self._base: Mapping[str, Any] | None = None
-        self._told_ahead = self._told_late = False
+        self._told_ahead = self._told_late = self._told_length = False
+        self._length: int | None = None  # of the epoch that ended last
         self._saved: Any = None  # the state at a save since the last batch
 
     @property
@@ -136,6 +137,7 @@ class IterablePosition:
             "before": self._before,
             "probe": self._probe,
             "generators": self._base,
+            "length": self._length,
         }
 
     def check(self, recorded: Mapping[str, Any]) -> None:
@@ -178,7 +180,8 @@ class IterablePosition:
             raise ResumeError(f"the order of the samples was {order}, it is {asdict(self._iterable.order)} now")
         size, delivered, batch = (ranks * number // onto for number in numbers.values())
         # Drop the digest, since no rank of this world delivers that batch.
-        return {**recorded, "size": size, "delivered": delivered, "place": (epoch, batch), "probe": None}
+        place = (epoch, batch)
+        return {**recorded, "size": size, "delivered": delivered, "place": place, "probe": None, "length": None}
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
         """Let `batches` begin after ``delivered``."""
@@ -192,6 +195,7 @@ class IterablePosition:
         self._before = recorded["before"] if recorded is not None else None
         self._probe = recorded["probe"] if recorded is not None else None
         self._base = recorded["generators"] if recorded is not None else None
+        self._length = (recorded or {}).get("length")
 
     def iterator_made(self) -> None:
         """Do nothing: there is nothing to undo."""
@@ -246,6 +250,7 @@ class IterablePosition:
                 )
             if generators is not None:
                 self._tell_of_same_state(before, generators)
+            self._tell_of_length(epoch, batch_in_epoch)
             iterator = None
             epoch, batch_in_epoch = epoch + 1, 0
             self._place = (epoch, 0)
@@ -294,9 +299,26 @@ class IterablePosition:
         same = digest_of([self._before])
         return same is not None and same == digest_of([after]) and not host_rng_drawn(generators)
 
+    def _tell_of_length(self, epoch: int, batches: int) -> None:
+        """Warn once if an epoch had another length than the last; only a resume shows whether the state has that."""
+        if self._has_state and self._length not in (None, batches) and not self._told_length:
+            self._told_length = True
+            _log.warning(
+                "the %s gave %d batches in epoch %d and %d in the epoch before. A resume gives as many only if "
+                "state_dict() holds what decides that: `ckptkit doctor` proves it",
+                *(self._kind, batches, epoch, self._length),
+            )
+        self._length = batches
+
+    @property
+    def _known_size(self) -> int | None:
+        """Batches of the epoch; None if the last one showed that the iterable's length does not tell."""
+        known = self._size is not None and self._length in (None, self._size)
+        return max(self._size or 0, len(self._iterable)) if known else None
+
     def ends_epoch(self, delivered: int) -> bool:
         """Return whether an epoch is known to end there; False if the iterable has no length."""
-        return self._place[1] == self._size
+        return self._place[1] == self._known_size
 
     def _refuse_changed(self, batch: Any) -> None:
         """Raise ResumeError if the loop changed a batch in place that the next epoch gives again."""
@@ -312,7 +334,7 @@ class IterablePosition:
         return Continuation(
             *(self._iterable, self._before, self._state, self._probe),
             batch=self._place[1],
-            size=self._size,
+            size=self._known_size,
             delivered=self._delivered,
         ).iterator()
 
@@ -341,9 +363,9 @@ class IterablePosition:
         if epoch != self._place[0] or last is _END or (self._probe is not None and digest_of(last) != self._probe):
             raise ResumeError(
                 f"the {self._kind} did not give the same {self._delivered} batches that were trained, so the run "
-                "cannot continue exactly. It must give the same batches each time it is iterated from the "
-                "beginning; its state and its random numbers must come from its own seed (ckptkit.data.sample_rng) "
-                "or be in state_dict() and load_state_dict()"
+                f"cannot continue exactly. {drawn_at_start()} It must give the same batches each time it is iterated "
+                "from the beginning; its state and its random numbers must come from its own seed "
+                "(ckptkit.data.sample_rng) or be in state_dict() and load_state_dict()"
             )
         return iterator if self._place[1] else None
 

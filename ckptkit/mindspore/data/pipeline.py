@@ -130,6 +130,11 @@ def has_shuffle_buffer(dataset: ds.Dataset) -> bool:
     return any(type(node).__name__ == "ShuffleDataset" for node in nodes(dataset))
 
 
+def has_own_data(dataset: ds.Dataset) -> bool:
+    """Return whether objects or code of the script decide what it gives, and not files alone."""
+    return any(isinstance(node, ds.GeneratorDataset) or _is_own(node) for node in nodes(dataset))
+
+
 def told_by_training(dataset: ds.Dataset) -> list[str]:
     """Return the names of the conditions in it whose ``sync_update`` calls code of the user's."""
     pairs = {name: getattr(let_go, "__self__", None) for name, let_go in dataset.get_sync_notifiers().items()}

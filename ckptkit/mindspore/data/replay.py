@@ -16,7 +16,7 @@ from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
-from ckptkit.mindspore.rng import undisturbed
+from ckptkit.mindspore.rng import undisturbed, words_drawn_unseeded
 
 with undisturbed():  # rich draws from the global `random` when it is imported first
     from rich.console import Console
@@ -113,9 +113,17 @@ def another_batch(data: str, batch: int) -> str:
     """Return the message of a pipeline ``data`` whose replay gives another ``batch`` than the one that was trained."""
     return (
         f"{data}: batch {batch}, the last one that was trained, is different now although all batches before it were "
-        "replayed, so the run cannot continue exactly. Either the data files changed, or a part of the pipeline is "
-        "not deterministic: Python code that draws from the global `random` or `numpy.random` together with the "
-        "training loop, or in several threads; a source or sampler that remembers earlier iterators; the time of "
-        "day. Restore the data, or let random code draw from ckptkit.data.sample_rng(seed, epoch, index) and start "
-        "under another root"
+        f"replayed, so the run cannot continue exactly. {drawn_at_start()} Or the data files changed, or a part of the "
+        "pipeline is not deterministic: Python code that draws from the global `random` or `numpy.random` together "
+        "with the training loop, or in several threads; a source or sampler that remembers earlier iterators; the time "
+        "of day. Restore the data, or let random code draw from ckptkit.data.sample_rng(seed, epoch, index)"
+    )
+
+
+def drawn_at_start() -> str:
+    """Return the first cause to look for if data are not those of the run: that each start draws them anew."""
+    return (
+        f"{'No seed was set' if words_drawn_unseeded() else 'It may lack a seed'}: data, a split or an order that the "
+        "script draws are other ones at each start. Call ms.set_seed(...), and random.seed(...) for `random`, before "
+        "anything is drawn, and start under another root."
     )

@@ -13,10 +13,15 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
+import mindspore as ms
+import numpy as np
+
 from ckptkit.core.contents import IMPORTED, NOT_IMPORTED, Contents
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.text import listed, some
 from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.data.pipeline import has_own_data
+from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.half_restored import (
     clear_half_restored,
@@ -25,10 +30,12 @@ from ckptkit.mindspore.parameters.half_restored import (
     refuse_half_restored,
 )
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.rng import seed_operators
+from ckptkit.mindspore.rng import seed_operators, words_drawn_unseeded
 from ckptkit.mindspore.state.compatibility import difference
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.forward_check import watch_forward
+from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, told_by
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 
 _log = logging.getLogger("ckptkit")
@@ -47,6 +54,7 @@ def begin_afresh(sources: Sources, examination: Examination, root: str) -> None:
     _refuse_called(sources, "there is no checkpoint to resume")
     _refuse_trained(sources.parameters, root)
     examination.judge()
+    examination.judge_doubt(_unseeded_draws(sources))
     examination.note_start_values()
     _prepare(sources, root)
 
@@ -66,6 +74,7 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
     wanted = sources.parameters.importable(contents)
     _check_weights(contents, seen, wanted)
     examination.judge()
+    examination.judge_doubt(_unseeded_draws(sources))
     examination.note_start_values()
     sources.cycle_start = None
     sources.counting.fence()
@@ -92,6 +101,40 @@ def _refuse_called(sources: Sources, why: str) -> None:
             f"{why}, but the train cell was called {called} times already. "
             "Build a new one for another run, or give the root of the run that it belongs to."
         )
+
+
+def _unseeded_draws(sources: Sources) -> str | None:
+    """Return a warning if NumPy's generator, never seeded, has given more than what checkpoints store can be made of.
+
+    MindSpore's initializers take two words for each parameter, NumPy's distributions one to three for each number.
+    """
+    words, position = words_drawn_unseeded(), sources.position
+    if words == 0 or (isinstance(position, DatasetPosition) and not has_own_data(position.dataset)):
+        return None
+    of_networks = sources.parameters.roles.of_networks
+    weights = [one for name, one in sources.parameters.tensors().items() if name in of_networks]
+    sizes = [(one.size, one.ndim) for one in (*weights, *sources.tensors_by_name().values())]
+    states = [
+        told_by(one)
+        for name, one in sources.stateful.items()
+        if isinstance(sources.given[name], NamedAttributes) or not isinstance(one, (ParameterHolder, OtherCallbacks))
+    ]
+    states += [sources.loader.state_dict()] if sources.loader is not None else []
+    most = 4 * len(sources.tensors()) + 3 * _numbers(states)
+    by_script = sum(size for size, axes in sizes if axes > 1), most + 3 * sum(size for size, _ in sizes)
+    if words <= most or by_script[0] <= words <= by_script[1]:
+        return None
+    return (
+        "numpy.random was never seeded, and more was drawn from it than the weights need. If these are data, their "
+        "split or their order, each start has others, and a resume is refused or differs: call ms.set_seed(...) "
+        "before anything is drawn"
+    )
+
+
+def _numbers(state: Any) -> int:
+    if isinstance(state, (Mapping, list, tuple)):
+        return sum(map(_numbers, state.values() if isinstance(state, Mapping) else state))
+    return int(state.size) if isinstance(state, (np.ndarray, ms.Tensor)) else 1
 
 
 def _prepare(sources: Sources, root: str) -> None:

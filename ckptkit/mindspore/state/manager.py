@@ -29,6 +29,7 @@ from ckptkit.mindspore.parameters.half_restored import refuse_half_restored
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import cells_of
 from ckptkit.mindspore.process_group import world
+from ckptkit.mindspore.rng import words_drawn_unseeded
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.fresh_start import begin_afresh, begin_with_weights, holds_weights_only
 from ckptkit.mindspore.state.holders import Stateful, stateful_of
@@ -332,6 +333,7 @@ class StateManager:
         if holds_weights_only(contents):
             begin_with_weights(self._sources, self._examination, contents)
             return
+        words_drawn_unseeded()  # before the seed of the data is set; a refusal of the data asks for it
         self._restore.apply(contents, self.world)
         self.last_batch = self.last_outputs = None
 

@@ -5,6 +5,7 @@ Guarantees: as `step_counting`. Main thread only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ from ckptkit.mindspore.train.completion import Completion
 from ckptkit.mindspore.train.counters import CycleCounters
 from ckptkit.mindspore.train.counting import Arrays, CycleLeft, global_step_of
 from ckptkit.mindspore.train.last_call import LastCall
+
+_log = logging.getLogger("ckptkit")
 
 _FENCES = "_ckptkit_fences"
 
@@ -54,6 +57,7 @@ class ForeignCounting:
         # that a restore by one of them runs the fences of the others.
         self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
         self._base = global_step_of(cell)
+        self._first: tuple[int, list[int]] | None = self._delivered, self._last_call.counts()  # None once compared
 
     def deliver(self, batches: int | None) -> int:
         """See `Counting`."""
@@ -88,13 +92,26 @@ class ForeignCounting:
         self._base = recorded["global_step_at_start"]
         self._completion.restored(self._delivered, self._delivered)
         self._last_call.restored(self._delivered)
+        self._first = self._delivered, self._last_call.counts()
         check_restored(self._cycle, progress)
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """Do nothing: ckptkit does not know a foreign cell's counters. `now` asks the adapter."""
 
     def doubt(self) -> str | None:
-        """See `Counting`."""
+        """See `Counting`; also log once that batches are counted as steps although the optimizer counts fewer."""
+        if self._first is not None and self._cycle is None:
+            batches, updates = (
+                self._delivered - self._first[0],
+                self._last_call.updates_since(self._first[1], default=0),
+            )
+            if 0 < updates < batches:
+                self._first = None
+                _log.info(
+                    "the optimizer counted %d updates in %d batches, and %s does not tell its K: what is called a step "
+                    "is a batch (SaveEvery(optimizer_steps=...), ls, report). Training(cycle=...) tells K",
+                    *(updates, batches, type(self._cell).__name__),
+                )
         return self._last_call.doubt(self._delivered)
 
     def begin_loop(self) -> None:

@@ -19,6 +19,7 @@ from ckptkit.tools.doctor.diagnose import Diagnosis, suspect_at
 from ckptkit.tools.doctor.lives.record import read_record
 from ckptkit.tools.doctor.lives.trial import Life
 
+MISSING_SEED = "missing-seed"
 READ_LITTLE: Setting = "read little ahead"
 _AHEAD: dict[str, tuple[Setting, ...]] = {"as usual": (), "little": (READ_LITTLE,)}
 _MAX_PAIRS = 3  # of recorded lives that agree: a difference may be rare
@@ -232,6 +233,17 @@ def diagnose_emptied_root(url: str) -> Diagnosis:
         url,
         f"the script removes {url} before it restores, so each start begins afresh",
         "do not remove the run root; for a new run, give it another root",
+    )
+
+
+def diagnose_missing_seed(without: str) -> Diagnosis:
+    """Diagnose a life that resumes as it should only if the process is seeded; else it does what ``without`` says."""
+    return Diagnosis(
+        MISSING_SEED,
+        "the script",
+        "the script draws data, or something else that a resume needs as before, without a seed: it resumes with the "
+        f"doctor's seed, and without one it {without}",
+        "call ms.set_seed(...), and random.seed(...) for `random`, at the top of the script, before anything is drawn",
     )
 
 

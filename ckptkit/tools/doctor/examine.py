@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +32,13 @@ from ckptkit.tools.doctor.diagnose import (
     diagnose_resume,
 )
 from ckptkit.tools.doctor.disagreement import (
+    MISSING_SEED,
     READ_LITTLE,
     Disagreement,
     Race,
     Recording,
     diagnose_emptied_root,
+    diagnose_missing_seed,
     diagnose_other_mirror,
     diagnose_unequal_replica,
     reads_ahead,
@@ -149,17 +152,38 @@ class Examination:
         )
         for life, begun in interruptions.lives():
             until = life.planned_kill or last
-            difference = self._difference(life, first, until)
+            failed = begun > 0 and not life.steps and bool(life.exit_code)
+            diagnosis = self._missing_seed(life, begun, None) if failed else None
+            difference = self._difference(life, first, until) if diagnosis is None else None
             # What was done again from too early on may well differ; that it was done at all comes first.
             difference = begun_too_early(life, first, begun) or difference or later_difference(life, first, second)
             if difference is not None:
-                return self._report(first, last, difference, self._of_resume(difference, shaky[difference.rank or 0]))
+                diagnosis = self._of_resume(difference, shaky[difference.rank or 0])
+            if diagnosis is not None:
+                return self._report(first, last, difference, diagnosis)
             notes.update(dict.fromkeys(_notes(life, first, until, shaky)))
         race = self._race(first, last, tuple(notes))
         if race is not None:
             return self._report(first, last, race.difference, race.diagnosis())
         report = self._report(first, last, notes=tuple(notes))
         return report if elastic is None else self._continued(report, elastic.run(shaky))
+
+    def _missing_seed(self, life: Life, begun: int, difference: Difference | None) -> Diagnosis | None:
+        """Return the diagnosis if what ``life`` does right after the resume would not differ with the first one's seed.
+
+        Without a ``difference``, it failed before it trained.
+        """
+        self._give_up_waiting()
+        root, step = "root-4" if life.own_saves else "root-3", begun + 1
+        if difference is not None:  # that life may have saved what it trained on other data
+            root = "root-6"
+            self._live(Part(f"to {begun}, where it saves", root, begun, saves=(begun,)))
+        part = Part(f"from {begun} on, seeded like the first", root, step, begun=begun, own_saves=life.own_saves)
+        again, first = self._live(replace(part, seeded=True)), self._lives[0]
+        if step not in again.steps or (difference is not None and first_difference(again, first, step, self._ignored)):
+            return None
+        end = f"ends with {textwrap.shorten(life.last_words(1), 240)}"
+        return diagnose_missing_seed(end if difference is None else f"gets another {difference.names[0]}")
 
     def _race(self, first: Life, last: int, changing: tuple[str, ...]) -> Race | None:
         """Return how a life differs that reads little ahead, if the data have code of the user's.
@@ -240,7 +264,9 @@ class Examination:
             return diagnose_other_mirror(difference.life, before)
         found = diagnose_resume(difference, shaky)
         is_known = is_sure(found, difference) or difference.found is None or not difference.resumed_at
-        if is_known or not self._may_record():
+        if found.code == "forgotten-state" and difference.step == difference.resumed_at + 1 and self._may_record():
+            found = self._missing_seed(difference.life, difference.resumed_at, difference) or found
+        if is_known or found.code == MISSING_SEED or not self._may_record():
             return found
         return Resumption(difference, found, self._folder, self._recorded).diagnosis()
 
@@ -267,7 +293,7 @@ class Examination:
             saves=part.every_save,
             kill=part.death.kill if part.death else None,
             kill_ranks=part.who,
-            seed=self._seed(part.begun),
+            seed=self._options.seed if part.seeded else self._seed(part.begun),
             own_saves=part.own_saves,
             kill_when_saved=part.kill_when_saved,
             record=None if part.recording.file is None else str(part.recording.file),

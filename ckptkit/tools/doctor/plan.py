@@ -48,6 +48,7 @@ class Part:
         saves: Where else it saves.
         command: Another command than that of the examination, which starts another number of ranks; or None.
         changes_ranks: As for `LifePlan`.
+        seeded: Whether it is seeded although it resumes.
     """
 
     words: str
@@ -64,6 +65,7 @@ class Part:
     saves: tuple[int, ...] = ()
     command: tuple[str, ...] | None = None
     changes_ranks: bool = False
+    seeded: bool = False
 
     @property
     def every_save(self) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ def _attention(story: RunStory) -> Iterator[str]:
     different = story.repeated.different
     if different:
         yield (
-            f"{many(len(different), 'optimizer step that was', 'optimizer steps that were')} done twice gave a "
+            f"{many(len(different), 'step that was', 'steps that were')} done twice gave a "
             f"different loss the second time, the first one at step {number(different[0])}. If nothing was changed "
             "on purpose, the resume was not exact: ckptkit doctor finds out why."
         )
@@ -104,7 +104,7 @@ def _good(story: RunStory) -> Iterator[str]:
     same = len(story.repeated.same)
     if same and not story.repeated.different:
         yield (
-            f"{many(same, 'optimizer step that was', 'optimizer steps that were')} done twice gave the same loss both "
+            f"{many(same, 'step that was', 'steps that were')} done twice gave the same loss both "
             "times, to the last digit."
         )
     saves = [save for _, save in story.saves if save.stall_seconds is not None]

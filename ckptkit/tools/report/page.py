@@ -80,7 +80,7 @@ def _head(story: RunStory, verdict: Verdict) -> str:
         name = escape(latest.checkpoint)
     redone = story.redone_steps
     cards = (
-        ("Optimizer step", number(story.step), "" if story.epoch is None else f"{many(story.epoch, 'epoch')} done"),
+        ("Step", number(story.step), "" if story.epoch is None else f"{many(story.epoch, 'epoch')} done"),
         ("Attempts", number(len(story.attempts)), f"{span(story.running_seconds)} in all"),
         ("Last checkpoint", at, f'<span class="name">{name}</span>'),
         ("Work done twice", many(redone, "step"), _certainty(story)),

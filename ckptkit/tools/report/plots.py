@@ -120,7 +120,7 @@ def costs(story: RunStory) -> Plot | None:
             **{"row": row, "col": 1},
         )
     figure.update_yaxes(rangemode="tozero", nticks=5)
-    figure.update_xaxes(title="optimizer step", row=3, col=1)
+    figure.update_xaxes(title="step", row=3, col=1)
     for title in figure.layout.annotations:
         title.update(x=0, xanchor="left", font={"size": 13})
     figure.update_layout(height=520, margin={"l": 52, "r": 18, "t": 30, "b": 46})
@@ -228,10 +228,10 @@ def _curve(story: RunStory, name: str, key: str) -> Plot:
     values = [mean for _, points in of_each for point in points if (mean := point.values[name].mean) is not None]
     if values and min(values) > 0 and max(values) > 50 * min(values):
         figure.update_yaxes(type="log")
-    figure.update_xaxes(title="optimizer step", rangemode="tozero")
+    figure.update_xaxes(title="step", rangemode="tozero")
     figure.update_layout(height=320, margin={"l": 56, "r": 18, "t": 10, "b": 46})
     title = _TITLES.get(name, name)
-    return Plot(key, title, _document(figure), f"{title} over optimizer steps, {len(values)} points.")
+    return Plot(key, title, _document(figure), f"{title} over steps, {len(values)} points.")
 
 
 def _split(points: Sequence[Point], redone_from: int | None) -> tuple[list[Point], list[Point]]:

@@ -189,7 +189,7 @@ class Prometheus:
         newest = {name: value for row in rows for name, value in row.values.items()}
         share = story.account.share if newest.pop(GOODPUT, None) is not None else None  # the account's is of now
         known = {
-            "optimizer_step": ("Optimizer steps.", float(story.step)),
+            "optimizer_step": ("Optimizer steps; batches where K is not known.", float(story.step)),
             "save_stall_seconds": ("Time that the newest save kept training waiting.", newest.pop(STALL, None)),
             "save_took_seconds": ("Time from the call of the newest save to its commit.", newest.pop(TOOK, None)),
             "save_size_bytes": ("Bytes written for the newest save.", newest.pop(SIZE, None)),

@@ -111,10 +111,9 @@ def test_a_planted_defect_is_named(tmp_path: Path, script: str, code: str, where
 def test_data_drawn_without_a_seed_are_noticed(tmp_path: Path) -> None:
     """A restarted process is not seeded as the first was."""
     exit_code, report, said = doctor(tmp_path, "drawn_data.py", "--kills", "1", "--steps", "6")
-    assert (exit_code, report) == (1, {})
-    assert "ended with exit code 1 after 0 micro-steps" in said
-    assert "was started like a restart, without the seeds that the doctor sets in the earlier lives" in said
-    assert "the last one that was trained, is different now" in said
+    assert (exit_code, report["exact"], report["difference"]) == (1, False, None), (report, said)
+    assert report["diagnosis"]["code"] == "missing-seed"
+    assert "No seed was set" in report["diagnosis"]["cause"]
 
 
 @pytest.mark.extended

@@ -15,6 +15,7 @@ from support.runs.scenario import AT_6, Life, corrupt, history, name_at
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
+from ckptkit.cli.commands.ls import run_ls
 from ckptkit.cli.commands.show import Wanted, as_document, look
 from ckptkit.cli.commands.show_text import bars, print_shown
 from ckptkit.cli.commands.tensor_stats import histogram, summarise
@@ -23,7 +24,9 @@ from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, values_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import digest_of
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import open_storage
+from ckptkit.testing.state import NumpyRun
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
@@ -63,6 +66,36 @@ def test_the_first_lines_say_what_it_is(kept):
     assert facts["attempt"].endswith("; started fresh")
     assert (facts["ranks"], facts["size"], facts["metrics"]) == ("1", "376 B", "none")
     assert "ckptkit 0." in facts["libraries"]
+
+
+@pytest.mark.parametrize(
+    ("k", "said"),
+    [
+        (1, ("after 3 batches", "3 batches delivered, each counted as a step", "3 batches           -")),
+        (
+            3,
+            (
+                "after 1 optimizer steps, micro-step 0 of its cycle",
+                "1 updates in 1 cycles; micro-step 0",
+                "1         0/3",
+            ),
+        ),
+    ],
+)
+def test_batches_are_called_batches(root, caplog, capsys, k, said):
+    """Each is counted as an update where K is 1 and where a train cell does not tell it."""
+    resuming, shown, listed = said
+    for steps in (3, 0):
+        run = NumpyRun(accumulation_steps=k)
+        with CheckpointManager(root) as manager, caplog.at_level("INFO", "ckptkit"):
+            manager.restore(run)
+            for _ in range(steps):
+                run.train_step()
+            manager.save(run)
+    assert f"epoch 0, batch 3, {resuming}" in caplog.text
+    assert shown in shown_text(open_storage(root), Wanted(), capsys)
+    assert run_ls(str(root), now=NOW) == 0
+    assert listed in capsys.readouterr().out
 
 
 def test_training_waited_for_copies_and_fences(kept, capsys):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from support.training import begin_process
 
 from ckptkit.mindspore import kernel_threads
+from ckptkit.mindspore.rng import words_drawn_unseeded
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +29,14 @@ def shown(caplog):
     """Reads what ckptkit logged."""
     caplog.set_level("INFO", "ckptkit")
     return lambda: "\n".join(record.getMessage() for record in caplog.records if record.name == "ckptkit")
+
+
+@pytest.fixture
+def unseeded():
+    """NumPy's global generator is as in a process that has set no seed and drawn nothing."""
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.MT19937())
+    words_drawn_unseeded.cache_clear()
+    yield
+    np.random.set_bit_generator(before)
+    words_drawn_unseeded.cache_clear()

@@ -8,7 +8,7 @@ import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import ops
+from mindspore import nn, ops
 from support.process import python
 from support.training import begin_process, disturb, rng_digest
 
@@ -20,6 +20,7 @@ from ckptkit.mindspore.rng import (
     restore_rng,
     seed_operators,
     undisturbed,
+    words_drawn_unseeded,
 )
 
 
@@ -155,3 +156,26 @@ def test_importing_all_of_ckptkit_draws_from_no_generator():
         "assert (random.getstate(), numpy.random.get_state()[2]) == before\n"
     )
     python("-c", code, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda: None, 0),
+        (lambda: nn.Dense(3, 2), 2 + 2),  # weight and bias, by MindSpore's initializers
+        (lambda: np.random.random_sample(5000), 10000),
+        (lambda: np.random.bytes(4 * 700_000), 700_000),
+        (lambda: np.random.bytes(2**26 + 2**23), 2**24),  # no more is counted
+        (lambda: np.random.seed(3), 0),
+        (lambda: ms.set_seed(3), 0),
+        (lambda: ds.config.set_seed(3), 0),
+    ],
+)
+def test_draws_without_a_seed_are_counted(unseeded, draw, words):
+    """Only a generator that nobody has seeded still has what it was made of; this fails if NumPy keeps it longer."""
+    draw()
+    after = np.random.get_state(legacy=False)
+    assert words_drawn_unseeded() == words
+    assert not host_rng_drawn({"python": random.getstate(), "numpy": after})
+    np.random.bytes(40)
+    assert words_drawn_unseeded() == words, "what the first call saw is before the restore"

@@ -34,6 +34,8 @@ import ckptkit as ck
 from ckptkit import data
 from ckptkit.mindspore.data.batch_digest import digest_of
 from ckptkit.mindspore.data.iterable import IterablePosition
+from ckptkit.mindspore.data.replay import another_batch
+from ckptkit.mindspore.rng import words_drawn_unseeded
 from ckptkit.mindspore.train.step_counting import counting_of
 
 EPOCHS = 3
@@ -73,6 +75,19 @@ class WithState:
             self.state["batch"] += 1
             yield batch_of(order[self.state["batch"] - 1])
         self.state.update(epoch=self.state["epoch"] + 1, batch=0)
+
+
+class Rowed(WithState):
+    """Has its rows from elsewhere."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = rows
+
+    def __iter__(self):
+        while self.state["batch"] < len(self.rows):
+            self.state["batch"] += 1
+            yield self.rows[self.state["batch"] - 1]
 
 
 def batch_of(order):
@@ -940,6 +955,28 @@ def test_an_iterable_that_gives_other_batches_is_refused(tmp_path):
         Life(tmp_path, lambda: advanced(Loader())).run()
 
 
+@pytest.mark.parametrize(("seeded", "cause"), [(False, "No seed was set"), (True, "It may lack a seed")])
+@pytest.mark.parametrize("make", [list, Rowed])
+def test_missing_seed_is_the_first_cause_of_other_data(unseeded, shown, make, seeded, cause):
+    """Where NumPy was seeded, data may have been drawn before that, or by another generator."""
+    if seeded:
+        ms.set_seed(1)
+    np.random.bytes(4)
+    assert words_drawn_unseeded() == (not seeded), "as a restore asks"
+    first, again = (IterablePosition(make([batch_of([row]) for row in range(at, at + 4)])) for at in (0, 100))
+    first.prepare(0, None)
+    for _ in zip(range(2), first.batches(1)):  # noqa: B905
+        recorded = first.state(first.delivered)
+    again.prepare(2, recorded)
+    try:
+        again.batches(1)
+        said = shown()
+    except ck.ResumeError as error:
+        said = str(error)
+    for one in (said, another_batch("a pipeline", 1)):
+        assert f". {cause}: data, a split or an order that the script draws are other ones at each start." in one
+
+
 def advanced(loader):
     loader.epoch = 7
     return loader
@@ -975,6 +1012,74 @@ def test_an_epoch_that_became_longer_is_refused():
             continue
         with pytest.raises(ck.ResumeError, match=r"the Growing did not give the same 3 batches"):
             again.batches(2)
+
+
+class Uneven(WithState):
+    """Gives two batches more in each epoch, beginning with 4.
+
+    Args:
+        told: What of its length is in its state.
+        has_length: Whether it says how long the next epoch is.
+    """
+
+    noise, shrinks = staticmethod(lambda: 0.0), 2
+
+    def __init__(self, told):
+        super().__init__()
+        self.rows, self.told = 4, told
+
+    def state_dict(self):
+        return {**self.state, "rows": self.rows} if self.told == "rows" else self.state
+
+    def load_state_dict(self, state):
+        self.rows = state.get("rows", self.rows)
+        self.state = {name: state[name] for name in ("epoch", "batch")}
+
+    def length(self):
+        return 4 + 2 * self.state["epoch"] if self.told == "epoch" else self.rows
+
+    def __iter__(self):
+        while self.state["batch"] < self.length():
+            self.state["batch"] += 1
+            yield self.noise() + np.full(3, self.state["batch"] + 100 * self.state["epoch"])
+        self.rows += 2
+        self.state = {"epoch": self.state["epoch"] + 1, "batch": 0}
+
+
+class UnevenSized(Uneven):
+    def __len__(self):
+        return self.length()
+
+
+class UnevenNoisy(UnevenSized):
+    noise = staticmethod(np.random.random)
+
+
+def numbers(kind, told, *, until=99, recorded=None):
+    """Return epoch and batch of what is left, and the record after ``until`` batches."""
+    position = IterablePosition(kind(told))
+    position.prepare(0 if recorded is None else recorded["delivered"], recorded)
+    given = []
+    for epoch, batch in position.batches(4):
+        given.append((epoch, batch.tobytes()))
+        if position.delivered == until:
+            return given, position.state(until)
+    return given, None
+
+
+@pytest.mark.parametrize("at", [3, 4, 8, 10, 12, 20])
+@pytest.mark.parametrize("told", ["rows", "epoch"])
+@pytest.mark.parametrize("kind", [Uneven, UnevenSized, UnevenNoisy])
+def test_epochs_of_other_lengths_resume_if_the_state_has_them(shown, kind, told, at):
+    """Within the first, at its end, within the second at the length of the first and at its end, and in the third."""
+    np.random.seed(5)
+    whole, _ = numbers(kind, told)
+    assert [epoch for epoch, _ in whole] == [epoch for epoch in range(4) for _ in range(4 + 2 * epoch)]
+    np.random.seed(5)
+    begun, recorded = numbers(kind, told, until=at)
+    rest, _ = numbers(kind, told, recorded=recorded)
+    assert begun + rest == whole
+    assert shown().count("gave 6 batches in epoch 1 and 4 in the epoch before") == 2, "once uninterrupted"
 
 
 class Longer(WithState):

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import shutil
+import types
 
 import mindspore as ms
+import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import nn
 from mindspore.train import Callback, Model
-from support.training import CrashError, Interrupt, Mlp, adam, begin_process, checkpoints, pipeline, tensors
+from support.training import (
+    CrashError,
+    Interrupt,
+    Mlp,
+    accumulation_cell,
+    adam,
+    begin_process,
+    checkpoints,
+    pipeline,
+    tensors,
+)
 
 import ckptkit as ck
 from ckptkit.tools.interchange import import_weights
@@ -118,3 +130,65 @@ def test_trained_parameters_may_begin_another_run(root, tmp_path):
     shutil.rmtree(root)
     with pytest.raises(ck.ResumeError, match=MESSAGE):
         checkpoints(root).train(model, 2, pipeline())
+
+
+class Drawn:
+    """A loader of one's own over rows that it draws, with a state that may hold them."""
+
+    def __init__(self, *, holds):
+        self.rows, self.holds = np.random.normal(size=(60, 20)), holds
+
+    def state_dict(self):
+        return {"rows": self.rows} if self.holds else {}
+
+    def load_state_dict(self, state):
+        raise NotImplementedError
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+def text_file(folder):
+    (folder / "rows.txt").write_text("a\nb\n")
+    return ds.TextFileDataset(str(folder / "rows.txt"))
+
+
+def own_weights(cell):
+    for one in cell.network.trainable_params():
+        one.set_data(ms.Tensor(np.random.normal(size=one.shape).astype(np.float32)))
+
+
+def shuffle(cell):
+    np.random.permutation(3000)
+
+
+@pytest.mark.parametrize(
+    ("case", "is_named"),
+    [
+        ((lambda folder: pipeline(), lambda cell: None, 0), False),
+        ((lambda folder: pipeline(), own_weights, 0), False),
+        ((lambda folder: pipeline(), lambda cell: ms.set_seed(1) or shuffle(cell), 0), False),
+        ((lambda folder: pipeline(), lambda cell: None, 500), False),
+        ((lambda folder: Drawn(holds=True), lambda cell: None, 0), False),
+        ((text_file, shuffle, 0), False),
+        ((lambda folder: pipeline(), shuffle, 0), True),
+        ((lambda folder: Drawn(holds=False), lambda cell: None, 0), True),
+        ((lambda folder: list(np.random.normal(size=(50, 20))), lambda cell: None, 0), True),
+    ],
+    ids=["weights", "own-weights", "seeded", "by-name", "in-state", "files", "order", "loader", "list"],
+)
+def test_draws_that_no_checkpoint_holds_are_named(unseeded, shown, tmp_path, case, is_named):
+    """Each start without a seed has other data; weights that a script draws, and what it gives by name, are stored."""
+    make_data, draw, noise = case
+    data, cell = make_data(tmp_path), accumulation_cell()
+    draw(cell)
+    kept = types.SimpleNamespace(noise=np.random.normal(size=noise))
+    for strict in (False, True):
+        batches = ck.data.resumable(data, epochs=1)
+        state = ck.StateManager(cell, batches, strict=strict, kept=ck.attributes(kept, "noise"))
+        if strict and is_named:
+            with pytest.raises(ck.ResumeError, match="never seeded"):
+                state.begin(str(tmp_path))
+        else:
+            state.begin(str(tmp_path))
+    assert shown().count("numpy.random was never seeded, and more was drawn from it than the weights need") == is_named

@@ -64,7 +64,7 @@ def test_prometheus_file_has_newest_values(tmp_path):
     story = read_story(LocalStorage(tmp_path / "run"), NOW)
     file = tmp_path / "run.prom"
     result = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--prometheus", str(file)])
-    assert (result.exit_code, result.output) == (0, "written up to optimizer step 75\n")
+    assert (result.exit_code, result.output) == (0, "written up to step 75\n")
     families = {one.name: one.samples for one in text_string_to_metric_families(file.read_text())}
     (sample,) = families["ckptkit_optimizer_step"]
     assert (sample.labels, sample.value) == ({"root": str(tmp_path / "run")}, 75)
@@ -99,7 +99,7 @@ def test_follower_writes_until_the_run_has_finished(tmp_path, monkeypatch, capsy
     assert sink.steps[-2:] == [8, 12]
     assert sink.is_closed
     said = capsys.readouterr()
-    assert said.out == "written up to optimizer step 12\n"
+    assert said.out == "written up to step 12\n"
     first, second = [line for line in said.err.splitlines() if "trying again" in line]
     assert "there is no run at" in first
     assert second == "no server; trying again"

@@ -71,7 +71,7 @@ def test_the_page_tells_the_story(page):
         "640",
         "25 epochs done",
         "36 steps",
-        "30 optimizer steps that were done twice gave the same loss both times, to the last digit.",
+        "30 steps that were done twice gave the same loss both times, to the last digit.",
         "1 save failed on the way",
         "No space left on device",
         "preempted",
