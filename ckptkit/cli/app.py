@@ -289,6 +289,9 @@ def prune(
         ),
     ] = None,
     branches: Annotated[bool, typer.Option("--branches", help="Also remove what is off the lineage.")] = False,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also empty saves that did not end; only while no job is running.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     options: Options = None,
@@ -302,7 +305,15 @@ def prune(
     from ckptkit.cli.commands.prune import asker, run_prune
 
     code = run_prune(
-        root, keep or [], options or [], branches=branches, dry_run=dry_run, yes=yes, as_json=as_json, ask=asker()
+        root,
+        keep or [],
+        options or [],
+        branches=branches,
+        unfinished=unfinished,
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+        ask=asker(),
     )
     raise typer.Exit(code)
 

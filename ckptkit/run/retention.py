@@ -5,33 +5,48 @@ policy says, it keeps the two newest commits of the lineage, the parent until th
 everything off the lineage, and everything that it cannot parse. But where a save would not fit, what is committed
 elsewhere too may go, down to the newest commit. The fence has just been checked: if there is a later attempt, nothing
 is deleted. COMMIT is removed first, so a reader never takes a partly removed checkpoint for a whole one. What was read
-is cached as long as it is listed; before a deletion, the two newest commits and their attempts' documents are read
-again. Threads: the writer thread, or the training thread while no save is running.
+is cached as long as it is listed; before a deletion, the folders are listed again, and the two newest commits and their
+attempts' documents are read again. A checkpoint that cannot be removed delays no other one: a warning names it once.
+Threads: the writer thread, or the training thread while no save is running.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import compress
 
 from ckptkit.checkpoint.commit import read_commit, remove_checkpoint
-from ckptkit.checkpoint.listing import list_names
 from ckptkit.checkpoint.open import check_token, read_metrics
 from ckptkit.checkpoint.receipts import is_certified
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, Void
-from ckptkit.format.layout import CheckpointName, frozen_folder
+from ckptkit.format.layout import CHECKPOINTS, CheckpointName, frozen_folder
+from ckptkit.run.fence import check_fence
 from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import Keepable, KeepPolicy, needs_certificates
 from ckptkit.run.lineage import Ancestry
-from ckptkit.run.sweep import remove_frozen
+from ckptkit.run.sweep import remove_each, remove_frozen
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import in_pages
 
 _log = logging.getLogger("ckptkit")
 
-Names = Sequence[CheckpointName]
+
+@dataclass(eq=False, slots=True)
+class _Folder:
+    """Holds what is known of a folder on the lineage; while ``commit`` is None, COMMIT has to be read."""
+
+    name: CheckpointName
+    keepable: Keepable
+    commit: Commit | Void | UnusableCheckpointError | None = None
+    has_metrics: bool = False
+
+
+Folders = Sequence[_Folder]
 
 
 class Retention:
@@ -57,23 +72,48 @@ class Retention:
         self._is_elsewhere = is_elsewhere
         self._documents = Documents(storage)
         self._ancestry = Ancestry(self._documents, attempt.attempt)
-        self._commits: dict[CheckpointName, Commit | Void | UnusableCheckpointError] = {}
-        self._metrics: dict[CheckpointName, Mapping[str, float]] = {}
-        self._certified: set[CheckpointName] = set()
+        self._check_fence = partial(check_fence, storage, attempt)
+        self._listed: set[str] = set()  # all that lies in checkpoints/, with what was added or removed here since
+        self._folders: dict[CheckpointName, _Folder] = {}  # oldest first
+        self._stuck: set[CheckpointName] = set()  # could not be removed
 
-    def prune(self) -> list[CheckpointName]:
-        """Remove the checkpoints of this attempt's lineage that need not be kept; return them, oldest first.
+    def prune(self, committed: CheckpointName | None = None) -> list[CheckpointName]:
+        """Remove the checkpoints of this attempt's lineage that need not be kept; return those that are removed.
 
         Call this only right after a fence check.
 
+        Args:
+            committed: The checkpoint that was committed since the last call, if it is the only one. Then the folders
+                are listed only if one of those that are known may go.
+
         Raises:
+            StaleAttemptError: If a later attempt exists.
             StorageError: If the storage failed. If a checkpoint has lost only its COMMIT so far, the sweep of the next
                 attempt removes the rest.
         """
-        listed = self._list()
-        doomed = self._doomed(listed)
-        self._remove(doomed, listed)
-        return doomed
+        if self._add(committed) and not self._may_remove():
+            return []
+        self._list()
+        self._learn_certified()
+        if not self._may_remove():
+            return []
+        newest_first, judged = self._judged()
+        doomed = self._unwanted(newest_first, judged)
+        return self._remove(doomed) if doomed and self._can_be_read(newest_first[:2]) else []
+
+    def _add(self, name: CheckpointName | None) -> bool:
+        """Add the own commit ``name`` to the folders that are known; return whether all of them are known then."""
+        newest = next(reversed(self._folders), None)
+        if name is None or newest is None or name.attempt != self._attempt.attempt or name <= newest:
+            return False
+        self._folders[name] = _new_folder(name)
+        self._listed.add(str(name))
+        return True
+
+    def _may_remove(self) -> bool:
+        """Whether one might go. Counting unread folders as commits can only add some to remove, never hide one."""
+        possible = self._possible()
+        return self._policy.needs_metrics or bool(self._unwanted(possible, possible))
 
     def make_room(
         self,
@@ -94,143 +134,148 @@ class Retention:
         Raises:
             StaleAttemptError: If a later attempt exists.
         """
-        removed = []
+        removed: list[CheckpointName] = []
         try:
-            listed = self._list()
-            for name in self._expendable(listed, lacking_bytes()):
-                if not lacking_bytes():
-                    break
-                check_fence()
-                self._remove([name], listed)
-                removed.append(name)
-                _log.info("removed %s, because the save of %s would not have fitted into memory", name, incoming)
+            self._list()
+            while lacking_bytes() and (chosen := self._expendable(lacking_bytes())):  # again without what is stuck
+                for folder in chosen:
+                    if not lacking_bytes():
+                        break
+                    check_fence()
+                    removed += self._remove([folder])
         except StaleAttemptError:
             raise
         except Exception as error:  # noqa: BLE001 - even a keep policy may raise
             _log.warning("could not make room for %s at %s", incoming, self._storage.url, exc_info=error)
+        for name in removed:
+            _log.info("removed %s, because the save of %s would not have fitted into memory", name, incoming)
         return removed
 
-    def _remove(self, doomed: Names, listed: Names) -> None:
-        for name in doomed:
-            self._commits.pop(name, None)  # first, so that after a partial removal COMMIT is read again
+    def _remove(self, doomed: Folders) -> list[CheckpointName]:
+        def remove(name: CheckpointName) -> None:
+            self._folders[name].commit = None  # first, so that after a partial removal COMMIT is read again
             remove_checkpoint(self._storage, name)
-        left = {name.attempt for name in listed if isinstance(self._commits.get(name), Commit)}
-        for number in sorted({name.attempt for name in doomed} - left):
-            if number < self._attempt.attempt:
-                remove_frozen(self._storage, number, self._attempt.token)
+            del self._folders[name]
+            self._listed.discard(str(name))
 
-    def _expendable(self, listed: Names, lacking_bytes: int) -> list[CheckpointName]:
+        names = [folder.name for folder in doomed if folder.name not in self._stuck]
+        names += [folder.name for folder in doomed if folder.name in self._stuck][:1]  # many would delay each save
+        stuck = remove_each(self._storage, names, remove, self._check_fence, warned=self._stuck)
+        self._stuck |= stuck
+        removed = [name for name in names if name not in stuck]
+        ended = {frozen_folder(name.attempt): name.attempt for name in removed if name.attempt < self._attempt.attempt}
+        for folder in self._folders.values() if ended else ():
+            if isinstance(folder.commit, Commit):
+                ended.pop(frozen_folder(folder.name.attempt), None)
+        token = self._attempt.token
+        remove_each(
+            self._storage, ended, lambda key: remove_frozen(self._storage, ended[key], token), self._check_fence
+        )
+        return removed
+
+    def _expendable(self, lacking_bytes: int) -> list[_Folder]:
         """Return what may go to make room, in this order; nothing if it would not be enough."""
-        self._learn_certified(listed)
-        newest_first, judged = self._judged(listed)
-        chosen = self._unwanted(newest_first, judged)
-        for name in newest_first[:0:-1]:  # without the newest, oldest first
+        self._learn_certified()
+        newest_first, judged = self._judged()
+        chosen = [folder for folder in self._unwanted(newest_first, judged) if folder.name not in self._stuck]
+        for folder in newest_first[:0:-1]:  # without the newest, oldest first
             if self._freed_bytes(chosen, newest_first) >= lacking_bytes:
                 break
-            if name not in chosen and self._is_elsewhere(name):
-                chosen.append(name)
+            if folder not in chosen and folder.name not in self._stuck and self._is_elsewhere(folder.name):
+                chosen.append(folder)
         is_enough = chosen and self._freed_bytes(chosen, newest_first) >= lacking_bytes
         return chosen if is_enough and self._can_be_read(newest_first[:2]) else []
 
-    def _freed_bytes(self, chosen: Names, committed: Names) -> int:
+    def _freed_bytes(self, chosen: Folders, committed: Folders) -> int:
         """Return how much memory the removal of ``chosen`` frees, with the frozen shards of attempts that then end."""
-        ended = {name.attempt for name in chosen} - {name.attempt for name in committed if name not in chosen}
-        folders = [name.folder for name in chosen]
+        left = {folder.name.attempt for folder in committed if folder not in chosen}
+        ended = {folder.name.attempt for folder in chosen} - left
+        folders = [folder.name.folder for folder in chosen]
         folders += [frozen_folder(number) for number in ended if number < self._attempt.attempt]
         return sum(in_pages(size) for folder in folders for size in self._storage.walk(f"{folder}/").values())
 
-    def _list(self) -> list[CheckpointName]:
-        """List the folders on the lineage, committed or not, newest first."""
+    def _list(self) -> None:
+        """List the folders on the lineage, committed or not; what is known of those that stayed is kept."""
+        listing = self._storage.list(CHECKPOINTS)
+        there = {*listing.folders, *listing.files}
         if self._ancestry.broken is not None:  # the document may have been restored
             self._ancestry = Ancestry(self._documents, self._attempt.attempt)
-        names: Names = list_names(self._storage)
+        elif there == self._listed:
+            return
+        names = sorted(name for name in map(CheckpointName.parse, there) if name is not None)
         # Follow the lineage only as far back as there are folders: a run may have been started a thousand times.
         oldest = min((name.attempt for name in names), default=self._attempt.attempt)
         segments = {segment.attempt: segment for segment in self._ancestry.down_to(oldest)}
-        names = [name for name in names if name in segments.get(name.attempt, ())]
         # A COMMIT never changes, but a folder that disappeared may come back with another one.
-        there = set(names)
-        self._commits = {name: commit for name, commit in self._commits.items() if name in there}
-        self._metrics = {name: metrics for name, metrics in self._metrics.items() if name in there}
-        self._certified &= there
-        return list(names[::-1])
+        self._folders = {
+            name: self._folders.get(name) or _new_folder(name)
+            for name in names
+            if name in segments.get(name.attempt, ())
+        }
+        self._listed = there
 
-    def _doomed(self, listed: Names) -> list[CheckpointName]:
-        self._learn_certified(listed)
-        if not self._policy.needs_metrics:
-            # Count every unread folder as a commit: that can only add checkpoints to remove, never hide one.
-            possible = [name for name in listed if isinstance(self._commits.get(name), Commit | None)]
-            if not self._unwanted(possible, possible):
-                return []
-        newest_first, judged = self._judged(listed)
-        doomed = self._unwanted(newest_first, judged)
-        return doomed if doomed and self._can_be_read(newest_first[:2]) else []
+    def _possible(self) -> list[_Folder]:
+        """Return, newest first, what is committed as far as it was read."""
+        newest_first = reversed(self._folders.values())
+        return [folder for folder in newest_first if folder.commit is None or isinstance(folder.commit, Commit)]
 
-    def _learn_certified(self, listed: Names) -> None:
+    def _learn_certified(self) -> None:
         if needs_certificates(self._policy):
-            others = [name for name in listed if name not in self._certified]  # another one may have got its own since
-            found = each_of(others, lambda name: is_certified(self._storage, name))
-            self._certified |= {name for name, certified in zip(others, found, strict=True) if certified}
+            # A checkpoint may have got its certificate since the last time.
+            others = [folder for folder in self._folders.values() if not folder.keepable.is_certified]
+            certified = each_of(others, lambda folder: is_certified(self._storage, folder.name))
+            for folder in compress(others, certified):
+                folder.keepable = replace(folder.keepable, is_certified=True)
 
-    def _judged(self, listed: Names) -> tuple[Names, Names]:
-        """Return the commits in ``listed``, and those of them that the policy can judge; newest first."""
-        judged = newest_first = self._committed(listed)
-        if self._policy.needs_metrics:
-            each_of([name for name in newest_first if name not in self._metrics], self._learn_metrics)
-            judged = [name for name in newest_first if name in self._metrics]
-        return newest_first, judged
+    def _judged(self) -> tuple[Folders, Folders]:
+        """Return what is committed, and what of it the policy can judge; newest first."""
+        newest_first = self._committed()
+        if not self._policy.needs_metrics:
+            return newest_first, newest_first
+        each_of([folder for folder in newest_first if not folder.has_metrics], self._learn_metrics)
+        return newest_first, [folder for folder in newest_first if folder.has_metrics]
 
-    def _unwanted(self, newest_first: Names, judged: Names) -> list[CheckpointName]:
-        """Return the checkpoints of ``judged`` that may be removed, oldest first."""
+    def _unwanted(self, newest_first: Folders, judged: Folders) -> list[_Folder]:
+        """Return what of ``judged`` may be removed, oldest first."""
         # The parent is one of these until this attempt has two commits.
-        spared = set(newest_first[:2])
+        spared = newest_first[:2]
         oldest_first = judged[::-1]
-        kept = self._policy.keeps(
-            [
-                Keepable(str(name), name.cycles, name.micro_step, self._metrics.get(name, {}), name in self._certified)
-                for name in oldest_first
-            ]
-        )
-        return [name for name in oldest_first if name not in spared and str(name) not in kept]
+        kept = self._policy.keeps([folder.keepable for folder in oldest_first])
+        return [folder for folder in oldest_first if folder.keepable.name not in kept and folder not in spared]
 
-    def _committed(self, listed: Names) -> list[CheckpointName]:
-        """Return the names in ``listed`` whose COMMIT parses; the two newest are read, not taken from the cache."""
-        unread = [name for name in listed if name not in self._commits]
+    def _committed(self) -> list[_Folder]:
+        """Return what is committed, newest first; the COMMITs of the two newest are read, not taken from the cache."""
+        possible = self._possible()
+        unread = [folder for folder in possible if folder.commit is None]
         each_of(unread, self._read_commit)
-        anew = set(unread)
-        found: list[CheckpointName] = []
-        for name in listed:
-            if isinstance(self._commits.get(name), Commit):
-                if len(found) < 2 and name not in anew:
-                    self._read_commit(name)
-                if isinstance(self._commits.get(name), Commit):
-                    found.append(name)
-        return found
+        committed: list[_Folder] = []
+        for folder in possible:
+            if len(committed) < 2 and folder not in unread:
+                self._read_commit(folder)
+            if isinstance(folder.commit, Commit):
+                committed.append(folder)
+        return committed
 
-    def _read_commit(self, name: CheckpointName) -> None:
+    def _read_commit(self, folder: _Folder) -> None:
+        """Read COMMIT again; it may still be created where there is none."""
         try:
-            commit: Commit | Void | UnusableCheckpointError | None = read_commit(self._storage, name)
-            if isinstance(commit, Commit):
-                check_token(name, commit, self._document(name))  # a foreign commit raises: it does not count, and stays
+            folder.commit = read_commit(self._storage, folder.name)
+            if isinstance(folder.commit, Commit):  # a foreign commit raises: it does not count, and stays
+                check_token(folder.name, folder.commit, self._document(folder.name))
         except UnusableCheckpointError as error:
-            commit = error
-        if commit is None:
-            self._commits.pop(name, None)  # undecided: a COMMIT may still be created
-        else:
-            self._commits[name] = commit
+            folder.commit = error
 
-    def _can_be_read(self, newest: Names) -> bool:
+    def _can_be_read(self, newest: Folders) -> bool:
         """Whether the attempt documents of ``newest`` are still intact; without them no commit can be used."""
         documents = Documents(self._storage)
         try:
             documents.document(self._attempt.attempt)
-            for name in newest:
-                commit = self._commits[name]
-                assert isinstance(commit, Commit)  # noqa: S101 - it was read just before
-                check_token(name, commit, documents.document(name.attempt))
+            for folder in newest:
+                assert isinstance(folder.commit, Commit)  # noqa: S101 - it was read just before
+                check_token(folder.name, folder.commit, documents.document(folder.name.attempt))
         except UnusableCheckpointError as error:
             _log.warning("no checkpoint is removed this time: %s", error)
-            self._documents, self._commits = Documents(self._storage), {}
+            self._documents, self._folders, self._listed = Documents(self._storage), {}, set()
             self._ancestry = Ancestry(self._documents, self._attempt.attempt)
             return False
         return True
@@ -239,10 +284,15 @@ class Retention:
         own = name.attempt == self._attempt.attempt
         return self._attempt if own else self._documents.document(name.attempt)
 
-    def _learn_metrics(self, name: CheckpointName) -> None:
-        commit = self._commits[name]
-        assert isinstance(commit, Commit)  # noqa: S101 - called for commits only
+    def _learn_metrics(self, folder: _Folder) -> None:
+        assert isinstance(folder.commit, Commit)  # noqa: S101 - called for commits only
         try:
-            self._metrics[name] = read_metrics(self._storage, name, commit)
+            metrics = read_metrics(self._storage, folder.name, folder.commit)
         except (UnusableCheckpointError, CheckpointNotFoundError) as error:
-            _log.warning("%s is kept, because its metrics cannot be read: %s", name, error)
+            _log.warning("%s is kept, because its metrics cannot be read: %s", folder.name, error)
+        else:
+            folder.keepable, folder.has_metrics = replace(folder.keepable, metrics=metrics), True
+
+
+def _new_folder(name: CheckpointName) -> _Folder:
+    return _Folder(name, Keepable(str(name), name.cycles, name.micro_step))

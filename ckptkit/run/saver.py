@@ -36,6 +36,7 @@ from ckptkit.run.fence import check_fence
 from ckptkit.run.retention import Retention
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import UNLIMITED, Room
+from ckptkit.storage.local_errors import has_no_room
 
 _log = logging.getLogger("ckptkit")
 
@@ -198,8 +199,7 @@ class Saver:
             parts = (own,) if self._receipts is None else self._receipts.collect(name, own, self._check_fence)
             commit = write_manifest(self._storage, self._attempt, request, parts)
             self._check_fence()
-            self._offered.add(name)
-            publish(self._storage, name, commit)
+            self._publish(name, commit)
             self._check_fence()  # a start that looked before COMMIT goes on from an earlier checkpoint
             self._settle(name)
         except StaleAttemptError:
@@ -211,7 +211,7 @@ class Saver:
             # Only a reply was lost: the COMMIT was found in place.
         shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
         made_room, self._removed = self._removed, []
-        return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, (*made_room, *self._prune()))
+        return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, (*made_room, *self._prune(name)))
 
     def _make_room(self, request: SaveRequest) -> None:
         """Remove what may go if the save does not fit, and refuse the save if it still does not."""
@@ -224,6 +224,16 @@ class Saver:
             self._room.expect(needed, str(request.name))
         except StorageError:
             self._give_up()  # other ranks may have begun to write
+            raise
+
+    def _publish(self, name: CheckpointName, commit: Commit) -> None:
+        self._offered.add(name)
+        try:
+            publish(self._storage, name, commit)
+        except StorageError as error:
+            # On a full disk, nothing is on its way: the folder is emptied like one whose COMMIT was never tried.
+            if has_no_room(error) and not self._storage.is_remote and read_commit(self._storage, name) is None:
+                self._offered.discard(name)
             raise
 
     def _note(self, request: SaveRequest) -> None:
@@ -274,9 +284,8 @@ class Saver:
                 remove_data(self._storage, name)
             except (StorageError, CorruptCheckpointError) as error:
                 # A void folder only costs space; it must not make the next save fail.
-                _log.warning("a failed save's folder could not be emptied yet: %s", error)
-            else:
-                self._void.remove(name)
+                _log.warning("a failed save's folder could not be emptied; the next start will try: %s", error)
+            self._void.remove(name)
 
     def _give_up(self) -> None:
         try:
@@ -291,10 +300,14 @@ class Saver:
             # The save's own error is being raised. The folder stays undecided until the next save.
             _log.warning("could not void a failed save yet; the next save will: %s", error)
 
-    def _prune(self) -> tuple[CheckpointName, ...]:
+    def _prune(self, committed: CheckpointName) -> tuple[CheckpointName, ...]:
         try:
-            return tuple(self._retention.prune())
+            return tuple(self._retention.prune(committed))
         except Exception as error:  # noqa: BLE001 - even a keep policy may raise: the checkpoint is committed anyway
             # Old checkpoints that stay only cost space; the save itself did not fail.
-            _log.warning("the checkpoint is saved, but older ones could not be removed", exc_info=error)
+            _log.warning(
+                "the checkpoint is saved, but older ones could not be removed: %s",
+                error,
+                exc_info=None if isinstance(error, StorageError) else error,
+            )
             return ()

@@ -3,14 +3,18 @@
 Guarantees: no data is deleted before its folder is known to be void. A COMMIT that arrives meanwhile wins, and its
 folder and its attempt's frozen shards stay. The frozen shards of an attempt without any folder stay too: its folders
 may be on a disk that is not mounted. Files of the calling or a higher attempt, and files of unknown owner, are not
-touched. Events and the documents of attempts that committed stay. Committed folders cost no read. Threads: the training
-thread, once per start.
+touched. Events and the documents of attempts that committed stay. Committed folders cost no read. What cannot be
+removed delays nothing else: one warning names it. Threads: the training thread, once per start; `remove_each`
+those of the callers.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 from ckptkit.checkpoint.commit import keys_below, remove_data, void_or_leave
 from ckptkit.checkpoint.listing import list_attempts, list_names
@@ -39,6 +43,8 @@ from ckptkit.storage import Storage
 _log = logging.getLogger("ckptkit")
 _FAILED_STARTS = 2  # this many failed starts stay on record; only older ones are removed
 
+_T = TypeVar("_T")
+
 
 def sweep(storage: Storage, attempt: AttemptDocument, *, has_mirror: bool) -> list[CheckpointName]:
     """Void and then empty the uncommitted folders of earlier attempts; return the emptied ones.
@@ -53,19 +59,69 @@ def sweep(storage: Storage, attempt: AttemptDocument, *, has_mirror: bool) -> li
         StorageError: If the storage failed; the next sweep removes the rest.
     """
     folders = Folders(storage)  # this may take long: list before the fence check, so that deletions follow it closely
-    check_fence(storage, attempt)
+    check = partial(check_fence, storage, attempt)
+    check()
     _clear_unfinished(storage, attempt)
     earlier = [name for name in folders.names if name.attempt < attempt.attempt]
-    emptied = [name for name in earlier if _is_dead(storage, folders, name, attempt) and remove_data(storage, name)]
+    emptied: list[CheckpointName] = []
+
+    def empty(name: CheckpointName) -> None:
+        if _is_dead(storage, folders, name, attempt) and remove_data(storage, name):
+            emptied.append(name)
+
+    remove_each(storage, earlier, empty, check)
     living = {name.attempt for name in earlier if folders.is_committed(name)}
     found = {number for folder in storage.list(FROZEN).folders if (number := parse_frozen(folder)) is not None}
-    for number in sorted(found - living):
-        if number < attempt.attempt and folders.shows_end_of(number):
-            remove_frozen(storage, number, attempt.token)
-    _remove_old_voids(storage, folders, attempt)
+    ended = {
+        frozen_folder(number): number
+        for number in sorted(found - living)
+        if number < attempt.attempt and folders.shows_end_of(number)
+    }
+    remove_each(storage, ended, lambda key: remove_frozen(storage, ended[key], attempt.token), check)
+    delete_each(storage, _old_voids(storage, folders, attempt), check)
     if not has_mirror:
         _forget_failed_starts(storage, folders, attempt)
     return emptied
+
+
+def remove_each(
+    storage: Storage,
+    items: Iterable[_T],
+    remove: Callable[[_T], object],
+    check: Callable[[], object],
+    warned: Collection[_T] = (),
+) -> set[_T]:
+    """Call ``remove`` for each of ``items``, go on after a StorageError, and return what is stuck.
+
+    One line of the log names what is stuck and not in ``warned``. After an error, ``check`` is called: if it raises,
+    the storage does not answer at all, or another process has taken the run over meanwhile.
+    """
+    stuck: dict[_T, StorageError] = {}
+    for item in items:
+        try:
+            remove(item)
+        except StorageError as error:
+            check()
+            stuck[item] = error
+    new = [item for item in stuck if item not in warned]
+    if new:
+        _log.warning(
+            "%s%s could not be removed from %s: %s. This stays and costs space; all else goes as usual. Remove it, or "
+            "let this user do so: see its owner and mode, `lsattr`, and the bucket's holds and policies",
+            *(new[0], f" and {len(new) - 1} more" if len(new) > 1 else "", storage.url),
+            " ".join(str(stuck[new[0]]).split()).rstrip("."),
+        )
+    return set(stuck)
+
+
+def delete_each(storage: Storage, keys: Sequence[str], check: Callable[[], object]) -> set[str]:
+    """Delete ``keys`` in one call, and one by one where that fails, as `remove_each` does; return what is stuck."""
+    try:
+        if keys:
+            storage.delete(keys)
+    except StorageError:
+        return remove_each(storage, keys, lambda key: storage.delete([key]), check)
+    return set()
 
 
 def remove_frozen(storage: Storage, attempt: int, token: str) -> None:
@@ -147,20 +203,20 @@ def _began_alike(documents: Documents, number: int, attempt: AttemptDocument) ->
     return document.parent == attempt.parent and document.branch is None
 
 
-def _remove_old_voids(storage: Storage, folders: Folders, attempt: AttemptDocument) -> None:
-    """Remove the void markers of attempts below those of the two newest commits of this attempt's lineage.
+def _old_voids(storage: Storage, folders: Folders, attempt: AttemptDocument) -> list[str]:
+    """Return the void markers of attempts below those of the two newest commits of this attempt's lineage.
 
     A COMMIT that arrives that late makes no difference: a start takes one of these two commits.
     """
     second = next(islice(filter(folders.is_committed, reversed(folders.names)), 1, None), None)
     voids = [name for name in folders.names if second and name.attempt < second.attempt and folders.is_bare_void(name)]
     if not voids:
-        return
+        return []
     documents = Documents(storage)
     newer: list[CheckpointName] = []
     for segment in Ancestry(documents, attempt.attempt).down_to(voids[0].attempt):
         there = (name for name in reversed(folders.names) if name in segment and folders.is_committed(name))
         newer += [name for name in islice(there, 2) if not documents.is_foreign(name)]
         if len(newer) > 1:
-            storage.delete([name.commit_key for name in voids if name.attempt < newer[1].attempt])
-            return
+            return [name.commit_key for name in voids if name.attempt < newer[1].attempt]
+    return []

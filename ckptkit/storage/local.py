@@ -3,7 +3,9 @@
 Guarantees: a file that was written, created or deleted stays so after a power loss, because the file is fsynced first
 and then the directories that name it, up to the mount point. ``create`` is atomic and never replaces a file
 (``link()``). An existing file is never overwritten. A file, a name or a folder whose fsync failed is removed again,
-since a second fsync may succeed without having written it (``docs/adr/0030-power-loss.md``). Large files bypass the
+since a second fsync may succeed without having written it (``docs/adr/0030-power-loss.md``). Before a file is written,
+``.reserve/`` gets a few files whose only use is to be deleted on a full disk: then another process, such as the next
+start, can still ``create`` the small files that it needs to remove what fills the disk. Large files bypass the
 page cache where the file system allows it (`ckptkit.storage.direct`). An unreadable file is corrupt only if the fault
 is proven to be in this file alone (``docs/adr/0031-what-a-disk-cannot-give.md``); any other failure is one of the
 storage and says nothing about the file. The root may be a link; links below it are listed and removed as files, and
@@ -24,7 +26,7 @@ from typing import TypeVar
 from ckptkit.storage.descriptors import hide, show
 from ckptkit.storage.direct import DirectWriter
 from ckptkit.storage.folders import walk_folders
-from ckptkit.storage.local_errors import naming, refuse_dangling, refuse_links, storage_errors
+from ckptkit.storage.local_errors import NO_ROOM, naming, refuse_dangling, refuse_links, storage_errors
 from ckptkit.storage.local_reads import past_stale, read_all, read_file
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.source import ByteStream, Source
@@ -36,6 +38,10 @@ LARGE_BYTES = 1 << 20
 WINDOW_BYTES = 2 << 20
 
 _T = TypeVar("_T")
+
+RESERVE = ".reserve"  # never listed
+_RESERVED = "0123"  # a document and a void marker take three files at once where hard links count, as on tmpfs
+_RESERVED_BYTES = 8 << 10
 
 _FOLDER_TRIES = 5
 _MOST_EMPTIED = 5  # times that another process empties a folder between two calls
@@ -55,6 +61,7 @@ class LocalStorage:
         self._root = Path(os.path.abspath(os.path.expanduser(root)))
         self._durable: set[Path] = set()
         self._no_links: set[str] = set()
+        self._has_written = False
         self._large_files = large_files or DirectWriter()
 
     @property
@@ -112,6 +119,7 @@ class LocalStorage:
         """Write a new file and fsync it and its directories; an error leaves nothing of it."""
         path = self._root / key
         source = Source(stream, size_bytes, path)
+        self._reserve()
         with storage_errors("write", path):
             descriptor = hide(self._open_new(path))
         try:
@@ -158,21 +166,45 @@ class LocalStorage:
                 file.finish()
 
     def create(self, key: str, data: bytes) -> None:
-        """Publish ``data`` at ``key`` unless it exists, by tmp + fsync + link."""
+        """Publish ``data`` at ``key`` unless it exists, by tmp + fsync + link; on a full disk, the reserve is used."""
         path = self._root / key
         with storage_errors("create", path):
-            self._make_folder(path.parent)
-            is_new = not os.path.lexists(path) and _link_new(path, data)
-            try:
-                # Also if the file exists: others rely on the answer "exists", so it must be durable.
-                with naming("fsync"):
-                    SYSTEM.fsync_folder(path.parent)
-            except OSError:
-                if is_new:
-                    _remove(path)
-                raise
-            if not is_new:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            while True:
+                try:
+                    return self._create(path, data)
+                except OSError as error:
+                    # Whoever fills the disk would use up the reserve in a few saves that fail.
+                    if error.errno not in NO_ROOM or self._has_written or not self._release():
+                        raise
+
+    def _create(self, path: Path, data: bytes) -> None:
+        self._make_folder(path.parent)
+        is_new = not os.path.lexists(path) and _link_new(path, data)
+        try:
+            # Also if the file exists: others rely on the answer "exists", so it must be durable.
+            with naming("fsync"):
+                SYSTEM.fsync_folder(path.parent)
+        except OSError:
+            if is_new:
+                _remove(path)
+            raise
+        if not is_new:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+
+    def _reserve(self) -> None:
+        self._has_written = True
+        with contextlib.suppress(OSError):  # nothing depends on it, and the write that follows says what is wrong
+            for name in sorted({*_RESERVED} - self.list(RESERVE).files.keys()):
+                self._make_folder(self._root / RESERVE)
+                _link_new(self._root / RESERVE / name, secrets.token_bytes(_RESERVED_BYTES))  # zeros may take no room
+
+    def _release(self) -> bool:
+        """Delete one file of the reserve; return whether there was one."""
+        with contextlib.suppress(OSError):
+            for name in self.list(RESERVE).files:
+                _remove(self._root / RESERVE / name)
+                return True
+        return False
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove ``keys`` and the folders below the first level that become empty."""
@@ -351,7 +383,7 @@ def _entries(folder: Path, prefix: str) -> Listing:
         return Listing()
     with entries:
         for entry in entries:
-            if not entry.name.startswith(prefix):
+            if not entry.name.startswith(prefix) or entry.name == RESERVE:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 folders.add(entry.name)

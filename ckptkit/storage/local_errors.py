@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ckptkit.errors import StorageError
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL = " See `df -h`; a run needs less with keep=ck.KeepLatest(2)."
 _HINTS = {
     errno.ENOSPC: _FULL,
@@ -53,6 +54,11 @@ def naming(call: str) -> Iterator[None]:
     except OSError as error:
         vars(error)[_CALL] = call
         raise
+
+
+def has_no_room(error: StorageError) -> bool:
+    """Return whether a full disk or quota is why a file could not be written."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM
 
 
 def _storage_error(verb: str, path: Path | str, error: OSError) -> StorageError:

@@ -3,6 +3,7 @@
 What may never happen: that a start takes another checkpoint than before, or that a job loses what it began with.
 """
 
+import contextlib
 import functools
 
 import pytest
@@ -300,7 +301,7 @@ def test_interrupted_prune_loses_nothing_and_second_finishes(made, share):
     for number, when, action, words in faults_of(storage.calls, share):
         root = made()
         faulty = FaultyStorage(root.storage(), [fault := Fault(action, nth=number, when=when)])
-        with pytest.raises((StorageError, Killed)):
+        with contextlib.suppress(StorageError, Killed):  # where one thing cannot be removed, the others are
             pruned(root, storage=faulty, plan=planned(root))
         assert fault.fired == 1, words
         left = tree(root)

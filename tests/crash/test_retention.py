@@ -122,8 +122,7 @@ def test_partly_removed_commit_does_not_count_in_retention(root):
     life = saved(root, 2, 4, 6, 8)
     storage, keeping = retention(root, KeepLatest(2))
     storage.inject(Fault("error", operations={"walk"}, key=f"checkpoints/{name_at(1, 4)}/"))
-    with pytest.raises(OSError, match="injected"):
-        keeping.prune()
+    assert pruned(keeping) == [name_at(1, 2)]
     assert committed(root) == [name_at(1, 6), name_at(1, 8)]
     assert pruned(keeping) == []
     life.saved_at(9)

@@ -1,8 +1,9 @@
 """Implements ``ckptkit prune``: removes checkpoints that no policy keeps, also while a job is running.
 
 The JSON is ``{"root": str, "dry_run": bool, "checkpoints": [...], "remains": {name: bytes}, "frozen": {attempt: bytes},
-"freed_bytes": int, "problems": [str], "removed": [str], "emptied": [str], "spared": [str]}``. Each checkpoint has
-``name``, ``size_bytes``, ``goes`` and ``why`` as planned. The last three lists are what was done
+"freed_bytes": int, "unfinished_bytes": int, "problems": [str], "removed": [str], "emptied": [str], "spared": [str],
+"stuck": [str]}``. Each checkpoint has
+``name``, ``size_bytes``, ``goes`` and ``why`` as planned. The last four lists are what was done
 (`ckptkit.tools.prune.prune.Pruned`), empty in a dry run. Asks on a terminal; without one, and with ``--json``, it
 needs ``--yes`` or ``--dry-run``.
 """
@@ -39,6 +40,7 @@ def run_prune(
     options: Iterable[str] = (),
     *,
     branches: bool = False,
+    unfinished: bool = False,
     dry_run: bool = False,
     yes: bool = False,
     as_json: bool,
@@ -51,6 +53,7 @@ def run_prune(
         keep: The policies for the lineage, each as typed.
         options: Options of its storage.
         branches: Whether to remove checkpoints off the lineage, too.
+        unfinished: Whether to empty the folders of all saves that did not end.
         dry_run: Whether to plan only.
         yes: Whether to remove without asking.
         as_json: Whether to print one JSON document.
@@ -62,14 +65,16 @@ def run_prune(
         CkptKitError: As in `ckptkit.tools.prune.prune.prune`.
     """
     rules = [Rule(one, parse_keep(one)) for one in keep]
-    if not rules and not branches:
-        raise WrongUsageError(f"give --keep {_KEEPS}; or --branches to remove only what is off the lineage")
+    if not rules and not branches and not unfinished:
+        raise WrongUsageError(
+            f"give --keep {_KEEPS}; or --branches to remove only what is off the lineage, or --unfinished"
+        )
     if not (yes or dry_run) and (ask is None or as_json):
         raise WrongUsageError(
             "there is no terminal to confirm in: --yes removes without a question, --dry-run removes nothing"
         )
     storage = open_root(root, options, writes=not dry_run)
-    plan = plan_prune(storage, rules, branches=branches)
+    plan = plan_prune(storage, rules, branches=branches, unfinished=unfinished)
     if not plan.decisions:
         refuse_no_run(storage)
     for problem in plan.problems:
@@ -80,14 +85,14 @@ def run_prune(
     pruned = Pruned()
     is_any = bool(plan.doomed or plan.remains or plan.frozen)
     if is_any and not dry_run and (yes or (ask is not None and ask(_question(plan)))):
-        pruned = _carry_out(storage, plan, rules, branches=branches)
+        pruned = _carry_out(storage, plan, rules, branches=branches, unfinished=unfinished)
         if not as_json:
             _print_done(pruned)
     elif is_any and not as_json:
         _print("nothing was removed")
     if as_json:
         print_json({"root": url, "dry_run": dry_run, **_as_json(plan, pruned)})
-    return PROBLEM if plan.problems else FINE
+    return PROBLEM if plan.problems or pruned.stuck else FINE
 
 
 def asker() -> Callable[[str], bool] | None:
@@ -117,7 +122,7 @@ def parse_keep(text: str) -> KeepPolicy:
     raise WrongUsageError(f"--keep {text}: give {_KEEPS}")
 
 
-def _carry_out(storage: Storage, plan: PrunePlan, rules: Sequence[Rule], *, branches: bool) -> Pruned:
+def _carry_out(storage: Storage, plan: PrunePlan, rules: Sequence[Rule], *, branches: bool, unfinished: bool) -> Pruned:
     console = Console(stderr=True)
     columns = (TextColumn("removing"), BarColumn(), MofNCompleteColumn())
     try:
@@ -128,6 +133,7 @@ def _carry_out(storage: Storage, plan: PrunePlan, rules: Sequence[Rule], *, bran
                 plan,
                 rules,
                 branches=branches,
+                unfinished=unfinished,
                 token=secrets.token_hex(16),
                 done=lambda name: bar.advance(task),
             )
@@ -158,6 +164,11 @@ def _print_plan(url: str, plan: PrunePlan) -> None:
     if plan.frozen:
         attempts = ", ".join(map(str, plan.frozen))
         _print(f"shared weights that no checkpoint will use: of attempt {attempts}")
+    if plan.unfinished_bytes:
+        _print(
+            f"{size(plan.unfinished_bytes)} of saves that have not ended stay, since a job may be writing. If none is, "
+            "the next start removes them, and so does --unfinished"
+        )
     stays = len(plan.decisions) - len(plan.doomed)
     _print(f"{_counted(len(plan.doomed))} to be removed, {stays} to stay; {size(plan.freed_bytes)} to be freed")
 
@@ -178,6 +189,8 @@ def _table(url: str, plan: PrunePlan) -> Table:
 
 def _print_done(pruned: Pruned) -> None:
     _print(f"{_counted(len(pruned.removed))} removed")
+    if pruned.stuck:
+        complain(f"could not be removed, as the log says: {', '.join(pruned.stuck)}. {_RESUME}")
     if pruned.spared:
         _print(f"not removed by this command, since the run has changed meanwhile: {', '.join(pruned.spared)}")
 
@@ -191,10 +204,12 @@ def _as_json(plan: PrunePlan, pruned: Pruned) -> dict[str, object]:
         "remains": {str(name): size_bytes for name, size_bytes in plan.remains.items()},
         "frozen": {str(number): size_bytes for number, size_bytes in plan.frozen.items()},
         "freed_bytes": plan.freed_bytes,
+        "unfinished_bytes": plan.unfinished_bytes,
         "problems": list(plan.problems),
         "removed": pruned.removed,
         "emptied": pruned.emptied,
         "spared": pruned.spared,
+        "stuck": pruned.stuck,
     }
 
 

@@ -58,9 +58,9 @@ class Continuation:
         Raises:
             ResumeError: If the state is behind the batches.
         """
-        ends = False
         if self.probe is None:
-            return self._from_state(ends=ends)
+            return self._from_state()
+        ends = False
         loaded = self._loaded()
         generators = capture_host_rng()
         iterator, last = self._read_again()
@@ -110,7 +110,7 @@ class Continuation:
         restored = [name for name in self.state if digest_of([loaded.get(name)]) == digest_of([self.state[name]])]
         return bool(restored) and all(digest_of([now.get(name)]) == digest_of([self.state[name]]) for name in restored)
 
-    def _from_state(self, *, ends: bool) -> Iterator[Any] | None:
+    def _from_state(self, *, ends: bool = False) -> Iterator[Any] | None:
         """Load the state of the save; return an iterator over what it leaves of the epoch."""
         self.iterable.load_state_dict(copy.deepcopy(self.state))
         if not self.batch:

@@ -44,9 +44,10 @@ from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.origin import read_run
 from ckptkit.run.retention import Retention
-from ckptkit.run.sweep import remove_frozen, sweep
+from ckptkit.run.sweep import remove_each, remove_frozen, sweep
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import room_of
+from ckptkit.storage.local_errors import has_no_room
 
 _log = logging.getLogger("ckptkit")
 
@@ -148,10 +149,12 @@ class Uploader:
             create_once(self._mirror, attempt_key(name.attempt), encode(document))
         try:
             self._copy_from_any(name, document)
-        except CkptKitError:
+        except CkptKitError as error:
             # A later attempt may have swept the uploaded files; then StaleAttemptError is the error to raise.
             with contextlib.suppress(StorageError):
                 check_fence(self._mirror, self._attempt)
+                if isinstance(error, StorageError) and has_no_room(error):
+                    self._remove_given_up(besides=name)  # what an earlier upload has left may be what fills it
             raise
         check_fence(self._mirror, self._attempt)  # a start that looked there before COMMIT does not know of it
         self._tidy(name)
@@ -269,20 +272,26 @@ class Uploader:
         """Remove old and abandoned files at the mirror after ``name`` was committed there."""
         self._begun.discard(name)
         try:
-            self._retention.prune()
-            self._remove_given_up()
+            self._retention.prune(name)
+            self._remove_given_up(besides=name)
         except StaleAttemptError:
             raise
         except Exception as error:  # noqa: BLE001 - even a keep policy may raise: the upload itself is done
             _log.warning(
-                "the upload is done, but older files at %s could not be removed", self._mirror.url, exc_info=error
+                "the upload is done, but older files at %s could not be removed: %s",
+                *(self._mirror.url, error),
+                exc_info=None if isinstance(error, StorageError) else error,
             )
 
-    def _remove_given_up(self) -> None:
-        if not self._begun:
+    def _remove_given_up(self, besides: CheckpointName) -> None:
+        given_up = sorted(self._begun - {besides})
+        if not given_up:
             return
         check_fence(self._mirror, self._attempt)
-        for name in sorted(self._begun):
+
+        def empty(name: CheckpointName) -> None:
             if keys_below(self._mirror, name.folder) and void_or_leave(self._mirror, name, self._attempt.token):
                 remove_data(self._mirror, name)
-            self._begun.discard(name)
+
+        remove_each(self._mirror, given_up, empty, lambda: check_fence(self._mirror, self._attempt))
+        self._begun.difference_update(given_up)  # what is stuck is left to the sweep of the next start

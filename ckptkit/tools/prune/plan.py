@@ -62,6 +62,7 @@ class PrunePlan:
         problems: What cannot be read, and so prevents removals.
         commits: Commits of the checkpoints that are to go.
         attempts: Numbers of all attempts that had a document.
+        unfinished_bytes: Bytes in folders of saves that may be under way, and so stay.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -70,6 +71,7 @@ class PrunePlan:
     problems: tuple[str, ...] = ()
     commits: Mapping[CheckpointName, Commit] = field(default_factory=dict)
     attempts: frozenset[int] = frozenset()
+    unfinished_bytes: int = 0
 
     @property
     def doomed(self) -> tuple[CheckpointName, ...]:
@@ -83,13 +85,14 @@ class PrunePlan:
         return folders + sum(self.remains.values()) + sum(self.frozen.values())
 
 
-def plan_prune(storage: Storage, rules: Sequence[Rule], *, branches: bool) -> PrunePlan:
+def plan_prune(storage: Storage, rules: Sequence[Rule], *, branches: bool, unfinished: bool = False) -> PrunePlan:
     """Make the plan.
 
     Args:
         storage: The run root.
         rules: A checkpoint of the lineage stays if any rule keeps it. Without rules, all stay.
         branches: Whether checkpoints off the lineage are to go.
+        unfinished: Whether no job is running, so that no folder without COMMIT is one of a save that is under way.
 
     Raises:
         CorruptCheckpointError: If there are checkpoints, and no attempt's document leads to one.
@@ -102,7 +105,7 @@ def plan_prune(storage: Storage, rules: Sequence[Rule], *, branches: bool) -> Pr
     head, _ = newest_head(survey)
     if head is None:
         return PrunePlan(attempts=survey.attempts)
-    return _Planner(storage, survey, head).plan(rules, branches=branches)
+    return _Planner(storage, survey, head).plan(rules, branches=branches, unfinished=unfinished)
 
 
 class _Planner:
@@ -131,7 +134,7 @@ class _Planner:
         each_of(self._committed, survey.commit)
         self._faults: dict[CheckpointName, str | None] = {}
 
-    def plan(self, rules: Sequence[Rule], *, branches: bool) -> PrunePlan:
+    def plan(self, rules: Sequence[Rule], *, branches: bool, unfinished: bool) -> PrunePlan:
         stays = self._stays(rules, branches=branches)
         decisions = []
         for name in self._committed:
@@ -140,13 +143,18 @@ class _Planner:
             gone = "no --keep asks for it" if on_lineage else "off the lineage"
             decisions.append(Decision(name, self._bytes(name), why is None, gone if why is None else why))
         doomed = {one.name for one in decisions if one.goes}
+        remains, last = self._remains(), self._last_own()
+        # No process writes now below the newest attempt's highest commit (``docs/adr``, 23).
+        above = [name for name in remains if last is None or name > last]
+        under_way = {name: remains.pop(name) for name in above if not unfinished}
         return PrunePlan(
             tuple(decisions),
-            self._remains(),
+            remains,
             self._frozen(doomed),
             tuple(self._problems),
             {name: commit for name in doomed if isinstance(commit := self._survey.commit(name), Commit)},
             self._survey.attempts,
+            sum(under_way.values()),
         )
 
     def _stays(self, rules: Sequence[Rule], *, branches: bool) -> dict[CheckpointName, str]:
@@ -259,17 +267,11 @@ class _Planner:
         return max((name for name in self._committed if name.attempt == self._newest), default=None)
 
     def _remains(self) -> dict[CheckpointName, int]:
-        """Return what is below the newest attempt's highest commit: no process writes there now (``docs/adr``, 23)."""
-        last = self._last_own()
         folders = self._survey.folders
         return {
             name: self._bytes(name)
             for name in self._survey.names
-            if last is not None
-            and name < last
-            and (
-                folders.is_uncommitted(name) or (folders.may_be_void_with_data(name) and not folders.is_committed(name))
-            )
+            if folders.is_uncommitted(name) or (folders.may_be_void_with_data(name) and not folders.is_committed(name))
         }
 
     def _frozen(self, doomed: set[CheckpointName]) -> dict[int, int]:

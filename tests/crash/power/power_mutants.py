@@ -29,6 +29,7 @@ def mutants(log: Log) -> dict[str, Log]:
 
 
 _NO_CONTENT = "a start does without its content"
+_ONLY_TO_BE_DELETED = "the reserve is there to be deleted"
 
 
 def _of_removals(root: str) -> dict[str, str]:
@@ -40,6 +41,8 @@ def _of_removals(root: str) -> dict[str, str]:
 
 def _of_saves(root: str) -> dict[str, str]:
     return {
+        f"no fsync of {root}/.reserve": _ONLY_TO_BE_DELETED,
+        f"no fsync of {root}/.reserve/.N.*.tmp": _ONLY_TO_BE_DELETED,
         f"no fsync of {root}/.run.json.*.tmp": _NO_CONTENT,
         f"no fsync of {root}/events": "events are no promise",
         f"no fsync of {root}/events/.aN-N.jsonl.*.tmp": "nor is what is in them",

@@ -118,7 +118,7 @@ class Transcript:
         return self._digests.setdefault(match[0], f"<{len(self._digests) + 1}>")
 
     def _look_at_files(self) -> None:
-        paths = sorted(path for path in self.folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+        paths = sorted(path for path in self.folder.rglob("*") if path.is_file() and "/." not in str(path))
         now = {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
         self.lines += [f"   gone {name}" for name in sorted(self._files.keys() - now.keys())]
         for name, data in now.items():

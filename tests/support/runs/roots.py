@@ -67,7 +67,8 @@ class LocalRoot:
 
     def tree(self) -> Tree:
         paths = sorted(self.path.rglob("*"))
-        return {str(path.relative_to(self.path)): path.read_bytes() for path in paths if path.is_file()}
+        files = {str(path.relative_to(self.path)): path for path in paths if path.is_file()}
+        return {key: path.read_bytes() for key, path in files.items() if not key.startswith(".reserve/")}
 
     def get(self, key: str) -> bytes:
         return (self.path / key).read_bytes()

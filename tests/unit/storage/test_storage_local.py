@@ -40,7 +40,9 @@ class TestFaultyStorageWithoutFaults(InFiles):
 
 
 @pytest.fixture
-def local(tmp_path):
+def local(tmp_path, monkeypatch):
+    """Without a reserve, whose files `tests/crash/test_full_disk.py` is about."""
+    monkeypatch.setattr("ckptkit.storage.local._RESERVED", "")
     return LocalStorage(tmp_path / "root")
 
 

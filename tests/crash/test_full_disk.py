@@ -1,0 +1,162 @@
+"""A save fills the disk and its process dies or gives up: what nobody needs is removed, and the run goes on."""
+
+import contextlib
+import errno
+
+import pytest
+from support.disk.small import SmallDisk
+from support.runs.scenario import Life, check_new_start, committed, folders, name_at, tree
+
+from ckptkit.errors import StaleAttemptError, StorageError
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Mirror
+from ckptkit.run.keep_policy import KeepLatest
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, Killed
+from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.prune.plan import Rule, plan_prune
+from ckptkit.tools.prune.prune import prune
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "run"
+
+
+def saved(root, *batches, keep=None):
+    life = Life(root, keep=keep or KeepLatest(100))
+    life.restore()
+    for at in batches:
+        life.saved_at(at)
+    return life
+
+
+def reserve(root):
+    return sorted(path.name for path in (root / ".reserve").iterdir())
+
+
+def killed_on_full_disk(root, disk, kind, key):
+    """Attempt 1 has committed at 2 and 4; its save at 6 fills the disk and dies."""
+    life = saved(root, 2, 4)
+    life.storage.inject(Fault(lambda: disk.fill(kind), operations={"write", "create"}, key=key))
+    life.storage.inject(Fault("kill", operations={"write", "create"}, key=key))
+    assert isinstance(life.save_at(6).exception(), Killed)
+    assert folders(tree(root)).uncommitted == [name_at(1, 6)]
+
+
+@pytest.mark.parametrize("key", ["*/manifest.json", "*/COMMIT"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=["disk", "quota"])
+@pytest.mark.parametrize("kind", ["blocks", "names"])
+def test_start_removes_what_filled_the_disk(root, monkeypatch, kind, number, key):
+    disk = SmallDisk(root, monkeypatch, number)
+    killed_on_full_disk(root, disk, kind, key)
+    before = committed(root)
+    life = saved(root)
+    assert disk.refused
+    state = folders(tree(root))
+    assert (state.committed, state.void, state.uncommitted) == (before, [name_at(1, 6)], [])
+    assert life.run.batches == 4
+    disk.fill(kind, 100)
+    check_new_start(root, latest=name_at(1, 4))
+    assert reserve(root) == ["0", "1", "2", "3"]
+
+
+def test_start_without_a_reserve_says_that_the_disk_is_full(root, monkeypatch):
+    disk = SmallDisk(root, monkeypatch)
+    killed_on_full_disk(root, disk, "blocks", "*/manifest.json")
+    for path in (root / ".reserve").iterdir():
+        path.unlink()
+    disk.fill("blocks")
+    before = tree(root)
+    with pytest.raises(StorageError, match="No space left"):
+        saved(root)
+    assert tree(root) == before
+    disk.fill("blocks", 2)
+    assert saved(root).run.batches == 4
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_start_beside_a_job_that_still_writes_is_safe(root, monkeypatch, when):
+    """The job sends its COMMIT after, or right before, a start on the full disk has voided its folder."""
+    disk = SmallDisk(root, monkeypatch)
+    life, later = saved(root, 2, 4), []
+
+    def take_over():
+        disk.fill("blocks")
+        later.append(saved(root))
+        disk.fill("blocks", 100)
+
+    fault = life.storage.inject(Fault(take_over, operations={"create"}, key="*/COMMIT", when=when))
+    assert isinstance(life.save_at(6).exception(), StaleAttemptError)
+    assert fault.fired == 1
+    assert disk.refused
+    assert later[0].run.batches == (4 if when == "before" else 6)
+    assert folders(tree(root)).void == ([name_at(1, 6)] if when == "before" else [])
+    check_new_start(root, latest=committed(root)[-1])
+
+
+@pytest.mark.parametrize("kind", ["blocks", "names"])
+def test_saves_that_fail_leave_the_reserve_to_the_next_start(root, monkeypatch, kind):
+    disk = SmallDisk(root, monkeypatch)
+    life = saved(root, 2, 4)
+    disk.fill(kind, 1)
+    for batches in (6, 7):
+        assert life.save_at(batches).exception() is not None
+        assert reserve(root) == ["0", "1", "2", "3"]
+    disk.fill(kind)
+    assert saved(root).run.batches == 4
+    assert folders(tree(root)).uncommitted == []
+
+
+@pytest.mark.parametrize("kind", ["blocks", "names"])
+def test_save_whose_commit_has_no_room_is_emptied_first(root, monkeypatch, kind):
+    """Its void marker has no room before."""
+    disk = SmallDisk(root, monkeypatch)
+    life = saved(root, 2, 4)
+    life.storage.inject(Fault(lambda: disk.fill(kind), operations={"create"}, key="*/COMMIT"))
+    assert "could not create" in str(life.save_at(6).exception())
+    assert disk.refused
+    state = folders(tree(root))
+    assert (state.void, state.uncommitted) == ([name_at(1, 6)], [])
+    assert [key for key in tree(root) if name_at(1, 6) in key] == [f"checkpoints/{name_at(1, 6)}/COMMIT"]
+    disk.fill(kind, 100)
+    life.saved_at(7)
+    check_new_start(root, latest=name_at(1, 7))
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_prune_empties_unfinished_saves_where_asked(root, monkeypatch, unfinished):
+    disk = SmallDisk(root, monkeypatch)
+    killed_on_full_disk(root, disk, "blocks", "*/manifest.json")
+    rules = (Rule("latest:2", KeepLatest(2)),)
+    plan = plan_prune(LocalStorage(root), rules, branches=False, unfinished=unfinished)
+    size_bytes = sum(len(data) for key, data in tree(root).items() if name_at(1, 6) in key)
+    assert (plan.freed_bytes, plan.unfinished_bytes) == ((size_bytes, 0) if unfinished else (0, size_bytes))
+    done = prune(LocalStorage(root), plan, rules, branches=False, unfinished=unfinished, token="e" * 32)
+    assert done.emptied == ([name_at(1, 6)] if unfinished else [])
+    assert committed(root) == [name_at(1, 2), name_at(1, 4)]
+    assert bool(disk.refused) == unfinished
+    disk.blocks = None
+    check_new_start(root, latest=name_at(1, 4))
+
+
+def test_full_mirror_loses_the_remains_of_an_earlier_upload(tmp_path, monkeypatch):
+    mirror = tmp_path / "mirror"
+    disk = SmallDisk(mirror, monkeypatch)
+    manager = CheckpointManager(tmp_path / "run", mirror=Mirror(mirror, keep=KeepLatest(100)))
+    run = NumpyRun(size=4096)
+    manager.restore(run)
+    left = []
+    for batches, room in ((4, None), (8, 6), (12, 2)):
+        for _ in run.train_until(batches):
+            pass
+        if room is not None:
+            disk.fill("blocks", room)
+        manager.save(run).result()
+        with contextlib.suppress(StorageError):
+            manager.wait()
+        left.append(folders(tree(mirror)))
+    assert left[1].uncommitted == [name_at(1, 8)]
+    assert left[2].void == [name_at(1, 8)]
+    assert disk.refused >= 2
+    assert committed(mirror) == [name_at(1, 4)]

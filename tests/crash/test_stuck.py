@@ -1,0 +1,162 @@
+"""One thing that cannot be removed, as another user's file or an object under legal hold, delays nothing else."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from support.room import CountedRoom, install
+from support.runs.scenario import Life, check_new_start, committed, folders, name_at, tree
+
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Mirror
+from ckptkit.run.keep_policy import KeepLatest
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage, Killed
+from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.prune.plan import Rule, plan_prune
+from ckptkit.tools.prune.prune import prune
+
+OLDEST = name_at(1, 2)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "run"
+
+
+def held(key):
+    """A file that this user may not delete."""
+    return Fault("error", operations={"delete"}, key=key, times=None)
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if "could not be removed" in record.getMessage()]
+
+
+@pytest.mark.parametrize("file", ["COMMIT", "manifest.json", "rank-00000/weights-000.safetensors"])
+def test_retention_goes_on_and_warns_once(root, caplog, file):
+    life = Life(root, faults=[fault := held(f"*{OLDEST}/{file}")])
+    life.restore()
+    for batches in (2, 4, 6, 8, 10, 12):
+        life.saved_at(batches)
+    stays = [OLDEST] if file == "COMMIT" else []
+    assert committed(root) == [*stays, name_at(1, 10), name_at(1, 12)]
+    assert fault.fired == (4 if file == "COMMIT" else 1)
+    (warning,) = warnings(caplog)
+    assert warning.startswith(f"{OLDEST} could not be removed from {root}: ")
+    assert "\n" not in warning
+    assert not [record for record in caplog.records if record.exc_info]
+    life.storage.clear()
+    life.saved_at(14)
+    assert committed(root) == [name_at(1, 12), name_at(1, 14)]
+    check_new_start(root, latest=name_at(1, 14))
+
+
+def test_one_of_many_stuck_is_tried_at_each_save(root, caplog):
+    Life(root, keep=KeepLatest(100)).restore()
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    names = [life.saved_at(batches) for batches in range(2, 20, 2)]
+    life = Life(root, keep=KeepLatest(2), faults=[fault := held("*/a000002-*/COMMIT")])
+    life.restore()
+    life.saved_at(20)
+    assert fault.fired == len(names) - 1
+    life.saved_at(21)
+    assert fault.fired == len(names) - 1 + 2  # the one that may go since, and one of the others
+    assert len(warnings(caplog)) == 2
+    assert f"and {len(names) - 2} more could not be removed" in warnings(caplog)[0]
+    assert committed(root) == [*names, name_at(3, 20), name_at(3, 21)]
+
+
+def test_storage_that_does_not_answer_ends_retention(root, caplog):
+    """It is not asked for one checkpoint after the other, each with all its retries."""
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    for batches in (2, 4, 6, 8, 10):
+        life.saved_at(batches)
+    life = Life(root, keep=KeepLatest(2))
+    life.restore()
+    held_list = Fault("error", operations={"list"}, key="attempts")
+    life.storage.inject(Fault(lambda: life.storage.inject(held_list), operations={"delete"}, key="*/COMMIT"))
+    fault = life.storage.inject(held("*/COMMIT"))
+    life.saved_at(12)
+    assert held_list.fired == 1
+    assert fault.fired == 1
+    assert "older ones could not be removed: injected" in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_room_is_made_by_others(root, monkeypatch, caplog):
+    room = CountedRoom(root, 1 << 30)
+    install(monkeypatch, lambda: room)
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    for batches in (2, 4, 6, 8):
+        life.saved_at(batches)
+    life = Life(root, keep=KeepLatest(2), faults=[fault := held(f"*{OLDEST}/COMMIT")])
+    life.restore()
+    room.total_bytes = room.used_bytes + room.needed[-1] - 4096
+    life.saved_at(10)
+    assert fault.fired == 2  # to make room, and by the retention after the save
+    assert committed(root) == [OLDEST, name_at(1, 8), name_at(2, 10)]
+    assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize("operation", ["create", "delete"])
+def test_sweep_goes_on(root, caplog, operation):
+    """Neither can be voided or emptied of the first of two folders; the second one is."""
+    for last in (6, 7):
+        life = Life(root, keep=KeepLatest(100), faults=[Fault("error", operations={"walk"}, key="checkpoints/")])
+        life.restore()
+        life.saved_at(last - 2 if last == 6 else last)
+        life.storage.inject(Fault("kill", operations={"write"}, key="*/manifest.json"))
+        assert isinstance(life.save_at(last + 2).exception(), Killed)
+    first, second = name_at(1, 8), name_at(2, 9)
+    fault = Fault("error", operations={operation}, key=f"*{first}/*", times=None)
+    life = Life(root, faults=[fault])
+    life.restore()
+    assert fault.fired
+    assert [key for key in tree(root) if second in key] == [f"checkpoints/{second}/COMMIT"]
+    assert len([key for key in tree(root) if first in key]) > 1
+    (warning,) = warnings(caplog)
+    assert first in warning
+    life.storage.clear()
+    check_new_start(root, latest=name_at(2, 7))
+    assert folders(tree(root)).uncommitted == []
+
+
+@pytest.mark.parametrize("file", ["COMMIT", "manifest.json"])
+def test_prune_goes_on(root, caplog, file):
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    names = [life.saved_at(batches) for batches in (2, 4, 6, 8, 10)]
+    storage = FaultyStorage(LocalStorage(root), [fault := held(f"*{OLDEST}/{file}")])
+    rules = (Rule("latest:2", KeepLatest(2)),)
+    done = prune(storage, plan_prune(storage, rules, branches=False), rules, branches=False, token="e" * 32)
+    assert fault.fired
+    assert (done.removed, done.stuck) == (names[1:3], [OLDEST])
+    assert committed(root) == [*([OLDEST] if file == "COMMIT" else []), *names[3:]]
+    assert len(warnings(caplog)) == 1
+    storage.clear()
+    again = prune(storage, plan_prune(storage, rules, branches=False), rules, branches=False, token="e" * 32)
+    assert (again.removed, again.emptied, again.stuck) == (
+        ([OLDEST], [], []) if file == "COMMIT" else ([], [OLDEST], [])
+    )
+    check_new_start(root, latest=names[-1])
+
+
+def test_retention_of_a_mirror_goes_on(tmp_path: Path, caplog):
+    mirror = FaultyStorage(LocalStorage(tmp_path / "mirror"), [fault := held(f"*{OLDEST}/COMMIT")])
+    manager = CheckpointManager(tmp_path / "run", mirror=Mirror(mirror, keep=KeepLatest(2)))
+    run = NumpyRun(accumulation_steps=4)
+    manager.restore(run)
+    for batches in (2, 4, 6, 8):
+        for _ in run.train_until(batches):
+            pass
+        manager.save(run).result()
+        manager.wait()
+    manager.close()
+    assert fault.fired == 2
+    assert committed(tmp_path / "mirror") == [OLDEST, name_at(1, 6), name_at(1, 8)]
+    assert len(warnings(caplog)) == 1
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING and record.exc_info]
