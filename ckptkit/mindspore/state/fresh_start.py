@@ -34,7 +34,7 @@ from ckptkit.mindspore.rng import seed_operators, words_drawn_unseeded
 from ckptkit.mindspore.state.compatibility import difference
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.forward_check import watch_forward
-from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, told_by
+from ckptkit.mindspore.state.holders import told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 
@@ -108,21 +108,14 @@ def _unseeded_draws(sources: Sources) -> str | None:
 
     MindSpore's initializers take two words for each parameter, NumPy's distributions one to three for each number.
     """
-    words, position = words_drawn_unseeded(), sources.position
+    words, position, of_networks = words_drawn_unseeded(), sources.position, sources.parameters.roles.of_networks
     if words == 0 or (isinstance(position, DatasetPosition) and not has_own_data(position.dataset)):
         return None
-    of_networks = sources.parameters.roles.of_networks
     weights = [one for name, one in sources.parameters.tensors().items() if name in of_networks]
-    sizes = [(one.size, one.ndim) for one in (*weights, *sources.tensors_by_name().values())]
-    states = [
-        told_by(one)
-        for name, one in sources.stateful.items()
-        if isinstance(sources.given[name], NamedAttributes) or not isinstance(one, (ParameterHolder, OtherCallbacks))
-    ]
+    states = [told_by(one) for one in sources.stateful.values() if not isinstance(one, OtherCallbacks)]
     states += [sources.loader.state_dict()] if sources.loader is not None else []
-    most = 4 * len(sources.tensors()) + 3 * _numbers(states)
-    by_script = sum(size for size, axes in sizes if axes > 1), most + 3 * sum(size for size, _ in sizes)
-    if words <= most or by_script[0] <= words <= by_script[1]:
+    most, matrices = 4 * len(sources.tensors()) + 3 * _numbers(states), sum(one.size for one in weights if one.ndim > 1)
+    if words <= most or matrices <= words <= most + 3 * sum(one.size for one in weights):
         return None
     return (
         "numpy.random was never seeded, and more was drawn from it than the weights need. If these are data, their "

@@ -57,7 +57,7 @@ class ForeignCounting:
         # that a restore by one of them runs the fences of the others.
         self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
         self._base = global_step_of(cell)
-        self._first: tuple[int, list[int]] | None = self._delivered, self._last_call.counts()  # None once compared
+        self._first, self._told = (0, self._last_call.counts()), False
 
     def deliver(self, batches: int | None) -> int:
         """See `Counting`."""
@@ -100,18 +100,15 @@ class ForeignCounting:
 
     def doubt(self) -> str | None:
         """See `Counting`; also log once that batches are counted as steps although the optimizer counts fewer."""
-        if self._first is not None and self._cycle is None:
-            batches, updates = (
-                self._delivered - self._first[0],
-                self._last_call.updates_since(self._first[1], default=0),
+        batches = self._delivered - self._first[0]
+        updates = self._last_call.updates_since(self._first[1], default=0)
+        if self._cycle is None and not self._told and 0 < updates < batches:
+            self._told = True
+            _log.info(
+                "the optimizer counted %d updates in %d batches, and %s does not tell its K: what is called a step "
+                "is a batch (SaveEvery(optimizer_steps=...), ls, report). Training(cycle=...) tells K",
+                *(updates, batches, type(self._cell).__name__),
             )
-            if 0 < updates < batches:
-                self._first = None
-                _log.info(
-                    "the optimizer counted %d updates in %d batches, and %s does not tell its K: what is called a step "
-                    "is a batch (SaveEvery(optimizer_steps=...), ls, report). Training(cycle=...) tells K",
-                    *(updates, batches, type(self._cell).__name__),
-                )
         return self._last_call.doubt(self._delivered)
 
     def begin_loop(self) -> None:

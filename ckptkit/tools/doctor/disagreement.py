@@ -8,6 +8,7 @@ stands. Main thread only.
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,6 @@ from ckptkit.tools.doctor.diagnose import Diagnosis, suspect_at
 from ckptkit.tools.doctor.lives.record import read_record
 from ckptkit.tools.doctor.lives.trial import Life
 
-MISSING_SEED = "missing-seed"
 READ_LITTLE: Setting = "read little ahead"
 _AHEAD: dict[str, tuple[Setting, ...]] = {"as usual": (), "little": (READ_LITTLE,)}
 _MAX_PAIRS = 3  # of recorded lives that agree: a difference may be rare
@@ -236,13 +236,13 @@ def diagnose_emptied_root(url: str) -> Diagnosis:
     )
 
 
-def diagnose_missing_seed(without: str) -> Diagnosis:
-    """Diagnose a life that resumes as it should only if the process is seeded; else it does what ``without`` says."""
+def diagnose_missing_seed(life: Life) -> Diagnosis:
+    """Diagnose a ``life`` that cannot resume as a restart does, and can if the process is seeded as the first was."""
     return Diagnosis(
-        MISSING_SEED,
+        "missing-seed",
         "the script",
         "the script draws data, or something else that a resume needs as before, without a seed: it resumes with the "
-        f"doctor's seed, and without one it {without}",
+        f"doctor's seed, and without one it ends with {textwrap.shorten(life.last_words(1), 240)}",
         "call ms.set_seed(...), and random.seed(...) for `random`, at the top of the script, before anything is drawn",
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +31,6 @@ from ckptkit.tools.doctor.diagnose import (
     diagnose_resume,
 )
 from ckptkit.tools.doctor.disagreement import (
-    MISSING_SEED,
     READ_LITTLE,
     Disagreement,
     Race,
@@ -152,8 +150,7 @@ class Examination:
         )
         for life, begun in interruptions.lives():
             until = life.planned_kill or last
-            failed = begun > 0 and not life.steps and bool(life.exit_code)
-            diagnosis = self._missing_seed(life, begun, None) if failed else None
+            diagnosis = self._missing_seed(life, begun)
             difference = self._difference(life, first, until) if diagnosis is None else None
             # What was done again from too early on may well differ; that it was done at all comes first.
             difference = begun_too_early(life, first, begun) or difference or later_difference(life, first, second)
@@ -168,22 +165,14 @@ class Examination:
         report = self._report(first, last, notes=tuple(notes))
         return report if elastic is None else self._continued(report, elastic.run(shaky))
 
-    def _missing_seed(self, life: Life, begun: int, difference: Difference | None) -> Diagnosis | None:
-        """Return the diagnosis if what ``life`` does right after the resume would not differ with the first one's seed.
-
-        Without a ``difference``, it failed before it trained.
-        """
-        self._give_up_waiting()
-        root, step = "root-4" if life.own_saves else "root-3", begun + 1
-        if difference is not None:  # that life may have saved what it trained on other data
-            root = "root-6"
-            self._live(Part(f"to {begun}, where it saves", root, begun, saves=(begun,)))
-        part = Part(f"from {begun} on, seeded like the first", root, step, begun=begun, own_saves=life.own_saves)
-        again, first = self._live(replace(part, seeded=True)), self._lives[0]
-        if step not in again.steps or (difference is not None and first_difference(again, first, step, self._ignored)):
+    def _missing_seed(self, life: Life, begun: int) -> Diagnosis | None:
+        """Return the diagnosis if ``life``, which failed before it trained, trains with the seed of the first one."""
+        if begun == 0 or life.steps or not life.exit_code:
             return None
-        end = f"ends with {textwrap.shorten(life.last_words(1), 240)}"
-        return diagnose_missing_seed(end if difference is None else f"gets another {difference.names[0]}")
+        self._give_up_waiting()
+        root, words = "root-4" if life.own_saves else "root-3", f"from {begun} on, seeded like the first"
+        part = Part(words, root, begun + 1, begun=begun, own_saves=life.own_saves, seeded=True)
+        return diagnose_missing_seed(life) if self._live(part).last_step > begun else None
 
     def _race(self, first: Life, last: int, changing: tuple[str, ...]) -> Race | None:
         """Return how a life differs that reads little ahead, if the data have code of the user's.
@@ -264,9 +253,7 @@ class Examination:
             return diagnose_other_mirror(difference.life, before)
         found = diagnose_resume(difference, shaky)
         is_known = is_sure(found, difference) or difference.found is None or not difference.resumed_at
-        if found.code == "forgotten-state" and difference.step == difference.resumed_at + 1 and self._may_record():
-            found = self._missing_seed(difference.life, difference.resumed_at, difference) or found
-        if is_known or found.code == MISSING_SEED or not self._may_record():
+        if is_known or not self._may_record():
             return found
         return Resumption(difference, found, self._folder, self._recorded).diagnosis()
 

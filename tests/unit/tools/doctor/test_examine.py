@@ -417,43 +417,30 @@ def test_variable_that_the_loop_makes_is_looked_for_in_the_calls(monkeypatch, wh
     assert sum(plan.record is not None for plan in script.plans) == records
 
 
-@pytest.mark.parametrize("cause", ["the seed", "another one"])
-@pytest.mark.parametrize("how", ["is refused", "has other data"])
-def test_script_without_a_seed_is_a_finding(monkeypatch, tmp_path, how, cause):
-    """A life that resumes is not seeded, as a restart; it is tried once more with the seed of the first life."""
-
-    def line(number, begun, step):
-        plan = script.plans[-1]
-        other = begun and how == "has other data" and (plan.seed is None or cause != "the seed")
-        return stepped(step, {"script:X": "new" if other else "old"}, **({"batch": "new"} if other else {}))
-
-    script = Script(monkeypatch, line=line)
+@pytest.mark.parametrize("needs_seed", [True, False])
+def test_script_without_a_seed_is_a_finding(monkeypatch, tmp_path, needs_seed):
+    """A life that resumes is not seeded, as a restart; one that is refused is tried with the seed of the first."""
+    script, made = Script(monkeypatch), examine.live
     script.log = tmp_path / "log"
     script.log.write_text("ResumeError: the list did not give the same 2 batches\n")
-    made = examine.live
 
     def refused(command, name, plan, **named):
         before = {**script._saved}
         one = made(command, name, plan, **named)
-        if how == "has other data" or not one.begun.step or (plan.seed is not None and cause == "the seed"):
+        if not one.begun.step or (plan.seed is not None and needs_seed):
             return one
         script._saved = before
         return replace(one, events=one.events[:1], exit_code=1)
 
     monkeypatch.setattr(examine, "live", refused)
-    if how == "is refused" and cause != "the seed":
+    if needs_seed:
+        report = script.examined(seed=5)
+        assert (report.is_sound, report.difference, report.diagnosis.code) == (False, None, "missing-seed")
+        assert "without one it ends with ResumeError: the list did not give" in report.diagnosis.cause
+    else:
         with pytest.raises(FailedLifeError, match="ended with exit code 1 after 0 micro-steps"):
             script.examined(seed=5)
-        return
-    report = script.examined(seed=5)
-    assert not report.is_sound
-    assert (report.diagnosis.code == "missing-seed") == (cause == "the seed")
-    seeds = [plan.seed for plan in script.plans]
-    assert seeds[:4] == [5, 5, 5, None]
-    assert seeds[4:] == {"is refused": [5], "has other data": [5, 5]}[how] or cause != "the seed"
-    if cause == "the seed":
-        told = {"is refused": "ends with ResumeError: the list did not", "has other data": "gets another batch/x"}
-        assert told[how] in report.diagnosis.cause
+    assert [plan.seed for plan in script.plans] == [5, 5, 5, None, 5]
 
 
 READER = Suspect(kind=READS_AHEAD, where="GeneratorDataset: HardSource", why="it reads ahead", fix="")
