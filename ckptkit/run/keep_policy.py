@@ -90,7 +90,7 @@ class KeepLatest:
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         """Return the newest ``n`` names."""
-        return frozenset(one.name for one in checkpoints[-self.n :])
+        return frozenset([one.name for one in checkpoints[-self.n :]])
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
         return AnyKeep((self, other))

@@ -46,13 +46,16 @@ _FAILED_STARTS = 2  # this many failed starts stay on record; only older ones ar
 _T = TypeVar("_T")
 
 
-def sweep(storage: Storage, attempt: AttemptDocument, *, has_mirror: bool) -> list[CheckpointName]:
+def sweep(
+    storage: Storage, attempt: AttemptDocument, *, has_mirror: bool, stuck: set[object] | None = None
+) -> list[CheckpointName]:
     """Void and then empty the uncommitted folders of earlier attempts; return the emptied ones.
 
     Args:
         storage: The run root.
         attempt: The attempt that owns the run.
         has_mirror: Whether the run lies on two roots, which are compared by the documents of all starts.
+        stuck: What an earlier sweep could not remove, of which is not warned again; then what this one could not.
 
     Raises:
         StaleAttemptError: If a later attempt exists; nothing was deleted.
@@ -69,7 +72,8 @@ def sweep(storage: Storage, attempt: AttemptDocument, *, has_mirror: bool) -> li
         if _is_dead(storage, folders, name, attempt) and remove_data(storage, name):
             emptied.append(name)
 
-    remove_each(storage, earlier, empty, check)
+    stuck = set() if stuck is None else stuck
+    names = remove_each(storage, earlier, empty, check, stuck)
     living = {name.attempt for name in earlier if folders.is_committed(name)}
     found = {number for folder in storage.list(FROZEN).folders if (number := parse_frozen(folder)) is not None}
     ended = {
@@ -77,8 +81,10 @@ def sweep(storage: Storage, attempt: AttemptDocument, *, has_mirror: bool) -> li
         for number in sorted(found - living)
         if number < attempt.attempt and folders.shows_end_of(number)
     }
-    remove_each(storage, ended, lambda key: remove_frozen(storage, ended[key], attempt.token), check)
-    delete_each(storage, _old_voids(storage, folders, attempt), check)
+    keys = remove_each(storage, ended, lambda key: remove_frozen(storage, ended[key], attempt.token), check, stuck)
+    keys |= delete_each(storage, _old_voids(storage, folders, attempt), check, stuck)
+    stuck.clear()
+    stuck.update(names, keys)
     if not has_mirror:
         _forget_failed_starts(storage, folders, attempt)
     return emptied
@@ -89,7 +95,7 @@ def remove_each(
     items: Iterable[_T],
     remove: Callable[[_T], object],
     check: Callable[[], object],
-    warned: Collection[_T] = (),
+    warned: Collection[object] = (),
 ) -> set[_T]:
     """Call ``remove`` for each of ``items``, go on after a StorageError, and return what is stuck.
 
@@ -114,13 +120,15 @@ def remove_each(
     return set(stuck)
 
 
-def delete_each(storage: Storage, keys: Sequence[str], check: Callable[[], object]) -> set[str]:
+def delete_each(
+    storage: Storage, keys: Sequence[str], check: Callable[[], object], warned: Collection[object] = ()
+) -> set[str]:
     """Delete ``keys`` in one call, and one by one where that fails, as `remove_each` does; return what is stuck."""
     try:
         if keys:
             storage.delete(keys)
     except StorageError:
-        return remove_each(storage, keys, lambda key: storage.delete([key]), check)
+        return remove_each(storage, keys, lambda key: storage.delete([key]), check, warned)
     return set()
 
 

@@ -136,7 +136,7 @@ def test_start_continues_despite_unremovable_remains(root, caplog):
     second = Life(root, faults=[stuck])
     assert second.restore().checkpoint == AT_6
     assert stuck.fired >= 1
-    assert "could not remove what earlier saves left" in caplog.text
+    assert "could not be removed from" in caplog.text
     assert second.saved_at(8)
 
 

@@ -31,7 +31,8 @@ class CountedRoom(Room):
     @property
     def used_bytes(self) -> int:
         """What the files take."""
-        return sum(in_pages(path.stat().st_size) for path in self.root.rglob("*") if path.is_file())
+        files = (path for path in self.root.rglob("*") if path.is_file() and path.parent.name != ".reserve")
+        return sum(in_pages(path.stat().st_size) for path in files)
 
     def lacking_bytes(self, needed_bytes: int) -> int:
         self.needed.append(needed_bytes)

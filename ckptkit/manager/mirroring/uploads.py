@@ -45,8 +45,8 @@ class Uploading(Protocol):
         """Upload ``name`` to the mirror; raises whatever prevents it."""
         ...
 
-    def sweep(self) -> None:
-        """Remove what earlier attempts left there; called after the first upload."""
+    def sweep(self) -> bool:
+        """Remove what earlier attempts left there, after the first upload; return whether some stays."""
         ...
 
     def hurry(self) -> None:
@@ -308,13 +308,11 @@ class Uploads:
         if not self._sweep_due:
             return
         try:
-            self._uploader.sweep()
+            self._sweep_due = self._uploader.sweep()
         except StaleAttemptError as error:
             self._stale = error
         except BaseException as error:  # noqa: BLE001 - costs space only, and no caller would see it
             _log.warning("could not yet remove what earlier attempts left at %s: %s", self._mirror_url, error)
-        else:
-            self._sweep_due = False
 
     def _succeed(self, name: CheckpointName, outcome: UploadOutcome) -> None:
         with self._lock:

@@ -99,8 +99,9 @@ class PartUploader:
         self._patience = min(self._patience, FAREWELL)
         self._hurried.open()
 
-    def sweep(self) -> None:
-        """Do nothing: rank 0 sweeps."""
+    def sweep(self) -> bool:
+        """Return False: rank 0 sweeps."""
+        return False
 
     def _is_committed(self, name: CheckpointName) -> bool:
         """Wait until rank 0 has committed ``name`` at the run root, or given it up."""

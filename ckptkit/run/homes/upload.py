@@ -108,6 +108,7 @@ class Uploader:
         self._retention = Retention(mirror, attempt, policy)
         self._proven: set[str] = set()
         self._begun: set[CheckpointName] = set()
+        self._stuck: set[object] = set()  # could not be swept
         self._shared: frozenset[int] = frozenset()  # numbers of the local documents when both had the same
         self._tried: set[CheckpointName] = set()  # whose other parts were waited for
         self._has_run = False  # whether the local root had run.json then, too
@@ -166,9 +167,10 @@ class Uploader:
         if self._receipts is not None:
             self._receipts.hurry()
 
-    def sweep(self) -> None:
-        """Sweep the mirror with `ckptkit.run.sweep.sweep`: remove what earlier attempts left uncommitted."""
-        sweep(self._mirror, self._attempt, has_mirror=True)
+    def sweep(self) -> bool:
+        """Remove what earlier attempts left at the mirror (`ckptkit.run.sweep.sweep`); return whether some stays."""
+        sweep(self._mirror, self._attempt, has_mirror=True, stuck=self._stuck)
+        return bool(self._stuck)
 
     def _document(self, name: CheckpointName) -> AttemptDocument:
         own = name.attempt == self._attempt.attempt
