@@ -125,6 +125,7 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
                 "keep": ["latest:3", "every:9"],
                 "options": ["a=1"],
                 "branches": True,
+                "unfinished": False,
                 "dry_run": True,
                 "yes": False,
                 "as_json": False,
@@ -132,12 +133,13 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
             },
         ),
         (
-            "prune R -y --json",
+            "prune R --unfinished -y --json",
             {
                 "root": "R",
                 "keep": [],
                 "options": [],
                 "branches": False,
+                "unfinished": True,
                 "dry_run": False,
                 "yes": True,
                 "as_json": True,

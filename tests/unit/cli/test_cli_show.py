@@ -75,7 +75,7 @@ def test_the_first_lines_say_what_it_is(kept):
         (
             3,
             (
-                "after 1 optimizer steps, micro-step 0 of its cycle",
+                "after 1 optimizer step, micro-step 0 of its cycle",
                 "1 updates in 1 cycles; micro-step 0",
                 "1         0/3",
             ),

@@ -167,7 +167,7 @@ def test_json_has_the_documented_fields(root, capsys):
     outcomes = [(one["name"], one["outcome"], one["size_bytes"]) for one in printed["checkpoints"]]
     assert outcomes == [(AT_4, "whole", sizes(root, AT_4)), (AT_6, "corrupt", sizes(root, AT_6))]
     assert printed["files"] == sum(key.endswith(".safetensors") for key in before)
-    assert printed["read_bytes"] == sizes(root)
+    assert printed["read_bytes"] == sizes(root) + len(before[problem["file"]]), "what is corrupt is read twice"
 
 
 def test_json_of_one_checkpoint_says_nothing_of_others(root, capsys):

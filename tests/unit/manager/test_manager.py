@@ -1260,7 +1260,7 @@ def said_by_a_loop(*arguments):
 def test_custom_loop_is_told_its_resume_point(root):
     assert said_by_a_loop(root) == [f"[ckptkit] starting afresh at {root}"]
     assert said_by_a_loop(root) == [
-        "[ckptkit] resuming from a000001-c0000000001-m0002: epoch 0, batch 6, after 1 optimizer steps, micro-step 2 of "
+        "[ckptkit] resuming from a000001-c0000000001-m0002: epoch 0, batch 6, after 1 optimizer step, micro-step 2 of "
         "its cycle"
     ]
     assert said_by_a_loop(root, "logs itself") == said_by_a_loop(root, "has a handler") == []

@@ -221,9 +221,9 @@ def test_start_and_save_read_little_after_many_starts():
     assert len(names_of(run._inner)) == 2
     run.reset()
     manager, state = start(run, keep=KeepLatest(2))
-    assert len(run.keys("read")) <= 12
+    assert len(run.keys("read")) <= 13
     run.reset()
     save(manager, state)
     manager.close()
     assert len(names_of(run._inner)) == 2
-    assert len(run.keys("read")) <= 12
+    assert len(run.keys("read")) <= 13
