@@ -183,8 +183,9 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
             continue  # the retention of a running attempt removed it meanwhile: list again
         living = sign_of_life(storage, index, opening.host, opening.now())
         if living is not None and applied.contents is not None and opening.is_over():
+            _warn_of(applied, storage.url)
             return applied.contents
-        if living and os.environ.get("CKPTKIT_TAKEOVER", "warn") != "warn":
+        if living and (os.environ.get("CKPTKIT_TAKEOVER") or "warn") != "warn":
             raise ResumeError(
                 f"the run {storage.url} belongs to {living}, and CKPTKIT_TAKEOVER refuses to take it over. Stop that "
                 "process; if its machine is gone, wait ten minutes; if both are to train, give each its own root."
@@ -200,11 +201,12 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         _refuse_replaced(storage, document)
         abandoned.add(document.attempt)
         if _still_newest(storage, abandoned, choice, document, opening):
-            _warn_of(applied.passed_over, document, storage.url)
+            _warn_of(applied, storage.url)
             if living:
                 _log.warning(
-                    "TAKEN OVER FROM A LIVING PROCESS: the run %s belonged to %s, which ends at its next save, if it "
-                    "still runs. If both are to train, give each its own root. CKPTKIT_TAKEOVER=refuse refuses this.",
+                    "TAKEN OVER FROM A PROCESS THAT MAY BE ALIVE: the run %s belonged to %s, which ends at its next "
+                    "save, if it still runs. If both are to train, give each its own root. CKPTKIT_TAKEOVER=refuse "
+                    "refuses this.",
                     *(storage.url, living),
                 )
             return Opened(document, applied.contents, run_id)
@@ -374,12 +376,13 @@ def _still_newest(storage: Storage, own: set[int], choice: Choice, document: Att
     return choose(Index(storage, ignoring=own), opening.checkpoint, rewind=opening.rewind).first == choice.first
 
 
-def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument, url: str) -> None:
-    if not passed_over:
+def _warn_of(applied: Applied, url: str) -> None:
+    if not applied.passed_over:
         return
-    each = "\n".join("  passed over {}: {}".format(one.checkpoint, *one.reason.splitlines()[:1]) for one in passed_over)
+    reasons = ((passed.checkpoint, *passed.reason.splitlines()[:1]) for passed in applied.passed_over)
+    each = "\n".join("  passed over {}: {}".format(*reason) for reason in reasons)
     _log.warning(
         "CORRUPT CHECKPOINT: the newest checkpoint could not be used. Training since the previous one is repeated. "
         "`ckptkit verify %s` shows what else is damaged.\n%s\n  continuing from %s",
-        *(url, each, document.parent or "a fresh start"),
+        *(url, each, "a fresh start" if applied.contents is None else applied.contents.checkpoint),
     )

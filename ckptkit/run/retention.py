@@ -13,7 +13,7 @@ Threads: the writer thread, or the training thread while no save is running.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -22,7 +22,13 @@ from ckptkit.checkpoint.commit import read_commit, remove_checkpoint
 from ckptkit.checkpoint.open import check_token, read_metrics
 from ckptkit.checkpoint.receipts import is_certified
 from ckptkit.core.parallel import each_of
-from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, UnusableCheckpointError
+from ckptkit.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    StaleAttemptError,
+    StorageError,
+    UnusableCheckpointError,
+)
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName, frozen_folder
 from ckptkit.run.fence import check_fence
@@ -137,12 +143,14 @@ class Retention:
         removed: list[CheckpointName] = []
         try:
             self._list()
-            while lacking_bytes() and (chosen := self._expendable(lacking_bytes())):  # again without what is stuck
+            stuck: set[CheckpointName] = set()
+            while lacking_bytes() and (chosen := self._expendable(lacking_bytes(), stuck)):
                 for folder in chosen:
                     if not lacking_bytes():
                         break
                     check_fence()
                     removed += self._remove([folder])
+                stuck.update(folder.name for folder in chosen if folder.name in self._stuck)
         except StaleAttemptError:
             raise
         except Exception as error:  # noqa: BLE001 - even a keep policy may raise
@@ -161,8 +169,8 @@ class Retention:
         names = [folder.name for folder in doomed if folder.name not in self._stuck]
         names += [folder.name for folder in doomed if folder.name in self._stuck][:1]  # many would delay each save
         stuck = remove_each(self._storage, names, remove, self._check_fence, warned=self._stuck)
-        self._stuck |= stuck
         removed = [name for name in names if name not in stuck]
+        self._stuck = (self._stuck | stuck) - set(removed)
         ended = {frozen_folder(name.attempt): name.attempt for name in removed if name.attempt < self._attempt.attempt}
         for folder in self._folders.values() if ended else ():
             if isinstance(folder.commit, Commit):
@@ -173,15 +181,15 @@ class Retention:
         )
         return removed
 
-    def _expendable(self, lacking_bytes: int) -> list[_Folder]:
-        """Return what may go to make room, in this order; nothing if it would not be enough."""
+    def _expendable(self, lacking_bytes: int, stuck: Collection[CheckpointName]) -> list[_Folder]:
+        """Return what may go to make room, in this order, without ``stuck``; nothing if it would not be enough."""
         self._learn_certified()
         newest_first, judged = self._judged()
-        chosen = [folder for folder in self._unwanted(newest_first, judged) if folder.name not in self._stuck]
+        chosen = [folder for folder in self._unwanted(newest_first, judged) if folder.name not in stuck]
         for folder in newest_first[:0:-1]:  # without the newest, oldest first
             if self._freed_bytes(chosen, newest_first) >= lacking_bytes:
                 break
-            if folder not in chosen and folder.name not in self._stuck and self._is_elsewhere(folder.name):
+            if folder not in chosen and folder.name not in stuck and self._is_elsewhere(folder.name):
                 chosen.append(folder)
         is_enough = chosen and self._freed_bytes(chosen, newest_first) >= lacking_bytes
         return chosen if is_enough and self._can_be_read(newest_first[:2]) else []
@@ -264,6 +272,10 @@ class Retention:
                 check_token(folder.name, folder.commit, self._document(folder.name))
         except UnusableCheckpointError as error:
             folder.commit = error
+        except StorageError as error:
+            self._check_fence()  # raises if nothing can be read at all
+            _log.warning("%s is kept, because it cannot be read: %s", folder.name, error)
+            folder.commit = CorruptCheckpointError(str(error))
 
     def _can_be_read(self, newest: Folders) -> bool:
         """Whether the attempt documents of ``newest`` are still intact; without them no commit can be used."""

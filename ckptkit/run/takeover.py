@@ -58,7 +58,11 @@ def sign_of_life(storage: Storage, index: Index, me: str, now: datetime) -> str 
     if is_here and (theirs[2] == mine[2] or not _runs(int(theirs[2]), now - began_at)):
         return None
     seconds = int(age.total_seconds())
-    return f"attempt {number} on {document.host}, with a record {seconds} s ago" if is_here or age < _RECENT else ""
+    return (
+        f"attempt {number} on {document.host}, with a record {seconds} s ago"
+        if is_here or (events and age < _RECENT)
+        else ""
+    )
 
 
 def _runs(pid: int, since: timedelta) -> bool:

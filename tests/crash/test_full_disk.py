@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import shutil
 
 import pytest
 from support.disk.small import SmallDisk
@@ -135,9 +136,27 @@ def test_prune_empties_unfinished_saves_where_asked(root, monkeypatch, unfinishe
     done = prune(LocalStorage(root), plan, rules, branches=False, unfinished=unfinished, token="e" * 32)
     assert done.emptied == ([name_at(1, 6)] if unfinished else [])
     assert committed(root) == [name_at(1, 2), name_at(1, 4)]
-    assert bool(disk.refused) == unfinished
+    assert not disk.refused, "the data go before the void marker is created"
     disk.blocks = None
     check_new_start(root, latest=name_at(1, 4))
+
+
+@pytest.mark.parametrize("kind", ["blocks", "names"])
+def test_prune_frees_a_run_that_has_no_reserve(root, monkeypatch, kind):
+    """Nor any checkpoint, nor room for one void marker: its first save filled the disk, and died."""
+    disk = SmallDisk(root, monkeypatch)
+    life = saved(root)
+    life.storage.inject(Fault(lambda: disk.fill(kind), operations={"create"}, key="*/COMMIT"))
+    life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
+    assert isinstance(life.save_at(6).exception(), Killed)
+    shutil.rmtree(root / ".reserve")
+    disk.fill(kind)
+    assert plan_prune(LocalStorage(root), (), branches=False).unfinished_bytes > 0
+    plan = plan_prune(LocalStorage(root), (), branches=False, unfinished=True)
+    done = prune(LocalStorage(root), plan, (), branches=False, unfinished=True, token="e" * 32)
+    assert (done.emptied, done.stuck) == ([name_at(1, 6)], [])
+    assert folders(tree(root)).uncommitted == []
+    Life(root).restore()
 
 
 def test_full_mirror_loses_the_remains_of_an_earlier_upload(tmp_path, monkeypatch):

@@ -102,6 +102,40 @@ def test_room_is_made_by_others(root, monkeypatch, caplog):
     assert len(warnings(caplog)) == 1
 
 
+def test_room_is_made_once_it_can_be_removed(root, monkeypatch):
+    """A delete that failed once is tried again by the next save, also if nothing was saved in between."""
+    room = CountedRoom(root, 1 << 30)
+    install(monkeypatch, lambda: room)
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    for batches in (2, 4, 6):
+        life.saved_at(batches)
+    life = Life(root, keep=KeepLatest(2), faults=[fault := held(f"*{OLDEST}/COMMIT")])
+    life.restore()
+    room.total_bytes = room.used_bytes + room.needed[-1] - 4096
+    assert life.save_at(8).exception() is not None
+    assert fault.fired
+    life.storage.clear()
+    assert life.saved_at(10) == name_at(2, 10)
+    assert OLDEST not in committed(root)
+
+
+def test_retention_leaves_what_cannot_be_read(root, caplog):
+    """A folder that this user may not enter, or a link in its place."""
+    Life(root, keep=KeepLatest(100)).restore()
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    names = [life.saved_at(batches) for batches in (2, 4, 6, 8)]
+    fault = Fault("error", operations={"read"}, key=f"*{names[1]}/COMMIT", times=None)
+    life = Life(root, keep=KeepLatest(2), faults=[fault])
+    life.restore()
+    for batches in (10, 12):
+        life.saved_at(batches)
+    assert fault.fired == 1
+    assert committed(root) == [names[1], name_at(3, 10), name_at(3, 12)]
+    assert [f"{names[1]} is kept, because it cannot be read" in text for text in caplog.messages].count(True) == 1
+
+
 @pytest.mark.parametrize("operation", ["create", "delete"])
 def test_sweep_goes_on(root, caplog, operation):
     """Neither can be voided or emptied of the first of two folders; the second one is."""

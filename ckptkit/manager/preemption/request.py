@@ -15,7 +15,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -71,6 +71,7 @@ class PreemptionRequest:
         self._settled = False
         self._looked_at: float | None = None
         self.why = self.dead_child = ""
+        self._dead_before: set[int] = set()  # children that nobody waited for
         self.is_watched = False
 
     @property
@@ -95,6 +96,7 @@ class PreemptionRequest:
         if self.is_watched or self._options.then == "off":
             return
         self.is_watched = True
+        self._dead_before = {pid for pid, _ in dead_children()}
         if not SIGNALS.listen(self):
             _log.info("training is not in the main thread, where signals arrive: SIGTERM ends it without a save")
 
@@ -145,7 +147,7 @@ class PreemptionRequest:
                 self._number, self._heard_at = number, now
                 if number != signal.SIGTERM:
                     return self._ask(name, "asked")
-                dead_child = find_dead_child()
+                dead_child = next((how for pid, how in dead_children() if pid not in self._dead_before), "")
                 return self._ask(name, "child-died" if dead_child else "terminated", dead_child)
             if timedelta(seconds=now - self._heard_at) < _ONE_SIGNAL:
                 return None
@@ -225,8 +227,8 @@ class PreemptionRequest:
         return os.path.exists(path)
 
 
-def find_dead_child() -> str:
-    """Return which child of this process has died and how, for people; empty if none has, or it was waited for.
+def dead_children() -> Iterator[tuple[int, str]]:
+    """Yield the children of this process that have died and that nobody has waited for, each with how, for people.
 
     MindSpore answers the death of a data worker with SIGTERM to its own process. A child that SIGTERM has ended does
     not count: the whole process group may have got it.
@@ -240,7 +242,7 @@ def find_dead_child() -> str:
             continue
         child = f"child process {folder.name}, probably a data worker,"
         if ended.si_code == os.CLD_EXITED:
-            return f"{child} ended with exit code {ended.si_status}"
+            yield ended.si_pid, f"{child} ended with exit code {ended.si_status}"
+            continue
         by = next((one.name for one in signal.Signals if one == ended.si_status), f"signal {ended.si_status}")
-        return f"{child} was killed by {by}{', probably by the OOM killer' * (by == 'SIGKILL')}"
-    return ""
+        yield ended.si_pid, f"{child} was killed by {by}{', probably by the OOM killer' * (by == 'SIGKILL')}"

@@ -104,23 +104,22 @@ def _refuse_called(sources: Sources, why: str) -> None:
 
 
 def _unseeded_draws(sources: Sources) -> str | None:
-    """Return a warning if NumPy's generator, never seeded, has given more than what checkpoints store can be made of.
+    """Return a warning if NumPy's generator, never seeded, has given more than what MindSpore and the named state need.
 
     MindSpore's initializers take two words for each parameter, NumPy's distributions one to three for each number.
+    Weights that the script draws itself are warned of as well: their draws do not differ from those of data.
     """
-    words, position, of_networks = words_drawn_unseeded(), sources.position, sources.parameters.roles.of_networks
+    words, position = words_drawn_unseeded(), sources.position
     if words == 0 or (isinstance(position, DatasetPosition) and not has_own_data(position.dataset)):
         return None
-    weights = [one for name, one in sources.parameters.tensors().items() if name in of_networks]
     states = [told_by(one) for one in sources.stateful.values() if not isinstance(one, OtherCallbacks)]
     states += [sources.loader.state_dict()] if sources.loader is not None else []
-    most, matrices = 4 * len(sources.tensors()) + 3 * _numbers(states), sum(one.size for one in weights if one.ndim > 1)
-    if words <= most or matrices <= words <= most + 3 * sum(one.size for one in weights):
+    if words <= 4 * len(sources.tensors()) + 3 * _numbers(states):
         return None
     return (
-        "numpy.random was never seeded, and more was drawn from it than the weights need. If these are data, their "
-        "split or their order, each start has others, and a resume is refused or differs: call ms.set_seed(...) "
-        "before anything is drawn"
+        "numpy.random was never seeded, and more was drawn from it than MindSpore's initializers need. If these are "
+        "data, their split or their order, each start has others, and a resume is refused or differs: call "
+        "ms.set_seed(...) before anything is drawn"
     )
 
 

@@ -104,7 +104,10 @@ def plan_prune(storage: Storage, rules: Sequence[Rule], *, branches: bool, unfin
     choose(survey)  # raises if a start would not know what to do either
     head, _ = newest_head(survey)
     if head is None:
-        return PrunePlan(attempts=survey.attempts)
+        remains = _remains(survey)
+        if unfinished:
+            return PrunePlan(remains=remains, attempts=survey.attempts)
+        return PrunePlan(attempts=survey.attempts, unfinished_bytes=sum(remains.values()))
     return _Planner(storage, survey, head).plan(rules, branches=branches, unfinished=unfinished)
 
 
@@ -143,7 +146,7 @@ class _Planner:
             gone = "no --keep asks for it" if on_lineage else "off the lineage"
             decisions.append(Decision(name, self._bytes(name), why is None, gone if why is None else why))
         doomed = {one.name for one in decisions if one.goes}
-        remains, last = self._remains(), self._last_own()
+        remains, last = _remains(self._survey), self._last_own()
         # No process writes now below the newest attempt's highest commit (``docs/adr``, 23).
         above = [name for name in remains if last is None or name > last]
         under_way = {name: remains.pop(name) for name in above if not unfinished}
@@ -266,14 +269,6 @@ class _Planner:
         """Return the newest attempt's highest commit."""
         return max((name for name in self._committed if name.attempt == self._newest), default=None)
 
-    def _remains(self) -> dict[CheckpointName, int]:
-        folders = self._survey.folders
-        return {
-            name: self._bytes(name)
-            for name in self._survey.names
-            if folders.is_uncommitted(name) or (folders.may_be_void_with_data(name) and not folders.is_committed(name))
-        }
-
     def _frozen(self, doomed: set[CheckpointName]) -> dict[int, int]:
         if self._last_own() is None:
             return {}  # the newest attempt may be uploading the checkpoint that it began with
@@ -285,3 +280,13 @@ class _Planner:
                 found[number] = found.get(number, 0) + size_bytes
         shows_end_of = self._survey.folders.shows_end_of
         return {number: size_bytes for number, size_bytes in found.items() if shows_end_of(number)}
+
+
+def _remains(survey: Survey) -> dict[CheckpointName, int]:
+    """Return the bytes of each folder that holds data and no checkpoint."""
+    folders = survey.folders
+    return {
+        name: sum(folders.files(name).values())
+        for name in survey.names
+        if folders.is_uncommitted(name) or (folders.may_be_void_with_data(name) and not folders.is_committed(name))
+    }

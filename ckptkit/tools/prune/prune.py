@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ckptkit.checkpoint.commit import create_once, keys_below, remove_data, void_or_leave
+from ckptkit.checkpoint.commit import create_once, keys_below, read_commit, remove_data, void_or_leave
 from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.document_json import encode
@@ -81,7 +81,10 @@ def prune(
         pruned.stuck += [str(name) for name in batch if name not in removed]
 
     def empty(name: CheckpointName) -> None:
-        if void_or_leave(storage, name, token) and remove_data(storage, name):
+        if unfinished and read_commit(storage, name) is None:  # first: a full disk has no room for the void marker
+            storage.delete(keys_below(storage, name.folder))
+            pruned.emptied.append(str(name))
+        elif void_or_leave(storage, name, token) and remove_data(storage, name):
             pruned.emptied.append(str(name))
 
     answers = partial(list_attempts, storage)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ckptkit.manager.heartbeat.record import ENDING, VARIABLE, Phase, Record, read_record, read_records
+from ckptkit.manager.heartbeat.record import ENDING, STACKS_ENDING, VARIABLE, Phase, Record, read_record, read_records
 from ckptkit.tools.supervisor.cgroup import oom_kills
 from ckptkit.tools.supervisor.launch import Command
 from ckptkit.tools.supervisor.options import Options
@@ -218,6 +218,7 @@ class _Follower:
         self._say = say
         self._on_look = on_look
         self._files: dict[str, Path] = {}  # of the folder, by name; open, so that they stay if somebody removes them
+        self._last: dict[int, Record] = {}  # of processes that have ended, whose files are closed
         self._watch = Watch(options, lambda pid: (status(self._seen_as.get(pid, pid)) or (None,))[0])
         self._ranks: dict[int, int | None] = {}  # process, as it calls itself, to the descriptor of its end
         self._seen_as: dict[int, int] = {}  # its number here
@@ -259,13 +260,22 @@ class _Follower:
 
     def close(self) -> Sequence[Record]:
         """Return the last records, and let their files go."""
-        records = self._read()
-        for one in records:
-            if not self._life.hang and (lines := crash_of(one.pid, self._files)):
-                self._life.stacks.append(Stack(one.rank if one.rank >= 0 else None, one.pid, lines))
+        for record in self._read():
+            self._let_go(record)
         for file in self._files.values():
             os.close(int(file.name))
-        return records
+        return sorted(self._last.values(), key=lambda record: (record.rank, record.pid))
+
+    def _let_go(self, record: Record) -> None:
+        """Read for the last time what a process wrote, and close its files: a life may have thousands of processes."""
+        if record.pid in self._last:
+            return
+        self._last[record.pid] = record
+        if not self._life.hang and (lines := crash_of(record.pid, self._files)):
+            self._life.stacks.append(Stack(record.rank if record.rank >= 0 else None, record.pid, lines))
+        for ending in (ENDING, STACKS_ENDING):
+            if (file := self._files.pop(f"{record.pid}{ending}", None)) is not None:
+                os.close(int(file.name))
 
     def _read(self) -> Sequence[Record]:
         if not self._folder.exists():
@@ -277,9 +287,12 @@ class _Follower:
             self._life.is_folder_removed = True
         with contextlib.suppress(FileNotFoundError):
             for name in {*os.listdir(self._folder)} - {*self._files}:
+                if int(name.partition(".")[0]) in self._last:
+                    continue
                 descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
                 self._files[name] = Path(f"/proc/self/fd/{descriptor}")
-        return read_records(file for name, file in self._files.items() if name.endswith(ENDING))
+        living = read_records(file for name, file in self._files.items() if name.endswith(ENDING))
+        return sorted((*self._last.values(), *living), key=lambda record: (record.rank, record.pid))
 
     def _is_over(self) -> bool:
         """Return whether the command has ended, and so have, if it ended well, the ranks that still train."""
@@ -295,6 +308,8 @@ class _Follower:
         for one in records:
             if one.pid not in self._ranks and one.pid not in self._life.deaths:
                 self._meet(one.pid)
+            if one.pid in self._life.deaths and one.phase is Phase.ENDED:  # it had ended before it was met
+                self._let_go(one)
         self._on_look(records)
         if self._kill_at is None and self._lost_at is None and records:
             hang = self._watch.look(records, self._monotonic())
@@ -367,7 +382,10 @@ class _Follower:
                 if descriptor is not None:
                     os.close(descriptor)
                 record = read_record(self._files[f"{pid}{ENDING}"])
-                if record is not None and record.ranks > 1 and record.how not in GOOD_ENDS:
+                if record is None:
+                    continue
+                self._let_go(record)
+                if record.ranks > 1 and record.how not in GOOD_ENDS:
                     self._lost_at = self._monotonic() if self._lost_at is None else self._lost_at
 
     def _end_others(self) -> None:

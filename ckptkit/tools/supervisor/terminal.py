@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
 from collections import deque
 
@@ -19,6 +20,7 @@ _STDERR = 2
 _STANDARD = 3  # descriptors: stdin, stdout, stderr
 _MOST_BYTES = 1 << 20  # held of what the job writes; the supervisor's own lines may fill as much again
 _PATIENCE_SECONDS = 2.0
+_AT_ONCE_BYTES = select.PIPE_BUF  # a pipe that can be written takes so many
 
 
 class Terminal:
@@ -76,7 +78,8 @@ class Terminal:
             with contextlib.suppress(OSError):  # closed, or its disk is full
                 rest = data
                 while rest:
-                    rest = rest[os.write(_STDERR, rest) :]
+                    select.select([], [_STDERR], [])  # also where somebody has made writes return at once
+                    rest = rest[os.write(_STDERR, rest[:_AT_ONCE_BYTES]) :]
             with self._changed:
                 self._waiting.popleft()
                 self._waiting_bytes -= len(data)

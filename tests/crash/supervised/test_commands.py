@@ -36,6 +36,15 @@ with ck.CheckpointManager("root", preemption=ck.Preemption(then=sys.argv[1])) as
         if manager.preempted:
             break
 """
+SHORT = """
+import ckptkit as ck, sys
+from ckptkit.testing.state import NumpyRun
+run = NumpyRun()
+with ck.CheckpointManager(f"roots/{sys.argv[1]}") as manager:
+    manager.restore(run)
+    for _ in run.train_until(4):
+        manager.step(run)
+"""
 SLOW_TO_END = """
 import signal, sys, threading
 asked = threading.Event()
@@ -366,6 +375,23 @@ def test_suspended_job_goes_on_where_it_stood(tmp_path: Path) -> None:
     job.process.send_signal(signal.SIGTERM)
     assert job.end() == 143, job.stderr
     assert causes(tmp_path) == ["preempted"]
+
+
+@pytest.mark.extended
+def test_files_of_processes_that_have_ended_are_closed(tmp_path: Path) -> None:
+    """A command may train a thousand times in one life."""
+    (tmp_path / "short.py").write_text(SHORT)
+    command = f"ulimit -n 30; exec {sys.executable} -m ckptkit run -- sh -c '"
+    script = "for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do {} short.py $n || exit 9; done'"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command + script.format(sys.executable)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "roots").iterdir())) == 16
 
 
 def test_folder_that_somebody_removes_is_made_again(tmp_path: Path) -> None:

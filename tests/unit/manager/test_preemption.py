@@ -1203,6 +1203,17 @@ def test_sigterm_names_a_data_worker_that_died(end, number, why):
     assert child.returncode is not None  # its end was not taken from whoever waits for it
 
 
+def test_child_that_had_died_before_is_not_blamed(monkeypatch):
+    monkeypatch.setattr(SIGNALS, "listen", lambda listener: True)
+    child = subprocess.Popen(["/bin/sh", "-c", "exit 3"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    preemption = PreemptionRequest(ck.Preemption(), newest=lambda: None, url="somewhere")
+    preemption.begin()
+    preemption.heard(signal.SIGTERM)
+    assert (preemption.why, preemption.dead_child) == ("SIGTERM", "")
+    assert child.wait() == 3
+
+
 def test_ctrl_c_is_named_where_it_may_have_come():
     """MindSpore sends its own process SIGTERM after Ctrl-C, from C and anew in each step: nothing here sees that."""
     terminal, stdin = os.openpty()

@@ -5,7 +5,7 @@ import sys
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from support.runs.scenario import Life, attempts, digest_at, name_at, tree
+from support.runs.scenario import Life, attempts, corrupt, digest_at, name_at, tree
 
 from ckptkit.errors import ResumeError, StaleAttemptError
 from ckptkit.run.takeover import this_process
@@ -53,7 +53,7 @@ def is_taken_for_living(root, monkeypatch, caplog):
     if refused:
         caplog.clear()
         assert Life(root).restore().checkpoint == name_at(1, 4)
-    assert ("TAKEN OVER FROM A LIVING PROCESS" in caplog.text) is refused
+    assert ("TAKEN OVER FROM A PROCESS THAT MAY BE ALIVE" in caplog.text) is refused
     return refused
 
 
@@ -73,7 +73,15 @@ WHO = {  # who started first, how long ago, and whether it is taken for living
 def test_who_may_be_alive(*, root, who, events, monkeypatch, caplog):
     host, age, is_living = WHO[who]
     started(root, host, lambda: now() - age, events=events)
+    is_living = is_living and (events or host == ALIVE)  # of another machine, its events alone tell
     assert is_taken_for_living(root, monkeypatch, caplog) is is_living
+
+
+def test_empty_wish_is_none(root, monkeypatch, caplog):
+    started(root, ALIVE)
+    monkeypatch.setenv("CKPTKIT_TAKEOVER", "")
+    assert Life(root).restore().checkpoint == name_at(1, 4)
+    assert "TAKEN OVER FROM A PROCESS THAT MAY BE ALIVE" in caplog.text
 
 
 def test_the_dead_are_not_alive(root, dead, monkeypatch, caplog):
@@ -122,6 +130,15 @@ def test_start_with_nothing_to_train_takes_nothing_over(root, host, wish, monkey
     second.manager.close()
     assert tree(root) == before
     assert first.saved_at(8) == name_at(1, 8)
+
+
+def test_start_with_nothing_to_train_names_what_is_corrupt(root, caplog):
+    life = started(root, ALIVE)
+    life.saved_at(8)
+    corrupt(root, name_at(1, 8))
+    assert complete(root).restore().checkpoint == name_at(1, 4)
+    assert "CORRUPT CHECKPOINT: the newest checkpoint could not be used" in caplog.text
+    assert f"continuing from {name_at(1, 4)}" in caplog.text
 
 
 def test_complete_run_of_a_dead_process_is_taken_over(root, dead):
