@@ -27,7 +27,8 @@ class Terminal:
     """Writes to stderr, in a thread of its own: a write may block for ever."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # in C: a Condition's own `with` may leave it taken after Ctrl-C
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[bytes] = deque()  # the first of them is being written
         self._waiting_bytes = self._missing_bytes = 0
         self._is_within_line = self._is_stuck = False
@@ -35,14 +36,14 @@ class Terminal:
 
     def pass_on(self, data: bytes) -> None:
         """Write what the job has written."""
-        with self._changed:
+        with self._lock:
             seconds = 0 if self._is_stuck else _PATIENCE_SECONDS
             self._is_stuck = not self._changed.wait_for(lambda: self._waiting_bytes < _MOST_BYTES, seconds)
             self._put(data, _MOST_BYTES)
 
     def say(self, line: str) -> None:
         """Write a line of the supervisor's."""
-        with self._changed:
+        with self._lock:
             start = "\n" if self._is_within_line else ""
             self._put(f"{start}[ckptkit run] {line.rstrip()}\n".encode(errors="backslashreplace"), 2 * _MOST_BYTES)
 
@@ -50,7 +51,7 @@ class Terminal:
 
     def close(self) -> None:
         """Wait a moment for what is not written yet; nothing may follow."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._waiting, 0 if self._is_stuck else _PATIENCE_SECONDS)
             self._waiting.append(b"")  # ends the thread
             self._changed.notify_all()
@@ -70,7 +71,7 @@ class Terminal:
 
     def _write_all(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(lambda: self._waiting)
                 data = self._waiting[0]
             if not data:
@@ -80,7 +81,7 @@ class Terminal:
                 while rest:
                     select.select([], [_STDERR], [])  # also where somebody has made writes return at once
                     rest = rest[os.write(_STDERR, rest[:_AT_ONCE_BYTES]) :]
-            with self._changed:
+            with self._lock:
                 self._waiting.popleft()
                 self._waiting_bytes -= len(data)
                 self._is_stuck = False
