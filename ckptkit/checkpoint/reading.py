@@ -15,12 +15,12 @@ _T = TypeVar("_T")
 _log = logging.getLogger("ckptkit")
 
 
-def reread_if_corrupt(read: Callable[[], _T], again: Callable[[], _T] | None = None) -> _T:
-    """Return what ``read`` returns; if it finds something corrupt, what ``again``, or ``read`` once more, returns."""
+def reread_if_corrupt(read: Callable[[], _T], reread: Callable[[], _T] | None = None) -> _T:
+    """Return what ``read`` returns; if it finds something corrupt, what ``reread``, or ``read`` once more, returns."""
     try:
         return read()
     except CorruptCheckpointError as error:
-        result = (again or read)()
+        result = (reread or read)()
         _log.warning(
             "%s. It was read once more, and is intact: nothing is lost. If this comes again, test the memory of this "
             "machine, its disk and its network, which change bytes on their way.",
