@@ -29,7 +29,6 @@ def mutants(log: Log) -> dict[str, Log]:
 
 
 _NO_CONTENT = "a start does without its content"
-_ONLY_TO_BE_DELETED = "the reserve is there to be deleted"
 
 
 def _of_removals(root: str) -> dict[str, str]:
@@ -39,10 +38,13 @@ def _of_removals(root: str) -> dict[str, str]:
     }
 
 
+def _of_writes(root: str) -> dict[str, str]:
+    return {f"no fsync of {root}/.reserve/.N.*.tmp": "the reserve is there to be deleted"}
+
+
 def _of_saves(root: str) -> dict[str, str]:
     return {
-        f"no fsync of {root}/.reserve": _ONLY_TO_BE_DELETED,
-        f"no fsync of {root}/.reserve/.N.*.tmp": _ONLY_TO_BE_DELETED,
+        **_of_writes(root),
         f"no fsync of {root}/.run.json.*.tmp": _NO_CONTENT,
         f"no fsync of {root}/events": "events are no promise",
         f"no fsync of {root}/events/.aN-N.jsonl.*.tmp": "nor is what is in them",
@@ -53,7 +55,13 @@ def _of_saves(root: str) -> dict[str, str]:
 # By story: the mutants by which nothing is lost that was promised, and why.
 HARMLESS: Mapping[str, Mapping[str, str]] = {
     "training": _of_saves("new/deep/run"),
-    "mirroring": {**_of_saves("local"), **_of_removals("mirror"), "no fsync of mirror/.run.json.*.tmp": _NO_CONTENT},
+    "mirroring": {
+        **_of_saves("local"),
+        **_of_writes("mirror"),
+        **_of_removals("mirror"),
+        "no fsync of mirror/.run.json.*.tmp": _NO_CONTENT,
+    },
+    "copying": _of_writes("run"),
     "pruning": _of_removals("unpruned"),
 }
 
