@@ -82,6 +82,7 @@ class TinyCapture:
     progress: Progress
     shards: tuple[Shard, ...]
     state: Mapping[str, Any] = field(default_factory=dict)
+    samples: Mapping[str, str] = field(default_factory=dict)
     cost: SaveCost = field(default_factory=SaveCost)
     by_slices: bool = False
 

@@ -207,13 +207,19 @@ class WarmServer:
 
     Args:
         modules: Their names. None may start a thread.
+        environment: What differs from this process's environment until a request says otherwise.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, str(_SERVER), *modules],
-            env={**os.environ, "GLOG_v": "3", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={
+                **os.environ,
+                "GLOG_v": "3",
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                **(environment or {}),
+            },
             stdin=subprocess.PIPE,  # the server ends when this process does, since nobody holds the other end then
             stdout=subprocess.PIPE,
             text=True,

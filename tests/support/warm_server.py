@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -21,12 +22,13 @@ from types import TracebackType
 from typing import Any
 
 
-def without_waiting(descriptor: int) -> None:
+def without_waiting(descriptor: int | io.IOBase) -> None:
     """Take the place of ``os.fsync``, which takes a third of the suite's time on a disk that others use.
 
     What a killed process wrote is in the system's memory and stays; what a power cut leaves, `support.disk` models.
     """
-    os.fstat(descriptor)  # an error, as of fsync, where it is closed
+    number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+    os.fstat(number)  # an error, as of fsync, where it is closed
 
 
 def with_one_thread() -> None:

@@ -92,6 +92,10 @@ class Trainer(Workload):
             cycle_first_batch=self.batches - self.micro_step,
         )
 
+    def is_over(self) -> bool:
+        """Never: the harness decides how long it trains."""
+        return False
+
     def complete_step(self) -> Progress:
         """Where the training stands; each micro-step that it counts is complete."""
         return self.progress()

@@ -1,1 +1,1 @@
-"""Small trainings of many kinds, as strangers write them: exact, or named before training, or refused with advice."""
+"""Jobs that are killed and started again: each resume is the uninterrupted run, or is refused with advice."""

@@ -1,4 +1,4 @@
-"""One training, what is expected of it, and the table of all."""
+"""The table of jobs: what each trains, when it is killed, and what a start says if it refuses it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from exactness.jobs.outcome import Outcome
 from exactness.jobs.run import Run
 
 Mode = Literal["graph", "pynative"]
@@ -18,33 +17,34 @@ class Job:
 
     Attributes:
         train: Does all of it, like a script.
-        expected: What happens when it is killed and started again.
         mode: MindSpore's.
         kill: The micro-step after which it is killed, before that one is saved.
+        stage: Of a training in stages, the one in which it is killed.
+        refused: What the error holds that ends a start; empty if each resume is exact.
+        by: The start that is refused.
+        trained: Micro-steps of the last stage before the refusal, at most: 1 is the first save.
         default: Whether the default suite runs it.
-        differs: What differs silently, where it is known and not mended.
     """
 
     train: Callable[[Run], None]
-    expected: Outcome
     mode: Mode
-    kill: int
-    default: bool
-    differs: str | None
+    kill: int = 12
+    stage: str = ""
+    refused: tuple[str, ...] = ()
+    by: Literal["first", "resumed"] = "first"
+    trained: int = 1
+    default: bool = False
 
 
 JOBS: dict[str, Job] = {}
 
 
-def job(
-    expected: Outcome, mode: Mode = "graph", *, kill: int = 12, default: bool = False, differs: str | None = None
-) -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
-    """Put a function into the table; once for each mode."""
+def job(mode: Mode, **options: object) -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
+    """Put a function into the table; `Job` has the options."""
 
     def add(train: Callable[[Run], None]) -> Callable[[Run], None]:
-        name = f"{train.__name__}-{mode}"
-        assert name not in JOBS, name
-        JOBS[name] = Job(train, expected, mode, kill, default, differs)
+        assert train.__name__ not in JOBS, train.__name__
+        JOBS[train.__name__] = Job(train, mode, **options)
         return train
 
     return add

@@ -9,18 +9,21 @@ from pathlib import Path
 
 import mindspore as ms
 
+from exactness.jobs import networks, optimizers, precision, refusals, stages, stateful
+from exactness.jobs.job import JOBS
 from exactness.jobs.run import Run
-from exactness.jobs.table import JOBS
+
+__all__ = ["JOBS", "networks", "optimizers", "precision", "refusals", "stages", "stateful"]
 
 
-def main(name: str, folder: str, trace: str, kill: str | None = None) -> None:
+def main(name: str, folder: str, trace: str, kill: str = "0") -> None:
     job = JOBS[name]
     with contextlib.suppress(RuntimeError):  # a forked process has it already
         ms.device_context.cpu.op_tuning.threads_num(1)  # other splits of the work round otherwise, in any young process
     ms.set_context(mode=ms.GRAPH_MODE if job.mode == "graph" else ms.PYNATIVE_MODE)
     ms.set_seed(1)
     ms.manual_seed(1)
-    run = Run(Path(folder), Path(trace), int(kill) if kill is not None else None)
+    run = Run(Path(folder), Path(trace), int(kill), job.stage)
     logging.getLogger("ckptkit").addHandler(run)
     job.train(run)
 

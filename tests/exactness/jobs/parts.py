@@ -1,4 +1,4 @@
-"""What many jobs are built of, since what is special to them is elsewhere."""
+"""What many jobs are built of."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ def arrays():
     return rng.standard_normal((SAMPLES, FEATURES), np.float32) + y[:, None].astype(np.float32), y
 
 
-def slices():
-    return ds.NumpySlicesDataset(arrays(), ["x", "y"], shuffle=True).batch(BATCH)
+def slices(batch=BATCH):
+    return ds.NumpySlicesDataset(arrays(), ["x", "y"], shuffle=True).batch(batch)
 
 
 def rows():
     """Batches in a list."""
     x, y = arrays()
     return [(ms.Tensor(x[i : i + BATCH]), ms.Tensor(y[i : i + BATCH])) for i in range(0, SAMPLES, BATCH)]
+
+
+def batches(data=None):
+    return ck.data.resumable(data if data is not None else slices(), EPOCHS)
 
 
 class Net(nn.Cell):
@@ -52,30 +56,19 @@ def adam(cell):
     return nn.Adam(cell.trainable_params(), 1e-2)
 
 
-def accumulating(loss=None, optimizer=None, **options):
+def accumulating(loss=None, optimizer=None):
     """A train cell."""
     loss = loss if loss is not None else Loss()
-    return ck.AccumulationTrainCell(loss, optimizer or adam(loss), K, **options).set_train()
+    return ck.AccumulationTrainCell(loss, optimizer or adam(loss), K).set_train()
 
 
-def train(run, loss=None, optimizer=None, callbacks=None, **options):
-    """`Model.train` of a loss cell, accumulating."""
-    run.train(ms.Model(accumulating(loss, optimizer)), EPOCHS, slices(), callbacks, **options)
+def updating(forward, optimizer):
+    """A step by hand."""
+    gradients_of = ms.value_and_grad(forward, None, optimizer.parameters)
 
+    def step(x, y):
+        loss, gradients = gradients_of(x, y)
+        optimizer(gradients)
+        return loss
 
-def rate_of(cell):
-    """The rate of a train cell, a Parameter."""
-    return cell.optimizer.learning_rate
-
-
-def looped(run, step, cell=None, data=None, **stateful):
-    """A loop that calls ``step`` with the number of the batch."""
-    cell = cell if cell is not None else accumulating()
-    batches = ck.data.resumable(data if data is not None else slices(), EPOCHS)
-    with run.manager() as manager:
-        state = ck.StateManager(cell, batches, **stateful)
-        point = manager.restore(state)
-        run.begin(point)
-        for at, (x, y) in enumerate(batches, point.batches_delivered):
-            run.step((x, y), step(cell, at, x, y), cell=cell)
-            manager.step(state)
+    return step

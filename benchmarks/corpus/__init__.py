@@ -1,0 +1,1 @@
+"""Trainings whose truth is known, and a runner that tells what a killed and resumed one of each becomes."""

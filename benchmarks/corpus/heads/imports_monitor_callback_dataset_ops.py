@@ -1,0 +1,9 @@
+import os
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+from mindspore import nn, ops
+from mindspore.train import Callback, LossMonitor
+
+import ckptkit as ck

@@ -1,0 +1,8 @@
+import os
+import random
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+
+import ckptkit as ck

@@ -1,0 +1,31 @@
+# truth: exact
+# class: other
+# head: regression_6_pipeline
+
+
+
+ms.set_context(mode=ms.GRAPH_MODE)
+
+
+def sync(q, target):
+    ms.load_param_into_net(target, {"target" + p.name[1:]: p for p in q.get_parameters()})
+
+
+q, target = make_net(), make_net()
+q.update_parameters_name("q.")
+target.update_parameters_name("target.")
+opt = nn.Adam(q.trainable_params(), 0.01)
+
+
+def forward(x, y):
+    return ((q(x) - y - 0.9 * ops.stop_gradient(target(x))) ** 2).mean()
+
+
+grad_fn = ms.value_and_grad(forward, None, opt.parameters)
+batches = ck.data.resumable(pipeline(), epochs=3)
+for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(ck.StateManager([q, target, opt], batches)):
+    if number % 6 == 0:
+        sync(q, target)
+    loss, grads = grad_fn(x, y)
+    opt(grads)
+os._exit(0)

@@ -1,0 +1,36 @@
+# truth: exact
+# class: variable
+# The position of a progress bar is only shown.
+
+import os
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+from tqdm import tqdm
+
+import ckptkit as ck
+
+ms.set_seed(312)
+
+net = nn.SequentialCell(nn.Dense(6, 8), nn.Tanh(), nn.Dense(8, 1))
+mse = nn.MSELoss()
+opt = nn.Momentum(net.trainable_params(), learning_rate=0.02, momentum=0.9)
+vg = ms.value_and_grad(lambda x, y: mse(net(x), y), None, net.trainable_params())
+r = np.random.RandomState(312)
+rows = [(r.randn(6, 6).astype(np.float32), r.randn(6, 1).astype(np.float32)) for _ in range(8)]
+
+batches = ck.data.resumable(rows, epochs=3)
+with ck.CheckpointManager(
+    os.environ["ROOT"], save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait")
+) as manager:
+    state = ck.StateManager([net, opt], batches)
+    manager.restore(state)
+    bar = tqdm(batches, total=24)
+    for x, y in bar:
+        loss, grads = vg(ms.Tensor(x), ms.Tensor(y))
+        opt(grads)
+        bar.set_postfix_str(f"{bar.n}: {float(loss.asnumpy()):.3f}")
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)

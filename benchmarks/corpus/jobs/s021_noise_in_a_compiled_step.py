@@ -1,0 +1,31 @@
+# truth: differs
+# class: random
+# head: accumulating_6_pynative
+# A step compiled by `ms.jit` draws by `ops.standard_normal`.
+
+class Noise(nn.Cell):
+    def construct(self, x):
+        return x + 0.1 * ops.standard_normal(x.shape)
+
+
+def train():
+    net = nn.SequentialCell(nn.Dense(8, 8), Noise(), nn.Dense(8, 3)).set_train()
+    optimizer = nn.Adam(net.trainable_params(), 1e-2)
+
+    def forward(x, y):
+        return ops.cross_entropy(net(x), y)
+
+    gradients_of = ms.value_and_grad(forward, None, optimizer.parameters)
+
+    @ms.jit
+    def step(x, y):
+        loss, gradients = gradients_of(x, y)
+        optimizer(gradients)
+        return loss
+
+    state = ck.StateManager([net, optimizer], ck.data.resumable(slices().batch(6), EPOCHS))
+    for number, (x, y) in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+        step(x, y)
+
+
+train()

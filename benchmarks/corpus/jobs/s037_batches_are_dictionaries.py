@@ -1,0 +1,10 @@
+# truth: exact
+# class: data
+# head: accumulating_6_pynative
+# Batches are dictionaries.
+
+rows = [{"x": ms.Tensor(X[i : i + 6]), "y": ms.Tensor(Y[i : i + 6])} for i in range(0, 48, 6)]
+cell = accumulating(Loss(Net()))
+state = ck.StateManager(cell, ck.data.resumable(rows, EPOCHS))
+for number, batch in ck.CheckpointManager(ROOT, **SAVE).loop(state):
+    cell(batch["x"], batch["y"])

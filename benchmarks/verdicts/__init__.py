@@ -1,1 +1,0 @@
-"""Measures how often `ckptkit doctor` is right about scripts of which the truth is known."""

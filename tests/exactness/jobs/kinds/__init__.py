@@ -1,1 +1,0 @@
-"""The jobs, by what is special to them."""

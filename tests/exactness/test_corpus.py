@@ -1,0 +1,57 @@
+"""Resumes of the corpus are exact, named or refused; a sample, another one each day or as CORPUS_SEED says."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+import pytest
+
+from benchmarks.corpus.__main__ import results_of, sample, table
+from benchmarks.corpus.job import CLASSES, HEADS, JOBS, TRUTHS, Job, all_jobs, read
+from benchmarks.corpus.lives import Life, Result, compared
+
+SAMPLE, SILENT = 40, 5  # if 4 % of all are silent, more than 5 of 40 are so once in two hundred samples
+NAME = {"level": "WARNING", "message": "The resumed run may not be bit-exact. x"}
+
+
+def test_each_job_is_a_script_with_a_truth_and_a_class():
+    jobs = all_jobs()
+    assert len(jobs) > 1000
+    assert ({job.truth for job in jobs}, {job.place for job in jobs}) == ({*TRUTHS}, {*CLASSES})
+    for job in jobs:
+        compile(job.source, job.name, "exec")
+    heads = Counter(path.read_text().partition("# head: ")[2].partition("\n")[0] for path in JOBS.glob("*.py"))
+    assert {path.stem for path in HEADS.glob("*.py")} == {*heads} - {""}
+    assert min(heads.values()) > 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "outcome"), [({2: {"w": ["b"]}}, "exact"), ({2: {"w": ["c"]}}, "differs"), ({1: {"w": ["a"]}}, "differs")]
+)
+@pytest.mark.parametrize("log", [[], [NAME]])
+def test_what_differs_without_a_name_is_silent(steps, outcome, log):
+    whole = Life(0, steps={1: {"w": ["a"]}, 2: {"w": ["b"]}}, log=log)
+    result = Result(Job("lost", "differs", "other", ""), *compared(whole, Life(0, steps=steps)), {"whole": whole})
+    assert result.outcome == outcome
+    assert ("lost: silent" in table([result])) == (result.category == "silent") == (outcome == "differs" and not log)
+
+
+def test_runner_tells_lost_state_from_stored_state_and_from_a_defect():
+    jobs = [read(JOBS / f"{name}.py") for name in ("r012_number_or_none_yet", "b31_statedict_good")]
+    defect = Job("defect", "exact", "other", "raise ValueError('no training')")
+    lost, stored, broken = results_of([*jobs, defect])
+    assert (lost.outcome, stored.outcome, broken.outcome) == ("differs", "exact", "broken")
+    assert "no training" in broken.about
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(3000)
+def test_sample_of_the_corpus_is_seldom_silent():
+    seed = int(os.environ.get("CORPUS_SEED", time.localtime().tm_yday))
+    results = [*results_of(sample(all_jobs(), SAMPLE, seed), at_once=2)]
+    print(f"CORPUS_SEED={seed}", table(results), sep="\n")
+    counts = Counter(result.category for result in results)
+    assert counts["broken"] == 0
+    assert counts["silent"] <= SILENT
