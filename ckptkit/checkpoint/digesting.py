@@ -9,6 +9,7 @@ import time
 
 import xxhash
 
+from ckptkit.core.leaf_digests import sampled
 from ckptkit.core.save_report import SaveCost
 from ckptkit.format.documents import MAX_BLOCK_BYTES, Blocks
 from ckptkit.format.shards import Shard
@@ -20,29 +21,54 @@ PIECE_BYTES = 4 << 20  # each piece takes the interpreter lock twice, and traini
 class LeafDigests:
     """Computes the digests of the leaves of ``shard`` from the bytes of its file, in order.
 
+    Args:
+        shard: What the file holds.
+        whole: Whether the whole leaves are digested, too.
+
     Attributes:
         found: By name, the xxh3_128 of every complete leaf.
+        samples: By name, what `ckptkit.core.leaf_digests.sample_of` gives for it.
     """
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, *, whole: bool = True) -> None:
         self.found: dict[str, str] = {}
-        self._ends = [(leaf.name, offset, offset + leaf.size_bytes) for leaf, offset in shard.offsets_bytes()]
+        self.samples: dict[str, str] = {}
+        self._leaves = [
+            (
+                leaf.name,
+                [(offset + start, offset + stop) for start, stop in sampled(leaf.size_bytes)],
+                offset,
+                leaf.size_bytes,
+            )
+            for leaf, offset in shard.offsets_bytes()
+        ]
+        self._whole = whole
         self._next = 0
         self._at = 0
         self._hasher = xxhash.xxh3_128()
+        self._sampler = xxhash.xxh3_128()
 
     def update(self, data: memoryview) -> None:
         """Take the next bytes."""
         until = self._at + len(data)
-        while self._next < len(self._ends):
-            name, start, end = self._ends[self._next]
-            self._hasher.update(data[max(start, self._at) - self._at : max(0, end - self._at)])
-            if end > until:
+        while self._next < len(self._leaves):
+            name, ranges, offset, size_bytes = self._leaves[self._next]
+            for start, stop in ranges:
+                self._sampler.update(self._part(data, start, stop))
+            if self._whole:
+                self._hasher.update(self._part(data, offset, offset + size_bytes))
+            if offset + size_bytes > until:
                 break
-            self.found[name] = self._hasher.hexdigest()
-            self._hasher.reset()
+            self.samples[name] = self._sampler.hexdigest()
+            self._sampler.reset()
+            if self._whole:
+                self.found[name] = self._hasher.hexdigest()
+                self._hasher.reset()
             self._next += 1
         self._at = until
+
+    def _part(self, data: memoryview, start: int, stop: int) -> memoryview:
+        return data[max(start, self._at) - self._at : max(0, stop - self._at)]
 
 
 class BlockDigests:

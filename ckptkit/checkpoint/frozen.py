@@ -11,10 +11,20 @@ from collections.abc import Callable, Mapping
 
 from ckptkit.checkpoint.digesting import BlockDigests, DigestingStream, LeafDigests
 from ckptkit.checkpoint.staged import Staged
+from ckptkit.core.text import some
 from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.format.documents import AttemptDocument, Blocks
 from ckptkit.format.layout import frozen_folder
 from ckptkit.storage import Storage
+
+_FROZEN = (
+    "training changed parameters that are declared frozen: {}. This save was abandoned; later saves store them in "
+    "every checkpoint. Remove them from frozen=."
+)
+_IN_PLACE = (
+    "{} changed before an update, while a save read it in place. This save was abandoned; later saves of this process "
+    "copy it at once. Normal if the forward pass writes to it; if a loop or a callback does, call manager.fence() first"
+)
 
 
 class FrozenShards:
@@ -26,7 +36,7 @@ class FrozenShards:
         check_fence: Raises StaleAttemptError if the attempt no longer owns the run.
 
     Attributes:
-        demoted: Names of leaves that were declared frozen and changed.
+        demoted: Names of leaves, frozen or read in place, that changed when they were to stay.
         written_bytes: How many bytes were written there.
     """
 
@@ -84,7 +94,8 @@ class FrozenShards:
         blocks = BlockDigests() if shard.has_blocks else None
         stream = DigestingStream(staged.open_shard(number), leaves=written, blocks=blocks, cost=staged.cost)
         self._storage.write(self._key(digest), stream, shard.size_bytes)
-        self._refuse_change(before.found, written.found)
+        self.refuse_changed(before.found, written.found, _FROZEN)
+        self.refuse_changed(staged.samples, written.samples, _FROZEN)
         self._digests.update(written.found)
         if blocks is not None:
             self._blocks[digest] = blocks.found()
@@ -94,7 +105,7 @@ class FrozenShards:
         shard = staged.shards[number]
         now = LeafDigests(shard)
         DigestingStream(staged.open_shard(number), leaves=now).exhaust(shard.size_bytes)
-        self._refuse_change(self._digests, now.found)
+        self.refuse_changed(self._digests, now.found, _FROZEN)
 
     def _is_there(self, digest: str) -> bool:
         return f"{digest}.safetensors" in self._storage.list(self._folder).files
@@ -102,12 +113,13 @@ class FrozenShards:
     def _key(self, digest: str) -> str:
         return f"{self._folder}/{digest}.safetensors"
 
-    def _refuse_change(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
-        changed = [name for name, digest in now.items() if before[name] != digest]
-        if not changed:
-            return
-        self.demoted |= set(changed)
-        raise StateMismatchError(
-            f"training changed parameters that are declared frozen: {', '.join(changed)}. This save was abandoned; "
-            "later saves store them in every checkpoint. Remove them from frozen=."
-        )
+    def refuse_changed(self, before: Mapping[str, str], now: Mapping[str, str], words: str = _IN_PLACE) -> None:
+        """Compare the digests of leaves that were to stay; those that are not in ``before`` are not compared.
+
+        Raises:
+            StateMismatchError: If one changed. From the next save on, it is demoted. Says so in ``words``.
+        """
+        changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
+        if changed:
+            self.demoted |= set(changed)
+            raise StateMismatchError(words.format(some(changed)))

@@ -36,6 +36,11 @@ class Staged(Protocol):
         ...
 
     @property
+    def samples(self) -> Mapping[str, str]:
+        """What `sample_of` gave at the capture for leaves that may change before they are read, by name."""
+        ...
+
+    @property
     def cost(self) -> SaveCost:
         """The cost of the save, to which the writer adds its own."""
         ...

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ckptkit.checkpoint.digesting import BlockDigests, DigestingStream
+from ckptkit.checkpoint.digesting import BlockDigests, DigestingStream, LeafDigests
 from ckptkit.checkpoint.frozen import FrozenShards
 from ckptkit.checkpoint.receipts import Receipt
 from ckptkit.checkpoint.staged import Staged
@@ -85,6 +85,7 @@ def write_part(
         rank: The rank.
 
     Raises:
+        StateMismatchError: If a leaf changed before it was read. From the next save on it is demoted.
         StorageError: If a file could not be written; the files written so far stay uncommitted.
         ValueError: If the state cannot be stored, for example because of a duplicate leaf name.
     """
@@ -152,8 +153,12 @@ def _write_shards(storage: Storage, request: SaveRequest, frozen: FrozenShards, 
             number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
             key = f"{folder}/{shard.role}-{number:03d}.safetensors"
             block_digests = BlockDigests() if shard.has_blocks else None
-            stream = DigestingStream(request.staged.open_shard(place), blocks=block_digests, cost=cost)
+            known = request.staged.samples
+            leaves = LeafDigests(shard, whole=False) if any(leaf.name in known for leaf in shard.leaves) else None
+            stream = DigestingStream(request.staged.open_shard(place), leaves=leaves, blocks=block_digests, cost=cost)
             storage.write(key, stream, shard.size_bytes)
+            if leaves is not None:
+                frozen.refuse_changed(known, leaves.samples)
             digest = stream.digest()
             blocks = None if block_digests is None else block_digests.found()
         entries.append(shard.entry(key, digest, blocks))

@@ -323,7 +323,6 @@ def prune(
     epilog=examples(
         "ckptkit doctor --kills 5 -- python train.py --lr 0.1",
         "ckptkit doctor --within 5m --junit doctor.xml -- python train.py",
-        'ckptkit doctor --then "msrun --worker_num=1 train.py" -- msrun --worker_num=2 train.py',
     ),
 )
 def doctor(
@@ -331,16 +330,13 @@ def doctor(
     *,
     steps: Annotated[int, typer.Option(min=2, help="Micro-steps of each life.")] = 24,
     kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 4,
-    every_micro_step: Annotated[bool, typer.Option(help="Kill after each micro-step; one life for each.")] = False,
     own_saves: Annotated[bool, typer.Option("--own-saves", help="Examine also what the script saves itself.")] = False,
     seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Seed to set where the script sets none.")] = 1,
-    then: Annotated[str | None, typer.Option(metavar="COMMAND", help="Continues it on other ranks; see docs.")] = None,
     within: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Time for all: do fewer micro-steps and kills if need be.")
     ] = None,
     keep: Annotated[str | None, typer.Option(help="A new or empty folder for traces and logs, which stay.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that each life may take.")] = 3600,
-    ahead: Annotated[bool, typer.Option(help="Import libraries for the next life while one is running.")] = True,
     junit: Junit = None,
     as_json: AsJson = False,
 ) -> None:
@@ -352,14 +348,11 @@ def doctor(
 
     from ckptkit.cli.commands.doctor import run_doctor
     from ckptkit.cli.durations import positive_duration
-    from ckptkit.cli.errors import WrongUsageError
     from ckptkit.tools.doctor.report import Options
 
-    if within is not None and every_micro_step:
-        raise WrongUsageError("--within chooses how often to kill, and --every-micro-step leaves no choice: give one")
     limit = None if within is None else positive_duration("--within", within)
-    options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout), ahead, limit, own_saves)
-    raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json, junit=junit, then=then))
+    options = Options(steps, kills, seed, timedelta(seconds=timeout), limit, own_saves)
+    raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json, junit=junit))
 
 
 @app.command(no_args_is_help=True, epilog=examples("ckptkit replay runs/a --to latest -- python train.py --lr 0.1"))

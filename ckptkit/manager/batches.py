@@ -43,7 +43,7 @@ class Owner(Protocol):
 class NumberedBatches(Iterator[tuple[int, _Batch]]):
     """Gives the batches of a loop with their numbers; see `CheckpointManager.loop`.
 
-    A class, by which code that reads a script knows them.
+    A class, since a generator that runs hides what iterates over it.
     """
 
     def __init__(self, batches: Iterator[tuple[int, _Batch]]) -> None:

@@ -11,7 +11,7 @@ import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,17 +22,14 @@ from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage
 
 VARIABLE = "CKPTKIT_HOOKS"
-LOADER = "loader "  # how the path of an unseen value begins that a loader with a state of its own holds
-
-READS_AHEAD = "reads ahead"
+LOADER = "loader "  # how the path of what a loader with a state of its own holds begins
 
 
 class Suspect(BaseModel):
     """Describes a part of the job that may keep it from being exact, found without running it.
 
     Attributes:
-        kind: ``operator`` or ``pipeline`` for random parts; `READS_AHEAD` for code of the user's that makes batches
-            ahead of training, which is no fault by itself; any other value for the rest.
+        kind: ``operator`` or ``pipeline`` for random parts; any other value for the rest.
         where: Name of the part.
         why: What is wrong with it.
         fix: What to do.
@@ -46,60 +43,19 @@ class Suspect(BaseModel):
     fix: str
 
 
-class Unseen(BaseModel):
-    """Describes a value that training code holds and that no checkpoint contains.
-
-    Attributes:
-        digest: Digest of the value.
-        text: Description of the value, for people.
-        like_weights: Whether it holds arrays with the shapes of the weights, as accumulated gradients do.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    digest: str
-    text: str
-    like_weights: bool = False
-
-
-Setting: TypeAlias = Literal["pynative", "deterministic", "one thread", "one worker", "read little ahead"]
-"""What a job may be run with, to see whether it makes two runs equal: GRAPH off, `mindspore.set_deterministic`, one
-thread for kernels, one worker for data, as few batches as possible read ahead of training."""
-
-
-class Recorded(BaseModel):
-    """Records one event of a training: a call that begins or ends, an operation of the data, or a micro-step's end.
-
-    Attributes:
-        event: What it is.
-        depth: How many recorded calls were running.
-        kind: ``cell``, ``random cell``, ``graph``, ``operator``, ``random operator``, ``function`` of MindSpore,
-            ``gradients``, ``code`` of the user's or ``random`` for the module; for ``sample``, the place in the
-            pipeline; empty for ``step``.
-        where: What is called, such as ``network.drop (nn.Dropout)``, or the number of the micro-step.
-        line: The line of the user's code that was running, such as ``train.py:12``.
-        values: Digests of the inputs of a call, or of what it returned; for ``sample`` both.
-        drawn: Digests of numbers that the user's code takes or returns: they matter only if an operator gets them.
-        called: Functions without Python code that the user's code called since the event before.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    event: Literal["call", "return", "sample", "step"]
-    depth: int = 0
-    kind: str = ""
-    where: str
-    line: str = ""
-    values: dict[str, str] = {}
-    drawn: dict[str, str] = {}
-    called: tuple[str, ...] = ()
-
-
 class Observer(Protocol):
-    """Inspects a training state without changing it; `record` and `use` are for finding what differs between runs."""
+    """Inspects a training state without changing it."""
 
-    def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
-        """Return digests by name of what must be equal, and the values that are in no checkpoint."""
+    def observe(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return digests by name of what must be equal, and texts by path of what else training reaches."""
+        ...
+
+    def began(self) -> dict[str, str]:
+        """Return the texts by path as the first batch was handed out; empty before that."""
+        ...
+
+    def unstored(self) -> dict[str, str]:
+        """Return what training changes and cannot be stored, with what it is."""
         ...
 
     def drawing_in_state_dict(self) -> list[str]:
@@ -112,14 +68,6 @@ class Observer(Protocol):
 
     def replicated(self) -> list[str]:
         """Return the names of the digests that must be the same in every rank; called in jobs of many ranks only."""
-        ...
-
-    def record(self, write: Callable[[Recorded], None]) -> None:
-        """From now on, write an event for every call on this thread and every operation of the data."""
-        ...
-
-    def use(self, settings: Sequence[Setting]) -> None:
-        """Set what ``settings`` say, for the rest of this process."""
         ...
 
 

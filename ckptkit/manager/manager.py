@@ -178,7 +178,9 @@ class CheckpointManager:
             self.restore(state)
         if self._nothing_left_at is not None:
             return NumberedBatches(enumerate(batches))
-        return NumberedBatches(numbered(self, self._started(), state, batches, closes=not self._is_entered))
+        loop = NumberedBatches(numbered(self, self._started(), state, batches, closes=not self._is_entered))
+        state.handed_out_by(loop)
+        return loop
 
     def watch_preemption(self) -> None:
         """Watch SIGTERM, SIGUSR1 and `Preemption.when` until `close`; each requests a final save and the end.

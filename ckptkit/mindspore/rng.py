@@ -1,9 +1,8 @@
 """Captures and restores the random state of a training process: Python's, NumPy's and MindSpore's.
 
 Guarantees: `capture_rng` advances no generator, and `restore_rng` restores everything that `capture_rng` took. It
-does not cover state inside kernels (`nn.Dropout` on CPU; `ckptkit.mindspore.inspect` names these) or the user's own
-generator objects, which are given by name as stateful objects and whose state `generator_state` returns. Main thread
-only.
+does not cover state inside kernels (`nn.Dropout` on CPU; `ckptkit.mindspore.observe.random_operators` names these) or
+the user's own generator objects, whose state `generator_state` returns. Main thread only.
 """
 
 from __future__ import annotations

@@ -122,3 +122,7 @@ class Iterated(Capturable, Protocol):
             ResumeError: If it has none.
         """
         ...
+
+    def handed_out_by(self, iterator: object) -> None:
+        """Note an iterator that hands out these batches to the user's loop."""
+        ...

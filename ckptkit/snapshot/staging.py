@@ -1,8 +1,9 @@
 """Opens a window on a capture: copies at once what the next micro-step may change, and leaves the rest in place.
 
 Guarantees: after `StagingArea.open` returns, no micro-step changes what the writer will get; the window's fence handles
-updates. What stays the same from save to save (which leaf lies in which file, which leaves are copied) is planned once.
-The caller must release the previous window first. Training thread only.
+updates. Weights that are read in place are sampled first, so that the writer notices a forward pass that changes them
+all the same. What stays the same from save to save (which leaf lies in which file, which leaves are copied) is planned
+once. The caller must release the previous window first. Training thread only.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import partial
 import numpy as np
 
 from ckptkit.core.contents import Capture
+from ckptkit.core.leaf_digests import sample_of
 from ckptkit.core.parallel import each_of
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of
@@ -41,7 +43,7 @@ class Handling:
     Attributes:
         copy_all: Copy everything at once, because code other than the train cell may write at any time.
         by_slices: Let only the training thread access live memory, slice by slice.
-        demoted: Names of leaves that were declared frozen and are not.
+        demoted: Names of leaves that changed although they were to stay; they are copied.
         settled: Names of frozen leaves that this attempt has already written.
         rank: Rank whose share of the capture is staged.
         ranks: Number of ranks.
@@ -130,6 +132,7 @@ class StagingArea:
             for shard, parts in zip(plan.shards, plan.parts, strict=True)
         ]
         copying.run()
+        samples = {} if handling.by_slices else _samples(plan, leaves)
         cost.buffer_bytes = self._pool.made_bytes
         window = Window(
             capture.progress,
@@ -140,6 +143,7 @@ class StagingArea:
             cost=cost,
             by_slices=handling.by_slices,
             filling=copying.buffer,
+            samples=samples,
             monotonic=self._monotonic,
             gives_up=self._is_remote,
         )
@@ -289,6 +293,20 @@ class _Copying:
 def _make(copies: Sequence[Callable[[], object]]) -> None:
     for make in copies:
         make()
+
+
+def _samples(plan: _Plan, leaves: Sequence[Leaf]) -> dict[str, str]:
+    """Return, by name, samples of the weights that are read in place: all of it that a forward pass reaches.
+
+    Training waits for them, since a sample of later bytes would prove nothing; whole digests would cost a stall.
+    """
+    chosen = [
+        leaves[part.leaf]
+        for parts in plan.parts
+        for part in parts
+        if isinstance(part, _InPlace) and not part.held and leaves[part.leaf].role == "weights"
+    ]
+    return {leaf.name: sample_of(leaf.array) for leaf in chosen}
 
 
 def _all_of(size_bytes: int) -> int:

@@ -63,6 +63,7 @@ class Window:
         cost: Receives the costs of this window.
         by_slices: Whether only the training thread may access live memory.
         filling: A buffer that has room left.
+        samples: As `ckptkit.checkpoint.staged.Staged.samples`.
         monotonic: Gives seconds.
         gives_up: Whether a fence that waits for memory gives up the save when nothing has moved for two minutes.
 
@@ -81,12 +82,14 @@ class Window:
         cost: SaveCost,
         by_slices: bool,
         filling: Buffer | None = None,
+        samples: Mapping[str, str] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         gives_up: bool = False,
     ) -> None:
         self.progress = progress
         self.state = state
         self.shards = tuple(shards)
+        self.samples = samples or {}
         self.cost = cost
         self._extents = extents
         self._pool = pool

@@ -73,17 +73,15 @@ def run(*arguments: str, folder: Path) -> Ended:
 
 
 def contents(root: str) -> dict[str, bytes]:
-    """Every tensor of the newest checkpoint, and what else it holds."""
+    """Every tensor of the newest checkpoint, and what else it holds, but how the first start began: when and where."""
     storage = open_storage(root)
     index = Index(storage)
     name = [one for one in index.names if index.is_committed(one)][-1]
     loaded = load(storage, open_checkpoint(storage, name, index.document(name.attempt)))
-    tensors = {name: array.tobytes() for name, array in loaded.tensors.items()}
-    return {
-        **tensors,
-        "progress": loaded.progress.model_dump_json().encode(),
-        "state": repr(loaded.state).encode(),
-    }
+    tensors = {name: array.tobytes() for name, array in loaded.tensors.items() if name != "observed/first"}
+    observed = loaded.state.get("observed", {})
+    state = {**loaded.state, "observed": [observed.get("slots"), observed.get("unstored")]}
+    return {**tensors, "progress": loaded.progress.model_dump_json().encode(), "state": repr(state).encode()}
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ OURS = {
 }
 # Of those modules, what nobody can meet by using ckptkit as the documents say, by a part of the message.
 RARE = {
+    "could not read the objects of this training": "a defect of ckptkit; the traceback in the log says all there is",
+    "the objects of this training could not be read": "likewise, with strict=True",
     "is no longer committed at": "`replay --record` leaves such a checkpoint out",
     "times, which cannot be undone": "a generator that has spawned others since its start; says all there is to say",
     "another save of this process is still writing": "a defect of ckptkit, which takes a writer for ended",

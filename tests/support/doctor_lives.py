@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ckptkit.core.progress import Progress
-from ckptkit.manager.hooks import Suspect, Unseen
+from ckptkit.manager.hooks import Suspect
 from ckptkit.tools.doctor.lives.trace import Begun, Event, Saved, Stepped
 from ckptkit.tools.doctor.lives.trial import Life
 
@@ -29,11 +29,12 @@ def progress(step: int, k: int = 3, size: int = SIZE) -> Progress:
     )
 
 
-def stepped(step: int, unseen: dict[str, str] | None = None, **digests: str) -> Stepped:
+def stepped(
+    step: int, unseen: dict[str, str] | None = None, began: dict[str, str] | None = None, **digests: str
+) -> Stepped:
     """A healthy line; ``digests`` gives kinds other values, ``batch=`` those of the batch."""
-    found = {name: digests.get(name.partition("/")[0], f"{name} {step}") for name in NAMES}
-    values = {path: Unseen(digest=text, text=text) for path, text in (unseen or {}).items()}
-    return Stepped(step=step, progress=progress(step), digests=found, unseen=values)
+    values = {name: digests.get(name.partition("/")[0], f"{name} {step}") for name in NAMES}
+    return Stepped(step=step, progress=progress(step), digests=values, unseen=unseen or {}, began=began or {})
 
 
 def life(
@@ -61,12 +62,14 @@ class Run(NumpyRun):
     def observe(self):
         generators = {"rng/python": repr(random.getstate()), "rng/numpy": repr(np.random.get_state())}
         return {"weights/w": self.digest(), **generators}, {}
+    def began(self):
+        return {}
+    def unstored(self):
+        return {}
     def drawing_in_state_dict(self):
         return []
     def suspects(self):
         return []
-    def record(self, write):
-        pass
 
 if "sleeps" in what:
     time.sleep(600)  # hangs: its limit of time ends it
@@ -83,33 +86,14 @@ if "own-draws" in what:
     every = Policy(micro_steps=2)
 else:
     every = ck.SaveEvery(micro_steps=4) if "own" in what else None
-if "wipes" in what:
-    shutil.rmtree("runs", ignore_errors=True)
-if "wipes-other" in what:
-    os.makedirs("old/runs/mine", exist_ok=True)  # removed by descriptors, below a folder of that name
-    shutil.rmtree("old")
-    here = os.getcwd()
-    os.mkdir("gone")
-    os.chdir("gone")
-    os.rmdir("../gone")
-    shutil.rmtree(os.path.join(here, "old"), ignore_errors=True)
-    os.chdir(here)
-    shutil.rmtree("cache", ignore_errors=True)
-
 def beside():  # another training in the same process, at a root of its own
     its = Run()
     keeper = ck.CheckpointManager("runs/beside")
     keeper.restore(its)
     return its, keeper
 
-again = 0
-
 def train_beside():
-    global again
     its.train_step()
-    if "forgets" in what:
-        its.moments += again
-        again += 1
     keeper.step(its)
 
 if "teacher" in what:  # is restored and never trained
@@ -136,8 +120,6 @@ while state.batches < (99 if "slow" in what else total):
         np.random.random()
     if "first" in what:
         train_beside()
-    if "reads" in what:
-        state.moments += its.batches  # of the training beside, whose checkpoints are of other moments
     if "silent" not in what:
         manager.step(state)
     if "beside" in what and "first" not in what:

@@ -23,7 +23,7 @@ _GROUPS: dict[str, tuple[str, str, dict[str, str]]] = {
     "system": ("System", _MANAGER, {name: name for name in ("clock", "monotonic", "new_token", "host", "boot")}),
     "training": (
         *("Training", _STATE),
-        {name: name for name in ("augmentation", "cycle", "on_k_change", "read_only")},
+        {name: name for name in ("augmentation", "cycle", "ignore", "on_k_change", "read_only")},
     ),
 }
 _MIRROR = {"mirror_keep": "keep", "mirror_options": "storage_options", "mirror_required": "required"}

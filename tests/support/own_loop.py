@@ -7,7 +7,7 @@ import numpy as np
 
 import ckptkit as ck
 from support.options import grouped
-from support.training import digest, disturb, rng_digest
+from support.training import NOTES, digest, disturb, rng_digest
 
 
 class OwnLoop:
@@ -24,7 +24,8 @@ class OwnLoop:
     def __init__(self, root, cell, batches, *, state=None, **options):
         self.cell = cell.set_train()
         self.batches = batches
-        self.state = ck.StateManager(cell, batches) if state is None else state
+        training = ck.Training(ignore=NOTES)
+        self.state = ck.StateManager(cell, batches, training=training) if state is None else state
         self.manager = ck.CheckpointManager(root, **grouped(when_busy="wait", **options))
         self.steps = {}
 

@@ -35,6 +35,12 @@ class Run(NumpyRun):
         digests = {name: leaf.tobytes().hex() for name, leaf in leaves.items()}
         return {**digests, "rng/own": repr(self._rng.bit_generator.state)}, {}
 
+    def began(self):
+        return {}
+
+    def unstored(self):
+        return {}
+
     def drawing_in_state_dict(self):
         return []
 

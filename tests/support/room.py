@@ -40,7 +40,7 @@ class CountedRoom(Room):
 
     def tightest(self) -> Limit:
         free = self.total_bytes - self.used_bytes
-        return Limit(free, self.total_bytes, "the size of the file system (a test)", "Raise it.", errno.ENOSPC)
+        return Limit(free, self.total_bytes, "the size of the file system (a test)", errno.ENOSPC)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, room: Callable[[], Room]) -> None:

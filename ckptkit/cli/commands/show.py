@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -23,6 +24,8 @@ from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import print_json
 from ckptkit.core.contents import Buffers, TensorInfo
 from ckptkit.core.tensors import bytes_of
+from ckptkit.core.tree import decode_tree
+from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import AttemptDocument, ShardEntry, digest_of
 from ckptkit.run.index import Documents
 from ckptkit.run.resolve import LATEST, open_wanted
@@ -76,6 +79,19 @@ class Inside:
 
 
 @dataclass(frozen=True)
+class ObservedPaths:
+    """Holds the paths of what the training changes besides what the script gave to the checkpoint.
+
+    Attributes:
+        stored: Paths of what is stored.
+        unstored: By path of what could not be stored, why.
+    """
+
+    stored: list[str]
+    unstored: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Shown:
     """Holds what was read from a checkpoint; what was not asked for is None.
 
@@ -88,6 +104,7 @@ class Shown:
         tensors: The listed tensors by name.
         tensor: The tensor that was read.
         state: State by section, encoded by `ckptkit.core.tree`.
+        observed: What that rank's section ``observed`` names; None without one.
     """
 
     url: str
@@ -98,6 +115,7 @@ class Shown:
     tensors: dict[str, TensorInfo] | None = None
     tensor: Inside | None = None
     state: dict[str, JsonValue] | None = None
+    observed: ObservedPaths | None = None
 
 
 def run_show(
@@ -157,7 +175,19 @@ def look(storage: Storage, checkpoint: str, wanted: Wanted) -> Shown:
         tensors=tensors,
         tensor=_inside(storage, opened, rank, wanted) if wanted.tensor is not None else None,
         state=opened.ranks[rank].state if wanted.state else None,
+        observed=_observed(opened, rank),
     )
+
+
+def _observed(opened: OpenedCheckpoint, rank: int) -> ObservedPaths | None:
+    section: Any = opened.ranks[rank].state.get("observed")
+    if section is None:
+        return None
+    try:
+        paths = [path for path, _, _, _ in section["slots"]]
+        return ObservedPaths(paths, dict(decode_tree(section["unstored"], {})))
+    except (TypeError, KeyError, ValueError) as error:
+        raise CorruptCheckpointError(f"{opened.name}: the section observed is malformed: {error!r}") from error
 
 
 def _files(opened: OpenedCheckpoint, rank: int | None) -> list[File]:
@@ -209,6 +239,7 @@ def as_document(shown: Shown) -> dict[str, object]:
         "tensors": None if shown.tensors is None else [_info_as_json(*one) for one in shown.tensors.items()],
         "tensor": None if shown.tensor is None else _inside_as_json(shown.tensor),
         "state": shown.state,
+        "observed": None if shown.observed is None else dataclasses.asdict(shown.observed),
     }
 
 

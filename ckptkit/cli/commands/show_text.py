@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 from pydantic import JsonValue
 from rich.console import Console
@@ -15,6 +16,7 @@ from ckptkit.cli.text import ago, console_for_tables, plain_table, print_line, s
 from ckptkit.core.contents import TensorInfo
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import ROLES
+from ckptkit.core.text import some
 from ckptkit.core.tree import decode_tree
 from ckptkit.format.documents import AttemptDocument, Cost
 
@@ -40,7 +42,7 @@ def print_shown(shown: Shown, now: datetime) -> None:
     if shown.state is not None:
         print_line(console, f"\nstate of rank {shown.rank}")
         for section, value in shown.state.items():
-            for line in _tree(section, value, "  "):
+            for line in _observed(value) if section == "observed" else _tree(section, value, "  "):
                 print_line(console, line)
 
 
@@ -60,6 +62,11 @@ def _facts(shown: Shown, now: datetime) -> Iterator[tuple[str, str]]:
     yield "metrics", ", ".join(metrics) or "none"
     yield "libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries.items()) or "none"
     yield "cost", _cost(manifest.cost)
+    if shown.observed is not None and shown.observed.stored:
+        yield "also stored", some(shown.observed.stored, _MOST_ITEMS)
+    if shown.observed is not None and shown.observed.unstored:
+        unstored = [f"{path} ({why})" for path, why in shown.observed.unstored.items()]
+        yield "not stored", some(unstored, _MOST_ITEMS)
 
 
 def _progress(at: Progress) -> str:
@@ -180,6 +187,13 @@ def _tree(label: str, value: JsonValue, indent: str) -> Iterator[str]:
         yield from _items(label, value, indent)
     else:
         yield f"{indent}{label}: {_scalar(value)}"
+
+
+def _observed(section: Any) -> Iterator[str]:
+    """Yield the lines of each stored value; of one that is no plain value, how it is packed."""
+    yield "  observed:"
+    for path, _, _, packed in section["slots"]:
+        yield from _tree(path, packed[1] if packed[0] == "=" else packed, "    ")
 
 
 def _items(label: str, items: list[JsonValue], indent: str) -> Iterator[str]:

@@ -75,7 +75,7 @@ class CheckpointCallback(Callback):
             of warning.
         training: What ckptkit cannot see in the code of the training.
         saving: How saves are taken and reported. A callback of your own that acts within an epoch turns the window
-            ``"off"``, unless its code proves that it only looks, or `Training.read_only` has it. The loss and the norm
+            ``"off"``, unless its code reaches no parameter there, or `Training.read_only` has it. The loss and the norm
             of the gradients are recorded, too.
         mirror: A second root, usually remote, that follows the first one, usually a local one: a path, a URL, a
             `ckptkit.storage.Storage`, or a `Mirror` to give its options; or several of them, the nearest first.

@@ -1,8 +1,8 @@
 """Finds callbacks that may write to the parameters while a checkpoint still reads them.
 
-Guarantees: a user's callback that acts while a checkpoint may still be read from live memory is named, unless it is
-proven to look only (`ckptkit.mindspore.callback.read_only`) or declared to change nothing. MindSpore's own callbacks
-change only what a save copies anyway. Main thread only.
+Guarantees: a user's callback that acts while a checkpoint may still be read from live memory is named, unless it only
+looks there (`ckptkit.mindspore.callback.read_only`) or is declared to change nothing. MindSpore's own callbacks change
+only what a save copies anyway. Main thread only.
 """
 
 from __future__ import annotations
@@ -39,24 +39,18 @@ _END_HOOKS = (
 
 
 def may_write_in_window(
-    callbacks: Sequence[Callback],
-    read_only: Sequence[Callback | type[Callback]],
-    *,
-    followed: bool,
-    optimizer: object = None,
+    callbacks: Sequence[Callback], read_only: Sequence[Callback | type[Callback]], *, followed: bool
 ) -> list[str]:
     """Return the class names of the ``callbacks`` that run user code while a window may be open.
 
     Args:
         callbacks: Callbacks of the training.
         read_only: Callbacks, or classes of them, that are declared to change no parameter.
-        optimizer: The optimizer of the training, if there is one.
         followed: Whether some of ``callbacks`` come after the one that saves and fences.
     """
     hooks = _STEP_HOOKS + _END_HOOKS if followed else _STEP_HOOKS
     acting = [one for one in callbacks if not _is_declared(one, read_only) and _acts(one, hooks)]
-    suspects = [one for one in acting if not only_looks(one, optimizer)]
-    return sorted({type(one).__name__ for one in suspects})
+    return sorted({type(one).__name__ for one in acting if not only_looks(one, hooks)})
 
 
 def _is_declared(callback: Callback, read_only: Sequence[Callback | type[Callback]]) -> bool:

@@ -1,167 +1,170 @@
-"""Proves of a callback that it only looks: at the step, the loss and the clock, and at what it keeps itself.
+"""Tells which callbacks only look within an epoch: their code that runs there reaches no parameter.
 
-Guarantees: yes means that none of its hooks writes a parameter, as far as the assumptions of
-`ckptkit.mindspore.callback.harmless_values` hold and nobody changes its class, or gives it other objects, later; no
-means that this is not known. Reads source and objects, and runs nothing of the user's. Main thread only.
+Reach counts, not what the code does: Python has more ways to write than a list can name. Reads the bytecode of the
+hooks and of all functions that it names, and the objects that these name, as they are when training begins.
+Guarantees: runs nothing of the user's; what cannot be read counts as something that writes. Assumes that nobody patches
+objects of libraries, or gives the callback others later, and that a train cell returns no parameter. Main thread only.
 """
 
 from __future__ import annotations
 
-import ast
-import sys
+import datetime
+import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import mindspore as ms
-from mindspore.train import Callback
+import numpy as np
+from mindspore import nn
+from mindspore.ops import Primitive
+from mindspore.train import Callback, LambdaCallback
 
-from ckptkit.mindspore.callback.code_reader import Call
-from ckptkit.mindspore.callback.harmless_values import (
-    CONTEXT,
-    OUTPUT,
-    PLAIN,
-    READ,
-    SELF,
-    NotProvenError,
-    Value,
-    kinds_of,
-    named,
-    of,
-    require,
-)
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_classes
-from ckptkit.mindspore.inspect.loops.source import compiled_body_of
-from ckptkit.mindspore.inspect.users import is_mindspores, is_users
+from ckptkit.mindspore.observe.attributes import own_attributes
+from ckptkit.mindspore.observe.named_objects import UNKNOWN, attribute, instructions_of, named_objects, owner_of
+from ckptkit.mindspore.observe.random_operators import GENERATORS
+from ckptkit.mindspore.observe.users import is_users
 
-_DEEPEST = 6  # nesting of followed calls
-_MOST = 20_000  # expressions and statements that are read
-# Errors of what is examined, which may be anything: what cannot be read proves nothing.
-_UNREADABLE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
-_NOT_READ = 0x04 | 0x08 | 0x20 | 0x80 | 0x200  # flags of code: *args, **kwargs, generators, coroutines
+_MOST = 20_000  # objects
+# What leads from the arguments of a hook to a parameter; `test_arguments_of_hooks_are_known` finds others. Of the
+# optimizer, two attributes may be read: a save copies anything that small at once.
+KEYS = {"network", "train_network", "eval_network", "loss_fn", "list_callback", "optimizer", "dataset_helper"}
+KEYS |= {"train_dataset", "valid_dataset"}
+_OF_OPTIMIZERS = ("learning_rate", "global_step")
+# What leads to any object of the process.
+_ANYWHERE = {"eval", "exec", "compile", "vars", "globals", "locals", "setattr", "__import__", "modules", "__dict__"}
+_ANYWHERE |= {"_getframe", "_current_frames", "f_locals", "f_globals", "f_back", "tb_frame", "gi_frame", "__self__"}
+_ANYWHERE |= {"__globals__", "__closure__", "__subclasses__", "__builtins__", "_original_args", "import_module"}
+_MODULES = ("gc", "ctypes", "inspect", "importlib")
+_PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, range, slice, np.dtype, np.generic)
+_PLAIN += (datetime.date, datetime.timedelta, datetime.timezone, types.CodeType, Primitive, *GENERATORS)
+_PLAIN += (types.ClassMethodDescriptorType, types.MethodDescriptorType)
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque, OrderedDict, Counter, defaultdict)
+_OUTPUTS = ("logging", "_io", "_csv", "csv", "pathlib", "tqdm", "_thread", "threading", "numpy")  # hold no parameter
 
 
-def only_looks(callback: Callback, optimizer: object = None) -> bool:
-    """Return whether the hooks of ``callback`` are proven to write no parameter of a training with ``optimizer``."""
-    try:
-        _Proof(callback, optimizer).read()
-    except (NotProvenError, *_UNREADABLE):
-        return False
-    return True
+def only_looks(callback: Callback, hooks: Iterable[str]) -> bool:
+    """Return whether no hook of these names of ``callback`` reaches a parameter."""
+    return _Reach(callback, hooks).is_harmless
 
 
 def is_idle(callback: Callback) -> bool:
-    """Return whether ``callback`` is proven to have no effect on training: it only looks, and never ends it."""
-    try:
-        proof = _Proof(callback, None)
-        proof.read()
-    except (NotProvenError, *_UNREADABLE):
-        return False
-    return not proof.may_end
+    """Return whether ``callback`` has no effect on training: it only looks, draws nothing and never ends it."""
+    reach = _Reach(callback, [name for name in vars(Callback) if name[0] != "_"])
+    is_own = all(is_users(kind.__module__) for kind in type(callback).__mro__ if kind not in (Callback, object))
+    acts = reach.draws or not reach.names.isdisjoint(("optimizer", "request_stop", "RAISE_VARARGS"))
+    return is_own and reach.is_harmless and not acts
 
 
-class _Proof:
-    """Reads all hooks of one callback, again until the kinds of its attributes stay."""
+class _Reach:
+    """Finds what hooks of a callback can reach; ``names`` are those in the code, and its kinds of instructions."""
 
-    def __init__(self, callback: Callback, optimizer: object) -> None:
-        is_known = is_mindspores(optimizer)
-        self.knows_optimizer = is_known and isinstance(getattr(optimizer, "learning_rate", None), ms.Parameter)
-        self._classes = type(callback).__mro__
-        self._own = _own_attributes(callback)
-        self._bodies: dict[types.CodeType, Sequence[ast.stmt]] = {}
-        self._kinds: dict[str, frozenset[str]] = {}  # of the attributes that are read or written
-        self._functions: list[types.CodeType] = []
-        self.may_end = False
-        self._left = _MOST
+    def __init__(self, callback: Callback, hooks: Iterable[str]) -> None:
+        self._callback, self.draws = callback, False
+        self.names: set[str] = set()
+        self._judged: dict[Any, Any] = {}  # holds the objects, so that no id is reused
+        members = [*_members(callback)]
+        parts = [attribute(callback, name) for name in hooks]
+        parts += [part for name, part in members if name.startswith("__") or not hasattr(part, "__func__")]
+        self.is_harmless, before = not isinstance(callback, LambdaCallback), -1
+        while self.is_harmless and before != len(self.names):
+            before = len(self.names)
+            self.is_harmless = self._are_harmless(parts)
+            # Other methods may set what this code reads, and a property is set without being named.
+            parts = [part for name, part in members if not self.names.isdisjoint((name, *_set_by(part)))]
 
-    def read(self) -> None:
-        """Read the hooks; NotProvenError if one of them is not known to write nothing."""
-        require(all(type(one) is type for one in self._classes))
-        users = [one for one in self._classes if one is not Callback and one is not object]
-        require(all(is_users(one.__module__) and "__slots__" not in vars(one) for one in users))
-        special = ("__setattr__", "__getattribute__", "__getattr__", "__enter__", "__exit__")
-        require(not any(name in vars(one) for name in special for one in users))
-        hooks = [name for name, one in vars(Callback).items() if type(one) is types.FunctionType and name[0] != "_"]
-        methods = [self._method(self._classes, name) for name in hooks]
-        before: dict[str, frozenset[str]] | None = None
-        while before != self._kinds:
-            before = dict(self._kinds)
-            for method in methods:
-                self.call(method, [of(SELF), of(CONTEXT)], {})
-        require(all(self._kinds.values()))  # one that no hook assigns, and that is not there, gets its value elsewhere
+    def _are_harmless(self, values: Iterable[Any]) -> bool:
+        waiting = deque(values)
+        while waiting and len(self._judged) < _MOST:
+            value = waiting.popleft()
+            is_method = type(value) is types.MethodType
+            key = (id(value.__func__), id(value.__self__)) if is_method else id(value)
+            is_plain = issubclass(type(value), _PLAIN) and not is_users(type(value).__module__)
+            if not is_plain and value is not UNKNOWN and value is not self._callback and key not in self._judged:
+                self._judged[key] = value
+                parts = self._parts_of(value)
+                if parts is None:
+                    return False
+                waiting.extend(parts)
+        return not waiting
 
-    def _method(self, classes: Sequence[type], name: str) -> types.FunctionType:
-        require(name not in self._own)
-        found = in_classes(classes, name)
-        if type(found) is not types.FunctionType:
-            raise NotProvenError
-        return found
+    def _parts_of(self, value: Any) -> Iterable[Any] | None:
+        """Return what may be reached from ``value``; None if that is a parameter, or not known."""
+        kind = type(value)
+        is_users_own = is_users(kind.__module__)
+        parts: Iterable[Any] | None = None
+        if kind is types.ModuleType:
+            parts = () if value.__name__.partition(".")[0] not in _MODULES else None
+        elif kind in (types.FunctionType, types.MethodType):
+            parts = self._named_by(value)
+        elif kind in (types.BuiltinFunctionType, types.MethodWrapperType):
+            parts = (value.__self__,)
+        elif kind is functools.partial:
+            parts = (value.func, *value.args, *value.keywords.values())
+        elif kind in _CONTAINERS:
+            parts = (*value, *(value.values() if issubclass(kind, dict) else ()))
+        elif issubclass(kind, type):
+            parts = [part for _, part in _members(value)] if not is_users_own else None
+        elif is_users_own:
+            if not issubclass(kind, (nn.Cell, ms.Tensor, np.ndarray, *_CONTAINERS, int, float, str)):
+                parts = (*own_attributes(value).values(), *(part for _, part in _members(value)))
+        elif kind is np.ndarray:
+            parts = () if value.flags.owndata and not value.dtype.hasobject else None
+        elif kind.__module__.partition(".")[0] in _OUTPUTS:
+            parts = ()
+        return parts
 
-    def spend(self) -> None:
-        """Count an expression or a statement."""
-        self._left -= 1
-        require(self._left > 0)
-
-    def attribute(self, name: str) -> Value:
-        """Return what an attribute of the callback may be."""
-        in_class = in_classes(self._classes, name)
-        require(in_class is UNKNOWN or not _has_any(in_class, "__set__", "__delete__"))
-        if name not in self._own and name not in self._kinds and in_class is not UNKNOWN:
-            if type(in_class) is types.FunctionType:
-                return Value(one=in_class, owner=of(SELF))
-            if type(in_class) is staticmethod:
-                return named(in_class.__func__)
-        self._begin(name)
-        return Value(self._kinds[name])
-
-    def set(self, name: str, value: Value) -> None:
-        """Join what an attribute of the callback may be with what it gets."""
-        found = in_classes(self._classes, name)
-        require(found is UNKNOWN or not _has_any(found, "__get__", "__set__", "__delete__"))
-        require(value.one is None and value.kinds <= READ | OUTPUT.keys())
-        self._begin(name)
-        self._kinds[name] |= value.kinds
-
-    def _begin(self, name: str) -> None:
-        if name not in self._kinds:
-            now = self._own.get(name, in_classes(self._classes, name))
-            self._kinds[name] = frozenset() if now is UNKNOWN else kinds_of(now)
-
-    def parent(self, within: Any, name: str) -> Value:
-        """Return the method that ``super()`` gives in a method of the class ``within``."""
-        place = next((at for at, one in enumerate(self._classes) if one is within), None)
-        if place is None:
-            raise NotProvenError
-        return Value(one=self._method(self._classes[place + 1 :], name), owner=of(SELF))
-
-    def call(self, function: types.FunctionType, given: Sequence[Value], by_name: Mapping[str, Value]) -> Value:
-        """Read a function of the user's; return what it returns."""
-        own = vars(sys.modules[Callback.__module__])
-        if vars(Callback).get(function.__name__) is function and function.__globals__ is own:
-            require([one.kinds for one in given] == [{SELF}, {CONTEXT}] and not by_name)
-            return of(PLAIN)  # does nothing, or calls another hook
-        code = function.__code__
-        require(code.co_flags & _NOT_READ == 0 and is_users(function.__globals__.get("__name__")))
-        require(code not in self._functions and len(self._functions) < _DEEPEST)
-        if code not in self._bodies:
-            self._bodies[code] = compiled_body_of(function)
-        body = self._bodies[code]
-        require(bool(body))
-        self._functions.append(code)
-        returned = Call(self, function, body).run(given, by_name)
-        self._functions.pop()
-        return returned
+    def _named_by(self, value: Any) -> Iterable[Any] | None:
+        """Return what a function or a method holds and names; None if a name leads to a parameter."""
+        function = getattr(value, "__func__", value)
+        parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        parts += [value.__self__] if function is not value else []
+        if not is_users(function.__module__):
+            return parts
+        if not _names_no_key(function.__code__):
+            return None
+        for named in named_objects(value, lambda _: False):
+            last = named.name.rpartition(".")[2]
+            for instruction in instructions_of(named.code):
+                self.names |= {instruction.opname, str(instruction.argval)}
+            self.draws |= issubclass(type(owner_of(named.value)), GENERATORS)
+            is_rate = last == "optimizer" and named.then in _OF_OPTIMIZERS
+            if last in KEYS | _ANYWHERE and (named.value is UNKNOWN or callable(named.value)) and not is_rate:
+                return None
+            if named.value is super:
+                parts += [part for name, part in _members(self._callback) if name == named.code.co_name]
+            if named.value is self._callback and not named.then:  # other code gets it whole
+                parts += own_attributes(self._callback).values()
+                parts += [part for _, part in _members(self._callback)]
+            parts.append(named.value)
+        return parts
 
 
-def _has_any(one: Any, *names: str) -> bool:
-    """Return whether the class of ``one`` has one of these methods."""
-    return any(in_classes(type(one).__mro__, name) is not UNKNOWN for name in names)
+@functools.lru_cache(maxsize=1024)
+def _names_no_key(code: types.CodeType) -> bool:
+    """Return whether no text in the code leads to a parameter, and it imports nothing unknown."""
+    texts = [part for value in code.co_consts for part in (value if isinstance(value, tuple) else (value,))]
+    imports = [step.argval for step in instructions_of(code) if step.opname == "IMPORT_NAME"]
+    inner = [text for text in texts if isinstance(text, types.CodeType)]
+    is_known = KEYS.isdisjoint(text for text in texts if isinstance(text, str)) and not any(map(is_users, imports))
+    return is_known and all(map(_names_no_key, inner))
 
 
-def _own_attributes(callback: Callback) -> Mapping[str, Any]:
-    """Return what ``vars(callback)`` gives, also weak proxies."""
-    descriptor = in_classes(type(callback).__mro__, "__dict__")
-    require(type(descriptor) is types.GetSetDescriptorType)
-    found: dict[str, Any] = descriptor.__get__(callback)
-    require(all(type(name) is str for name in found))
-    return found
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what the user's classes of an object, or a class of the user's, define; methods bound to the object."""
+    is_class = isinstance(value, type)
+    for base in (value if is_class else type(value)).__mro__:
+        for name, member in vars(base).items() if is_users(base.__module__) else ():
+            parts = [getattr(member, part, None) for part in ("fget", "fset", "fdel", "func", "__func__")]
+            functions = [part for part in (member, *parts) if type(part) is types.FunctionType]
+            is_bound = not is_class and type(member) is not staticmethod
+            if name not in ("__init__", "__new__"):
+                yield from ((name, types.MethodType(part, value) if is_bound else part) for part in functions)
+            if not functions and not name.startswith(("__", "_abc_")):
+                yield name, member
+
+
+def _set_by(method: Any) -> set[str]:
+    code = getattr(method, "__code__", None)
+    return {step.argval for step in instructions_of(code) if step.opname == "STORE_ATTR"} if code is not None else set()

@@ -25,7 +25,7 @@ from ckptkit.mindspore.callback.step_metrics import loss_of, norm_of
 from ckptkit.mindspore.callback.stopping import hold_back, may_stop
 from ckptkit.mindspore.data.pipeline import source_names
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.inspect.users import is_mindspores
+from ckptkit.mindspore.observe.users import is_mindspores
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 
@@ -81,8 +81,7 @@ class TrainingSession:
         # need no agreement.
         self._may_stop = self.manager.agree(any(may_stop(one) for one in callbacks))
         idle = {id(one) for one in callbacks if is_idle(one)}
-        given = self._state.stateful_objects()
-        self._other_callbacks.bind(callbacks, given, self._state.has_all_of, lambda one: id(one) in idle)
+        self._other_callbacks.bind(callbacks)
         acting = [one for one in callbacks if id(one) not in idle]
         self._state.judge_callbacks(callbacks, self._evaluated_by, acting)
         self._refuse_late_callbacks(list(params.list_callback), me)
@@ -90,17 +89,20 @@ class TrainingSession:
             # Model(cell) leaves it empty, which makes MindSpore's learning-rate callbacks fail.
             params.optimizer = getattr(self._state.cell, "optimizer", None)
         followed = params.list_callback[-1] is not me
-        writers = may_write_in_window(callbacks, self._read_only, followed=followed, optimizer=params.optimizer)
+        writers = may_write_in_window(callbacks, self._read_only, followed=followed)
         if writers:
             self._give_up_window(writers)
         params.cur_step_num = self.point.batches_delivered
+        params.epoch_num = self._epochs  # as in a run without interruption; `Model` gives those that are left
         self._state.count_delivered(self.point.batches_delivered)
         HEARTBEAT.reads(source_names(self._dataset), self._size)
         self._position.iterator_made()
         # This callback is the last one: this undoes what the others' on_train_begin changed or drew.
         self._state.restore_again()
-        # Mark here, before the others' on_train_epoch_begin, which runs again if an epoch is resumed at its start.
+        # Before the others' on_train_epoch_begin, which runs again if an epoch is resumed at its start.
         self._state.mark_again()
+        if not self.point.batch:
+            self._state.hand_out_batch()
 
     def begin_epoch(self, params: Any) -> None:
         """At the first epoch, check its number and restore the state of the other callbacks."""
@@ -112,6 +114,7 @@ class TrainingSession:
         if self.point.batch:
             # The others' on_train_epoch_begin ran a second time in this epoch: this undoes what it did.
             self._state.restore_again()
+            self._state.hand_out_batch()
         self._state.trained()
         self._begun = True
 

@@ -5,10 +5,9 @@ that resumes lets the loop *walk* to its place first: it gets empty batches, and
 the log do nothing. One cycle of an earlier epoch is enough, so a walk has as many steps as the present epoch.
 
 Guarantees: after the walk, the loop's epoch and step, the sum of its losses, the trainer's state and the callbacks are
-those of an uninterrupted run, and the next batch is the next one. Other plain variables of a loop of the user's, and
-attributes that code of the user's changes in the trainer, are compared then and named. A save is taken when the loop
-asks for another batch, so it has all that the trainer did after the last one; what belongs to the end of an epoch, such
-as an evaluation, is done before a save there.
+those of an uninterrupted run, and the next batch is the next one. A save is taken when the loop asks for another
+batch, so it has all that the trainer did after the last one; what belongs to the end of an epoch, such as an
+evaluation, is done before a save there.
 A loop that takes batches ahead, leaves some out, or ends an epoch early is refused. Main thread only.
 """
 
@@ -37,8 +36,7 @@ from ckptkit.mindspore.callback.trainer_progress import TrainerProgress
 from ckptkit.mindspore.callback.trainer_walk import Walk
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Resumable, batches_of
-from ckptkit.mindspore.inspect.frames import locals_of
-from ckptkit.mindspore.inspect.users import is_users
+from ckptkit.mindspore.observe.walk import variables_of
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
 
@@ -229,7 +227,6 @@ class TrainerLoop:
         training = replace(self._training, augmentation=None, cycle=self._training.cycle or counts)
         named = {_NAME: self._progress, **self._stateful}
         state = self._new_state(_cells_of(trainer), batches, training=training, **named)
-        self._progress.judge_callbacks()
         self.manager = self._new_manager()
         self._state = state
         state.has_all_epochs = lambda: batches.is_over() or trainer.state.global_step >= trainer.state.max_steps
@@ -254,8 +251,6 @@ class TrainerLoop:
         self._walk = None
         self._in_epoch = self._delivered - self._epoch * self._size
         self._state.restore_again()
-        self._look_at_kept()
-        self._progress.compare_kept()
 
     def _tell(self) -> None:
         """Tell the manager that the last batch is trained, with all that the trainer did after it."""
@@ -270,21 +265,14 @@ class TrainerLoop:
         ms.Parameter = _PARAMETER  # mindone 0.5's num_parameters() has it as the variable of a loop
         _, variables = self._loop()
         self._progress.loss = variables.get(_SUM)  # after its end, the loop has added it to the trainer's own sum
-        self._look_at_kept()
         self._untold = False
         self.manager.step(self._state)
-
-    def _look_at_kept(self) -> None:
-        module, variables = self._loop()
-        steps = {"epoch", "step"}  # the walk gives the loop these
-        own = {name: one for name, one in variables.items() if name not in steps} if is_users(module) else {}
-        self._progress.look_at_kept(own)
 
     def _loop(self) -> tuple[str, Mapping[str, Any]]:
         """Return the module and the variables of the trainer's loop; none if it does not run."""
         for frame in frames_from(sys._getframe(1)):
             module = frame.f_globals.get("__name__", "")
-            if module != __name__ and (own := locals_of(frame)).get("self") is self._trainer:
+            if module != __name__ and (own := variables_of(frame)).get("self") is self._trainer:
                 return module, own
         return "", {}
 

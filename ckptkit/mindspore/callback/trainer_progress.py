@@ -2,7 +2,7 @@
 
 Guarantees: the attributes of the trainer's state and control, its sums for the log, its own count of micro-steps and
 the callbacks' plain attributes continue where they were. Settings, which the arguments of each start decide, are not
-stored. What a callback of the user's keeps and no checkpoint can hold is named. Main thread only.
+stored. Main thread only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import mindspore as ms
 import numpy as np
 
 from ckptkit.core.text import some
-from ckptkit.mindspore.inspect.attribute_uses import assigned_in_steps, changed_in_place
-from ckptkit.mindspore.inspect.users import is_users
-from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain
+from ckptkit.mindspore.observe.users import is_users
 from ckptkit.mindspore.state.holders import Reporting, fits
 
 _log = logging.getLogger("ckptkit")
@@ -33,7 +31,6 @@ _SETTINGS = frozenset(
 )
 # Of its control: where training goes on, nothing has stopped it. A run that was complete may get more epochs.
 _STOPS = ("should_training_stop", "should_epoch_stop")
-_KEPT = (bool, int, float, str, list, tuple, set, np.ndarray)  # a batch and a loss are none of these
 _SUMS = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos")  # of the trainer, for its log
 
 
@@ -48,11 +45,10 @@ class TrainerProgress(Reporting):
         trained: Micro-steps since epoch 0, as the trainer called ``training_step``.
         loss: The sum of the losses that the trainer's loop has in a variable, ``tr_loss``; None before the first step.
         returned: What ``training_step`` returned last.
-        kept: Digests of what the user's own code keeps in the loop's variables and in the trainer, by name.
     """
 
     # On CPU, MindSpore may round a loss otherwise in the first steps of a process; the doctor notes that of losses.
-    reported = frozenset(("loss", "returned", "sums", "kept"))
+    reported = frozenset(("loss", "returned", "sums"))
 
     def __init__(self, trainer: Any, named: Iterable[Any]) -> None:
         self._trainer = trainer
@@ -60,7 +56,6 @@ class TrainerProgress(Reporting):
         self.trained = 0
         self.loss: Any = None
         self.returned: Any = None
-        self.kept: dict[str, str] = {}
         self._loaded: Mapping[str, Any] | None = None
 
     @property
@@ -80,7 +75,6 @@ class TrainerProgress(Reporting):
             "trained": self.trained,
             "loss": _plain(self.loss),
             "returned": _plain(self.returned),
-            "kept": self.kept,
             "state": {name: one for name, one in vars(trainer.state).items() if name not in _SETTINGS},
             "control": {name: one for name, one in vars(trainer.control).items() if name not in _STOPS},
             "sums": {name: getattr(trainer, name) for name in _SUMS if hasattr(trainer, name)},
@@ -116,45 +110,6 @@ class TrainerProgress(Reporting):
                 "The resumed run may not be bit-exact: the run began with the callback %s, which this trainer does not "
                 "have. Give it the same callbacks in the same order",
                 some(lost),
-            )
-
-    def look_at_kept(self, variables: Mapping[str, Any]) -> None:
-        """Note the plain values that the user's code keeps: ``variables`` of its loop, attributes of its trainer."""
-        kind = type(self._trainer)
-        names = assigned_in_steps(kind) | changed_in_place(kind)
-        attributes = {f"self.{name}": one for name, one in vars(self._trainer).items() if name in names}
-        values = {**attributes, **variables}
-        self.kept = {name: digest_of_value(one) for name, one in values.items() if type(one) in _KEPT and is_plain(one)}
-
-    def compare_kept(self) -> None:
-        """Name what `look_at_kept` has noted and the checkpoint has otherwise: nothing restores it."""
-        before = self._loaded["kept"] if self._loaded is not None else {}
-        known = {name for name in before if name in self.kept or name.startswith("self.")}  # a branch may make the rest
-        lost = sorted(name for name in known if before[name] != self.kept.get(name))
-        if lost:
-            _log.warning(
-                "The resumed run may not be bit-exact: the loop of %s came to its place with other values of %s. If "
-                "training depends on these, keep them in an object with state_dict() and load_state_dict(): "
-                "CheckpointCallback(..., stateful={...})",
-                type(self._trainer).__name__,
-                some(lost),
-            )
-
-    def judge_callbacks(self) -> None:
-        """Name what the user's callbacks keep that cannot be stored."""
-        left = [
-            f"{name}.{attribute} ({type(value).__name__})"
-            for name, one in self._callbacks().items()
-            if not _tells(one)
-            for attribute, value in _attributes(one).items()
-            if not (fits(value) or callable(value))
-        ]
-        if left:
-            _log.warning(
-                "The resumed run may not be bit-exact if these steer training: %s of the trainer's callbacks are in "
-                "no checkpoint. Give such a callback state_dict() and load_state_dict(), and a name: "
-                "CheckpointCallback(..., stateful={...})",
-                some(left),
             )
 
     def _of_callbacks(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -39,6 +40,14 @@ class Observer(Protocol):
         """Report that the next batch, if any, belongs to another epoch than the last."""
         ...
 
+    def hand_out_batch(self, *, ends_epoch: bool = False) -> None:
+        """See `StateManager`."""
+        ...
+
+    def ask_batch(self) -> None:
+        """See `StateManager`."""
+        ...
+
     def iterator_made(self) -> None:
         """Report that the data is positioned."""
         ...
@@ -66,16 +75,18 @@ class Resumable:
 
     Attributes:
         position: The position, for the state manager.
+        epochs: The total since epoch 0.
     """
 
     def __init__(self, position: Counted, epochs: int, open_batches: Callable[[], Iterator[tuple[int, Any]]]) -> None:
         self.position = position
-        self._epochs = epochs
+        self.epochs = epochs
         self._open = open_batches
         self._observer: Observer | None = None
         self._begun = False
         self._epoch: int | None = None
         self._taken_by: int | None = None
+        self._iterators: list[Any] = []
 
     @property
     def epoch(self) -> int:
@@ -88,7 +99,7 @@ class Resumable:
 
     def is_over(self) -> bool:
         """Return whether all epochs are known to be delivered."""
-        return self.position.at(self.position.delivered)[0] >= self._epochs
+        return self.position.at(self.position.delivered)[0] >= self.epochs
 
     def bind(self, observer: Observer) -> None:
         """Attach the state manager that was made with these batches.
@@ -133,7 +144,17 @@ class Resumable:
             )
         delivered = self.position.delivered
         self._begun = True
-        return self._run(self._observer, delivered)
+        batches = self._run(self._observer, delivered)
+        self.handed_out_by(batches)
+        return batches
+
+    def handed_out_by(self, iterator: Any) -> None:
+        """Note an iterator of ckptkit's that hands out these batches to the user's loop."""
+        self._iterators.append(weakref.ref(iterator))
+
+    def iterators(self) -> list[Any]:
+        """Return the iterators that hand out these batches."""
+        return [iterator for reference in self._iterators if (iterator := reference()) is not None]
 
     def _run(self, observer: Observer, delivered: int) -> Generator[Any, None, None]:
         try:
@@ -150,8 +171,11 @@ class Resumable:
                 self._taken_by = threading.get_ident()
                 observer.count_delivered(delivered)
                 observer.observe_step(batch, None)
-                observer.expect_epoch_end(self.position.ends_epoch(delivered))
+                ends_epoch = self.position.ends_epoch(delivered)
+                observer.expect_epoch_end(ends_epoch)
+                observer.hand_out_batch(ends_epoch=ends_epoch)
                 yield batch
+                observer.ask_batch()
             observer.end_epoch()
         finally:
             observer.release_data()

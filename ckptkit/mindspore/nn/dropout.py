@@ -113,3 +113,9 @@ def _key(seed: int, layer: int) -> int:
         bits = (bits ^ bits >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
         bits ^= bits >> 16
     return bits - (bits >> 31 << 32)
+
+
+def drops_nothing(dropout: nn.Cell) -> bool:
+    """Return whether a MindSpore dropout cell has p = 0."""
+    # nn.Dropout leaves the argument that was not given at its default: p at None, keep_prob at 0.5.
+    return getattr(dropout, "p", None) == 0 or getattr(dropout, "keep_prob", None) == 1

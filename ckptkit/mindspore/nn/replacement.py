@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.operators import drops_nothing
-from ckptkit.mindspore.inspect.sequential import called_by, cells_of, put, registered_in
-from ckptkit.mindspore.nn.dropout import Dropout
+from ckptkit.mindspore.nn.dropout import Dropout, drops_nothing
+from ckptkit.mindspore.nn.sequential import called_by, cells_of, put, registered_in
 
 
 def replace_dropout(network: nn.Cell, *, seed: int = 0) -> nn.Cell:

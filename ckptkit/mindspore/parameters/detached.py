@@ -12,6 +12,7 @@ thread only.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -20,10 +21,11 @@ from mindspore import nn
 
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.inspect.code.bytecode import has_compiled_method
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.roles import all_of, optimizers_of
 from ckptkit.mindspore.state.switches import mode_in_force
+
+_JIT_MODULES = ("mindspore.graph.api", "mindspore.common.api")
 
 
 class Detached:
@@ -45,7 +47,7 @@ class Detached:
     ) -> None:
         self._ask = moved
         self._count = count
-        bound = [one for one in optimizers_of(cells) if has_compiled_method(one)]
+        bound = [one for one in optimizers_of(cells) if _has_compiled_method(one)]
         self._names = {held.name for one in bound for held in all_of(one)}
         self._prefix = f"{name}/" if name else ""
         self._begun_at = 0
@@ -123,3 +125,14 @@ def _words(names: Sequence[str]) -> str:
         "have one after a resume, so no resume could be exact. Use ops.assign(parameter, value) instead, and "
         "continue from an earlier checkpoint"
     )
+
+
+def is_compiled(function: object) -> bool:
+    """Return whether ``@ms.jit`` made an object of a function."""
+    # The module of MindSpore that makes them; if it moves, `test_memory_of_optimizers_is_watched` fails.
+    is_jit = type(function) is types.FunctionType and function.__globals__.get("__name__") in _JIT_MODULES
+    return is_jit and vars(function).get("__wrapped__") is not None
+
+
+def _has_compiled_method(cell: nn.Cell) -> bool:
+    return any(is_compiled(member) for kind in type(cell).__mro__ for member in vars(kind).values())

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 
 import mindspore as ms
-import xxhash
 from mindspore import nn
 
 from ckptkit.core.contents import Contents, WantedPart
+from ckptkit.core.leaf_digests import digest_of_bits, digests_of
 from ckptkit.core.placement import Box, PlacementByName
-from ckptkit.core.tensors import Array, Leaf, Role, bytes_of
+from ckptkit.core.tensors import Array, Leaf, Role
 from ckptkit.core.text import some
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.parameters.apply import can_be_live
@@ -26,8 +26,6 @@ from ckptkit.mindspore.parameters.restore import RestoreTarget
 from ckptkit.mindspore.parameters.roles import Roles, all_of, optimizers_of
 from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
 from ckptkit.mindspore.state.compatibility import is_rate
-
-_BEGINNING_BYTES = 1 << 16  # of a tensor; what a script writes to one by mistake, it writes there, too
 
 
 class CellParameters:
@@ -134,21 +132,19 @@ class CellParameters:
     def rates(self) -> dict[str, str]:
         """Return, by name, digests of the optimizer arguments that the optimizer keeps as parameters."""
         names = [name for name in self._by_name if name in self.roles.owned and is_rate(name)]
-        return {name: xxhash.xxh3_128_hexdigest(bytes_of(self[name]).data) for name in names}
+        return {name: digest_of_bits(self[name]) for name in names}
 
     def digests(self) -> dict[str, str]:
         """Return, by name, the digest of every parameter and buffer."""
-        return {leaf.name: digest_of(leaf) for leaf in self.leaves(at_boundary=False)}
+        return digests_of(self.leaves(at_boundary=False))
 
-    def beginnings(self) -> dict[str, str]:
-        """Return, by name, digests of the first bytes of parameters and buffers; nothing where reading copies."""
-        leaves = self.leaves(at_boundary=False) if can_be_live() else []
-        return {leaf.name: beginning_of(leaf.array) for leaf in leaves}
+    def digests_in_place(self) -> dict[str, str]:
+        """Return the same as `digests`; nothing where reading copies."""
+        return self.digests() if can_be_live() else {}
 
     def steady_digests(self) -> dict[str, str]:
         """Return, by name, the digest of every parameter that is assumed not to change within a cycle."""
-        steady = [leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime != "micro"]
-        return {leaf.name: digest_of(leaf) for leaf in steady}
+        return digests_of([leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime != "micro"])
 
     def note_buffers(self) -> None:
         """Remember the present buffers, for `changed_buffers`."""
@@ -160,7 +156,7 @@ class CellParameters:
         return sorted(name for name, digest in self._buffers_before.items() if now.get(name) != digest)
 
     def _digests_of_buffers(self, leaves: Sequence[Leaf]) -> dict[str, str]:
-        return {leaf.name: digest_of(leaf) for leaf in leaves if leaf.name in self._buffers}
+        return digests_of([leaf for leaf in leaves if leaf.name in self._buffers])
 
     def idle_bytes(self) -> tuple[int, int]:
         """Return the bytes of parameters that no optimizer owns and that are not declared frozen, and of all leaves.
@@ -183,8 +179,8 @@ class CellParameters:
         return {name: leaf for name, leaf in leaves.items() if not (at_boundary and name in self.roles.accumulators)}
 
     def mutable_leaves(self) -> Iterator[Leaf]:
-        """Return the leaves that a micro-step may change, without the accumulators, which it always changes."""
-        return (leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime == "micro")
+        """Return what a forward pass can change: weights, and all that a save copies but the accumulators."""
+        return (leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime == "micro" or leaf.role == "weights")
 
     def read_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
         """Read each stored value straight into its parameter's memory; accumulators that were left out become zero.
@@ -230,16 +226,6 @@ class CellParameters:
     def _zero_absent(self, contents: Contents, target: RestoreTarget) -> None:
         for name in self.roles.accumulators - contents.entries.keys():
             target.zero(name)
-
-
-def beginning_of(array: Array) -> str:
-    """Return the digest of the first bytes of ``array``."""
-    return xxhash.xxh3_128_hexdigest(bytes_of(array).data[:_BEGINNING_BYTES])
-
-
-def digest_of(leaf: Leaf) -> str:
-    """Return the digest of the bits of ``leaf``."""
-    return xxhash.xxh3_128_hexdigest(bytes_of(leaf.array).data)
 
 
 def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:

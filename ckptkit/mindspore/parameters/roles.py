@@ -23,6 +23,7 @@ from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 _log = logging.getLogger("ckptkit")
 
+OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 _WORDS = ("replicated", "per_rank")
 _SMALL_BYTES = 64 * 1024  # below this, copying is cheaper than a fence
 
@@ -138,8 +139,7 @@ def cells_of(given: Any, named: Mapping[str, Any]) -> tuple[nn.Cell, ...]:
 
 def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
     """Return every optimizer among ``cells`` and the cells inside them."""
-    kinds = (nn.Optimizer, ExperimentalOptimizer)
-    return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, kinds)]
+    return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, OPTIMIZERS)]
 
 
 def _of_networks(cells: Sequence[nn.Cell]) -> frozenset[str]:

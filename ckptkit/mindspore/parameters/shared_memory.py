@@ -22,7 +22,6 @@ from typing import TypeAlias
 import mindspore as ms
 
 from ckptkit.core.tensors import Array, Leaf, bits_of, dtype_of
-from ckptkit.mindspore.inspect.values.digest import tensor_bytes
 from ckptkit.mindspore.parameters.apply import tensor_of
 from ckptkit.mindspore.parameters.parameters import CellParameters
 
@@ -62,7 +61,7 @@ class SharedMemory:
             return None
         if self._ends is None:
             named = ((place[0], *group[0]) for place, group in self._of_cells.items())
-            self._ends = sorted((address, address + tensor_bytes(one), name) for address, name, one in named)
+            self._ends = sorted((address, address + _tensor_bytes(one), name) for address, name, one in named)
         address = array.__array_interface__["data"][0]
         at = bisect.bisect(self._ends, (address, sys.maxsize)) - 1
         return self._ends[at][2] if at >= 0 and address < self._ends[at][1] else None
@@ -153,3 +152,10 @@ def _renew(name: str, tensor: ms.Tensor) -> None:
 def _set(tensor: ms.Tensor, data: ms.Tensor) -> None:
     if isinstance(tensor, ms.Parameter):
         tensor.set_data(data)
+
+
+def _tensor_bytes(tensor: ms.Tensor) -> int:
+    # Private, since mindtorch replaces `Tensor.nbytes` by one that fails for some dtypes. If MindSpore's own moves,
+    # this raises AttributeError.
+    size: int = tensor._nbytes
+    return size

@@ -55,7 +55,8 @@ def begin_afresh(sources: Sources, examination: Examination, root: str) -> None:
     _refuse_trained(sources.parameters, root)
     examination.judge()
     examination.judge_doubt(_unseeded_draws(sources))
-    examination.note_start_values()
+    examination.note_start(None)
+    examination.load(None)
     _prepare(sources, root)
 
 
@@ -75,7 +76,8 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
     _check_weights(contents, seen, wanted)
     examination.judge()
     examination.judge_doubt(_unseeded_draws(sources))
-    examination.note_start_values()
+    examination.note_start(None)
+    examination.load(None)
     sources.cycle_start = None
     sources.counting.fence()
     mark_half_restored(sources.every_cell(), contents.checkpoint)
@@ -137,7 +139,7 @@ def _prepare(sources: Sources, root: str) -> None:
         sources.position.prepare(0, None)
     sources.prepared = True
     sources.parameters.note_buffers()
-    sources.note_beginning()
+    sources.note_beginning(resumes=False)
     for one in sources.switches():
         one.load(None, 0)
     watch_forward(sources.cell, sources.parameters)

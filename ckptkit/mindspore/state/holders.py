@@ -26,14 +26,14 @@ from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.core.text import listed, some
 from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.inspect.attributes import attributes_of
-from ckptkit.mindspore.inspect.carried_attributes import BARE
-from ckptkit.mindspore.inspect.users import is_of_users
-from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
+from ckptkit.mindspore.observe.attributes import attributes_of
+from ckptkit.mindspore.observe.users import is_of_users
+from ckptkit.mindspore.observe.walk import EVERY_CELL
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.buffers import Buffers
 from ckptkit.mindspore.parameters.roles import all_of
 from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng
+from ckptkit.mindspore.state.digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.state.generators import GeneratorHolder
 
 _log = logging.getLogger("ckptkit")
@@ -125,23 +125,23 @@ class ParameterHolder:
 
     def parameters(self) -> list[ms.Parameter]:
         """Return the parameters that it stores."""
-        return [place.value for place in self._places().values() if isinstance(place.value, ms.Parameter)]
+        return [place.value for place in self.places().values() if isinstance(place.value, ms.Parameter)]
 
     def tensors(self) -> dict[str, ms.Tensor]:
         """Return the parameters and buffers that it stores, by place."""
-        return {place: one.value for place, one in self._places().items() if one.put is None}
+        return {place: one.value for place, one in self.places().items() if one.put is None}
 
     def not_stored(self) -> list[str]:
         """Return attributes that may be state but cannot be stored, each with its kind: generators, sets, queues."""
         if isinstance(self._one, NamedAttributes) or not is_of_users(self._one):
             return []
-        bare = BARE if isinstance(self._one, nn.Cell) else ()
+        bare = EVERY_CELL if isinstance(self._one, nn.Cell) else ()
         values = [(name, value) for name, value in attributes_of(self._one) if name not in bare and is_plain(value)]
         return [f"{name} ({type(value).__name__})" for name, value in values if not fits(value)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return, by place, a parameter's dtype and bits, which may be live memory, or a packed value."""
-        return {place: one.packed for place, one in self._places().items()}
+        return {place: one.packed for place, one in self.places().items()}
 
     def check(self, state: Any) -> None:
         """Compare the parameters with those of a checkpoint, before anything is changed.
@@ -151,7 +151,7 @@ class ParameterHolder:
         """
         stored = state if isinstance(state, dict) else {}
         found = {place: packed for place, packed in stored.items() if packed[0] in DTYPES}
-        now = self._places()
+        now = self.places()
         mine = {place: one.packed for place, one in now.items() if one.put is None}
         lost = {place for place in stored.keys() - found.keys() - now.keys() if self._late(place) is None}
         problems = [f"missing in the checkpoint: {place}" for place in sorted(mine.keys() - found.keys())]
@@ -171,7 +171,7 @@ class ParameterHolder:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Give each parameter and each attribute its stored value."""
-        now = self._places()
+        now = self.places()
         taken = []
         for place, packed in state.items():
             if packed[0] in DTYPES:
@@ -190,7 +190,8 @@ class ParameterHolder:
             return None
         return partial(setattr, self._one, place.removeprefix("."))
 
-    def _places(self) -> dict[str, _Place]:
+    def places(self) -> dict[str, _Place]:
+        """Return what is stored of the object, by its place in it."""
         one = self._one
         if not isinstance(one, NamedAttributes):
             return dict(_places(one, "", None, plain=True))
@@ -262,7 +263,7 @@ def _children(one: Any, put: Callable[[Any], None] | None) -> Iterator[tuple[Any
         replace = partial(_put_into_tuple, one, [*one], put) if put is not None else None
         yield from ((index, value, replace and partial(replace, index)) for index, value in enumerate(one))
     elif isinstance(one, nn.Cell):
-        bare = BARE if is_of_users(one) else vars(one).keys()
+        bare = EVERY_CELL if is_of_users(one) else vars(one).keys()
         own = ((name, value) for name, value in attributes_of(one) if name not in bare)
         yield from ((f".{name}", value, partial(setattr, one, name)) for name, value in own)
     elif not isinstance(one, (type, ms.Tensor, ModuleType, FunctionType, MethodType)):

@@ -23,7 +23,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import Observer
 from ckptkit.manager.options import Ranks, refuse_other_types
 from ckptkit.mindspore.data.resumable import Resumable, position_of
-from ckptkit.mindspore.inspect import Finding
+from ckptkit.mindspore.observe.finding import Finding
 from ckptkit.mindspore.parameters.detached import Detached, detached_of
 from ckptkit.mindspore.parameters.half_restored import refuse_half_restored
 from ckptkit.mindspore.parameters.parameters import CellParameters
@@ -139,7 +139,7 @@ class StateManager:
             switches_by_name=switches_of(stateful, named_cells),
             rates=parameters.rates(),
         )
-        self._examination = Examination(self._sources, strict=strict)
+        self._examination = Examination(self._sources, strict=strict, ignore=training.ignore)
         self._restore = Restore(self._sources, self._examination, elastic=ranks.elastic)
         self.last_batch: Any = None
         self.last_outputs: Any = None
@@ -176,14 +176,6 @@ class StateManager:
     def findings(self) -> tuple[Finding, ...]:
         """Return what no checkpoint of this training can make exact, in the present mode; runs nothing."""
         return self._examination.findings()
-
-    def examined(self) -> tuple[Finding, ...]:
-        """Return `findings`, or nothing if the code cannot be examined, which is logged once.
-
-        Raises:
-            ResumeError: If the code cannot be examined and ``strict`` is set.
-        """
-        return self._examination.examined()
 
     def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object], acting: Sequence[object]) -> None:
         """Report what they do that no checkpoint can make exact.
@@ -223,7 +215,7 @@ class StateManager:
         """Return an observer of all this state for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
         from ckptkit.mindspore.state.observe import StateObserver
 
-        return StateObserver(self, self._sources)
+        return StateObserver(self, self._sources, self._examination)
 
     def progress(self) -> Progress:
         """Return the position of the training.
@@ -249,6 +241,7 @@ class StateManager:
     def complete_step(self) -> Progress:
         """Return the same as `progress`, and note that the last batch has been trained."""
         self._sources.counting.complete_step()
+        self._sources.began_with = {}  # from here on, training changes them
         self._examination.end_step()
         return self.progress()
 
@@ -262,6 +255,8 @@ class StateManager:
         progress = self.progress()
         leaves = self._sources.parameters.leaves(at_boundary=progress.at_boundary)
         sections = self._sources.sections(progress, self.world.size)
+        if (observed := self._examination.observed()) is not None:  # before judge_save, with which strict refuses less
+            sections["observed"] = observed
         self._examination.judge_save(leaves, sections)
         if self._sources.ended is None:
             self._sources.counting.prove(progress, self._sources.parameters)
@@ -289,6 +284,8 @@ class StateManager:
         progress = self._sources.progress()
         if progress.at_boundary:
             sections = self._sources.sections(progress, self.world.size) if self._sources.prepared else {}
+            if (observed := self._examination.observed()) is not None:
+                sections["observed"] = observed
             self._sources.cycle_start = CycleStart(progress, sections, self._sources.parameters.mutable_leaves())
         return progress
 
@@ -332,9 +329,11 @@ class StateManager:
             self._sources.batches.refuse_begun()
         if holds_weights_only(contents):
             begin_with_weights(self._sources, self._examination, contents)
+            self._begin_own_loop()
             return
         words_drawn_unseeded()  # before the seed of the data is set; a refusal of the data asks for it
         self._restore.apply(contents, self.world)
+        self._begin_own_loop()
         self.last_batch = self.last_outputs = None
 
     def begin(self, root: str) -> None:
@@ -350,6 +349,12 @@ class StateManager:
         if self._sources.batches is not None:
             self._sources.batches.refuse_begun()
         begin_afresh(self._sources, self._examination, root)
+        self._begin_own_loop()
+
+    def _begin_own_loop(self) -> None:
+        """Begin to observe a loop that positions its data itself: there is no later moment that ckptkit knows."""
+        if self.position is None:
+            self._examination.begin()
 
     def iterator_made(self) -> None:
         """Restore the random state again; call right after the dataset's iterator was made.
@@ -362,11 +367,20 @@ class StateManager:
             self.position.iterator_made()
         if self._sources.batches is not None:
             self._sources.counting.begin_loop()
-        self._examination.judge_loop()
         self.restore_random_state()
         self._sources.put_back()
         self.trained()
+        if self._sources.batches is None:
+            self._examination.begin()
         self.mark_again()
+
+    def hand_out_batch(self, *, ends_epoch: bool = False) -> None:
+        """Put back what the script keeps itself, as the first batch is handed out; call it before each batch."""
+        self._examination.begin(ends_epoch=ends_epoch)
+
+    def ask_batch(self) -> None:
+        """Look at what the script does after its step(); call it as a batch is asked for."""
+        self._examination.ask_batch()
 
     def restore_random_state(self) -> None:
         """Restore the checkpoint's random state, after unwanted draws; does nothing without a restore."""
@@ -396,6 +410,10 @@ class StateManager:
         if self._sources.batches is None:
             raise ResumeError("loop() needs StateManager(cells, ckptkit.data.resumable(dataset, epochs))")
         return self._sources.batches
+
+    def handed_out_by(self, iterator: object) -> None:
+        """Note an iterator that hands out the batches of `remaining` to the user's loop."""
+        self.remaining().handed_out_by(iterator)
 
     def release_data(self) -> None:
         """Leave the dataset and its seed as they were before, once training has ended or was refused."""

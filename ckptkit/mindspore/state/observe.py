@@ -1,15 +1,14 @@
 """Digests a training's state after a micro-step, by name, for ``ckptkit doctor``.
 
 Guarantees: observing changes nothing, advances no generator and calls no user code, but ``state_dict()`` of objects
-given by name that take more than plain attributes, or whose code does not tell which. State that is in no checkpoint is
-found by walking the objects that training code can reach, which may miss some. Main thread only, between two
-micro-steps.
+given by name that take more than plain attributes, or whose code does not tell which. What else training reaches is
+walked as for what checkpoints store, which may miss some. Main thread only, between two micro-steps.
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,24 +16,16 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.core.tensors import DTYPES
-from ckptkit.manager.hooks import LOADER, READS_AHEAD, Recorded, Setting, Suspect, Unseen
-from ckptkit.mindspore.inspect.attributes import attribute
-from ckptkit.mindspore.inspect.cells import place_of
-from ckptkit.mindspore.inspect.frames import locals_of, made_anew, running_frames, variables_ahead
-from ckptkit.mindspore.inspect.loops.stored_attributes import stored_by
-from ckptkit.mindspore.inspect.reachability import Reachability, code_of
-from ckptkit.mindspore.inspect.recording.calls import CallRecorder
-from ckptkit.mindspore.inspect.recording.operations import record_operations
-from ckptkit.mindspore.inspect.recording.settings import use_settings
-from ckptkit.mindspore.inspect.sequential import cells_of
-from ckptkit.mindspore.inspect.values.digest import digest_of_value, is_plain, tensors_in
+from ckptkit.manager.hooks import Suspect
 from ckptkit.mindspore.rng import capture_rng, restore_rng
+from ckptkit.mindspore.state.digest import digest_of_value, is_plain, tensors_in
 from ckptkit.mindspore.state.generators import GeneratorHolder
 from ckptkit.mindspore.state.holders import ParameterHolder, Reporting, told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 
 if TYPE_CHECKING:
+    from ckptkit.mindspore.state.examination import Examination
     from ckptkit.mindspore.state.manager import StateManager
 
 
@@ -46,17 +37,19 @@ class StateObserver:
     Args:
         state: What to observe.
         sources: Its sources.
+        examination: Its examination, which looks at what else training reaches.
     """
 
-    def __init__(self, state: StateManager, sources: Sources) -> None:
+    def __init__(self, state: StateManager, sources: Sources, examination: Examination) -> None:
         self._state = state
         self._sources = sources
-        self._at_first: frozenset[str] = frozenset()  # the variables that there were
+        self._examination = examination
+        examination.compare()
         # A cell without an optimizer is the network of a functional loop; a graph may call it.
         self._calls = None if sources.by_model() or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
 
-    def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
-        """Return digests by name of what must be equal, and the state that is in no checkpoint.
+    def observe(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return digests by name of what must be equal, and texts by path of what else training reaches.
 
         Raises:
             ResumeError: If parameters got memory that no update sees: a save would be refused for it.
@@ -64,11 +57,8 @@ class StateObserver:
         if self._sources.ended is None:
             self._sources.refuse_detached(self._state.progress().updates)
         digests = {name: _number(value) or digest_of_value(value) for name, value in self._seen()}
-        shapes = set()
         for leaf in self._sources.parameters.leaves(at_boundary=False):
             digests[f"{leaf.role}/{leaf.name}"] = digest_of_value(leaf.array)
-            if leaf.role == "weights" and leaf.array.size > 1:
-                shapes.add(leaf.shape)
         for name, value in self._state.progress().model_dump().items():
             digests[f"counters/{name}"] = str(value)
         for name, one in self._sources.named_cells.items():
@@ -76,7 +66,15 @@ class StateObserver:
             digests.update((f"counters/{name}/{part}", str(value)) for part, value in asdict(one.cell.counters).items())
         digests.update((name, digest_of_value(value)) for name, value in self._named())
         digests.update((f"rng/{name}", digest_of_value(value)) for name, value in _generators(capture_rng()))
-        return digests, self._unseen(shapes, set(digests.values()))
+        return digests, self._examination.reached(sys._getframe(1))
+
+    def began(self) -> dict[str, str]:
+        """Return the texts by path as the first batch was handed out; empty before that."""
+        return self._examination.began
+
+    def unstored(self) -> dict[str, str]:
+        """Return what training changes and cannot be stored, with what it is."""
+        return self._examination.unstored()
 
     def drawing_in_state_dict(self) -> list[str]:
         """Return the names of stateful objects whose ``state_dict()`` draws random numbers; calls each once."""
@@ -92,29 +90,13 @@ class StateObserver:
 
     def suspects(self) -> list[Suspect]:
         """Return what is known, without running, to keep the job from being exact."""
-        found = self._state.examined()
-        known = [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
-        why = "it makes batches ahead of training"
-        reading = dict.fromkeys(where for where, _ in code_of(self._dataset()))
-        return known + [Suspect(kind=READS_AHEAD, where=where, why=why, fix="") for where in reading]
+        found = self._state.findings()
+        return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
 
     def replicated(self) -> list[str]:
         """Return the names of the digests that must be the same in every rank."""
         leaves = self._sources.parameters.leaves(at_boundary=False)
         return [f"{leaf.role}/{leaf.name}" for leaf in leaves if leaf.spec.placement == "replicated"]
-
-    def record(self, write: Callable[[Recorded], None]) -> None:
-        """Write every call on this thread and every operation of the data, from now on; see `inspect.recording`."""
-        found = (one for root in self._sources.every_cell() for one in cells_of(root))
-        names: dict[int, str] = {}
-        for one in found:
-            names.setdefault(id(one.cell), place_of(one))
-        record_operations(self._dataset(), write)
-        CallRecorder(names, write).start()
-
-    def use(self, settings: Sequence[Setting]) -> None:
-        """Set what may make two runs equal, for the rest of this process."""
-        use_settings(settings)
 
     def _dataset(self) -> Any:
         return getattr(self._state.position, "dataset", None)
@@ -136,11 +118,10 @@ class StateObserver:
             yield "loss", outputs
 
     def _named(self) -> Iterator[tuple[str, Any]]:
-        """Yield what checkpoints hold of objects given by name: of those with a ``state_dict()``, what that takes.
+        """Yield what checkpoints hold of objects given by name: of those with a ``state_dict()``, what that tells.
 
-        If these are not plain, or its code does not say which ones it takes, it is called. What it tells without an
-        array may be a mark of the process, such as a time, and is of a kind of its own. Parameters never are
-        such a mark, and are of another kind.
+        What it tells without an array may be a mark of the process, such as a time, and is of a kind of its own.
+        Parameters never are such a mark, and are of another kind.
         """
         for name, one in self._sources.stateful.items():
             if isinstance(one, ParameterHolder):
@@ -154,58 +135,11 @@ class StateObserver:
             elif isinstance(one, GeneratorHolder):
                 yield f"named/{name}", one.state_dict()
             elif not isinstance(one, OtherCallbacks):
-                parts = stored_by(one)
-                held = {part: attribute(one, part) for part in sorted(parts or ())}
-                kind = "named"
-                if parts is None or not all(map(is_plain, held.values())):
-                    kind, held = "told", _told(one)
                 reported = one.reported if isinstance(one, Reporting) else ()
-                for part, value in held.items():
+                for part, value in _told(one).items():
                     if is_plain(value) and part not in reported:
                         has_arrays = next(tensors_in(value), None) is not None
-                        yield f"{'named' if has_arrays else kind}/{name}.{part}", value
-
-    def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
-        named = [held for one in self._sources.named_cells.values() for held in one.parameters()]
-        reach = Reachability([*self._sources.parameters.tensors().values(), *named], weight_shapes)
-        loader = getattr(self._state.position, "stateful", None)
-        if loader is not None:
-            reach.walk(f"{LOADER}{type(loader).__name__}", loader)
-        for path, value in self._variables():
-            reach.walk(path, value)
-        reach.walk(type(self._state.cell).__name__, self._state.cell)
-        given = dict(zip(self._sources.stateful, self._sources.objects(), strict=True))
-        for name, one in given.items():
-            reach.walk(f"stateful[{name!r}]", one)
-        for one in given.values():
-            for other in one.others if isinstance(one, OtherCallbacks) else ():
-                reach.walk(f"callback {type(other).__name__}", other)
-        for where, code in code_of(self._dataset()):
-            reach.walk(where, code)
-        # Variables such as a loop's `loss` and `image` have been digested above; all that is empty has one digest.
-        shown = {path: one for path, one in reach.found.items() if ":" not in path or one.digest not in known}
-        return shown | {path: one for path, one in reach.found.items() if one.text.endswith(" of 0")}
-
-    def _variables(self) -> list[tuple[str, Any]]:
-        """Return the variables of the running functions, with what leads to an object at all times first.
-
-        Of these, the nearest functions come first, so that an object gets a short path. Variables that were made after
-        the first look come last: they may lead to another object each time.
-        """
-        found = [
-            (f"{where}:{name}", value)
-            for where, frame in running_frames()
-            for name, value in self._variables_of(frame).items()
-            if not name.startswith("__")
-        ]
-        self._at_first = self._at_first or frozenset(path for path, _ in found)
-        return sorted(found, key=lambda one: one[0] not in self._at_first)
-
-    def _variables_of(self, frame: types.FrameType) -> dict[str, Any]:
-        found = {**dict(variables_ahead(frame)), **locals_of(frame)}
-        # At first, those that the loop makes anew hold only what was left by the code before it.
-        left = set() if self._at_first else made_anew(frame)
-        return {name: value for name, value in found.items() if name not in left}
+                        yield f"{'named' if has_arrays else 'told'}/{name}.{part}", value
 
 
 def _told(one: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from mindspore.train import Callback
 
@@ -31,6 +31,8 @@ class Training:
             ``"next_cycle"``, which ends the running cycle with the old ones and then continues with the new ones.
         read_only: Callbacks of your own, or classes of them, that never change a parameter, so that saves may read
             parameters in place while they run; for `CheckpointCallback`.
+        ignore: State of the script that matters to nothing, neither stored nor named: paths as the log names them, with
+            ``*`` for any text, or objects.
 
     Raises:
         ValueError: If an option has an unknown value.
@@ -40,9 +42,11 @@ class Training:
     cycle: CycleAdapter | None = None
     on_k_change: OnKChange = "refuse"
     read_only: Sequence[Callback | type[Callback]] = ()
+    ignore: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         refuse_unknown_choice("on_k_change", self.on_k_change, OnKChange)
         if self.augmentation not in (None, "stateless"):
             raise ValueError(f'augmentation must be None or "stateless", got {self.augmentation!r}')
         object.__setattr__(self, "read_only", tuple(self.read_only))
+        object.__setattr__(self, "ignore", tuple(self.ignore))

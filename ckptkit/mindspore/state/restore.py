@@ -16,17 +16,19 @@ from typing import Any
 from mindspore.train import Callback
 
 from ckptkit.core.contents import Contents
+from ckptkit.core.leaf_digests import digest_of_bits
 from ckptkit.core.process_group import World
+from ckptkit.core.tensors import bits_of
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.half_restored import clear_half_restored, mark_half_restored
-from ckptkit.mindspore.parameters.parameters import beginning_of
+from ckptkit.mindspore.parameters.roles import OPTIMIZERS
 from ckptkit.mindspore.rng import restore_rng
 from ckptkit.mindspore.state.compatibility import check_data, check_leaves, check_mode, check_stateful
 from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.forward_check import watch_forward
+from ckptkit.mindspore.state.forward_check import before_next_call, watch_forward
 from ckptkit.mindspore.state.generators import GeneratorHolder
 from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, digests_by_place
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -34,6 +36,7 @@ from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
 from ckptkit.mindspore.state.sections import decoded
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import mode_in_force
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 _log = logging.getLogger("ckptkit")
 
@@ -81,10 +84,8 @@ class Restore:
             )
         left = sources.counting.check(contents, state["train"], worlds if self._elastic else None)
         self._examination.judge()
-        if worlds.before == worlds.now:
-            self._examination.judge_start_values(state["train"]["arrays"] or {})
-        else:  # what ranks have of their own is another rank's now
-            self._examination.note_start_values()
+        self._examination.judge_doubt(sources.numerics.doubt(state["train"]["numerics"]))
+        self._examination.note_start(state["train"]["arrays"] or {})
         take_denormals_as_zero_everywhere()
         sources.cycle_start = None
         self._restored = None
@@ -107,6 +108,9 @@ class Restore:
         for memory in sources.detached:
             memory.begin(progress.updates)
         clear_half_restored(sources.every_cell())
+        self._examination.load(state["observed"] if worlds.before == worlds.now else None)
+        if worlds.before != worlds.now and state["observed"]:
+            self._examination.judge_doubt(_not_put_back(state["observed"], worlds))
         self._keep_rates(state["train"]["rates"])
         self._rng = state["rng"]
         restore_rng(self._rng)
@@ -114,9 +118,18 @@ class Restore:
         if worlds.before != worlds.now:
             tell(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
-        sources.note_beginning()
+        self._watch_beginning(steady)
+
+    def _watch_beginning(self, steady: Mapping[str, Collection[str]]) -> None:
+        """Let what changes before training and in the first forward pass be named."""
+        sources = self._sources
+        sources.note_beginning(resumes=True)
         sources.note_restored_states(steady)
-        watch_forward(sources.cell, sources.parameters)
+        watch_forward(sources.cell, sources.parameters, self._examination.judge_changes)
+        if sources.batches is None and sources.began_with:
+            for cell in sources.cells:
+                if not isinstance(cell, (AccumulationTrainCell, *OPTIMIZERS)):
+                    before_next_call(cell, self._examination.judge_changes)
 
     def _shared_at_save(self, contents: Contents, state: Mapping[str, Any]) -> Sequence[Sequence[str]]:
         """Return the groups that had one memory; if the checkpoint does not say, those of now with equal values."""
@@ -173,7 +186,7 @@ class Restore:
         holders, others = self._objects()
         for name, one in holders.items():  # compared already, or restored later
             one.load_state_dict(states[name])
-        before = self._beginnings() if others else {}
+        before = self._digests() if others else {}
         for name, one in others.items():
             give(name, one)
         self._undo_writes(contents, states, before)
@@ -185,20 +198,22 @@ class Restore:
         others = {name: one for name, one in stateful.items() if name not in ours}
         return {name: stateful[name] for name in ours}, others
 
-    def _beginnings(self) -> dict[str, str]:
-        """Return `CellParameters.beginnings`, and the same of the objects given by name."""
+    def _digests(self) -> dict[str, str]:
+        """Return `CellParameters.digests_in_place`, and the same of the objects given by name."""
         sources = self._sources
         named = sources.tensors_by_name() if can_be_live() else {}
-        return {name: beginning_of(one.asnumpy()) for name, one in named.items()} | sources.parameters.beginnings()
+        return {name: digest_of_bits(bits_of(one.asnumpy())) for name, one in named.items()} | (
+            sources.parameters.digests_in_place()
+        )
 
     def _undo_writes(self, contents: Contents, states: Mapping[str, Any], before: Mapping[str, str]) -> None:
         """Restore parameters again that an object given by name has written to, such as a teacher to its student's.
 
-        ``before`` are `_beginnings` before these objects were restored. What has the object's bits now may be the
+        ``before`` are `_digests` before these objects were restored. What has the object's bits now may be the
         memory of its own parameters, too, so each parameter gets other memory.
         """
         sources = self._sources
-        now = self._beginnings() if before else {}
+        now = self._digests() if before else {}
         written = {name for name, digest in before.items() if now.get(name) != digest}
         if written:
             sources.shared_memory.renew(written)
@@ -242,6 +257,15 @@ class Restore:
         if here is not contents and self._sources.position is not None and state["data"] is not None:
             state["data"] = self._sources.position.folded(state["data"], contents.world_size, world.size)
         return here
+
+
+def _not_put_back(observed: Mapping[str, Any], worlds: Worlds) -> str | None:
+    """Return what each rank kept of its own, which no rank of another number can go on from."""
+    paths = [path for path, *_ in observed["slots"]]
+    if not paths:
+        return None
+    ranks = f"kept by each of {worlds.before} ranks, and not put back in {worlds.now}"
+    return f"{some(paths)}: {ranks}. Set it from what restore() returns"
 
 
 def _give(name: str, one: Stateful, state: Any) -> tuple[str | None, set[str]]:

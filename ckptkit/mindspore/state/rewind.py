@@ -12,12 +12,12 @@ from typing import Any
 
 from mindspore import nn
 
+from ckptkit.core.leaf_digests import digests_of
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.nn.dropout import Dropout
-from ckptkit.mindspore.parameters.parameters import digest_of
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 _WHY = (
@@ -42,7 +42,7 @@ class CycleStart:
     def __init__(self, progress: Progress, sections: Mapping[str, Any], leaves: Iterable[Leaf]) -> None:
         self.progress = progress
         self.sections: dict[str, Any] = copy.deepcopy(dict(sections))
-        self._digests = {leaf.name: digest_of(leaf) for leaf in leaves}
+        self._digests = digests_of([*leaves])
 
     def check_unchanged(self, leaves: Iterable[Leaf]) -> None:
         """Compare ``leaves``, as they are now, with those at the beginning.
@@ -50,7 +50,8 @@ class CycleStart:
         Raises:
             ResumeError: If one has changed; names some.
         """
-        changed = sorted(leaf.name for leaf in leaves if self._digests.get(leaf.name) != digest_of(leaf))
+        now = digests_of([*leaves])
+        changed = sorted(name for name, digest in now.items() if self._digests.get(name) != digest)
         if changed:
             raise ResumeError(f"{some(changed)} changed since the cycle began. {_WHY}.")
 

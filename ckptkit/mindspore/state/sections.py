@@ -17,6 +17,7 @@ from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 
 _SECTIONS = ("rng", "data", "train", "user")
+_OBSERVED = "observed"  # a checkpoint without it has nothing to put back
 _TRAIN_KEYS = {
     "cell",
     "ended",
@@ -24,6 +25,7 @@ _TRAIN_KEYS = {
     "global_step_at_start",
     "first_world",
     "mode",
+    "numerics",
     "switches",
     "rates",
     "arrays",
@@ -46,11 +48,12 @@ def decoded(contents: Contents) -> dict[str, Any]:
         CorruptCheckpointError: If a section is malformed.
     """
     sections = {name: _section(contents, name) for name in _SECTIONS}
+    sections[_OBSERVED] = contents.state.get(_OBSERVED)
     try:
         state = {name: decode_tree(section, contents.state_tensors) for name, section in sections.items()}
     except ValueError as error:
         raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
-    for unsaid in ("mode", "switches", "rates", "arrays", "shared_memory"):
+    for unsaid in ("mode", "numerics", "switches", "rates", "arrays", "shared_memory"):
         state["train"].setdefault(unsaid, None)
     # A run that has known only one world may omit it.
     first_world = state["train"].setdefault("first_world", contents.world_size)

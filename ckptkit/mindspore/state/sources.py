@@ -7,25 +7,22 @@ between two micro-steps.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn
 from pydantic import ValidationError
 
 from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Array
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
-from ckptkit.mindspore.inspect.loops.objects import Stored
-from ckptkit.mindspore.inspect.loops.stored_attributes import stored_by
-from ckptkit.mindspore.inspect.sequential import cells_of
-from ckptkit.mindspore.inspect.values.addresses import arrays_in
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.cell_changes import KeptParameters
 from ckptkit.mindspore.parameters.detached import Detached
@@ -33,14 +30,14 @@ from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import optimizers_of
 from ckptkit.mindspore.parameters.shared_memory import SharedMemory
 from ckptkit.mindspore.rng import capture_rng
+from ckptkit.mindspore.state.digest import tensors_in
 from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, digests_by_place, told_by
+from ckptkit.mindspore.state.numerics import Numerics
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
 from ckptkit.mindspore.train.counting import Counting
 from ckptkit.mindspore.train.named_cell import NamedCell
-
-_EVERY: weakref.WeakValueDictionary[int, Sources] = weakref.WeakValueDictionary()
 
 
 @dataclass(kw_only=True)
@@ -65,10 +62,11 @@ class Sources:
         ended: Why training ended for good; None while it may continue.
         prepared: Whether a start has prepared data and switches.
         cycle_start: State at the start of the running cycle, if it is kept.
-        began_with: Digests of the parameters as a loop of `resumable` found them.
+        began_with: Digests of the parameters as they were restored, or as the run began with them.
         restored_states: Digests of the states of objects given by name, by place, as the same loop restored them.
         arrays: Digests of the script's arrays as the run began; ``callbacks`` are the classes that it began with.
-        trained_by: Compiled functions of the loop that train, by expression.
+        is_compiled: Whether the loop reaches a compiled function, which may train.
+        numerics: Compute types, settings and schedules of rates.
         shared_memory: Which of ``parameters``, and of those given by name, have one memory.
     """
 
@@ -92,12 +90,14 @@ class Sources:
     began_with: Mapping[str, str] = field(default_factory=dict)
     restored_states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     arrays: Mapping[str, str] = field(default_factory=dict)
-    trained_by: set[str] = field(default_factory=set)
+    is_compiled: bool = False
 
     def __post_init__(self) -> None:
-        _EVERY[id(self)] = self
         named = {**dict(self.trained_by_name()), **{name: one.cell for name, one in self.named_cells.items()}}
         self._kept_by_name = [KeptParameters([one], name) for name, one in named.items()]
+        by_name = {name: one for name, one in self.given.items() if isinstance(one, nn.Cell)}
+        numbered = {f"cells[{place}]" if place else "": one for place, one in enumerate(self.cells)}
+        self.numerics = Numerics({**numbered, **by_name})
         self.shared_memory = SharedMemory(self.parameters, self.tensors_by_name)
 
     def tensors_by_name(self) -> dict[str, ms.Tensor]:
@@ -113,11 +113,6 @@ class Sources:
         """Return all cells of the training, with the train cells that were given by name."""
         by_name = [one.cell for one in self.named_cells.values()] if self.named_cells else []
         return [*self.cells, *by_name]
-
-    def stored_elsewhere(self) -> frozenset[int]:
-        """Return the ``id`` of each cell that another StateManager of this process stores."""
-        others = [cell for one in [*_EVERY.values()] if one is not self for cell in one.every_cell()]
-        return frozenset(id(found.cell) for cell in others for found in cells_of(cell))
 
     def cells_by_name(self) -> list[nn.Cell]:
         """Return all cells that are given by name."""
@@ -163,29 +158,10 @@ class Sources:
         """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
         return [one.owner if isinstance(one, NamedAttributes) else one for one in self.given.values()]
 
-    def known(self) -> list[Any]:
-        """Return the objects that are stored by name; `Stored` for one of which some attributes are.
-
-        Other callbacks are none: of what they hold, next to nothing is stored.
-        """
-        return [_known(one) for one in self.given.values() if not isinstance(one, OtherCallbacks)]
-
-    def reached(self) -> Iterator[Any]:
-        """Yield the parameters, the cells, and what is stored by name with what it holds."""
-        for cell in self.every_cell():
-            yield from cell.get_parameters()
-            yield from (inner for _, inner in cell.cells_and_names())
-        for one in (*self.objects(), self.loader):
-            yield from (one, *getattr(one, "__dict__", {}).values())
-
     @property
     def loader(self) -> Any:
         """The iterable of the data, if checkpoints hold the state that it gives of itself; None otherwise."""
         return self.position.stateful if isinstance(self.position, IterablePosition) else None
-
-    def known_data(self) -> list[Any]:
-        """Return, as `known`, what checkpoints hold of data that are not read again at a resume."""
-        return [self.position, *([] if self.loader is None else [_known(self.loader)])]
 
     def by_model(self) -> bool:
         """Return whether ``Model`` trains; a loop of the user's gives no callbacks."""
@@ -195,7 +171,7 @@ class Sources:
         """Count a delivered batch as `Counting.deliver`; note the modes of its micro-step."""
         delivered = self.counting.deliver(batches)
         for one in (self.own_switches, *self.switches_by_name.values()):
-            one.note(delivered, compiled=bool(self.trained_by))
+            one.note(delivered, compiled=self.is_compiled)
 
     def look_at_switches(self, delivered: int) -> None:
         """Look as `Switches.look`, also for the cells given by name.
@@ -204,7 +180,7 @@ class Sources:
             ResumeError: As `Switches.look`.
         """
         for one in (self.own_switches, *self.switches_by_name.values()):
-            one.look(delivered, compiled=bool(self.trained_by))
+            one.look(delivered, compiled=self.is_compiled)
         for cell in self.named_cells.values():
             cell.look()
 
@@ -259,7 +235,7 @@ class Sources:
         """
         for kept in self._kept_by_name:
             kept.refuse_replaced()
-        how = {"by_model": self.by_model(), "compiled": bool(self.trained_by)}
+        how = {"by_model": self.by_model(), "compiled": self.is_compiled}
         switches = self.own_switches.record(**how)
         by_name = {name: one.record(**how) for name, one in self.switches_by_name.items()}
         return {
@@ -270,6 +246,7 @@ class Sources:
                 "ended": self.ended,
                 "first_world": ranks if self.first_world is None else self.first_world,
                 "mode": mode_in_force(),
+                "numerics": self.numerics.record(),
                 "switches": {**switches, "by_name": by_name} if by_name else switches,
                 "rates": self.rates,
                 "arrays": self.arrays,
@@ -287,24 +264,38 @@ class Sources:
         for name, one in self.stateful.items() if can_be_live() else ():
             if isinstance(one, ParameterHolder) and not isinstance(self.given[name], NamedAttributes):
                 continue  # what it gives is that memory
-            found = ((id(array), self.shared_memory.owner_of(array)) for array in arrays_in(states[name]))
+            found = ((id(array), self.shared_memory.owner_of(array)) for array in _arrays_in(states[name]))
             owners = {at: owner for at, owner in found if owner is not None}
             # An array that is made for the state is another one at each call.
-            held = {id(array) for array in arrays_in(told_by(one))} & owners.keys() if owners else set()
+            held = {id(array) for array in _arrays_in(told_by(one))} & owners.keys() if owners else set()
             if held:
                 return name, sorted({owners[at] for at in held})
         return "", []
 
-    def note_beginning(self) -> None:
-        """Remember the parameters, for `changed_since`; only of a loop that takes the batches of `resumable`."""
-        self.began_with = self.parameters.beginnings() if self.batches is not None else {}
+    def note_beginning(self, *, resumes: bool) -> None:
+        """Remember the parameters, for `changed_since`; not where ``Model`` trains, for which they are restored again.
+
+        In a loop that positions its data itself, only what ``resumes``, and no rates: such a loop may set them for its
+        first batch before it calls anything.
+        """
+        self.began_with = {}
+        if self.batches is not None:
+            self.began_with = self.parameters.digests_in_place()
+        elif resumes and not self.by_model():
+            rates = self.parameters.rates()
+            self.began_with = {
+                name: one for name, one in self.parameters.digests_in_place().items() if name not in rates
+            }
 
     def note_restored_states(self, steady: Mapping[str, Collection[str]]) -> None:
-        """Remember the states of objects given by name, for `changed_since`; of the same loops as `note_beginning`.
+        """Remember the states of objects given by name, for `changed_since`, in a loop of `resumable`.
+
+        Any other loop may have called them for its first batch when that is seen.
 
         Args:
             steady: The places in each state that are the same at each call, other than a time.
         """
+        self.restored_states = {}
         if self.batches is not None:
             told = {name: digests_by_place(told_by(self.stateful[name])) for name in steady}
             self.restored_states = {
@@ -313,10 +304,12 @@ class Sources:
             }
 
     def changed_since(self) -> list[str]:
-        """Return the names of parameters and objects that the script has changed since these were remembered."""
-        now = self.parameters.beginnings() if self.began_with else {}
+        """Return the names of what the script has changed since it was remembered; forgets it."""
+        now = self.parameters.digests_in_place() if self.began_with else {}
         parameters = [name for name, digest in self.began_with.items() if now.get(name) != digest]
-        return sorted([*parameters, *filter(self._has_changed, self.restored_states)])
+        changed = sorted([*parameters, *filter(self._has_changed, self.restored_states)])
+        self.began_with, self.restored_states = {}, {}
+        return changed
 
     def _has_changed(self, name: str) -> bool:
         draws = self.position.own_draws if self.position is not None else ()
@@ -329,8 +322,5 @@ class Sources:
             one.put_back(by_model=self.by_model())
 
 
-def _known(one: Any) -> Any:
-    if isinstance(one, NamedAttributes):
-        return Stored(one.owner, frozenset(one.names))
-    names = None if isinstance(one, nn.Cell) else stored_by(one)
-    return Stored(one, names) if names is not None else one
+def _arrays_in(state: Any) -> Iterator[Array]:
+    return (value for value in tensors_in(state) if isinstance(value, np.ndarray))

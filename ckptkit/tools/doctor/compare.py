@@ -9,14 +9,12 @@ ever does is reported separately, and is not a difference. Pure functions, any t
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ckptkit.tools.doctor.lives.trace import Stepped
 from ckptkit.tools.doctor.lives.trial import Life
 
-_NAME_END = re.compile(r"[.(\[]")
 _ROUNDING = 0.02  # of a loss; bfloat16 has 8 bits
 # In a micro-step the batch precedes what the loop makes of it and the loss, and these the results of the update.
 _ORDER = (
@@ -39,7 +37,6 @@ class Difference:
             ended before, and is shown at its end.
         life: The one that differs.
         reference: The one that it was compared with.
-        url: The run root that differs, if it is not the followed one: see `later_difference`.
     """
 
     step: int
@@ -48,7 +45,6 @@ class Difference:
     found: Stepped | None
     life: Life
     reference: Life
-    url: str | None = None
 
     @property
     def rank(self) -> int | None:
@@ -109,9 +105,10 @@ def beyond_the_end(life: Life, reference: Life, last: int) -> Difference | None:
     if not reference.ended_by_itself or life.planned_kill is not None:
         return None
     pairs = zip(life.each_rank, reference.each_rank, strict=False)
-    late = [(mine, its) for mine, its in pairs if last == its.last_step < mine.last_step and last in mine.steps]
-    found = [Difference(last + 1, (), its.steps[last], mine.steps[last + 1], mine, its) for mine, its in late]
-    return next(iter(found), None)
+    for mine, its in pairs:
+        if last == its.last_step < mine.last_step and last in mine.steps:
+            return Difference(last + 1, (), its.steps[last], mine.steps[last + 1], mine, its)
+    return None
 
 
 def begun_too_early(life: Life, reference: Life, begun: int) -> Difference | None:
@@ -186,11 +183,9 @@ def unequal(one: Mapping[str, object], other: Mapping[str, object]) -> set[str]:
 def unstable(first: Life, second: Life) -> frozenset[str]:
     """Return the paths of unseen values that differ between two lives anyway, such as times and other threads' work."""
     found: set[str] = set()
-    pairs = [(first.steps[step].unseen, second.steps[step].unseen) for step in first.steps.keys() & second.steps.keys()]
-    if first.begun is not None and second.begun is not None:
-        pairs.append((first.begun.unseen or {}, second.begun.unseen or {}))
-    for one, other in pairs:
-        found |= unequal(one, other)
+    for step in first.steps.keys() & second.steps.keys():
+        one, other = first.steps[step], second.steps[step]
+        found |= unequal(one.unseen, other.unseen) | unequal(one.began, other.began)
     return frozenset(found)
 
 
@@ -207,12 +202,6 @@ def _earliest(difference: Difference) -> tuple[int, tuple[int, str], int]:
 def _blame(name: str) -> tuple[int, str]:
     kind = name.partition("/")[0]
     return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER), name)
-
-
-def variable_of(path: str) -> str:
-    """Return the variable of the script that a path begins with; empty if it begins with a cell or another object."""
-    place, _, rest = path.partition(":")
-    return f"{place}:{_NAME_END.split(rest)[0]}" if rest else ""
 
 
 def same_batch(steps: Mapping[int, Stepped], found: Stepped) -> int | None:

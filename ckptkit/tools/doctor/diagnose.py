@@ -5,27 +5,18 @@ Guarantees: every difference gets a diagnosis; a guess says "likely". Pure funct
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
-from ckptkit.manager.hooks import READS_AHEAD, Suspect
+from ckptkit.manager.hooks import LOADER
 from ckptkit.tools.doctor.compare import Difference, kind_of, same_batch
-from ckptkit.tools.doctor.culprit import Culprit
-from ckptkit.tools.doctor.lost import (
-    compared,
-    forgotten,
-    like_accumulators,
-    lost_of_loader,
-    lost_of_named,
-    lost_values,
-    torn_by_save,
-)
+from ckptkit.tools.doctor.lost import causes, compared, lost, lost_of_named, torn_by_save
 
-_DRAWING = ("random operator", "random cell", "cell", "graph", "function")  # what a finding of an operator is about
-UNKNOWN = "unknown"
 _RESTORE_IT = "return it from state_dict() and restore it in load_state_dict()"
+_GIVE_IT = (
+    "keep it in an object with state_dict() and load_state_dict(), and pass that by name: stateful={'name': it}, or "
+    "ckptkit.StateManager(cell, dataset, name=it)"
+)
 
 
 @dataclass(frozen=True)
@@ -55,134 +46,93 @@ def diagnose_disagreement(difference: Difference) -> Diagnosis:
     fitting = "pipeline" if kind in ("batch", "input", "rng") else "operator"
     what = "the job is not reproducible even without an interruption"
     for one in (fitting, "pipeline", "operator"):
-        found = _suspected(difference, one, what)
-        if found is not None:
+        if (found := _suspected(difference, one, what)) is not None:
             return found
-    if kind == "rng":
-        return Diagnosis(
-            "racing-generator",
-            difference.names[0],
-            "two uninterrupted runs leave this generator in different states: a thread of its own draws from it, "
-            "most likely Python code in the data pipeline",
-            "let that code draw from a generator that it makes from (seed, epoch, index), such as "
-            "ckptkit.data.sample_rng",
-        )
     return Diagnosis(
         "not-reproducible",
         difference.names[0] if difference.names else "",
         f"two uninterrupted runs of the same script differ, first in {_first(difference)}: a checkpoint cannot help",
-        "look for random numbers that do not follow from the seed: time, threads, hash order, random kernels",
+        "look for random numbers that do not follow from the seed: time, threads, hash order, random kernels. Let code "
+        "in the data pipeline draw from a generator made from (seed, epoch, index), as by ckptkit.data.sample_rng",
     )
 
 
 def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnosis:
     """Diagnose a difference between a life that was saved or resumed and an uninterrupted one."""
-    for rule in _OF_VALUES if difference.names else _OF_ENDS:
-        found = rule(difference, unstable)
-        if found is not None:
+    if not difference.names:
+        return _never_resumed(difference) or _ends_elsewhere(difference, unstable)
+    for rule in _RULES:
+        if (found := rule(difference, unstable)) is not None:
             return found
     return Diagnosis(
-        UNKNOWN,
-        difference.names[0] if difference.names else "",
+        "unknown",
+        difference.names[0],
         f"{_first(difference)} depends on something that no checkpoint holds and the doctor cannot see",
         "give whatever the training step reads besides its inputs and parameters state_dict() and load_state_dict(), "
         "and pass it by name: stateful={'name': it}",
     )
 
 
-def _rule_never_resumed(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
-    begun, at_first = difference.life.begun, difference.reference.begun
-    if begun is None or at_first is None or difference.found is not None:
+def diagnose_unequal_replica(difference: Difference) -> Diagnosis:
+    """Diagnose a value that must be the same in every rank, and differs from rank 0's."""
+    first = difference.names[0]
+    return Diagnosis(
+        "not-reproducible",
+        first,
+        f"{first} must be the same in every rank, and rank {difference.rank} has another one than rank 0, without an "
+        "interruption: a checkpoint would hold a part of each",
+        "initialise every rank alike (ms.set_seed before the network is built), let only the update change what ranks "
+        "share, or declare it a rank's own with Ranks(placement=...)",
+        difference.names[1:4],
+    )
+
+
+def _never_resumed(difference: Difference) -> Diagnosis | None:
+    life, at_first, held = difference.life, difference.reference.begun, difference.step - 1
+    if life.begun is None or at_first is None or difference.found is not None or life.begun.step >= held:
         return None
+    if held in life.steps and difference.step not in life.steps:
+        return None  # it came so far and ended there
+    begun = life.begun
     if begun.checkpoint is not None:
-        return None
-    if begun.url != at_first.url:
+        cause = (
+            f"the resumed script continued from the checkpoint after micro-step {begun.step}, although there is one "
+            f"after micro-step {held}"
+        )
+    elif begun.url != at_first.url:
         cause = f"the script saves to another run root at every start: {at_first.url}, then {begun.url}"
     else:
-        cause = f"the script began afresh, although its run had a checkpoint after micro-step {difference.step - 1}"
+        cause = f"the script began afresh, although its run had a checkpoint after micro-step {held}"
     return Diagnosis(
         "never-resumed",
-        begun.url,
+        begun.checkpoint or ", ".join([begun.url, *begun.mirrors]),
         cause,
-        "give the run a root that is the same at every start, with no time or random number in it, and do not empty it",
+        "give the run a root, and mirrors, that are the same at every start, with no time or random number in them, "
+        "and let restore() choose the newest checkpoint: the script must not remove, move or change one before it",
     )
 
 
-def _rule_went_back(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
-    begun, held = difference.life.begun, difference.step - 1
-    if begun is None or begun.checkpoint is None or difference.found is not None or begun.step >= held:
-        return None
-    if held in difference.life.steps and difference.step not in difference.life.steps:
-        return None  # it came so far and ended there
+def _ends_elsewhere(difference: Difference, unstable: frozenset[str]) -> Diagnosis:
+    life, last = difference.life, difference.step - 1
+    late = difference.found is not None
+    named = [*causes(replace(difference, step=last) if late else difference, unstable)]
+    if late:
+        cause = f"the resumed script trains on after micro-step {last}, where the other one ended"
+    elif life.failed_in_training and last in life.steps:
+        cause = (
+            f"the resumed script failed after micro-step {last}, which the uninterrupted one passed: "
+            f"{life.last_words(1)}"
+        )
+    else:
+        cause = f"the resumed script ended before micro-step {last + 1}, but the uninterrupted one reached it"
     return Diagnosis(
-        "went-back",
-        begun.checkpoint,
-        f"the resumed script continued from the checkpoint after micro-step {begun.step}, although there is one "
-        f"after micro-step {held}",
-        "let restore() choose, which takes the newest: the script must not remove, move or change a checkpoint "
-        "before it. To go back on purpose, name one with checkpoint=, which later starts do not do again",
-    )
-
-
-def _rule_runs_apart(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
-    at = difference.step if difference.names else difference.step - 1  # the last one that both did, if one has ended
-    expected, found = difference.reference.steps.get(at), difference.life.steps.get(at)
-    if expected is None or found is None or not difference.resumed_at:
-        return None
-    apart = next((url for url, stood in expected.others.items() if found.others.get(url, 0) != stood), None)
-    if apart is None:
-        return None
-    what = _first(difference) if difference.names else "where this run ends"
-    return Diagnosis(
-        "runs-apart",
-        apart,
-        f"the script trains at {apart} as well. At micro-step {at} of this run, that one stood at its "
-        f"micro-step {expected.others[apart]} without an interruption and at {found.others.get(apart, 0)} after the "
-        f"resume, which continues each run from a checkpoint of its own: likely {what} depends on the other run",
-        "train both as one run: ckptkit.StateManager takes further train cells, networks and optimizers by name",
-        tuple(forgotten(replace(difference, step=at, expected=expected, found=found), unstable)[:3]),
-    )
-
-
-def _rule_ended_late(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
-    if difference.found is None or difference.names:
-        return None
-    last = difference.step - 1
-    named = forgotten(replace(difference, step=last, found=difference.life.steps[last]), unstable)
-    return Diagnosis(
-        "ended-late",
+        "ends-elsewhere",
         "".join(named[:1]),
-        f"the resumed script trains on after micro-step {last}, where the other one ended: no checkpoint has its end",
-        "keep what ends it (patience, best values) in an object with state_dict() and load_state_dict(), given by name",
+        f"{cause}. It may miss {named[0]}, which is in no checkpoint" if named else cause,
+        "let the loop run to the same end however often it was resumed: count from point.epoch and point.batch, and "
+        "keep what ends it (patience, best values), or what the failing code needs, in an object with state_dict() "
+        "and load_state_dict(), given by name",
         tuple(named[1:4]),
-    )
-
-
-def _rule_failed(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
-    life, held = difference.life, difference.step - 1
-    if difference.found is not None or not life.failed_in_training or held not in life.steps:
-        return None
-    expected = difference.reference.steps[held]
-    named = forgotten(replace(difference, step=held, expected=expected, found=life.steps[held]), unstable)
-    return Diagnosis(
-        "failed-after-restore",
-        "".join(named[:1]),
-        f"the resumed script failed after micro-step {held}, which the uninterrupted one passed: {life.last_words(1)}"
-        + (f". It may miss {named[0]}, which is in no checkpoint" if named else ""),
-        "examine it again: if it fails there again, give what the failing code needs state_dict() and "
-        "load_state_dict(), and pass it by name: stateful={'name': it}",
-        tuple(named[1:4]),
-    )
-
-
-def _rule_ended_early(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
-    if difference.found is not None:
-        return None
-    return Diagnosis(
-        "ended-early",
-        "",
-        f"the resumed script ended before micro-step {difference.step}, but the uninterrupted one reached it",
-        "let the loop run to the same end however often it was resumed: count from point.epoch and point.batch",
     )
 
 
@@ -223,7 +173,7 @@ def _rule_torn_by_save(difference: Difference, _: frozenset[str]) -> Diagnosis |
     if not torn:
         return None
     return Diagnosis(
-        "changed-while-saved",
+        "saving-changes-state",
         torn[0],
         f"right after the restore, {torn[0]} is not what it was at the save: likely code between two micro-steps "
         "changed it while the save was being read",
@@ -234,30 +184,20 @@ def _rule_torn_by_save(difference: Difference, _: frozenset[str]) -> Diagnosis |
 
 
 def _rule_lost_of_named(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
-    lost = lost_of_named(difference)
-    if not lost:
-        return None
-    return Diagnosis(
-        "incomplete-state",
-        lost[0],
-        f"right after the restore, {lost[0]} is not what it was at the save: its owner does not restore it",
-        _RESTORE_IT,
-        tuple(lost[1:4]),
-    )
+    paths = lost_of_named(difference)
+    what = "right after the restore, {} is not what it was at the save: its owner does not restore it"
+    return _forgotten(paths, what.format(*paths[:1]), _RESTORE_IT) if paths else None
 
 
 def _rule_lost_of_loader(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
-    lost = lost_of_loader(difference, unstable) if kind_of(difference.names) == "batch" else []
-    if not lost:
+    values = lost(difference.life, difference.reference, unstable)
+    is_first = difference.step == difference.resumed_at + 1  # where its place differs with the batch
+    paths = [path for path in values if path.startswith(LOADER)]
+    paths = [path for path in paths if not is_first or values[path][0].startswith("generator ")]
+    if kind_of(difference.names) != "batch" or not paths:
         return None
-    return Diagnosis(
-        "incomplete-state",
-        lost[0],
-        f"{_first(difference)} likely depends on something that the loader does not restore: "
-        f"{compared(difference, lost[0])}",
-        _RESTORE_IT,
-        tuple(lost[1:4]),
-    )
+    what = f"something that the loader does not restore: {compared(paths[0], values[paths[0]])}"
+    return _forgotten(paths, f"{_first(difference)} likely depends on {what}", _RESTORE_IT)
 
 
 def _rule_data_elsewhere(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
@@ -267,94 +207,63 @@ def _rule_data_elsewhere(difference: Difference, _: frozenset[str]) -> Diagnosis
     if other is None:
         return None
     before = difference.reference.steps.get(other - 1)
-    if other == 1 or (before is not None and before.progress.batch == 0):
-        return Diagnosis(
-            "data-restarted",
-            "the data pipeline",
-            f"after the resume, micro-step {difference.step} got the first batch of its epoch again (the one of "
-            f"micro-step {other}): the loop starts the data of the epoch again",
-            "let the data continue where it stopped: `for batch in ckptkit.data.resumable(dataset, epochs)` in your "
-            "own loop, ckpt.train(model, epochs, dataset) with Model",
-        )
+    begins = other == 1 or (before is not None and before.progress.batch == 0)
+    again = ", the first of its epoch: the loop starts the data of the epoch again" if begins else ""
     return Diagnosis(
         "data-shifted",
         "the data pipeline",
-        f"after the resume, micro-step {difference.step} got the batch of micro-step {other}",
-        "deliver batches only through the dataset that the state knows, one per call of the train cell",
+        f"after the resume, micro-step {difference.step} got the batch of micro-step {other}{again}",
+        "let the data continue where it stopped, one batch per call of the train cell: `for batch in "
+        "ckptkit.data.resumable(dataset, epochs)` in your own loop, ckpt.train(model, epochs, dataset) with Model",
     )
 
 
-def _rule_known_pipeline(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
-    if kind_of(difference.names) not in ("batch", "rng"):
-        return None
-    return _suspected(difference, "pipeline", "the data differs after the resume")
-
-
-def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
-    if difference.found is None or _updates_each_time(difference):
-        return None
-    lost = {path: pair[0] for path, pair in lost_values(difference).items()}
-    values = {**lost, **difference.expected.unseen, **difference.found.unseen}
-    steps = difference.reference.steps
-    named = [one for one in forgotten(difference, unstable) if like_accumulators(one, values[one], steps)]
-    if not named or kind_of(difference.names) in ("batch", "input", "loss"):
-        return None
-    return Diagnosis(
-        "accumulators-left-out",
-        named[0],
-        f"batch and loss are equal, but the update is not: {compared(difference, named[0])}. It likely holds "
-        "gradients of the cycle under way, and is in no checkpoint",
-        "train with ckptkit.AccumulationTrainCell, keep the sums in Parameters of the train cell, or pass their owner "
-        "by name: stateful={'name': it}",
-        tuple(named[1:4]),
-    )
-
-
-def _rule_known_operator(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
-    if kind_of(difference.names) != "loss":
-        return None
-    return _suspected(difference, "operator", "equal batches and weights give a different loss after the resume")
+def _rule_known_part(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    kind = kind_of(difference.names)
+    if kind == "loss":
+        return _suspected(difference, "operator", "equal batches and weights give a different loss after the resume")
+    if kind in ("batch", "rng"):
+        return _suspected(difference, "pipeline", "the data differs after the resume")
+    return None
 
 
 def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
-    named = forgotten(difference, unstable)
-    if not named:
+    values = causes(difference, unstable)
+    if not values:
         return None
-    if named[0].startswith("stateful["):
-        return Diagnosis(
-            "incomplete-state",
-            named[0],
-            f"{_first(difference)} likely depends on something that its owner does not restore: "
-            f"{compared(difference, named[0])}",
-            _RESTORE_IT,
-            tuple(named[1:4]),
-        )
-    return Diagnosis(
-        "forgotten-state",
-        named[0],
-        f"{_first(difference)} likely depends on something that is in no checkpoint: {compared(difference, named[0])}",
-        "give its owner state_dict() and load_state_dict() and pass it by name: stateful={'name': it}, or "
-        "ckptkit.StateManager(cell, dataset, name=it)",
-        tuple(named[1:4]),
+    paths = [*values]
+    is_given = paths[0].startswith("stateful[")
+    what = "something that its owner does not restore" if is_given else "something that no checkpoint gave back"
+    return _forgotten(
+        paths,
+        f"{_first(difference)} likely depends on {what}: {compared(paths[0], values[paths[0]])}",
+        _RESTORE_IT if is_given else _GIVE_IT,
     )
 
 
-_Rules: TypeAlias = tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...]
-_OF_ENDS: _Rules = (
-    *(_rule_never_resumed, _rule_went_back, _rule_runs_apart, _rule_ended_late, _rule_failed, _rule_ended_early),
-)
-_OF_VALUES: _Rules = (
+def _rule_unstorable(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    named = difference.expected.unstored  # with what each of it is
+    if not named or not difference.resumed_at:
+        return None
+    what = "likely depends on what training changes and no checkpoint can hold"
+    first = next(iter(named))
+    return _forgotten([*named], f"{_first(difference)} {what}: {first} ({named[first]})", _GIVE_IT)
+
+
+def _forgotten(paths: Sequence[str], cause: str, fix: str) -> Diagnosis:
+    return Diagnosis("forgotten-state", paths[0], cause, fix, tuple(paths[1:4]))
+
+
+_RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
     _rule_saving,
     _rule_own_saving,
-    _rule_runs_apart,
     _rule_torn_by_save,
     _rule_lost_of_named,
     _rule_lost_of_loader,
     _rule_data_elsewhere,
-    _rule_known_pipeline,
-    _rule_accumulators,
-    _rule_known_operator,
+    _rule_known_part,
     _rule_forgotten,
+    _rule_unstorable,
 )
 
 
@@ -362,34 +271,11 @@ def _first(difference: Difference) -> str:
     return difference.names[0] if difference.names else f"micro-step {difference.step}"
 
 
-def _suspects(difference: Difference) -> tuple[Suspect, ...]:
-    begun = difference.reference.begun
-    return tuple(one for one in begun.suspects if one.kind != READS_AHEAD) if begun is not None else ()
-
-
-def suspect_at(difference: Difference, culprit: Culprit) -> Suspect | None:
-    """Return what was found before the run of the place where lives part."""
-    suspects = [one for one in _suspects(difference) if one.kind in ("operator", "pipeline")]
-    if culprit.kind == "sample":
-        return next((one for one in suspects if culprit.where in one.where), None)
-    places = {culprit.cell, culprit.where} - {""}
-    fitting = [one for one in suspects if one.kind == "operator" and one.where.partition(": ")[0] in places]
-    return fitting[0] if len(fitting) == 1 and culprit.kind in _DRAWING else None
-
-
 def _suspected(difference: Difference, kind: str, what: str) -> Diagnosis | None:
-    suspects = _suspects(difference)
+    begun = difference.reference.begun
+    suspects = () if begun is None else begun.suspects
     first = next((one for one in suspects if one.kind == kind), None)
     if first is None:
         return None
     also = tuple(one.where for one in suspects if one is not first)
     return Diagnosis(f"random-{kind}", first.where, f"{what}. Likely {first.where}: {first.why}", first.fix, also)
-
-
-def _updates_each_time(difference: Difference) -> bool:
-    """Return whether each micro-step of the reference changed the weights, so that there are no cycles."""
-    if difference.expected.progress.accumulation_steps != 1:
-        return False
-    steps = [one for at, one in sorted(difference.reference.steps.items()) if at <= difference.step]
-    weights = [{name: one.digests[name] for name in one.digests if name.startswith("weights/")} for one in steps]
-    return all(before != after for before, after in itertools.pairwise(weights))

@@ -12,11 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ckptkit.core.progress import Progress
-from ckptkit.core.rescale import fold_progress
-from ckptkit.errors import ResumeError
-from ckptkit.tools.doctor.disagreement import Recording
-
-_NOTHING = Recording()
 
 
 @dataclass(frozen=True)
@@ -32,48 +27,6 @@ class Death:
     kill: int
 
 
-@dataclass(frozen=True)
-class Part:
-    """Says what one life has to do.
-
-    Attributes:
-        words: Description, for people.
-        root: Name of the folder that takes the place of the script's root.
-        stop: As for `LifePlan`; so are enough, own_saves and kill_when_saved.
-        death: Where it saves and is killed, or None.
-        begun: The micro-step after which it begins.
-        then: The same of the life after it; None after the last one.
-        who: The ranks that are killed; None for all.
-        recording: What it records.
-        saves: Where else it saves.
-        command: Another command than that of the examination, which starts another number of ranks; or None.
-        changes_ranks: As for `LifePlan`.
-        seeded: Whether it is seeded although it resumes.
-    """
-
-    words: str
-    root: str
-    stop: int
-    death: Death | None = None
-    begun: int = 0
-    then: int | None = None
-    enough: float | None = None
-    own_saves: bool = False
-    kill_when_saved: bool = False
-    who: tuple[int, ...] | None = None
-    recording: Recording = _NOTHING
-    saves: tuple[int, ...] = ()
-    command: tuple[str, ...] | None = None
-    changes_ranks: bool = False
-    seeded: bool = False
-
-    @property
-    def every_save(self) -> tuple[int, ...]:
-        """The micro-steps after which it saves."""
-        planned = {*self.saves, self.death.save if self.death else self.recording.save}
-        return tuple(sorted(planned - {0}))
-
-
 def victims(number: int, ranks: int) -> tuple[int, ...] | None:
     """Return which ranks the life with this ``number``, from 0, loses; None for all of them.
 
@@ -85,56 +38,16 @@ def victims(number: int, ranks: int) -> tuple[int, ...] | None:
     return ((alone - 1) % ranks,)
 
 
-def plan_deaths(steps: Sequence[Progress], kills: int, *, every_micro_step: bool = False) -> list[Death]:
+def plan_deaths(steps: Sequence[Progress], kills: int) -> list[Death]:
     """Choose where lives save and are killed.
 
     Args:
         steps: Progress of the uninterrupted run after each of its micro-steps.
         kills: How many are wanted; fewer are returned if the run is too short.
-        every_micro_step: Choose one after each micro-step but the last instead.
     """
     last = len(steps)
-    if every_micro_step:
-        return [Death(step, step) for step in range(1, last)]
     places = sorted(_places(steps, kills))
     return [Death(save, min(save + _redone(steps[save - 1], index), last)) for index, save in enumerate(places)]
-
-
-def plan_changes(steps: Sequence[Progress], ranks: int, onto: int) -> list[int]:
-    """Choose where a run of ``ranks`` continues on ``onto``: at a boundary, and in the middle of a cycle if possible.
-
-    An update follows each place, and at least two micro-steps of the new job.
-
-    Args:
-        steps: Progress of the uninterrupted run after each of its micro-steps.
-        ranks: Its number of ranks.
-        onto: The other number.
-
-    Raises:
-        ResumeError: If no boundary can be converted; says for which numbers the first one can be.
-    """
-    last = len(steps)
-
-    def fits(step: int) -> bool:
-        followed = any(one.at_boundary for one in steps[step:])
-        if not followed or last * ranks // onto - step * ranks // onto < 2:
-            return False
-        try:
-            fold_progress(steps[step - 1], ranks, onto)
-        except ResumeError:
-            return False
-        return True
-
-    boundaries = [step for step in range(1, last) if steps[step - 1].at_boundary and fits(step)]
-    if not boundaries:
-        for one in steps:
-            if one.at_boundary:
-                fold_progress(one, ranks, onto)
-        return []
-    inside = [step for step in range(1, last) if _mid_cycle(steps[step - 1]) and fits(step)]
-    inside = [step for step in inside if steps[step - 1].accumulation_steps > 1]
-    chosen = [min(boundaries, key=lambda step: abs(step - last / 3))]
-    return [*chosen, min(inside, key=lambda step: abs(step - last / 2))] if inside else chosen
 
 
 def _redone(at: Progress, index: int) -> int:

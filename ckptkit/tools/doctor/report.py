@@ -5,14 +5,13 @@ Guarantees: plain values. Any thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.lives.trial import Life
-from ckptkit.tools.doctor.promises import Continuation
+from ckptkit.tools.doctor.lost import owner_of, pattern_of
 
 
 @dataclass(frozen=True)
@@ -22,24 +21,18 @@ class Options:
     Attributes:
         steps: Micro-steps to do.
         kills: How many lives are killed.
-        every_micro_step: Kill after each micro-step instead.
         seed: Seed of every life that begins the training; a life that resumes gets none, like a real restart.
         time_limit: Limit for each life.
-        ahead: Whether the next life may import its libraries while one is running; see `modules_ahead`.
         within: Limit for all lives together: fewer micro-steps and kills are done where all would take longer.
         own_saves: Whether to examine the script's own saves, too: by two more lives.
-        then: A command that continues the job on another number of ranks, which is examined, too; or None.
     """
 
     steps: int = 24
     kills: int = 4
-    every_micro_step: bool = False
     seed: int = 1
     time_limit: timedelta = timedelta(hours=1)
-    ahead: bool = True
     within: timedelta | None = None
     own_saves: bool = False
-    then: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,13 +47,12 @@ class Report:
         difference: The first one, or None.
         diagnosis: Diagnosis of the difference.
         other_losses: Micro-steps whose reported loss differed in some life, while nothing that training depends on did.
-        notes: Values in no checkpoint that a resume changed, although all that was compared stayed equal.
+        notes: Paths that a resume did not give back, or that were named as state that cannot be stored, although all
+            that was compared stayed equal.
         ranks: Number of ranks of the job.
         seconds: How long it took.
-        continuation: How the job continued on another number of ranks; None if that was not examined.
         url: The run root that was followed, as the script names it.
-        others: Further run roots at which the script trained meanwhile, and which were not known before.
-        untrained: Run roots that it restored meanwhile, and at which it did no micro-step.
+        others: Further run roots that the script restored, which were not examined.
     """
 
     steps: int
@@ -73,44 +65,26 @@ class Report:
     notes: tuple[str, ...] = ()
     ranks: int = 1
     seconds: float = 0.0
-    continuation: Continuation | None = None
     url: str = ""
     others: tuple[str, ...] = ()
-    untrained: tuple[str, ...] = ()
+
+    @property
+    def stateful(self) -> dict[str, str]:
+        """The object to give by name, since the difference follows from a part of it; by a name for it."""
+        if self.difference is None or self.diagnosis is None or self.diagnosis.code != "forgotten-state":
+            return {}
+        owner = owner_of(self.diagnosis.where, self.difference.expected.unseen)
+        return {owner.rpartition(".")[2]: owner} if owner else {}
+
+    @property
+    def ignore(self) -> list[str]:
+        """What ``Training(ignore=...)`` should get, so that it is neither stored nor named."""
+        return list(dict.fromkeys(map(pattern_of, self.notes)))
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing differs, and another number of ranks was not refused."""
-        return self.difference is None and self.diagnosis is None
-
-
-@dataclass(frozen=True)
-class Reports:
-    """Holds the results for each run root at which the script trains.
-
-    Attributes:
-        reports: Of the runs that were examined, in the order in which they began; all but the last are sound.
-        left_out: Further run roots, which were not examined: something differs already, or there was no time left.
-    """
-
-    reports: tuple[Report, ...]
-    left_out: tuple[str, ...] = ()
-
-    @property
-    def last(self) -> Report:
-        """The last report, which is the one that is not sound if there is one."""
-        return self.reports[-1]
-
-    @property
-    def untrained(self) -> tuple[str, ...]:
-        """Run roots that were restored, and at which no micro-step was seen in any of the examinations."""
-        trained = {url for one in self.reports for url in (one.url, *one.others)}
-        return tuple(dict.fromkeys(url for one in self.reports for url in one.untrained if url not in trained))
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether all that were examined are sound."""
-        return self.last.is_sound
+        """Whether nothing differs."""
+        return self.difference is None
 
 
 class UnusableScriptError(Exception):
@@ -124,11 +98,6 @@ class FailedLifeError(Exception):
         super().__init__(f"{message}. Its last output:\n{life.last_words()}")
 
 
-def ranks_in_words(number: int) -> str:
-    """Return a number of ranks, such as ``2 ranks``."""
-    return "1 rank" if number == 1 else f"{number} ranks"
-
-
 def rank_in_words(rank: int | None) -> str:
     """Return what names a rank in front of something, such as ``rank 1: ``; empty in a job of one rank."""
     return "" if rank is None else f"rank {rank}: "
@@ -136,8 +105,10 @@ def rank_in_words(rank: int | None) -> str:
 
 def failure_of(life: Life) -> str:
     """Return how a life ended that did not end as planned."""
+    unseeded = "; like a restart, it was started without the seeds that the doctor sets in the lives before a kill"
+    hint = "" if life.seeded else unseeded
     if life.begun is None and life.unrestored is not None:
-        return f"{life.name} could not begin: {life.unrestored}"
+        return f"{life.name} could not begin: {life.unrestored}{hint}"
     behind = min(life.ranks, key=lambda one: one.last_step, default=None)
     if behind is not None:
         how = "did not finish in time" if life.exit_code is None else f"ended with exit code {life.exit_code}"
@@ -147,15 +118,11 @@ def failure_of(life: Life) -> str:
         )
     if life.exit_code is None:
         return f"{life.name} did not finish in time and was stopped after {life.last_step} micro-steps"
-    restart = "; it was started like a restart, without the seeds that the doctor sets in the earlier lives"
-    return (
-        f"{life.name} ended with exit code {life.exit_code} after {life.last_step} micro-steps"
-        f"{'' if life.seeded else restart}"
-    )
+    return f"{life.name} ended with exit code {life.exit_code} after {life.last_step} micro-steps{hint}"
 
 
-def checked(first: Life, others: Sequence[str] = ()) -> int:
-    """Return the last micro-step of the first life, which did not follow the runs at ``others``.
+def checked(first: Life) -> int:
+    """Return the last micro-step of the first life.
 
     Raises:
         UnusableScriptError: If the life shows nothing.
@@ -166,11 +133,6 @@ def checked(first: Life, others: Sequence[str] = ()) -> int:
     if first.begun is None:
         if first.exit_code != 0:
             raise FailedLifeError(f"{failure_of(first)}; it had not reached a CheckpointCallback or manager yet", first)
-        if others:
-            raise UnusableScriptError(
-                f"this time, the script trained at {' and '.join(others)} only. Let it train at the same run roots at "
-                "every start, or examine each training by a command of its own"
-            )
         raise UnusableScriptError(
             "the script used no CheckpointCallback and no CheckpointManager. Add one, as in `ckpt.train(model, epochs, "
             "dataset)`, so that there is something to resume"

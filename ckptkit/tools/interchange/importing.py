@@ -138,6 +138,7 @@ class _FromFile:
         left_out: tuple[str, ...],
         wait: LongWait,
     ) -> None:
+        self.samples: dict[str, str] = {}
         self._source = source
         self._wait = wait
         self._kept = kept

@@ -53,10 +53,11 @@ class Verdict:
     versions: tuple[tuple[str, str, str], ...] = ()
 
 
+@dataclass(frozen=True)
 class Replay:
     """Replays one stretch.
 
-    Args:
+    Attributes:
         storage: The run root.
         stretch: What to train again.
         command: The user's command, program first.
@@ -67,26 +68,14 @@ class Replay:
         stepped: Called now and then with the number of micro-steps that the running life has done.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        stretch: Stretch,
-        command: Sequence[str],
-        folder: Path,
-        *,
-        time_limit: timedelta,
-        monotonic: Callable[[], float],
-        begins: Callable[[str, int], None],
-        stepped: Callable[[int], None],
-    ) -> None:
-        self._storage = storage
-        self._stretch = stretch
-        self._command = command
-        self._folder = folder
-        self._time_limit = time_limit
-        self._monotonic = monotonic
-        self._begins = begins
-        self._stepped = stepped
+    storage: Storage
+    stretch: Stretch
+    command: Sequence[str]
+    folder: Path
+    time_limit: timedelta
+    monotonic: Callable[[], float]
+    begins: Callable[[str, int], None]
+    stepped: Callable[[int], None]
 
     def run(self) -> Verdict:
         """Replay once; twice if something differs.
@@ -99,9 +88,9 @@ class Replay:
         """
         first = self._lived(1)
         equal: list[str] = []
-        for end in self._stretch.ends:
+        for end in self.stretch.ends:
             made = _made_at(first, end)
-            differences = [_compared(self._storage, end, first, one) for one in made]
+            differences = [_compared(self.storage, end, first, one) for one in made]
             if any(one.is_empty for one in differences):
                 equal.append(str(end.name))
                 continue
@@ -113,24 +102,24 @@ class Replay:
 
     def _lived(self, number: int) -> Storage:
         """Train the stretch once more; return the scratch root, with a checkpoint at each end."""
-        begin, steps = _steps(self._stretch.begin), sorted({_steps(one) for one in self._stretch.ends})
-        root = self._folder / f"run-{number}"
+        begin, steps = _steps(self.stretch.begin), sorted({_steps(one) for one in self.stretch.ends})
+        root = self.folder / f"run-{number}"
         scratch = open_storage(root)
-        alone = str(self._stretch.begin.name)
+        alone = str(self.stretch.begin.name)
         system = System()
         request = CopyRequest(alone, system.clock, system.new_token)
-        copy_run(self._storage, scratch, request, Unwatched())
-        self._begins(f"from {begin} to {steps[-1]}", steps[-1] - begin)
+        copy_run(self.storage, scratch, request, Unwatched())
+        self.begins(f"from {begin} to {steps[-1]}", steps[-1] - begin)
         name = f"replay-{number}"
         plan = LifePlan(
-            root=str(self._folder),
+            root=str(self.folder),
             run=str(root),
-            trace=str(self._folder / f"{name}.trace"),
+            trace=str(self.folder / f"{name}.trace"),
             stop=steps[-1],
             saves=tuple(steps),
         )
-        limit, clock = self._time_limit, self._monotonic
-        life = live(self._command, name, plan, time_limit=limit, monotonic=clock, on_step=self._stepped)
+        limit, clock = self.time_limit, self.monotonic
+        life = live(self.command, name, plan, time_limit=limit, monotonic=clock, on_step=self.stepped)
         self._check(life, steps[-1])
         return scratch
 
@@ -138,14 +127,14 @@ class Replay:
         """Refuse a life that did not train the stretch."""
         if life.refused is not None:
             raise UnusableScriptError(f"the script cannot be replayed: {life.refused}")
-        if life.begun is not None and not is_same_place(life.begun.url, self._storage.url):
+        if life.begun is not None and not is_same_place(life.begun.url, self.storage.url):
             raise UnusableScriptError(
-                f"the script trains the run at {life.begun.url}, and not the one at {self._storage.url}. Give that root"
+                f"the script trains the run at {life.begun.url}, and not the one at {self.storage.url}. Give that root"
             )
-        ranks, its = self._stretch.begin.manifest.world_size, len(life.each_rank)
+        ranks, its = self.stretch.begin.manifest.world_size, len(life.each_rank)
         if life.begun is not None and its != ranks:
             raise UnusableScriptError(
-                f"{self._stretch.begin.name} is of a job of {ranks} ranks, and this command trains {its}. Start it as "
+                f"{self.stretch.begin.name} is of a job of {ranks} ranks, and this command trains {its}. Start it as "
                 "the run was trained, with the launcher and its number of ranks after the two dashes"
             )
         done = min(one.last_step for one in life.each_rank)

@@ -30,12 +30,12 @@ import sys
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.storage.capacity import MemoryRoom
+from ckptkit.storage.capacity import Room
 from ckptkit.testing.state import NumpyRun
 
 root, look, size = sys.argv[1:]
 if look == "without":
-    MemoryRoom.tightest = lambda self: None
+    Room.tightest = lambda self: None
 manager, run = CheckpointManager(root, keep=KeepLatest(100), saving=Saving(on_error="warn")), NumpyRun(size=int(size))
 manager.restore(run)
 for batches in run.train_until(12):

@@ -95,6 +95,9 @@ def draw() -> None:
     random.random()
 
 
+IGNORED = ("*until", "*trace*")  # when this process leaves, and where it writes
+
+
 def own_loop(training: Training, data: Data, root: Path | None, trace: Trace, until: int | None) -> None:
     if root is None:
         for at, batch in enumerate(undisturbed_batches(data.build()), 1):
@@ -103,7 +106,11 @@ def own_loop(training: Training, data: Data, root: Path | None, trace: Trace, un
         return
     batches = ck.data.resumable(data.build(), EPOCHS, augmentation=data.augmentation)
     state = ck.StateManager(
-        training.cells, batches, training=ck.Training(cycle=training.cycle), strict=True, **training.stateful
+        training.cells,
+        batches,
+        training=ck.Training(cycle=training.cycle, ignore=IGNORED),
+        strict=True,
+        **training.stateful,
     )
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait")) as manager:
         at = manager.restore(state).batches_delivered
@@ -132,7 +139,7 @@ def with_model(training: Training, data: Data, root: Path | None, trace: Trace, 
         root,
         save=ck.SaveEvery(micro_steps=1),
         saving=ck.Saving(when_busy="wait"),
-        training=ck.Training(cycle=training.cycle, augmentation=data.augmentation),
+        training=ck.Training(cycle=training.cycle, augmentation=data.augmentation, ignore=IGNORED),
         strict=True,
         stateful=training.stateful,
     )

@@ -89,7 +89,7 @@ def test_supervisor_learns_the_names_as_they_are(tmp_path):
 
 
 def test_doctor_traces_a_root_of_any_name(tmp_path):
-    plan = LifePlan(root=NAME, trace=NAME, others={NAME: 3}, stop=4)
+    plan = LifePlan(root=NAME, trace=NAME, others=(NAME,), stop=4)
     assert LifePlan.model_validate(json.loads(line_of(plan))) == plan
     begun = Begun(url=NAME, step=0, checkpoint=None, mirrors=(NAME,))
     (tmp_path / NAME).write_bytes(line_of(begun))

@@ -154,29 +154,26 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
                 "keep": None,
                 "as_json": False,
                 "junit": None,
-                "then": None,
             },
         ),
         (
-            "doctor --steps 9 --kills 4 --every-micro-step --seed 5 --timeout 1.5 --no-ahead --keep K --json -- x",
+            "doctor --steps 9 --kills 4 --seed 5 --timeout 1.5 --keep K --json -- x",
             {
                 "command": ["x"],
-                "options": Options(9, 4, True, 5, timedelta(seconds=1.5), ahead=False),
+                "options": Options(9, 4, 5, timedelta(seconds=1.5)),
                 "keep": "K",
                 "as_json": True,
                 "junit": None,
-                "then": None,
             },
         ),
         (
-            "doctor --within 1.5m --own-saves --junit J --then=y -- x",
+            "doctor --within 1.5m --own-saves --junit J -- x",
             {
                 "command": ["x"],
                 "options": Options(within=timedelta(seconds=90), own_saves=True),
                 "keep": None,
                 "as_json": False,
                 "junit": Path("J"),
-                "then": "y",
             },
         ),
         (

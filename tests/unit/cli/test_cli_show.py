@@ -159,7 +159,7 @@ def test_json_is_what_the_documents_say(kept):
 
 def test_what_was_not_asked_for_is_null(kept):
     printed = json.loads(show(kept, "--json"))
-    assert (printed["tensors"], printed["tensor"], printed["state"]) == (None, None, None)
+    assert (printed["tensors"], printed["tensor"], printed["state"], printed["observed"]) == (None,) * 4
 
 
 def test_table_lists_each_file_below_its_role(kept):
@@ -298,6 +298,35 @@ def test_show_abbreviates_long_state(capsys):
     assert "      1: 4 bytes" in lines
     assert "      1: nan" in lines
     assert "  array: the tensor rng/key" in lines
+
+
+OBSERVED = {
+    "first": {"$array": "observed/first"},
+    "slots": [
+        ["meter.total", [["global", "__main__", "meter"], [["attribute", "total"]]], [], ["=", 3]],
+        ["train(): ema", [["variable", "train()", "ema"], []], [], ["list", [["=", 0.5]]]],
+    ],
+    "unstored": [{"$tuple": ["worker.lock", "a _thread.lock"]}],
+}
+
+
+def test_observed_state_is_named_with_what_could_not_be_stored(capsys):
+    storage = write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": OBSERVED}])
+    lines = shown_text(storage, Wanted(state=True), capsys).splitlines()
+    assert "also stored  meter.total, train(): ema" in lines
+    assert "not stored   worker.lock (a _thread.lock)" in lines
+    assert "    meter.total: 3" in lines
+    assert as_document(look(storage, "latest", Wanted()))["observed"] == {
+        "stored": ["meter.total", "train(): ema"],
+        "unstored": {"worker.lock": "a _thread.lock"},
+    }
+
+
+@pytest.mark.parametrize("observed", [3, {}, {"slots": 1, "unstored": []}, {"slots": [], "unstored": [3]}])
+def test_malformed_observed_section_is_corruption(observed):
+    storage = write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": observed}])
+    with pytest.raises(CorruptCheckpointError, match="observed is malformed"):
+        look(storage, "latest", Wanted())
 
 
 def test_many_files_are_cut_and_counted(capsys):

@@ -23,6 +23,9 @@ class Looped(NumpyRun):
     def __init__(self):
         super().__init__(batches_per_epoch=3)
 
+    def handed_out_by(self, iterator):
+        pass
+
     def remaining(self):
         for number in range(self.batches, BATCHES):  # as those of `resumable`: known when the loop begins
             yield f"batch {number}"
@@ -187,6 +190,9 @@ def test_error_in_the_body_passes_unchanged(tmp_path, caplog):
 
 def test_error_of_the_batches_closes_the_manager(tmp_path):
     class Broken(Looped):
+        def handed_out_by(self, iterator):
+            pass
+
         def remaining(self):
             yield from range(3)
             raise OSError("the disk of the data")
@@ -239,6 +245,9 @@ from ckptkit.testing.state import NumpyRun
 import ckptkit as ck
 
 class Looped(NumpyRun):
+    def handed_out_by(self, iterator):
+        pass
+
     def remaining(self):
         return range(self.batches, 10)
 

@@ -18,7 +18,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, Saving
 from ckptkit.run.keep_policy import KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
-from ckptkit.storage.capacity import UNLIMITED, MemoryRoom, Room, in_pages
+from ckptkit.storage.capacity import UNLIMITED, Room, in_pages
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import results_of
 from ckptkit.testing.state import NumpyRun
@@ -303,7 +303,7 @@ def test_real_tmpfs_refuses_what_does_not_fit(tmp_path: Path, monkeypatch: pytes
     """With the kernel's own numbers where this user may mount one, and with counted ones elsewhere."""
     with small_tmpfs(tmp_path / "small", "4m") as mounted:
         root = tmp_path / "small" / "run"
-        room = MemoryRoom(root) if mounted else CountedRoom(root, 4 << 20)
+        room = Room(root) if mounted else CountedRoom(root, 4 << 20)
         install(monkeypatch, lambda: room)
         manager = CheckpointManager(root, keep=KeepLatest(100), saving=Saving(on_error="warn"))
         run = NumpyRun(accumulation_steps=4, size=80_000)  # 0.96 MB of tensors in a checkpoint, and 0.32 frozen

@@ -20,48 +20,54 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
 from pydantic import BaseModel
 
-from ckptkit.core.placement import Box
 from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress, ResumePoint
-from ckptkit.core.tensors import values_of
 from ckptkit.errors import ResumeError
 from ckptkit.manager.background import NotEndedError
-from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Recorded, Save, Wait
+from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, Wait
 from ckptkit.manager.options import Mirror
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
 from ckptkit.tools.doctor.lives.own_saves import OwnSaves
-from ckptkit.tools.doctor.lives.record import Record
-from ckptkit.tools.doctor.lives.runs import Runs
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
-    Followed,
     Killed,
-    Later,
     LifePlan,
-    Other,
     Refused,
-    Restored,
     Saved,
     Stepped,
     Stopped,
-    Total,
     Unrestored,
     line_of,
     scratch_run,
-    total_of,
     trace_of,
 )
 
 _REPLAYED = "ckptkit_replayed"
 _A_WHILE = timedelta(seconds=5)  # frameworks abort a gather for which a rank is late, on CPU after 30 s
+
+
+@dataclass
+class Runs:
+    """Holds what the managers of one process have to know of each other.
+
+    Attributes:
+        plan: The plan of this life.
+        followed: The run root that is followed; None before one of those that may be has ended a micro-step.
+        restored: The run roots that were restored.
+    """
+
+    plan: LifePlan
+    followed: str | None = None
+    restored: set[str] = field(default_factory=set)
 
 
 class TrialProbe:
@@ -74,11 +80,10 @@ class TrialProbe:
         self._world: World = ALONE
         self._trace = Path(self._plan.trace)
         self._observer: Observer | None = None
-        self._record: Record | None = None
         self._last = -1
-        self._known = 0  # of what the process made
         self._saves = 0  # of a replay, at the last micro-step
         self._is_saving = False
+        self._has_stepped = False
         self._own_saves = OwnSaves()
         self._wait: Wait | None = None
 
@@ -96,8 +101,7 @@ class TrialProbe:
 
     def keep(self, given: KeepPolicy) -> KeepPolicy:
         """Return what to keep; everything, if it is compared or copied afterwards."""
-        keeps_all = self._plan.run is not None or self._plan.changes_ranks
-        return KeepLatest(sys.maxsize) if keeps_all else given
+        return KeepLatest(sys.maxsize) if self._plan.run is not None else given
 
     def mirrors(self, given: Sequence[Mirror]) -> Sequence[Mirror]:
         """Return scratch mirrors, which are as fast as can be, if the script's own saves count; none otherwise."""
@@ -117,12 +121,12 @@ class TrialProbe:
         self._world, self._wait = state.world, wait
         self._trace = trace_of(self._trace, self._world.rank)
         self._last = point.batches_delivered
-        if not self._runs.is_candidate(self._url, self._last):
-            self._observer = state.observer() if isinstance(state, Observable) else None
+        self._runs.restored.add(self._url)
+        if self._url in self._plan.others:
             return
-        if self._plan.run is not None and len(self._runs.candidates) > 1:
+        if self._plan.run is not None and len(self._runs.restored) > 1:
             self._refuse(
-                f"it trains at {' and '.join(self._runs.candidates)}, but a replay is of one run: take the other "
+                f"it trains at {' and '.join(sorted(self._runs.restored))}, but a replay is of one run: take the other "
                 "training out of the command"
             )
         if not isinstance(state, Observable):
@@ -132,7 +136,7 @@ class TrialProbe:
             )
         self._observer = observer = state.observer()
         ranks = self._world.size
-        digests, unseen = observer.observe()
+        digests, _ = observer.observe()
         self._write(
             Begun(
                 url=self._url,
@@ -140,17 +144,11 @@ class TrialProbe:
                 checkpoint=point.checkpoint,
                 suspects=tuple(observer.suspects()),
                 digests=digests,
-                unseen=unseen,
                 ranks=ranks,
                 replicated=tuple(observer.replicated()) if ranks > 1 else (),
-                restored=self._restored(state) if self._plan.changes_ranks else None,
-                empties=_is_removed(self._url),
                 mirrors=self._own_saves.urls,
             )
         )
-        if self._plan.settings:
-            observer.use(self._plan.settings)
-        self._record_from(point.batches_delivered)
 
     def step(self, state: Capturable, save: Save) -> None:
         """Trace the micro-step that has just ended, then save, die or stop as planned.
@@ -187,64 +185,38 @@ class TrialProbe:
         if step == self._last:
             return
         self._last = step
-        if not self._follows():
-            self._look_beside(progress, save)
+        if self._runs.followed is None and self._url not in self._plan.others:
+            self._runs.followed = self._url
+        if self._runs.followed != self._url:
+            if step in self._plan.saves:  # a killed process finds a checkpoint of each run
+                self._settle(save({}).result)
             return
         assert self._observer is not None  # noqa: S101 - the manager requires restore() first
         digests, unseen = self._observer.observe()
         now = time.monotonic()
-        self._runs.step(step)
-        line = Stepped(step=step, at=now, progress=progress, digests=digests, unseen=unseen, made=self._made())
-        self._write(line.model_copy(update={"others": self._runs.others}))
-        self._record_from(step, digests)
+        began = {} if self._has_stepped else self._observer.began()
+        self._has_stepped = True
+        unstored = self._observer.unstored()
+        self._write(
+            Stepped(
+                step=step,
+                url=self._url,
+                at=now,
+                progress=progress,
+                digests=digests,
+                unseen=unseen,
+                began=began,
+                unstored=unstored,
+            )
+        )
         if step in self._plan.saves:
-            self._save(state, step, digests, save)
+            self._save(step, digests, save)
         if step == self._plan.kill:
             self._die(step)
         if self._plan.kill_when_saved:
             self._die_once_saved(step)
         if step >= self._plan.stop or self._is_enough(step, now):
             self._stop(step)
-
-    def _follows(self) -> bool:
-        """Return whether this run is followed; the first micro-step of any decides it."""
-        is_first = self._runs.followed is None
-        follows = self._runs.follows(self._url)
-        if follows and is_first and len(self._runs.candidates) > 1:
-            self._write(Followed(url=self._url))
-        return follows
-
-    def _look_beside(self, progress: Progress, save: Save) -> None:
-        """Save a run that is not followed where the plan says so; end the process if the followed one is over."""
-        step = progress.batches_delivered
-        if self._url not in self._runs.trained:
-            self._write(Other(url=self._url))
-        self._runs.other_steps(self._url, step)
-        if self._observer is not None and self._runs.began_after(self._url):
-            line = Stepped(step=step, progress=progress, digests=self._observer.observe()[0])
-            self._write(Later(url=self._url, after=self._runs.at, line=line))
-        if step in self._plan.saves:
-            self._settle(save({}).result)
-        if self._runs.is_over(self._url):
-            self._stop(self._runs.at, beyond=True)
-
-    def _made(self) -> tuple[str, ...]:
-        """Return what the script has made since the last call."""
-        made: list[str] = getattr(sys.modules.get("sitecustomize"), "made", [])
-        new, self._known = made[self._known :], len(made)
-        own = str(Path(self._plan.trace).parent.resolve())
-        theirs = (one for one in new if not _is_below(one, own) and "__pycache__" not in one)
-        return tuple(one for one in theirs if os.path.lexists(one))
-
-    def _record_from(self, step: int, digests: dict[str, str] | None = None) -> None:
-        """Note the end of a micro-step, if calls are recorded; begin with it where the plan says so."""
-        assert self._observer is not None  # noqa: S101 - as in `_look`
-        if self._record is not None:
-            self._record.write(Recorded(event="step", where=str(step), values=digests or {}))
-        elif self._plan.record is not None and step >= self._plan.record_after:
-            self._record = Record(Path(self._plan.record))
-            self._record.write(Recorded(event="step", where=str(step)))
-            self._observer.record(self._record.write)
 
     def finished(self, progress: Progress) -> None:
         """Stop after the final save of a replay: what the script does after training must not run."""
@@ -289,24 +261,18 @@ class TrialProbe:
     def _in_any_rank(self, mine: bool) -> bool:
         return mine if self._world.size == 1 else "yes" in self._world.gather("yes" if mine else "")
 
-    def _stop(self, step: int, *, beyond: bool = False) -> NoReturn:
-        self._write(Stopped(step=step, beyond=beyond))
+    def _stop(self, step: int) -> NoReturn:
+        self._write(Stopped(step=step))
         _end()
 
-    def _save(self, state: Capturable, step: int, before: dict[str, str], save: Save) -> None:
+    def _save(self, step: int, before: dict[str, str], save: Save) -> None:
         assert self._observer is not None  # noqa: S101 - as in `_look`
-        totals = _totals(state) if self._plan.changes_ranks else {}
         handle = save({})
         after, _ = self._observer.observe()
         moved = tuple(name for name, digest in after.items() if before.get(name) != digest)
         self._settle(handle.result)
         by = tuple(self._observer.drawing_in_state_dict()) if moved else ()
-        self._write(Saved(step=step, moved=moved, by=by, totals=totals))
-
-    def _restored(self, state: Capturable) -> Restored:
-        leaves = state.leaves(at_boundary=False)
-        cut = tuple(f"{leaf.role}/{leaf.name}" for leaf in leaves if isinstance(leaf.spec.placement, Box))
-        return Restored(progress=state.progress(), totals=_totals(state), cut=cut)
+        self._write(Saved(step=step, moved=moved, by=by))
 
     def _settle(self, wait: Callable[[timedelta | None], object]) -> None:
         """Do ``wait`` until a save is stored, which only rank 0 knows: a rank that dies before would prevent it."""
@@ -357,26 +323,9 @@ def hooks(plan: str, url: str) -> TrialProbe:
     return TrialProbe(_runs(plan), url)
 
 
-def _is_removed(url: str) -> bool:
-    """Return whether the script has removed the run root ``url``, which it still names, or a folder around it."""
-    removed = getattr(sys.modules.get("sitecustomize"), "removed", [])
-    root = os.path.realpath(url)
-    return any(_is_below(root, one) for one in removed)
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder}{os.sep}")
-
-
 def variables(plan: Path) -> dict[str, str]:
     """Return the environment variables under which a script follows ``plan``."""
     return {VARIABLE: f"{__name__}:{plan}"}
-
-
-def _totals(state: Capturable) -> dict[str, Total]:
-    """Return the totals of the accumulators, by name."""
-    leaves = state.leaves(at_boundary=False)
-    return {leaf.name: total_of(values_of(leaf.dtype, leaf.array)) for leaf in leaves if leaf.role == "accumulators"}
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,22 +1,16 @@
 """Runs one life of the user's script, as a process in its own session, and reads its trace.
 
-A process may be started ahead of its turn: it imports libraries and waits at a gate before any other line of the script
-runs (`ckptkit.tools.doctor.lives.ahead` says whether a script has such a place).
-
 Guarantees: when `live` returns or raises, no process of that life runs any more, unless it has another environment and
-another session. A process that waits at the gate exits if the doctor dies. A life has ended once a rank has killed
-itself as planned or was not restored, or every rank has stopped: what is left of it is ended soon after that, whatever
-a launcher waits for. Main thread only.
+another session. A life has ended once a rank has killed itself as planned or was not restored, or every rank has
+stopped: what is left of it is ended soon after that, whatever a launcher waits for. Main thread only.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import select
 import signal
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,10 +19,8 @@ from ckptkit.tools.doctor.lives.process import Started
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Event,
-    Followed,
     Killed,
     LifePlan,
-    Other,
     Refused,
     Saved,
     Stepped,
@@ -54,13 +46,12 @@ class Life:
         log: File with all its output.
         planned_kill: The micro-step after which it was to kill itself, or None.
         seeded: Whether it was seeded before its script began.
-        began_at: When it was started, or let go if it waited at the gate; in seconds of `time.monotonic`.
+        began_at: When it was started, in seconds of `time.monotonic`.
         seconds: How long it took from then on.
         own_saves: Whether the script's own schedule saved.
         killed_ranks: The ranks of a job of many that were to kill themselves; None for all.
         ranks: In a job of many ranks, each rank's part of the life, by rank.
         rank: Whose part of a life this is; None if it is a whole life.
-        elsewhere: Whether it was started with the other command, on another number of ranks.
     """
 
     name: str
@@ -75,7 +66,6 @@ class Life:
     killed_ranks: tuple[int, ...] | None = None
     ranks: tuple[Life, ...] = ()
     rank: int | None = None
-    elsewhere: bool = False
     steps: dict[int, Stepped] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,27 +79,15 @@ class Life:
     @property
     def begun(self) -> Begun | None:
         """The first restore of the run that is followed."""
-        url = next((one.url for one in self.events if isinstance(one, Followed)), None)
-        return next((one for one in self.events if isinstance(one, Begun) and url in (None, one.url)), None)
+        restores = [event for event in self.events if isinstance(event, Begun)]
+        followed = next((step.url for step in self.steps.values()), None)
+        return next((restore for restore in restores if restore.url == followed), next(iter(restores), None))
 
     @property
     def others(self) -> list[str]:
-        """The other run roots at which it trained, in the order in which it came to them."""
-        return list(dict.fromkeys(one.url for one in self.events if isinstance(one, Other)))
-
-    @property
-    def passed_over(self) -> list[str]:
-        """The run roots that it restored, and did not follow; it may not have trained there."""
-        urls = dict.fromkeys(one.url for one in self.events if isinstance(one, Begun))
+        """The run roots that it restored and did not follow."""
+        urls = dict.fromkeys(event.url for event in self.events if isinstance(event, Begun))
         return [url for url in urls if self.begun is not None and url != self.begun.url]
-
-    @property
-    def paces(self) -> dict[str, int]:
-        """Of each root that was not followed, the most micro-steps between two of the followed run; see `LifePlan`."""
-        urls = [*self.passed_over, *self.others]
-        at = [one.others for _, one in sorted(self.steps.items())]
-        pairs = [*itertools.pairwise(at)]
-        return {url: max((b.get(url, 0) - a.get(url, 0) for a, b in pairs), default=0) for url in urls}
 
     @property
     def is_from_mirror(self) -> bool:
@@ -120,14 +98,12 @@ class Life:
     @property
     def refused(self) -> str | None:
         """Why the script cannot be rehearsed, or None."""
-        events = (event for one in self.each_rank for event in one.events)
-        return next((one.why for one in events if isinstance(one, Refused)), None)
+        return next((event.why for event in self._events_of_ranks if isinstance(event, Refused)), None)
 
     @property
     def unrestored(self) -> str | None:
         """Why no checkpoint was restored, or None."""
-        events = (event for one in self.each_rank for event in one.events)
-        return next((one.why for one in events if isinstance(one, Unrestored)), None)
+        return next((event.why for event in self._events_of_ranks if isinstance(event, Unrestored)), None)
 
     @property
     def saved(self) -> list[Saved]:
@@ -142,8 +118,11 @@ class Life:
     @property
     def ended_by_itself(self) -> bool:
         """Whether it trained to the end of its run, and was neither stopped nor killed there."""
-        ends = [event for one in self.each_rank for event in one.events if isinstance(event, Stopped | Killed)]
-        return self.exit_code == 0 and all(isinstance(one, Stopped) and one.beyond for one in ends)
+        return self.exit_code == 0 and not any(isinstance(event, Stopped | Killed) for event in self._events_of_ranks)
+
+    @property
+    def _events_of_ranks(self) -> Iterator[Event]:
+        return (event for rank in self.each_rank for event in rank.events)
 
     @property
     def ended_as_planned(self) -> bool:
@@ -167,7 +146,7 @@ class Life:
     def _ranks_ended_as_planned(self) -> bool:
         if self.planned_kill is None:
             return self.exit_code == 0 or all(isinstance(one.events[-1], Stopped) for one in self.ranks if one.events)
-        killed = any(isinstance(event, Killed) for one in self.ranks for event in one.events)
+        killed = any(isinstance(event, Killed) for event in self._events_of_ranks)
         return killed and all(one.last_step >= self.planned_kill for one in self.ranks)
 
     def last_words(self, lines: int = 15) -> str:
@@ -186,9 +165,6 @@ def live(
     time_limit: timedelta,
     monotonic: Callable[[], float],
     on_step: Callable[[int], None] = lambda step: None,
-    started: Started | None = None,
-    ahead: Sequence[str] = (),
-    at_gate: Callable[[], None] = lambda: None,
 ) -> Life:
     """Run ``command`` under ``plan`` to its end.
 
@@ -199,28 +175,19 @@ def live(
         time_limit: The process is ended after this time.
         monotonic: Gives seconds.
         on_step: Called now and then with the number of micro-steps done.
-        started: Its process, if that waits at the gate.
-        ahead: For a process without ``started``: what it imports before it passes a gate, which is open.
-        at_gate: Called when the process has come to the gate, if it has one.
 
     Raises:
         FileNotFoundError, PermissionError: If the program cannot be started.
         OSError: If the folder cannot be written.
     """
-    folder, process, began = Path(plan.trace).parent, started, monotonic()
-    exit_code = -signal.SIGKILL
+    folder, began = Path(plan.trace).parent, monotonic()
+    document = folder / f"{name}.json"
+    document.write_bytes(line_of(plan))
+    started = Started(command, document, folder / f"{name}.log", plan.seed)
     try:
-        document, new = folder / f"{name}.json", folder / f"{name}.json.new"
-        new.write_bytes(line_of(plan))
-        new.replace(document)  # at once: a process before the gate may be reading the seed
-        if process is None:
-            process = Started(command, document, folder / f"{name}.log", plan.seed, ahead)
-        process.let_go()
-        until = began + time_limit.total_seconds()
-        in_time = _wait(process, Path(plan.trace), until, monotonic, on_step=on_step, at_gate=at_gate)
+        in_time = _wait(started, Path(plan.trace), began + time_limit.total_seconds(), monotonic, on_step)
     finally:
-        if process is not None:
-            exit_code = process.end()
+        exit_code = started.end()
     lives = [
         Life(
             name,
@@ -252,13 +219,10 @@ def _wait(
     trace: Path,
     until: float,
     monotonic: Callable[[], float],
-    *,
     on_step: Callable[[int], None],
-    at_gate: Callable[[], None],
 ) -> bool:
     """Wait for the end without reaping; return whether it came in time."""
     ended = os.pidfd_open(started.process.pid)
-    watched: list[int | socket.socket] = [ended, *([] if started.gate is None else [started.gate])]
     all_ended_at: float | None = None  # a launcher may wait much longer
     try:
         while True:
@@ -269,11 +233,7 @@ def _wait(
                 all_ended_at = monotonic()
             if all_ended_at is not None and monotonic() - all_ended_at >= _GRACE.total_seconds():
                 return True
-            readable, _, _ = select.select(watched, [], [], max(0.0, min(_LOOK_EVERY.total_seconds(), left)))
-            if started.gate in readable:
-                watched.remove(started.gate)
-                if _says(started.gate):
-                    at_gate()
+            readable, _, _ = select.select([ended], [], [], max(0.0, min(_LOOK_EVERY.total_seconds(), left)))
             if trace.exists():
                 # Whole lines: that of a run that begins later holds such an event, too.
                 on_step(trace.read_bytes().count(b'\n{"event":"stepped"'))
@@ -281,11 +241,3 @@ def _wait(
                 return ended in readable
     finally:
         os.close(ended)
-
-
-def _says(gate: socket.socket) -> bool:
-    """Return whether the process came to the gate, and did not just end."""
-    try:
-        return bool(gate.recv(1))
-    except ConnectionError:
-        return False

@@ -1,4 +1,4 @@
-# differs
+# exact
 """A generator behind an attribute whose name is computed."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# differs
+# forgotten-state: proxy
 """A generator that is only reached through a weak proxy; its owner is in a C container."""
 
 import itertools

@@ -1,4 +1,4 @@
-# differs
+# exact
 """The position in a cycle is inside an object in C."""
 
 import itertools

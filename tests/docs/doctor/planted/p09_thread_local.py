@@ -1,4 +1,4 @@
-# differs
+# unknown: weights/0.bias
 """A value in thread-local storage."""
 
 import threading

@@ -1,4 +1,4 @@
-# differs
+# exact
 """A value in a context variable."""
 
 import contextvars

@@ -1,4 +1,4 @@
-# differs
+# forgotten-state: first_mean
 """What a cache has kept from the first batch of a training."""
 
 import functools

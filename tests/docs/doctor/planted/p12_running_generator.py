@@ -1,4 +1,4 @@
-# differs
+# forgotten-state: levels
 """The position of a generator function that gives a schedule."""
 
 from base import train

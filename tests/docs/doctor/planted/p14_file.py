@@ -1,4 +1,4 @@
-# differs
+# unknown: weights/0.bias
 """A running mean in a file of the process, which a restart makes anew."""
 
 import tempfile

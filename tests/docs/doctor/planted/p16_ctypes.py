@@ -1,4 +1,4 @@
-# differs
+# exact
 """A counter in memory of C."""
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Its curriculum scales the inputs and is not given to the checkpoint."""
+"""Its curriculum scales the inputs by a generator, which no checkpoint can hold."""
 
 import mindspore as ms
 from tiny import Net, data, optimizer_of
@@ -10,11 +10,10 @@ EPOCHS = 4
 
 class Curriculum:
     def __init__(self):
-        self.level = 0
+        self.levels = (level / 40 for level in range(40))
 
     def harder(self):
-        self.level += 1
-        return min(1.0, self.level / 40)
+        return next(self.levels)
 
 
 def main():

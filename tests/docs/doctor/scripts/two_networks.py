@@ -1,11 +1,9 @@
-"""Two networks in one loop, each with a manager of its own; with an argument, one is pulled towards the other."""
-
-import sys
+"""Two networks in one loop, each with a manager of its own."""
 
 import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
-from mindspore import nn, ops
+from mindspore import nn
 
 import ckptkit as ck
 
@@ -24,18 +22,15 @@ def job(name):
     manager = ck.CheckpointManager(f"runs/{name}", save=ck.SaveEvery(micro_steps=5))
     state = ck.StateManager(cell, batches)
     manager.restore(state)
-    return net, cell, batches, manager, state
+    return cell, batches, manager, state
 
 
 one, other = job("one"), job("other")
-for (xa, ya), (xb, yb) in zip(one[2], other[2], strict=True):
-    if len(sys.argv) > 1:
-        for mine, its in zip(one[0].get_parameters(), other[0].get_parameters(), strict=True):
-            ops.assign(mine, 0.9 * mine + 0.1 * its)
-    one[1](xa, ya)
-    one[3].step(one[4])
-    other[1](xb, yb)
-    other[3].step(other[4])
+for (xa, ya), (xb, yb) in zip(one[1], other[1], strict=True):
+    one[0](xa, ya)
+    one[2].step(one[3])
+    other[0](xb, yb)
+    other[2].step(other[3])
 for each in (one, other):
-    each[3].save_final(each[4])
-    each[3].close()
+    each[2].save_final(each[3])
+    each[2].close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import mindspore as ms
@@ -120,12 +121,64 @@ def test_unfenced_epoch_ends_have_no_window(tmp_path, order, monkeypatch):
     np.testing.assert_array_equal(_stored(tmp_path, handle.result()), weight)
 
 
+class _Evaluates(nn.Cell):
+    def __init__(self, network):
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(self, x):
+        loss = self.network(x)
+        return loss, loss, loss
+
+
+class _BetweenEpochs(Callback):
+    """Only looks within an epoch; a subclass halves the weights in another hook."""
+
+    def __init__(self, cell, storage):
+        self._cell, self._storage, self.losses = cell, storage, []
+
+    def on_train_step_end(self, run_context):
+        self.losses.append(float(run_context.original_args().net_outputs.asnumpy()))
+
+    def _halve(self, run_context):
+        if not self._storage.go.is_set():
+            _halve(self._cell)
+            self._storage.go.set()
+
+
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_eval_begin"])
+def test_writer_between_epochs_tears_no_save_within_one(tmp_path, hook, monkeypatch):
+    """It writes in place, and before the storage has got a byte of the save."""
+    storage, cell, then = _Held(tmp_path), _cell(), []
+    dataset = ds.NumpySlicesDataset({"x": np.ones((6, _WIDTH), np.float32)}, shuffle=False).batch(1)
+    begin = Scheduler._begin
+
+    def save(self, state, moment, said):
+        assert self.window_use == "auto"
+        handle = begin(self, state, moment, said)
+        then.append((handle, cell.network.weight.asnumpy().copy()))
+        return handle
+
+    monkeypatch.setattr(Scheduler, "_begin", save)
+    writer = type("Writer", (_BetweenEpochs,), {hook: _BetweenEpochs._halve})(cell, storage)
+    assert may_write_in_window([writer], [], followed=False) == []
+    model = Model(cell, eval_network=_Evaluates(cell.network), metrics={"loss"}, eval_indexes=[0, 1, 2])
+    ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=5))
+    start = functools.partial(ckpt.fit, valid_dataset=dataset) if "eval" in hook else ckpt.train
+    start(model, 1, dataset, callbacks=[writer], dataset_sink_mode=False)
+    handle, weight = then[0]
+    assert len(writer.losses) == 6
+    assert not np.array_equal(cell.network.weight.asnumpy(), weight)
+    np.testing.assert_array_equal(_stored(tmp_path, handle.result()), weight)
+
+
+_CELL = _cell()
 HOOKS = sorted({name for name in dir(Callback) if name.startswith("on_")} | {"step_begin", "step_end", "epoch_begin"})
 
 
 @pytest.mark.parametrize("hook", [*HOOKS, "epoch_end", "end"])
 def test_callback_that_acts_in_a_window_is_named(hook):
-    one = type("Mine", (Callback,), {hook: lambda self, run_context: None})()
+    one = type("Mine", (Callback,), {hook: lambda self, run_context: _halve(_CELL)})()
     before = hook in ("on_train_begin", "begin")  # nothing was saved yet
     at_end = (hook.endswith("end") and "step" not in hook) or "eval" in hook
     assert may_write_in_window([one], [], followed=True) == ([] if before else ["Mine"])

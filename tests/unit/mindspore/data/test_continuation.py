@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 from mindspore import nn
-from support.training import accumulation_cell, begin_process
+from support.training import NOTES, accumulation_cell, begin_process
 
 import ckptkit as ck
 from ckptkit.mindspore.data.batch_digest import digest_of
@@ -180,7 +180,8 @@ def life(root, make, until=None):
     batches = ck.data.resumable(source, EPOCHS)
     seen = {}
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait")) as manager:
-        state = ck.StateManager([cell.network, nn.Momentum(cell.network.trainable_params(), 0.1, 0.9)], batches)
+        cells = [cell.network, nn.Momentum(cell.network.trainable_params(), 0.1, 0.9)]
+        state = ck.StateManager(cells, batches, training=ck.Training(ignore=NOTES))
         point = manager.restore(state)
         for number, batch in enumerate(batches, point.batches_delivered + 1):
             seen[number] = digest_of(batch)

@@ -9,9 +9,9 @@ import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import nn, ops
+from mindspore import nn
 from support.process import run_python
-from support.training import begin_process
+from support.training import begin_process, tensors
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
@@ -100,50 +100,52 @@ def warned(caplog):
     return [one.getMessage() for one in caplog.records if "bit-exact" in one.getMessage()]
 
 
-def test_forgotten_variable_of_such_a_loop_is_named(tmp_path, caplog):
-    parts, scale = Parts(), 1.0
-    rng = np.random.default_rng(0)
-    for number, (x, y) in ck.CheckpointManager(tmp_path).loop(parts.state):
-        if parts.train(x, y * scale + number + float(rng.normal())) < 1.0:
-            scale = 0.5
-    told = "\n".join(warned(caplog))
-    assert ": scale: the loop carries scale" in told
-    assert ": rng (Generator): the loop draws from it" in told
-    assert len(warned(caplog)) == 2  # and nothing of the number
+def manager_of(root):
+    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
 
 
-def test_forgotten_variable_is_named_if_everything_is_made_in_the_line(tmp_path, caplog):
-    def train():
-        parts, last = Parts(), None
-        network, optimizer = parts.network, parts.optimizer
-        rows = [(ops.ones((2, 4)), ops.ones((2, 1)))] * 4
-        for _, (x, y) in ck.CheckpointManager(tmp_path).loop(
-            ck.StateManager([network, optimizer], ck.data.resumable(rows, 2))
-        ):
-            parts.train(x if last is None else last, y)
-            last = x
+def test_variables_of_such_a_loop_go_on(tmp_path):
+    def life(root, until=None):
+        parts, scale, last, rng = Parts(), 1.0, None, np.random.default_rng(0)
+        with manager_of(root) as manager:
+            for number, (x, y) in manager.loop(parts.state):
+                rows = (x if last is None else last) / 64
+                loss = parts.train(rows, y / 64 * scale + number + float(rng.normal()))
+                if number == until:
+                    break
+                scale, last = 0.9 * scale + 0.1 * loss, x
+        return tensors(parts.network), scale, rng.random()
 
-    train()
-    assert [one for one in warned(caplog) if "last: the loop carries last" in one]
+    whole = life(tmp_path / "whole")
+    life(tmp_path / "cut", until=5)
+    assert life(tmp_path / "cut") == whole
 
 
 def test_numbers_of_enumerate_around_it_are_named(tmp_path, caplog):
     parts = Parts()
-    for again, (_, (x, y)) in enumerate(ck.CheckpointManager(tmp_path).loop(parts.state)):
-        parts.train(x, y + again)
-    assert [one for one in warned(caplog) if "enumerate()" in one]
+    with manager_of(tmp_path) as manager:
+        for again, (_, (x, y)) in enumerate(manager.loop(parts.state)):
+            parts.train(x, y + again)
+    assert "enumerate around the batches" in "\n".join(warned(caplog))
 
 
-def test_strict_loop_refuses_before_the_first_batch(tmp_path):
+def noises():
+    while True:
+        yield float(np.random.normal())
+
+
+def test_strict_loop_refuses_at_the_first_save_what_cannot_be_stored(tmp_path):
+    parts, trained = Parts(strict=True), []
+
     def train():
-        scale = 1.0
-        for _, (x, y) in ck.CheckpointManager(tmp_path).loop(parts.state):
-            if parts.train(x, y * scale) < 1.0:
-                scale = 0.5
+        noise = noises()
+        with manager_of(tmp_path) as manager:
+            for _, (x, y) in manager.loop(parts.state):
+                trained.append(parts.train(x, y + next(noise)))
 
-    parts = Parts(strict=True)
-    with pytest.raises(ResumeError, match="scale"):
+    with pytest.raises(ResumeError, match=r"train\(\): noise"):
         train()
+    assert len(trained) == 1
 
 
 def test_loop_without_resumable_batches_is_refused(tmp_path):

@@ -18,6 +18,7 @@ from support.options import grouped
 from support.own_loop import OwnLoop
 from support.process import python
 from support.training import (
+    NOTES,
     SIZE,
     Job,
     accumulation_cell,
@@ -422,7 +423,7 @@ def learned(root, until=None):
     batches = data.resumable(source, 2)
     seen = {}
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait")) as manager:
-        state = ck.StateManager(cells, batches, told=Told(source))
+        state = ck.StateManager(cells, batches, training=ck.Training(ignore=NOTES), told=Told(source))
         point = manager.restore(state)
         for number, batch in enumerate(batches, point.batches_delivered + 1):
             seen[number] = digest_of(batch)
@@ -494,7 +495,7 @@ def weighed(root, make, until=None, *, late=False):
     batches = data.resumable(source, 3)
     seen = {}
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait")) as manager:
-        state = ck.StateManager(cells, batches)
+        state = ck.StateManager(cells, batches, training=ck.Training(ignore=NOTES))
         point = manager.restore(state)
         for number, batch in enumerate(batches, point.batches_delivered + 1):
             if late:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import mindspore as ms
 import pytest
 from mindspore import nn, ops
-from support.training import accumulation_cell, begin_process, each_mode, pipeline
+from support.training import Mlp, accumulation_cell, begin_process, each_mode, pipeline
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
@@ -35,8 +37,9 @@ def look(cell):
 def trained(root):
     """Trains after ``change``; returns the cell."""
 
-    def train(change, *, strict=False, batches=True, **given):
-        cell = accumulation_cell(2, optimizer=lambda weights: nn.Momentum(weights, 0.1, 0.9)).set_train()
+    def train(change, *, strict=False, network=Mlp, **given):
+        momentum = partial(nn.Momentum, learning_rate=0.1, momentum=0.9)
+        cell = accumulation_cell(2, network=network, optimizer=momentum).set_train()
         data = ck.data.resumable(pipeline(), epochs=1)
         state = ck.StateManager(cell, data, strict=strict, **given)
         with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
@@ -107,3 +110,71 @@ def test_looking_at_parameters_is_no_change(trained, caplog):
     begin_process()
     trained(look)
     assert SAID not in caplog.text
+
+
+def loss_and_optimizer():
+    network = nn.WithLossCell(nn.Dense(8, 1), nn.MSELoss())
+    return network, nn.Momentum(network.trainable_params(), 0.1, 0.9)
+
+
+def own():
+    cell = ck.AccumulationTrainCell(*loss_and_optimizer(), 2)
+    return cell, cell
+
+
+def foreign():
+    cell = nn.TrainOneStepCell(*loss_and_optimizer())
+    return cell, cell
+
+
+def functional():
+    network, optimizer = loss_and_optimizer()
+    gradients = ms.value_and_grad(network, None, optimizer.parameters)
+    return [network, optimizer], lambda *batch: optimizer(gradients(*batch)[1])
+
+
+@pytest.mark.parametrize(
+    ("training", "mode"),
+    [(own, "pynative"), (own, "graph"), (foreign, "pynative"), (foreign, "graph"), (functional, "pynative")],
+)
+@pytest.mark.parametrize("changes", [True, False])
+def test_loop_that_positions_its_data_itself_is_told_at_its_first_call(root, caplog, training, mode, changes):
+    """Not at the first start, which no checkpoint precedes; and of no rate, which such a loop may set per batch."""
+    for said in (0, int(changes)):
+        begin_process(mode=mode)
+        cells, step = training()
+        optimizer = cells[1] if isinstance(cells, list) else cells.optimizer
+        state = ck.StateManager(cells)
+        with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=2)) as manager:
+            point = manager.restore(state)
+            if changes:
+                optimizer.parameters[0].set_data(optimizer.parameters[0] * 0.5)
+            for number in range(point.batches_delivered, point.batches_delivered + 4):
+                ops.assign(optimizer.learning_rate, ms.Tensor(0.1 / (1 + number)))
+                step(ops.ones((4, 8)), ops.ones((4, 1)))
+                if training is not own:
+                    state.count_delivered()
+                manager.step(state)
+        assert caplog.text.count(SAID) == said
+
+
+class Embedding(Mlp):
+    """Has a table of 128 KiB."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = ms.Parameter(ops.zeros((4096, 8)), name="table")
+
+    def logits(self, x):
+        return super().logits(x) + self.table.mean()
+
+
+def test_change_of_the_last_rows_is_named(trained, caplog):
+    def give_rows(cell):
+        table = cell.network.table.asnumpy().copy()
+        table[-1] = 1
+        ops.assign(cell.network.table, ms.Tensor(table))
+
+    begin_process()
+    trained(give_rows, network=Embedding)
+    assert f"table: {SAID}" in caplog.text

@@ -330,13 +330,6 @@ def test_attributes_that_contain_themselves_are_left_alone(root):
         ck.attributes(given, "late")
 
 
-def test_attributes_that_cannot_be_stored_are_named(root):
-    given = average()
-    given.rng, given.queue = np.random.default_rng(1), {3, 4}
-    (found,) = StateManager(accumulation_cell(2), ema=given, callbacks=OtherCallbacks()).findings()
-    assert "rng (Generator), queue (set) cannot be stored" in found.why
-
-
 def test_cells_given_by_name_lack_nothing():
     """What every cell has beside its parameters is no state of it."""
     given = {"average": Mlp(), "norm": nn.BatchNorm1d(3)}
@@ -647,23 +640,6 @@ def test_objects_are_not_asked_for_what_they_lack():
     assert list(holder.state_dict()) == ["scale"]
     handing = Handing(Counted())
     assert stateful_of("handing", handing) is handing
-
-
-def test_code_that_cannot_be_examined_stops_no_training(root, caplog, monkeypatch):
-    def stumbles(*_, **__):
-        raise KeyError("__self__")
-
-    monkeypatch.setattr("ckptkit.mindspore.state.examination.find", stumbles)
-    state = StateManager(accumulation_cell(2), pipeline())
-    ck.CheckpointManager(root).restore(state)
-    assert state.observer().suspects() == []
-    (warning,) = (one for one in caplog.records if "could not examine" in one.message)
-    assert warning.exc_info[0] is KeyError
-    strict = StateManager(accumulation_cell(2), pipeline(), strict=True)
-    with pytest.raises(ck.ResumeError, match=r"could not be examined.*KeyError\('__self__'\).*strict=False"):
-        strict.begin("runs")
-    with pytest.raises(ck.ResumeError, match="could not be examined"):
-        strict.begin("runs")
 
 
 @pytest.mark.parametrize("make", [lambda: np.random.default_rng(5), lambda: np.random.SeedSequence(5)])

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import array
-import collections
-import contextvars
-import enum
-import io
-import itertools
 import random
-import sys
-import threading
 import types
-from collections import Counter, deque
-from typing import ClassVar
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -22,18 +11,13 @@ import numpy as np
 import pytest
 from mindspore import nn
 from mindspore.common.initializer import initializer
-from mindspore.train import Callback
 from support.training import Mlp, begin_process, each_mode
 
 import ckptkit
 from ckptkit.errors import ResumeError
-from ckptkit.manager.hooks import READS_AHEAD
-from ckptkit.mindspore.inspect.frames import variables_ahead
-from ckptkit.mindspore.inspect.reachability import Reachability, code_of
-from ckptkit.mindspore.inspect.values.digest import digest_of_value, in_words, is_plain
+from ckptkit.mindspore.state.digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.observe import StateObserver
-from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 X, Y = np.ones((2, 6), np.float32), np.zeros((2, 3), np.float32)
@@ -43,12 +27,6 @@ def train_cell(mode: str = "pynative") -> AccumulationTrainCell:
     begin_process(mode=mode)
     net = Mlp()
     return AccumulationTrainCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9), accumulation_steps=2)
-
-
-def reached(value, stored=(), shapes=()) -> dict:
-    reach = Reachability(stored, set(shapes))
-    reach.walk("it", value)
-    return reach.found
 
 
 @each_mode
@@ -79,18 +57,6 @@ def test_what_a_loop_makes_of_a_batch_is_seen():
     batch = {name: one for name, one in found.items() if name.startswith(("batch/", "input/"))}
     assert set(batch) == {"batch/0", "batch/1", "input/0"}
     assert batch["input/0"] == digest_of_value(rows)
-
-
-def test_objects_have_the_same_names_in_every_process():
-    """A variable is found by the first name that leads to it, so names come in order, whatever the hashes of texts."""
-
-    def loop(zeta, alpha, middle, beta, epsilon):
-        names = [name for name, _ in variables_ahead(sys._getframe())]
-        return names, (zeta, alpha, middle, beta, epsilon)
-
-    names, _ = loop(*range(5))
-    assert {"alpha", "beta", "epsilon", "middle", "zeta"} <= {*names}
-    assert names == sorted(names)
 
 
 def test_every_kind_of_state_has_own_names():
@@ -237,59 +203,69 @@ def test_told_batch_replaces_batch_of_cell_call():
     assert fewer["batch/0"] == called["batch/1"], "a column that a callback took out leaves the names unknown"
 
 
-LEVEL = [2.5, "of a module's variable"]
+class Agent:
+    def __init__(self):
+        self.count, self.level = 0, 1.0
 
 
-def test_variables_that_come_next_are_unseen():
-    cell = train_cell()
-    kept = [1.25, "of a function's variable"]
-    same = cell.network.out.bias.asnumpy().copy()  # as a weight is, so nothing new
-    _, unseen = StateManager(cell).observer().observe()
-    here = "test_variables_that_come_next_are_unseen()"
-    assert {f"{here}:kept", f"{here}:LEVEL"} <= unseen.keys()
-    assert f"{here}:same" not in unseen
-    assert LEVEL != kept != same.tolist()
+class Rows:
+    def __init__(self):
+        self.rng, self.at = np.random.default_rng(3), 0
+
+    def __iter__(self):
+        while self.at < 6:
+            self.at += 1
+            yield ms.Tensor(X), ms.Tensor(Y)
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
 
 
-def test_empty_list_is_unseen_beside_another_empty_state():
-    """All that is empty has one digest, which is no reason to take it for a value that checkpoints hold."""
+def test_what_training_reaches_is_told_from_the_first_batch_on(tmp_path):
+    """The looks of the doctor do not take the place of those that decide what is stored."""
+    cell, agent = train_cell(), Agent()
+    batches = ckptkit.data.resumable(Rows(), 1)
+    state = StateManager(cell, batches)
+    here = "test_what_training_reaches_is_told_from_the_first_batch_on()"
+    with ckptkit.CheckpointManager(tmp_path / "run") as manager:
+        manager.restore(state)
+        observer = state.observer()
+        assert (observer.observe()[1], observer.began()) == ({}, {})
+        for x, y in batches:
+            agent.count += 1
+            agent.level = 1.0 if agent.count < 3 else 0.5  # no look is due after three micro-steps
+            cell(x, y)
+            manager.step(state)
+            _, reached = observer.observe()
+            assert reached[f"{here}: agent.count"] == f"int {agent.count}"
+            assert reached["loader Rows.at"] == f"int {agent.count}"
+            assert reached["loader Rows.rng"].startswith("generator ")
+            assert observer.began()[f"{here}: agent.count"] == "int 0"
+            if agent.count == 3:
+                assert "agent.level" in str(state.capture().state["observed"])
+    assert observer.unstored() == {}
 
-    class Told:
-        def state_dict(self):
-            return {"rows": self.rows(), "more": np.zeros(2)}
 
-        def load_state_dict(self, state):
-            raise NotImplementedError
+def test_what_cannot_be_stored_is_told(tmp_path):
+    def schedule():
+        level = 1.0
+        while True:
+            level *= 0.5
+            yield level
 
-        def rows(self):
-            return []
-
-    begin_process()
-    history = []
-    digests, unseen = StateManager(train_cell(), told=Told()).observer().observe()
-    assert digest_of_value(history) in digests.values()
-    assert unseen["test_empty_list_is_unseen_beside_another_empty_state():history"].text == "list of 0"
-
-
-def test_what_a_loader_with_a_state_holds_is_unseen_by_its_class():
-    class Rows:
-        def __init__(self):
-            self.rng, self.at = np.random.default_rng(3), 0
-
-        def __iter__(self):
-            yield np.ones(2)
-
-        def state_dict(self):
-            return {"at": self.at}
-
-        def load_state_dict(self, state):
-            self.at = state["at"]
-
-    begin_process()
-    rows = Rows()
-    _, unseen = StateManager(train_cell(), ckptkit.data.resumable(rows, 2)).observer().observe()
-    found = {path: one.text for path, one in unseen.items() if path.startswith("loader ")}
-    assert found == {"loader Rows.at": "0", "loader Rows.rng": "state of a Generator"}
+    cell, levels = train_cell(), schedule()
+    batches = ckptkit.data.resumable([(ms.Tensor(X), ms.Tensor(Y))] * 3, 1)
+    state = StateManager(cell, batches)
+    with ckptkit.CheckpointManager(tmp_path / "run") as manager:
+        manager.restore(state)
+        observer = state.observer()
+        for x, y in batches:
+            cell(x * next(levels), y)
+            manager.step(state)
+    assert [path.partition(": ")[2] for path in observer.unstored()] == ["levels"]
 
 
 def test_a_watched_cell_keeps_its_name_and_kind():
@@ -297,202 +273,6 @@ def test_a_watched_cell_keeps_its_name_and_kind():
     StateManager(cell).observer()
     assert isinstance(cell, AccumulationTrainCell)
     assert type(cell).__qualname__ == "AccumulationTrainCell"
-
-
-class Holder:
-    __slots__ = ("slot",)
-
-    def __init__(self) -> None:
-        self.slot = 3
-
-
-class Owner:
-    def __init__(self) -> None:
-        self.count = 1
-        self.arrays = [np.ones(3), ms.Tensor(X)]
-        self.inner = Holder()
-        self.several = [Holder()]
-        self.by_name = {"a": Holder()}
-        self.own = np.random.default_rng(3)
-        self.python = random.Random(4)
-        self.text = "not state"
-        self.itself = self
-
-    @property
-    def price(self) -> int:
-        raise AssertionError("no code of the user's is called")
-
-
-class Kept:
-    """Keeps state in a class and in objects of the standard library."""
-
-    shared: ClassVar = Counter(a=1)
-
-    def __init__(self) -> None:
-        self.bytes = bytearray(b"ab")
-        self.array = array.array("d", [1.0])
-        self.count = itertools.count(3)
-        self.text = io.StringIO("abc")
-        self.items = iter([1, 2, 3])
-        self.phase = Phase.WARM
-        self.space = types.SimpleNamespace(level=2)
-        self.queue = deque([Holder()])
-
-
-class Phase(enum.Enum):
-    WARM = "warm"
-
-
-def test_state_in_objects_of_the_standard_library_is_found():
-    kept = Kept()
-    found = {path: one.digest for path, one in reached(kept).items()}
-    assert set(found) >= {f"it.{name}" for name in ("bytes", "array", "count", "text", "items", "phase")}
-    assert {"it.space.level", "it.queue[0].slot"} <= set(found)
-    next(kept.items)
-    next(kept.count)
-    kept.text.read(1)
-    kept.bytes[0] = 1
-    kept.array[0] = 2
-    again = {path: one.digest for path, one in reached(kept).items()}
-    assert {path for path in found if found[path] != again[path]} == {
-        *("it.bytes", "it.array", "it.count", "it.text", "it.items")
-    }
-    assert next(kept.items) == 2
-
-
-TEMPERATURE: contextvars.ContextVar[float] = contextvars.ContextVar("temperature", default=1.0)
-
-
-def test_state_in_what_holds_values_for_others_is_found():
-    """Such objects of the standard library are in Python, or have a way to read them that runs no other code."""
-    found = {path: one.text for path, one in reached([*holders()]).items()}
-    assert found == {
-        "it[0].maps": "list of 2",
-        "it[1].data": "dict of 1",
-        "it[2].clip": "0.5",
-        "it[3].level": "2",
-        "it[4].get()": "1.0",
-    }
-
-
-def holders():
-    yield collections.ChainMap({"clip": 0.5}, {})
-    yield collections.UserDict(clip=0.5)
-    yield argparse.Namespace(clip=0.5)
-    local = threading.local()
-    local.level = 2
-    yield local
-    yield TEMPERATURE
-    yield contextvars.ContextVar("without a value")
-
-
-class Fold(int):
-    pass
-
-
-class Mirrored(random.Random):
-    mirror = None
-
-
-def test_what_a_class_adds_to_a_number_or_generator_is_found():
-    fold, generator = Fold(3), Mirrored(1)
-    fold.strikes, generator.mirror = 1, 0.5
-    found = {path: one.text for path, one in reached(types.SimpleNamespace(fold=fold, generator=generator)).items()}
-    assert found == {
-        "it.fold": "Fold: '3'",
-        "it.fold.strikes": "1",
-        "it.generator": "state of a Mirrored",
-        "it.generator.mirror": "0.5",
-        "it.generator.gauss_next": "None",
-    }
-
-
-def test_a_value_is_found_by_every_path():
-    """Otherwise, a variable that a loop makes would hide where it is kept."""
-    kept = Holder()
-    kept.slot = np.ones(3)
-    assert set(reached({"alpha": kept.slot, "kept": kept})) == {"it['alpha']", "it['kept'].slot"}
-
-
-def test_variables_of_before_lead_to_an_object_first():
-    """So its path stays the same, whatever the loop calls it in between."""
-
-    zeta = Holder()
-    observer = StateManager(train_cell()).observer()
-    before = {path for path in observer.observe()[1] if path.endswith(".slot")}
-    alpha = zeta
-    assert {path for path in observer.observe()[1] if path.endswith(".slot")} == before
-    assert alpha is zeta
-
-
-def test_parameters_of_a_network_that_is_not_stored_are_found():
-    """Also in its inner cells of MindSpore."""
-
-    class Teacher:
-        def __init__(self):
-            self.network = Mlp()
-
-    begin_process(mode="pynative")
-    names = {name for name, _ in Mlp().parameters_and_names()}
-    assert {f"it.network.{name}" for name in names} <= set(reached(Teacher()))
-
-
-def test_state_in_a_class_is_found():
-    assert "it.shared" in reached(Kept)
-
-
-def test_plain_values_are_found_wherever_held():
-    """They are found in attributes, slots, containers and generators."""
-    found = reached(Owner(), shapes=[(2, 6)])
-    plain = {"it.count", "it.arrays", "it.own", "it.python"}
-    assert set(found) == plain | {"it.inner.slot", "it.several[0].slot", "it.by_name['a'].slot"}
-    assert found["it.count"].text == "1"
-    assert [path for path, one in found.items() if one.like_weights] == ["it.arrays"]
-
-
-def test_much_below_one_thing_hides_no_other(monkeypatch):
-    monkeypatch.setattr("ckptkit.mindspore.inspect.reachability._MAX_FOUND", 3)
-    reach = Reachability((), set())
-    things = {name: [Holder() for _ in range(5)] for name in ("one", "other")}
-    for name, thing in things.items():
-        reach.walk(name, thing)
-    assert len([path for path in reach.found if path.startswith("one[")]) == 3
-    assert len([path for path in reach.found if path.startswith("other[")]) == 3
-
-
-def test_what_a_function_closes_over_is_found():
-    level = [2]
-
-    def scaled(x):
-        return x * level[0] + later
-
-    if not level:
-        later = 1
-    assert set(reached(scaled)) == {"it.level"}
-
-
-def test_what_a_suspended_generator_holds_is_found():
-    def batches():
-        position = 3
-        yield position
-
-    running, over = batches(), batches()
-    next(running)
-    list(over)
-    assert {path: one.text for path, one in reached(running).items()} == {"it.position": "3"}
-    assert reached(over) == {}
-
-
-def test_only_unstored_parameters_are_unseen():
-    """Stored parameters are not unseen values, but others are, wherever they are held."""
-    cell, scaler = train_cell(), ms.amp.DynamicLossScaler(1024, 2, 10)
-    cell.network.copies = list(cell.optimizer.parameters)
-    cell.network.scaler = scaler
-    cell.network.pending = [ms.Tensor(np.zeros((8, 6), np.float32))]
-    found = reached(cell, stored=list(cell.get_parameters()), shapes=[(8, 6)])
-    mine = {path for path in found if path.startswith(("it.network.copies", "it.network.scaler", "it.network.pending"))}
-    assert mine == {"it.network.scaler.scale_value", "it.network.scaler.counter", "it.network.pending"}
-    assert found["it.network.pending"].like_weights
 
 
 def test_reading_a_generator_does_not_advance_it():
@@ -537,48 +317,6 @@ def test_set_digest_is_stable_and_huge_values_excluded():
     assert in_words([np.ones(2)] * 3) == "list of 3 (3 arrays)"
 
 
-def test_pipeline_code_is_named_with_its_place():
-    def augment(x):
-        return x + np.float32(np.random.random())
-
-    dataset = ds.NumpySlicesDataset((X, Y), ["x", "y"]).map(augment, ["x"]).batch(2)
-    ((where, code),) = code_of(dataset)
-    assert "augment() in test_observe.py:" in where
-    assert where.startswith("MapDataset: ")
-    assert code is augment
-    numbers = Numbers()
-    assert list(code_of(ds.GeneratorDataset(numbers, ["x"]).batch(2))) == [("GeneratorDataset: Numbers", numbers)]
-
-
-class Numbers:
-    def __init__(self) -> None:
-        self.given = 0
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index):
-        self.given += 1
-        return (np.full(3, index, np.float32),)
-
-
-class Ema(Callback):
-    def __init__(self) -> None:
-        self.decay = 0.5
-
-
-def test_state_of_callbacks_and_pipelines_is_unseen():
-    dataset = ds.GeneratorDataset(Numbers(), ["x"]).batch(2)
-    companions = OtherCallbacks()
-    state = StateManager(train_cell(), dataset, callbacks=companions)
-    companions.bind([Ema()], [], lambda cell: True)
-    observer = state.observer()
-    _, unseen = observer.observe()
-    assert [one.where for one in observer.suspects() if one.kind == READS_AHEAD] == ["GeneratorDataset: Numbers"]
-    assert unseen["callback Ema.decay"].text == "0.5"
-    assert unseen["GeneratorDataset: Numbers.given"].text == "0"
-
-
 def test_object_that_draws_in_state_dict_is_named():
     """The draw is undone."""
 
@@ -599,20 +337,3 @@ def test_object_that_draws_in_state_dict_is_named():
     assert isinstance(observer, StateObserver)
     assert observer.drawing_in_state_dict() == ["b (Draws)"]
     assert random.getstate() == before
-
-
-def test_what_a_loop_makes_anew_was_not_lost():
-    """A variable of before with such a name is no state: what it held at the restore is never read."""
-    begin_process(mode="pynative")
-    rows, level, step, total = [], 3, 0, 0
-    for row in range(3):
-        rows.append(row)
-        step = row
-    observer = StateManager(train_cell()).observer()
-    found = [set(observer.observe()[1])]
-    for row in rows:
-        step = row + level
-        total += row + step
-        found.append(set(observer.observe()[1]))
-    names = [{path.partition("():")[2] for path in one} & {"row", "rows", "level", "step", "total"} for one in found]
-    assert names[:2] == [{"rows", "level", "total"}, {"rows", "level", "step", "total", "row"}]

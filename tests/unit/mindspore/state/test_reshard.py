@@ -667,36 +667,6 @@ def test_an_altered_file_of_accumulators_is_noticed(root):
         state.apply(newest(root))
 
 
-class OfItsRank(Net):
-    def __init__(self, rank, size):
-        super().__init__()
-        self.share, self.row = (rank + 1) / size, ms.Tensor([float(rank)] * 6)
-
-    def construct(self, x, y):
-        return super().construct(x + self.row, y) * self.share
-
-
-def of_its_rank(k, rank, size, shift=0.0):
-    network = OfItsRank(rank + shift, size)
-    return manager(k, rank, size, cell=train_cell(k, lambda: network))
-
-
-def test_values_of_a_rank_are_compared_while_the_number_of_ranks_stays(caplog):
-    """Where it changes, a rank takes over from another one; they are compared again from there on."""
-    states = [of_its_rank(4, rank, 2) for rank in range(2)]
-    for state in states:
-        state.begin("runs/of_its_rank")
-    checkpoint = Checkpoint.of([stepped(state, range(2)) for state in states])
-    states = [of_its_rank(2, rank, 4) for rank in range(4)]
-    for rank, state in enumerate(states):
-        state.apply(checkpoint.for_rank(rank))
-    checkpoint = Checkpoint.of(states)
-    of_its_rank(2, 3, 4).apply(checkpoint.for_rank(3))
-    assert "with which the run began" not in caplog.text
-    of_its_rank(2, 3, 4, shift=0.5).apply(checkpoint.for_rank(3))
-    assert "OfItsRank.share, network.row: not the values with which the run began" in caplog.text
-
-
 # The callback
 
 

@@ -8,6 +8,7 @@ from mindspore import amp, nn
 from mindspore.experimental import optim
 from mindspore.train import Callback
 from support.training import (
+    NOTES,
     SIZE,
     CrashError,
     Interrupt,
@@ -198,7 +199,7 @@ class Evaluations:
             self.network.set_train()
         self.optimizer = nn.Momentum(self.network.trainable_params(), 0.1, 0.9)
         self.batches = ck.data.resumable(pipeline(), 1)
-        self.state = ck.StateManager([self.network, self.optimizer], self.batches)
+        self.state = ck.StateManager([self.network, self.optimizer], self.batches, training=ck.Training(ignore=NOTES))
         self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
         self.at, self.within, self.late = at, within, late
         self.steps = {}
@@ -271,7 +272,9 @@ class Groups:
         self.network = Mlp().set_train()
         self.optimizer = kind(self.network.trainable_params())
         self.batches = ck.data.resumable(pipeline(), 1)
-        self.state = ck.StateManager([self.network, self.optimizer], self.batches, strict=True)
+        self.state = ck.StateManager(
+            [self.network, self.optimizer], self.batches, strict=True, training=ck.Training(ignore=NOTES)
+        )
         self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
         self.change, self.steps = change, {}
 

@@ -149,10 +149,10 @@ class Loop:
             self.manager.step(self.state)
 
 
-def stalling(root, key="*/weights-000.safetensors"):
-    """A storage that stalls in the middle of a file."""
+def stalling(root, key="*/weights-000.safetensors", when="during"):
+    """A storage that stalls in the middle of a file, or before it."""
     stall = Stall()
-    return FaultyStorage(LocalStorage(root), [Fault(stall, operations={"write"}, key=key, when="during")]), stall
+    return FaultyStorage(LocalStorage(root), [Fault(stall, operations={"write"}, key=key, when=when)]), stall
 
 
 def assert_window(report, *, copied_whole=False):
@@ -244,6 +244,38 @@ def test_forward_that_changes_weight_is_reported(root, copies, mode, window, sho
     loop.run(3)
     loop.manager.save(loop.state).result()
     assert_whole(root, copies, at_least=2)
+
+
+class AssigningInTraining(Assigning):
+    """Its forward pass changes a weight only after ``set_train(True)``."""
+
+    def construct(self, x, y):
+        if self.training:
+            ops.assign(self.hidden.weight, self.hidden.weight * 0.999)
+        return ops.square(self.logits(x) - y).mean()
+
+
+@each_mode
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_forward_that_begins_to_change_a_weight_fails_one_save(root, copies, mode, when, shown):
+    """Whether the writer had read nothing of the weight or some: the next save copies it, and is whole."""
+    begin_process(mode=mode)
+    storage, stall = stalling(root, when=when)
+    cell = train_cell(network=AssigningInTraining)
+    cell.network.set_train(False)
+    loop = Loop(storage, cell, calls=4)
+    handle = loop.manager.save(loop.state)
+    assert stall.reached.wait(LONG_SECONDS)
+    cell.network.set_train(True)
+    loop.run(1)
+    stall.let_go()
+    with pytest.raises(ck.StateMismatchError, match=r"hidden\.weight changed before an update, while a save read it"):
+        handle.result()
+    handle = loop.manager.save(loop.state)
+    loop.run(2)
+    handle.result()
+    assert "a background save failed (1 in a row): hidden.weight changed" in shown()
+    assert_whole(root, copies)
 
 
 class Remembering(Wide):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from support.own_loop import OwnLoop
-from support.training import Job, begin_process, checkpoints, digest, disturb, each_mode, pipeline
+from support.training import NOTES, Job, begin_process, checkpoints, digest, disturb, each_mode, pipeline
 
 import ckptkit as ck
 from ckptkit.mindspore.parameters.half_restored import mark_half_restored, refuse_half_restored
@@ -61,7 +61,7 @@ class CrashError(Exception):
 
 
 def by_name(first, second, batches):
-    return ck.StateManager(first, batches, d=second)
+    return ck.StateManager(first, batches, training=ck.Training(ignore=NOTES), d=second)
 
 
 class Life(OwnLoop):
@@ -116,7 +116,7 @@ def test_second_cell_goes_where_first_cell_does(tmp_path, mid_cycle):
 
 
 def advised_around(first, second, batches):
-    return ck.StateManager(Around(first, second), batches, g=first, d=second)
+    return ck.StateManager(Around(first, second), batches, training=ck.Training(ignore=NOTES), g=first, d=second)
 
 
 @pytest.mark.parametrize(

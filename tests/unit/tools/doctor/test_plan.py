@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.doctor_lives import progress
 
-from ckptkit.core.rescale import fold_progress
-from ckptkit.errors import ResumeError
-from ckptkit.tools.doctor.plan import Death, plan_changes, plan_deaths
+from ckptkit.tools.doctor.plan import plan_deaths
 
 
 def at(steps: int, k: int, size: int):
@@ -74,38 +71,5 @@ def test_unknown_cycle_puts_first_death_mid_cycle():
     assert all(death.save % k for k in (2, 3, 4, 6, 8))
 
 
-def test_every_micro_step():
-    assert plan_deaths(at(4, 2, 9), 1, every_micro_step=True) == [Death(1, 1), Death(2, 2), Death(3, 3)]
-
-
-@given(
-    st.integers(12, 60), st.sampled_from([2, 3, 4, 6, 12]), st.sampled_from([(2, 1), (1, 2), (4, 2), (2, 3), (3, 2)])
-)
-def test_changes_can_be_converted_and_an_update_follows(steps, k, worlds):
-    """The first one is at a boundary; a second one is in mid-cycle."""
-    ranks, onto = worlds
-    found = at(steps, k, 99)
-    try:
-        chosen = plan_changes(found, ranks, onto)
-    except ResumeError:
-        assert ranks * k % onto
-        return
-    for step in chosen:
-        fold_progress(found[step - 1], ranks, onto)
-        assert any(one.at_boundary for one in found[step:])
-        assert steps * ranks // onto - step * ranks // onto >= 2
-    assert [found[step - 1].at_boundary for step in chosen] == [True, False][: len(chosen)]
-
-
-def test_changes_of_even_numbers_are_in_both_places():
-    assert plan_changes(at(12, 4, 99), 2, 1) == [4, 6]
-    assert plan_changes(at(24, 6, 99), 1, 2) == [6, 10]
-
-
-def test_changes_need_an_update_after_them():
-    assert plan_changes(at(7, 4, 99), 2, 1) == []
-
-
-def test_number_that_does_not_fit_is_refused_with_those_that_do():
-    with pytest.raises(ResumeError, match=r"cannot continue with 3 here.* 1, 2, 4, 8, 16 ranks"):
-        plan_changes(at(12, 4, 99), 4, 3)
+def test_as_many_kills_as_fit_save_after_each_micro_step():
+    assert [death.save for death in plan_deaths(at(4, 2, 9), 9)] == [1, 2, 3]

@@ -17,22 +17,17 @@ from support.options import grouped
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.manager.active_run import ActiveRun
-from ckptkit.manager.hooks import Recorded
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring.chain import Chain
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.homes.upload import Uploader
-from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.saver import Saver
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.lives.probe import variables
-from ckptkit.tools.doctor.lives.record import read_record
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
-    Later,
     LifePlan,
-    Other,
     Refused,
     Saved,
     Stepped,
@@ -54,17 +49,17 @@ class Seen(NumpyRun):
     def observe(self):
         return {"weights/w": self.digest(), "rng/numpy": str(self.drift)}, {}
 
+    def began(self):
+        return {}
+
+    def unstored(self):
+        return {}
+
     def drawing_in_state_dict(self):
         return ["it"]
 
     def suspects(self):
         return []
-
-    def use(self, settings):
-        self.settings = settings
-
-    def record(self, write):
-        self.call = write
 
 
 class Drawing(Seen):
@@ -102,7 +97,7 @@ def test_only_planned_saves_happen_in_scratch_folder(tmp_path, root, trace):
     assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 4]
     begun, *events = trace()
     assert begun.digests.keys() == events[0].digests.keys()
-    assert begun == Begun(url=str(root), step=0, checkpoint=None, digests=begun.digests, unseen={})
+    assert begun == Begun(url=str(root), step=0, checkpoint=None, digests=begun.digests)
     assert [(type(one), one.step) for one in events] == [
         *[(Stepped, 1), (Stepped, 2), (Saved, 2), (Stepped, 3), (Stepped, 4), (Saved, 4), (Stepped, 5)]
     ]
@@ -116,21 +111,6 @@ def test_restore_that_is_refused_is_told(tmp_path, root, trace):
         trained(root, Seen(accumulation_steps=3), 1)
     assert "K = 4" in trace()[-1].why
     assert isinstance(trace()[-1], Unrestored)
-
-
-def test_side_of_a_change_of_ranks_traces_what_was_restored_and_keeps_all(tmp_path, root, trace, monkeypatch):
-    place = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace")}
-    plan = LifePlan(**place, stop=99, saves=(2, 4, 6), changes_ranks=True)
-    (tmp_path / "other.json").write_text(plan.model_dump_json())
-    follow(monkeypatch, tmp_path / "other.json")
-    run = Seen()
-    manager = trained(root, run, 6, keep=KeepLatest(1))
-    assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 4, 6]
-    begun, *events = trace()
-    assert (begun.restored.progress.batches_delivered, begun.restored.totals["accumulators"].size) == (0, 0.0)
-    totals = [one.totals["accumulators"] for one in events if isinstance(one, Saved)]
-    assert totals[1].size == 0.0  # at a boundary
-    assert totals[2].plain == pytest.approx(float(run.accumulators.sum()), rel=1e-6)
 
 
 def test_rehearsal_leaves_signals_alone(root, trace):
@@ -285,12 +265,11 @@ def test_second_training_of_root_continues_the_first(root, trace):
     assert [one.step for one in trace() if isinstance(one, Stepped)] == [1, 2, 3, 3]
 
 
-def test_second_training_at_another_root_is_noted_and_saves_too(tmp_path, root, trace):
+def test_second_training_at_another_root_saves_too_and_is_not_traced(tmp_path, root, trace):
     trained(root, Seen(), 3).close()
     other = trained(tmp_path / "other", Seen(), 3)
-    assert [type(one) for one in trace()] == [Begun, Stepped, Stepped, Saved, Stepped, Other, Later, Later, Later]
-    assert {one.url for one in trace()[5:]} == {str(tmp_path / "other")}
-    assert [(one.after, one.line.step) for one in trace()[6:]] == [(3, 1), (3, 2), (3, 3)]
+    assert [type(one) for one in trace()] == [Begun, Stepped, Stepped, Saved, Stepped, Begun]
+    assert [trace()[at].url for at in (0, 1, 5)] == [str(root), str(root), str(tmp_path / "other")]
     assert [one.progress.batches_delivered for one in other.checkpoints()] == [2]
     assert list((tmp_path / "scratch").iterdir()) != []
     assert not (tmp_path / "other").exists()
@@ -390,17 +369,3 @@ def test_trace_line_cut_by_kill_is_skipped(tmp_path, root, trace):
         file.write(b'{"event":"stepp')
     assert trace() == whole
     assert read_trace(tmp_path / "none") == []
-
-
-def test_calls_are_recorded_from_planned_step_on(tmp_path, root, trace, monkeypatch):
-    places = {"root": str(tmp_path / "scratch"), "trace": str(tmp_path / "trace"), "record": str(tmp_path / "calls")}
-    plan = LifePlan(**places, stop=99, record_after=2, settings=("one worker",))
-    (tmp_path / "other.json").write_text(plan.model_dump_json())
-    follow(monkeypatch, tmp_path / "other.json")
-    run = Seen()
-    trained(root, run, 4)
-    assert run.settings == ("one worker",)
-    run.call(Recorded(event="call", where="net"))
-    found = list(read_record(tmp_path / "calls"))
-    assert [(one.event, one.where) for one in found] == [*(("step", str(at)) for at in (2, 3, 4)), ("call", "net")]
-    assert [sorted(one.values) for one in found] == [[], *[["rng/numpy", "weights/w"]] * 2, []]

@@ -1,0 +1,1 @@
+"""Observes the plain Python state that a training changes."""

@@ -1,0 +1,97 @@
+"""Sets variables of a running function, module or class body from a function that it has called.
+
+Guarantees: only the named variables change; none is deleted; the value stack stays as it is. So a loop keeps its
+iterator, and a statement under way computes with what it has read (`liveness.operand_names`). CPython only.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Collection, Mapping
+
+_UNBOUND = object()
+_REFERENCES = 3  # to a dict that only its frame holds: the frame's, our variable's, and getrefcount's argument
+
+
+def set_variables(frame: types.FrameType, values: Mapping[str, object]) -> None:
+    """Set variables of a frame that is suspended in a call.
+
+    Args:
+        frame: The frame, of this thread. A variable that it shares with other functions changes for them too.
+        values: The new values by name. ``global`` names of a function are variables of its module.
+
+    Raises:
+        KeyError: The frame has no such variable. Nothing is set.
+        RuntimeError: This Python does not let the variables be set.
+    """
+    new, code = dict(values), frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        namespace = _namespace_of(frame)
+        _check_known(frame, new, {*code.co_names, *namespace})
+        for name, value in new.items():
+            namespace[name] = value
+        return
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    _check_known(frame, new, own)
+    if sys.version_info >= (3, 13):
+        for name, value in new.items():
+            frame.f_locals[name] = value
+        _check_set(frame, new)
+    else:
+        _set_by_snapshot(frame, new, own)
+
+
+def _namespace_of(frame: types.FrameType) -> dict[str, object]:
+    namespace = frame.f_locals
+    if namespace is frame.f_locals:
+        return namespace
+    # A comprehension is running. Python 3.12 and later run it in the frame around it, and copy at each access.
+    if frame.f_code.co_name == "<module>":
+        return frame.f_globals
+    raise RuntimeError(
+        f"variables of class {frame.f_code.co_name} cannot be set while a comprehension in its body runs\n"
+        "Train in a for statement, or in a function."
+    )
+
+
+def _set_by_snapshot(frame: types.FrameType, new: dict[str, object], own: Collection[str]) -> None:
+    """Set variables through the dict that Python before 3.13 copies them into and back.
+
+    A name that the dict does not have is not copied back, so for that moment it holds the new values only. One
+    instruction does all of it: a thread or a debugger that runs in between may refresh the dict.
+    """
+    snapshot = frame.f_locals
+    before = dict(snapshot)  # keeps the old values alive too, so that no finalizer runs before all are set
+    calls = (
+        functools.partial(snapshot.clear),
+        functools.partial(snapshot.update, new),
+        functools.partial(ctypes.pythonapi.PyFrame_LocalsToFast, ctypes.py_object(frame), ctypes.c_int(0)),
+    )
+    collections.deque(map(functools.partial.__call__, calls), maxlen=0)
+    del calls
+    snapshot.update({name: value for name, value in before.items() if name not in own})
+    _check_set(frame, new)  # refreshes the dict
+    is_traced = sys.gettrace() is not None or sys.getprofile() is not None  # then Python copies the whole dict back
+    if not is_traced and sys.getrefcount(snapshot) == _REFERENCES:  # nothing has called `locals` there
+        snapshot.clear()  # what the function deletes later must not live on in it
+
+
+def _check_known(frame: types.FrameType, new: dict[str, object], known: Collection[str]) -> None:
+    unknown = sorted(name for name in new if name not in known)
+    if unknown:
+        raise KeyError(f"{frame.f_code.co_name} has no variable {', '.join(unknown)}")
+
+
+def _check_set(frame: types.FrameType, new: dict[str, object]) -> None:
+    variables = frame.f_locals
+    unset = sorted(name for name, value in new.items() if variables.get(name, _UNBOUND) is not value)
+    if unset:
+        raise RuntimeError(
+            f"Python {sys.version.partition(' ')[0]} did not set {', '.join(unset)} of {frame.f_code.co_name}\n"
+            "Keep them in an object that the checkpoint holds, such as one of `stateful`."
+        )

@@ -1,0 +1,431 @@
+"""Finds what training changes, stores it, puts it back, and says what cannot be stored: `Observer`.
+
+It looks before the first micro-step, after 1, 2, 4, 8, ... of them, at each end of an epoch, and before a save if a
+look is quick, or if looks have taken less than a hundredth of the time since the last one. What differs from the first
+look has changed. A part that has changed is stored from the next save on as its slot: the outermost container around it
+that can be stored whole, in an attribute, a key, a global, a variable of a closure or of a running function.
+
+Guarantees: a look changes nothing. `Observer.begin` changes only what a checkpoint holds. Main thread only.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import mindspore as ms
+from mindspore import nn
+
+from ckptkit.mindspore.observe.data_changes import DataChanges
+from ckptkit.mindspore.observe.differences import Differs, clocks_now, differences, packed_texts, unpacked_texts
+from ckptkit.mindspore.observe.liveness import code_names
+from ckptkit.mindspore.observe.outside import Outside
+from ckptkit.mindspore.observe.packing import CannotPackError, Packer
+from ckptkit.mindspore.observe.places import Chain, Places, chain_of, is_below, is_followed, is_reachable, plain_chain
+from ckptkit.mindspore.observe.roots import Reached, Roots, label_of, users_frames
+from ckptkit.mindspore.observe.users import is_users_class, is_users_function
+from ckptkit.mindspore.observe.walk import CONTAINERS, MOST_ITEMS, OF_DATA, OUTSIDE, Node, Walk
+from ckptkit.mindspore.parameters.detached import is_compiled
+
+MOST_BYTES = 1 << 24
+_LOOK_SHARE = 100  # of the time
+_FEW_NODES = 3_000  # looked at before each save
+_MOST_ALIASES = 4
+_INSIDE = ("item", "key", "part")
+_POSITIONS = frozenset(("batches_delivered", "optimizer_step", "epoch"))  # of a ResumePoint
+_BY_REFERENCE = (nn.Cell, type, types.ModuleType, types.FunctionType)  # what they hold is not stored with a container
+_IN_GRAPH = "compiled into the graph with its first value in this process"
+_LATE = "changes after step()"
+_OF_DATA = "belongs to the data, but the steps change it"
+
+
+class Unstored(NamedTuple):
+    """Says what changes and cannot be stored, or was not put back: its path, and why."""
+
+    path: str
+    why: str
+
+
+@dataclass
+class Slot:
+    """A part that is stored: its path, and further paths to the same object."""
+
+    path: str
+    chain: Chain
+    aliases: Sequence[Chain] = ()
+
+
+@dataclass
+class Look:
+    """What one look saw.
+
+    Attributes:
+        nodes: By path.
+        aliases: As `Walk.aliases`.
+        progress: The counters of the training.
+        frames: The labels of the running functions.
+        in_graph: Whether cells are compiled as graphs.
+        given: The objects given by name that have a state of their own, by id.
+    """
+
+    nodes: dict[str, Node]
+    aliases: Mapping[int, list[Node]]
+    progress: Mapping[str, int]
+    frames: frozenset[str]
+    in_graph: bool
+    given: frozenset[int]
+
+    def let_go(self) -> None:
+        """Drop the objects, which training may delete."""
+        for node in self.nodes.values():
+            node.value = None
+        self.aliases = {}
+
+
+class Observer:
+    """Observes one training.
+
+    Args:
+        reach: Gives what the training reaches, now.
+        progress: Gives its counters, now.
+        ignore: Patterns of paths that are neither stored nor named, and objects.
+        monotonic: Gives seconds.
+
+    Attributes:
+        slots: What is stored, by path.
+        unstored: Why what changes is not stored, by path.
+        reached_code: The user's functions, and the cells, of the first look: path, object, whether MindSpore wraps it.
+        reaches_compiled: Whether the training reaches a function that ``@ms.jit`` has made.
+    """
+
+    def __init__(
+        self,
+        reach: Callable[[], Reached],
+        progress: Callable[[], Mapping[str, int]],
+        *,
+        ignore: Sequence[Any] = (),
+        monotonic: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._reach, self._progress, self._monotonic = reach, progress, monotonic
+        patterns = [pattern for pattern in ignore if type(pattern) is str]
+        self._patterns = [re.compile(re.escape(pattern).replace(r"\*", ".*")) for pattern in patterns]
+        self._ignored = [value for value in ignore if type(value) is not str]
+        self._roots, self._data, self._outside = Roots(), DataChanges(), Outside()
+        self._saved: Mapping[str, Any] | None = None
+        self._first: dict[str, str] = {}  # texts by path of the first look, and of what came later when it came
+        self._packed_first: Any = None  # those of the run's first start
+        self._clocks: list[float] = []
+        self._began: Look | None = None
+        self._last: Look | None = None
+        self._steps, self._epoch = 0, -1
+        self._looked_at, self._looked_step, self._look_seconds = float("-inf"), -1, 0.0
+        self._asks_next = self._reads_point = False
+        self._reached_at: Mapping[str, int] = {}
+        self._counted: dict[str, tuple[Any, Mapping[str, int]]] = {}
+        self._objects: dict[int, tuple[str, Chain]] = {}  # of the first look, by id, with their paths
+        self._identities: dict[str, int] = {}
+        self.reaches_compiled = False
+        self.reached_code: list[tuple[str, Any, bool]] = []
+        self.slots: dict[str, Slot] = {}
+        self.unstored: dict[str, str] = {}
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first look is done."""
+        return self._began is not None
+
+    def load(self, saved: Mapping[str, Any] | None) -> None:
+        """Keep the section of a checkpoint until `begin`; None for a run that begins."""
+        self._saved, self._began = saved, None
+
+    def begin(self) -> tuple[list[Unstored], list[Differs]]:
+        """Look for the first time, as the first batch is handed out; put back what the checkpoint holds.
+
+        Returns:
+            What could not be put back, and what differs from the first look of the saved run.
+        """
+        saved, self._saved = self._saved, None
+        self._clocks = clocks_now()
+        lost: list[Unstored] = []
+        differing: list[Differs] = []
+        look = self._began = self._last = self._look(at_batch=True)
+        self.reaches_compiled = any(is_compiled(node.value) for node in look.nodes.values())
+        self.reached_code = [*_reached_code(look)]
+        self._outside.begin()
+        self._first = {path: node.text for path, node in look.nodes.items()}
+        if saved is not None:
+            differing = self._differing(saved, look)
+            lost = self._put_back(saved)
+            look.let_go()
+            look = self._began = self._last = self._look(at_batch=True)
+            self._packed_first = saved["first"]
+            now = {path: node.text for path, node in look.nodes.items()}
+            # What differs as a start begins has been said, and training has not changed it; what is stored has.
+            of_run = unpacked_texts(saved["first"]).items()
+            self._first = now | {path: text for path, text in of_run if path not in now or is_below(path, self.slots)}
+        self._finish(look)
+        return lost, differing
+
+    def end_step(self) -> None:
+        """Look if one is due, at the end of a micro-step."""
+        if self._began is None:
+            return
+        self._steps += 1
+        epoch = self._progress()["epoch"]
+        if self._steps & (self._steps - 1) == 0 or epoch != self._epoch:
+            self._look_at_changes(at_batch=False)
+            self._asks_next = True
+        self._epoch = epoch
+
+    def hand_out(self, *, ends_epoch: bool) -> None:
+        """Look at the data as a batch is handed out, if the step after it ends with a look."""
+        if (self._steps + 1) & self._steps == 0 or ends_epoch:
+            self._data.look(self._reach(), self._steps + 1, is_handed_out=True)
+
+    def ask_batch(self) -> None:
+        """Look once more before the next batch is made, if the last look was just now: a resume begins here."""
+        if self._asks_next and self._last is not None:
+            self._asks_next, before = False, self._last.nodes
+            for path, node in [*self._look_at_changes(at_batch=True).nodes.items()]:
+                slot = self._slot_above(node)
+                if slot is not None and path in before and before[path].text != node.text:
+                    if node.is_of_library:  # it goes on by itself, such as a bar around the batches
+                        del self.slots[slot]
+                        self._first[path] = node.text
+                    else:
+                        self.unstored.setdefault(slot, _LATE)
+
+    def texts(self, frame: types.FrameType) -> dict[str, str]:
+        """Return the texts by path of a look that nothing depends on."""
+        return {path: node.text for path, node in self._look(at_batch=False, frame=frame).nodes.items()}
+
+    def section(self, frame: types.FrameType) -> dict[str, Any] | None:
+        """Return what a checkpoint stores; None before the first batch."""
+        if self._began is None or self._last is None:
+            return None
+        since = self._monotonic() - self._looked_at
+        is_quick = len(self._last.nodes) < _FEW_NODES or since > self._look_seconds * _LOOK_SHARE
+        if self._looked_step != self._steps and is_quick:
+            self._look_at_changes(at_batch=False)
+        if self._packed_first is None:
+            self._packed_first = packed_texts(self._first)
+        reached = self._reach()
+        places = Places(reached, [*users_frames(frame), *self._roots.generators()])
+        packer = self._packer(places)
+        slots: list[Any] = []
+        for slot in self.slots.values():
+            try:
+                packed = packer.slot(slot.path, places.follow(slot.chain))
+            except CannotPackError as error:
+                self.unstored.setdefault(slot.path, str(error))
+                continue
+            slots.append([slot.path, plain_chain(slot.chain), [*map(plain_chain, slot.aliases)], packed])
+        unstored = sorted(self.unstored.items())
+        own = {"first": self._packed_first, "clocks": self._clocks, "epochs": reached.epochs}
+        return {**own, "slots": slots, "unstored": unstored}
+
+    def _look(self, *, at_batch: bool, frame: types.FrameType | None = None) -> Look:
+        began = self._monotonic()
+        reached = self._reach()
+        frames = users_frames(frame or sys._getframe(1))
+        self._reads_point = any(code_names(frame.f_code)[1] & _POSITIONS for frame in frames)
+        reached.known.stored |= {id(value) for value in (self, *self._ignored)}
+        walk = Walk(reached.known)
+        self._roots.add_to(walk, reached, frames, at_batch=at_batch)
+        self._data.look(reached, -2 if at_batch else self._steps, is_handed_out=False)
+        reached.known.data = self._data.objects
+        walk.run()
+        self._looked_at, self._looked_step = self._monotonic(), self._steps
+        self._look_seconds = self._looked_at - began
+        labels = frozenset(map(label_of, frames))
+        methods = ("state_dict", "load_state_dict")
+        given = frozenset(
+            id(value) for _, value in reached.given if all(hasattr(type(value), name) for name in methods)
+        )
+        if not at_batch:  # a batch that is handed out is delivered, and not counted yet
+            self._reached_at = dict(self._progress())
+        return Look(walk.nodes, walk.aliases, self._reached_at, labels, reached.in_graph, given)
+
+    def _look_at_changes(self, *, at_batch: bool) -> Look:
+        """Look, and add what differs from the first look to the slots, or to what cannot be stored."""
+        look = self._look(at_batch=at_batch)
+        for path, node in look.nodes.items():
+            first = self._first.get(path)
+            if first is None:
+                if node.text.startswith("the parameter ") or not self._is_late(node):
+                    self._first[path] = node.text
+                    continue
+            elif first == node.text and node.text != OUTSIDE and not self._is_swapped(node):
+                continue
+            if self._slot_above(node) is None and not self._is_ignored(node):
+                self._add(node, look)
+        referred = [node.text.removeprefix(OF_DATA) for node in look.nodes.values() if node.text.startswith(OF_DATA)]
+        changed = [(path, _OF_DATA) for path in self._data.changed(referred)]
+        for name, why in (*changed, *self._outside.changed()):
+            if not self._matches(name):
+                self.unstored.setdefault(name, why)
+        self._last = look
+        self._finish(look)
+        return look
+
+    def _finish(self, look: Look) -> None:
+        """Note which objects have which paths, and let go of them."""
+        for node in look.nodes.values():
+            kind: Any = type(node.value)
+            is_object = issubclass(kind, (nn.Cell, types.FunctionType)) or is_users_class(kind)
+            if is_object and not issubclass(kind, tuple) and node.path in self._first and is_reachable(node):
+                self._objects.setdefault(node.identity, (node.path, node.chain()))
+                self._identities.setdefault(node.path, node.identity)
+        look.let_go()
+
+    def _is_late(self, node: Node) -> bool:
+        """Return whether a path is new on an object that was there before, or a variable in a function that was."""
+        assert self._began is not None  # noqa: S101 - a look came before
+        assert self._last is not None  # noqa: S101
+        if node.parent is None:
+            root, _ = node.chain()
+            return root.kind == "variable" and root.owner in self._began.frames
+        before = self._last.nodes.get(node.parent.path)
+        return before is not None and before.is_open and before.identity == node.parent.identity
+
+    def _is_swapped(self, node: Node) -> bool:
+        """Return whether a path leads to another object that was there at the first look, too."""
+        before = self._identities.get(node.path)
+        return before is not None and before != node.identity and node.identity in self._objects
+
+    def _add(self, node: Node, look: Look) -> None:
+        owner = node.parent.value if node.parent is not None else None
+        is_compiled_here = look.in_graph or issubclass(type(owner), nn.Optimizer)
+        if is_compiled_here and issubclass(type(owner), nn.Cell) and not issubclass(type(node.value), ms.Tensor):
+            self.unstored.setdefault(node.path, _IN_GRAPH)
+        slot, why = self._slot_of(node)
+        if slot is not None:
+            aliases = [alias.chain() for alias in look.aliases.get(slot.identity, ()) if is_followed(alias)]
+            self.slots[slot.path] = Slot(slot.path, slot.chain(), aliases[:_MOST_ALIASES])
+            return
+        is_walked = issubclass(type(node.value), (dict, list)) and len(node.value) <= MOST_ITEMS
+        has_lost = any(path.startswith(f"{node.path}[") and path not in look.nodes for path in self._first)
+        if is_walked and not has_lost and is_followed(node):
+            return  # what was added to it is judged by itself
+        if self._is_given(node, look):
+            return  # it says itself how it is stored
+        if node.chain()[0].kind != "iterator" or not self._follows_progress(node, look):
+            self.unstored.setdefault(_around(node)[-1].path, why)
+
+    def _is_given(self, node: Node | None, look: Look) -> bool:
+        while node is not None and node.identity not in look.given:
+            node = node.parent
+        return node is not None
+
+    def _follows_progress(self, node: Node, look: Look) -> bool:
+        """Return whether a number equals a counter of the training up to a constant, and the script reads `restore`."""
+        if node.number is None:
+            return False
+        first, before = self._counted.setdefault(node.path, (node.number, look.progress))
+        now = look.progress.items()
+        return self._reads_point and any(node.number - first == count - before[name] for name, count in now)
+
+    def _slot_above(self, node: Node | None) -> str | None:
+        while node is not None and node.path not in self.slots:
+            node = node.parent
+        return None if node is None else node.path
+
+    def _is_ignored(self, node: Node | None) -> bool:
+        """Return whether a node, or what it is a part of, is ignored."""
+        while node is not None and not self._matches(node.path):
+            node = node.parent
+        return node is not None
+
+    def _matches(self, path: str) -> bool:
+        return any(pattern.fullmatch(path) for pattern in self._patterns)
+
+    def _slot_of(self, node: Node) -> tuple[Node | None, str]:
+        """Return the outermost node around a changed one that can be stored whole, or None; then why not."""
+        nodes, why = _around(node), ""
+        above = nodes[-1]
+        while above.parent is not None and not issubclass(type(above.parent.value), _BY_REFERENCE):
+            above = above.parent
+            if issubclass(type(above.value), CONTAINERS):
+                nodes.append(above)
+        packer = self._packer(Places(self._reach(), users_frames(sys._getframe(1))))
+        for candidate in reversed(nodes):
+            if not is_followed(candidate):
+                why = why or nodes[-1].text
+                continue
+            try:
+                packer.slot(candidate.path, candidate.value)
+            except CannotPackError as error:
+                why = why or str(error)
+                continue
+            return candidate, ""
+        return None, why
+
+    def _packer(self, places: Places) -> Packer:
+        def reference(value: Any, path: str) -> Any:
+            """Return how the next process reaches an object that has a path elsewhere, a function or a class."""
+            kind: Any = type(value)
+            if issubclass(kind, (types.FunctionType, type)):
+                name = value.__module__, value.__qualname__
+                if "<" not in name[1] and places.named(*name) is value:
+                    return ["named", *name]
+            place, chain = self._objects.get(id(value), ("", None))
+            is_elsewhere = issubclass(kind, (nn.Cell, types.FunctionType)) or not is_below(place, [path])
+            if chain is not None and is_elsewhere:
+                return ["path", *plain_chain(chain)]
+            if issubclass(kind, ms.Parameter):
+                stored = self._reach().known.parameters.items()
+                return next((["stored", name] for name, parameter in stored if parameter is value), None)
+            return None
+
+        addresses = self._reach().known.stored | self._objects.keys()
+        return Packer(reference, MOST_BYTES, places.owner_of, addresses)
+
+    def _put_back(self, saved: Mapping[str, Any]) -> list[Unstored]:
+        places, lost = Places(self._reach(), users_frames(sys._getframe(1))), []
+        places.resolve_before(saved["slots"])
+        for path, place, others, packed in saved["slots"]:
+            chain, aliases = chain_of(place), [*map(chain_of, others)]
+            try:
+                places.put(chain, packed)
+                places.join(chain, aliases)
+                self.slots[path] = Slot(path, chain, aliases)
+            except CannotPackError as error:
+                lost.append(Unstored(path, str(error)))
+        return lost
+
+    def _differing(self, saved: Mapping[str, Any], look: Look) -> list[Differs]:
+        """Return what is not as at the first look of the saved run, but for what training changes."""
+        changed = [path for path, *_ in (*saved["slots"], *saved["unstored"])]
+        epochs = f"int {saved['epochs']}", f"int {self._reach().epochs}"  # training longer is no difference
+        texts = unpacked_texts(saved["first"])
+        return [
+            each
+            for each in differences(texts, saved["clocks"], look.nodes, self._clocks)
+            if not self._is_ignored(look.nodes[each.path])
+            and not is_below(each.path, changed)
+            and (each.before, each.now) != epochs
+        ]
+
+
+def _reached_code(look: Look) -> Iterator[tuple[str, Any, bool]]:
+    for path, node in look.nodes.items():
+        if type(node.value) is types.FunctionType and is_users_function(node.value):
+            holder = None if node.parent is None else node.parent.value
+            is_wrapped = type(holder) is types.FunctionType and not is_users_function(holder)
+            yield path, node.value, is_wrapped
+        elif issubclass(type(node.value), nn.Cell):
+            yield path, node.value, False
+
+
+def _around(node: Node) -> list[Node]:
+    """Return a node and the containers and iterators that it is inside of, outwards; the last is no item."""
+    nodes = [node]
+    while node.parent is not None and node.step[0] in _INSIDE:
+        node = node.parent
+        nodes.append(node)
+    return nodes

@@ -1,0 +1,482 @@
+"""Packs a value of the user's for a checkpoint, and puts it back in another process: `Packer` and `Unpacker`.
+
+What can be packed: plain values, arrays, tensors, generators, iterators over sequences, containers of these, objects of
+classes that the next process can name, and references to what the next process has too: cells, parameters, functions,
+classes, objects with a path of their own. An object is made again without running its class: its attributes are set.
+Anything else is refused with `CannotPackError`.
+
+Guarantees: what `Packer.slot` returns is accepted by `ckptkit.core.tree.encode_tree`. A container, array, generator or
+object that is there already is changed in place, since others may hold it; one that occurs twice in a value occurs
+twice afterwards. No code of the user's runs. No pickle. Main thread only.
+"""
+
+from __future__ import annotations
+
+import array
+import copy
+import ctypes
+import enum
+import itertools
+import operator
+import types
+import warnings
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import PosixPath, PurePosixPath
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+
+from ckptkit.core.tensors import dtype_of, leaf_of
+from ckptkit.mindspore.observe.attributes import attributes_of, items_of_dict, own_attributes, set_attribute
+from ckptkit.mindspore.observe.users import is_users_class
+from ckptkit.mindspore.observe.values import ATOMS, CTYPES, GENERATORS, SIMPLE, generator_of, plain_base_of, text_of
+from ckptkit.mindspore.observe.walk import SEQUENCE_ITERATOR
+from ckptkit.mindspore.parameters.apply import assign, tensor_of
+from ckptkit.mindspore.rng import spawned_of
+
+_MOST_DEPTH = 24
+_LEAST_ADDRESS = 1 << 24
+_ITEM_BYTES = 8  # that an item counts for, whatever it is
+_DICTS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": defaultdict}
+_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_ONE_OF_COUNTED: tuple[Any, ...] = ([], (), range(1), range(1 << 70), "", b"", reversed([]))
+_COUNTED = tuple(type(iter(items)) for items in _ONE_OF_COUNTED)
+_REBUILT: dict[str, Any] = {kind.__name__: kind for kind in (*SIMPLE, itertools.count, PurePosixPath, PosixPath)}
+_BASES: tuple[Any, ...] = (dict, list, set, deque)  # that objects of the user's may extend
+_NOT_OBJECTS = (nn.Cell, ms.Tensor, np.ndarray, BaseException, type, types.ModuleType, *GENERATORS)
+# Of these, one object may be in two places.
+_IDENTICAL = frozenset(
+    (*_DICTS, "list", "set", "deque", "object", "tensor", "generator", "memory", "bytearray", "array", "numbers")
+)
+
+
+class CannotPackError(Exception):
+    """Says why a value cannot be stored, or not put back."""
+
+
+class Packer:
+    """Packs values.
+
+    Args:
+        reference: Returns how another process reaches an object that it has too and that lies outside of a path; or
+            None.
+        most_bytes: At most so many bytes in all.
+        owner_of: Returns the name of the stored parameter whose memory a parameter or an array has, or None.
+        addresses: The ``id`` of objects, which another process has elsewhere.
+    """
+
+    def __init__(
+        self,
+        reference: Callable[[Any, str], Any],
+        most_bytes: int,
+        owner_of: Callable[[Any], str | None] = lambda _: None,
+        addresses: Collection[int] = (),
+    ) -> None:
+        self._reference, self._owner_of, self._addresses = reference, owner_of, addresses
+        self._left_bytes = most_bytes
+        self._path = ""
+        self._places: dict[int, int] = {}
+
+    def slot(self, path: str, value: Any) -> Any:
+        """Return the value at a path in plain form.
+
+        Raises:
+            CannotPackError: If it cannot be stored; says why.
+        """
+        self._path, self._places = path, {}
+        return self._pack(value, 0)
+
+    def _pack(self, value: Any, depth: int) -> Any:
+        if depth > _MOST_DEPTH:
+            raise CannotPackError("nested too deep, or in itself")
+        if id(value) in self._places:
+            return ["again", self._places[id(value)]]
+        self._count(_ITEM_BYTES)
+        packed = self._packed(value, depth)
+        if packed[0] in _IDENTICAL:
+            self._places[id(value)] = len(self._places)
+        return packed
+
+    def _packed(self, value: Any, depth: int) -> Any:  # noqa: PLR0911, PLR0912 - one case per kind reads like a table
+        kind = type(value)
+        if kind in ATOMS and kind is not complex:
+            return ["=", self._atom(value)]
+        if kind is complex:
+            return ["complex", [value.real, value.imag]]
+        if kind is np.ndarray and not _is_own(value) and (owner := self._owner_of(value)) is not None:
+            return ["view", owner]
+        if kind in (np.ndarray, np.memmap):
+            return ["numbers", np.array(self._array(value))]
+        if issubclass(kind, np.generic):
+            return ["=", self._array(value)]
+        if (reference := self._reference(value, self._path)) is not None:
+            return ["reference", reference]
+        if issubclass(kind, ms.Tensor) and not is_users_class(kind):
+            return self._tensor(value)
+        if issubclass(kind, GENERATORS) and not is_users_class(kind) and (state := generator_of(value)) is not None:
+            return ["generator", kind.__name__, self._pack(state, depth + 1), _children_of(value)]
+        if kind in _SEQUENCES.values():
+            items = sorted(value, key=lambda item: text_of(item)[0] or "") if kind in (set, frozenset) else value
+            return [kind.__name__, self._items(items, depth)]
+        if kind is deque:
+            return ["deque", value.maxlen, self._items(value, depth)]
+        if kind in _DICTS.values():
+            return [kind.__name__, self._factory(value, depth), self._pairs(value, depth)]
+        if issubclass(kind, enum.Enum):
+            return ["member", self._class(kind), own_attributes(value)["_name_"]]
+        if kind in (bytearray, array.array):
+            self._count(len(bytes(value)))
+            return [kind.__name__.rpartition(".")[2], getattr(value, "typecode", ""), bytes(value)]
+        if issubclass(kind, np.dtype) and value.names is None:
+            return ["dtype", value.str]
+        if issubclass(kind, CTYPES):
+            return ["memory", kind.__name__, bytes(value)]
+        if kind is SEQUENCE_ITERATOR and len(place := value.__reduce__()) == 3:
+            return ["sequence iterator", place[-1]]
+        if kind in _COUNTED:
+            return ["iterator", kind.__name__, operator.length_hint(value)]
+        if kind is itertools.cycle or _REBUILT.get(kind.__name__) is kind:
+            return self._rebuilt(value, depth)
+        if kind is types.MethodType and type(value.__func__) is types.FunctionType:
+            return ["method", self._pack(value.__self__, depth + 1), value.__func__.__name__]
+        return self._object(value, depth)
+
+    def _factory(self, value: Any, depth: int) -> Any:
+        """Return what a defaultdict makes missing values by; a mark for what only the next process's own can do."""
+        try:
+            return self._pack(value.default_factory if type(value) is defaultdict else None, depth + 1)
+        except CannotPackError:
+            return ["own factory"]
+
+    def _object(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+            return ["named tuple", self._class(kind), self._items(tuple.__iter__(value), depth)]
+        if not is_users_class(kind) or issubclass(kind, _NOT_OBJECTS):
+            raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
+        if (base := plain_base_of(kind)) is not None:
+            return ["extended", self._class(kind), base.__name__, self._pack(_plain(base, value), depth + 1)]
+        parts = [[name, self._pack(part, depth + 1)] for name, part in attributes_of(value)]
+        base = next((base for base in _BASES if issubclass(kind, base)), None)
+        held: Any = None
+        if base is not None:
+            held = self._pairs(value, depth) if base is dict else self._items(base.__iter__(value), depth)
+        return ["object", self._class(kind), parts, held, deque.maxlen.__get__(value) if base is deque else None]
+
+    def _rebuilt(self, value: Any, depth: int) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python 3.12 deprecates what 3.14 removes for those of itertools
+            reduced = value.__reduce__()
+        if type(value) is not itertools.cycle:
+            return ["rebuilt", type(value).__name__, self._items(reduced[1], depth)]
+        source, (saved, is_later_round) = reduced[1][0], reduced[2]
+        if type(source) not in _COUNTED:
+            raise CannotPackError("a cycle over an iterator")
+        left = [*copy.copy(source)]
+        items, done = ([*saved], len(saved) - len(left)) if is_later_round else ([*saved, *left], len(saved))
+        return ["cycle", self._items(items, depth), done]
+
+    def _class(self, kind: type) -> list[str]:
+        if "<locals>" in kind.__qualname__:
+            raise CannotPackError(f"of the class {kind.__qualname__}, which the next process cannot name")
+        return [kind.__module__, kind.__qualname__]
+
+    def _items(self, values: Iterable[Any], depth: int) -> list[Any]:
+        return [self._pack(value, depth + 1) for value in values]
+
+    def _pairs(self, values: dict[Any, Any], depth: int) -> list[Any]:
+        pairs = items_of_dict(values)
+        return [[self._pack(key, depth + 1), self._pack(value, depth + 1)] for key, value in pairs]
+
+    def _atom(self, value: Any) -> Any:
+        if type(value) is int and value > _LEAST_ADDRESS and value in self._addresses:
+            raise CannotPackError("it holds id() of an object, which is elsewhere in the next process")
+        if type(value) in (str, bytes):
+            self._count(len(value))
+        if type(value) is str and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise CannotPackError("a text that is not valid Unicode") from None
+        return value
+
+    def _tensor(self, value: ms.Tensor) -> Any:
+        if value.has_init:
+            raise CannotPackError("a tensor without data")
+        if isinstance(value, ms.Parameter) and (owner := self._owner_of(value)) is not None:
+            return ["memory of", owner]
+        leaf = leaf_of("", self._array(value.asnumpy()), role="state")
+        is_parameter = isinstance(value, ms.Parameter)
+        name, requires_grad = (value.name, bool(value.requires_grad)) if is_parameter else (None, None)
+        return ["tensor", leaf.dtype, np.array(leaf.array), name, requires_grad]
+
+    def _array(self, value: Any) -> Any:
+        try:
+            dtype_of("", value)
+        except TypeError:
+            raise CannotPackError(f"an array of {value.dtype}") from None
+        self._count(value.nbytes)
+        return value
+
+    def _count(self, size_bytes: int) -> None:
+        self._left_bytes -= size_bytes
+        if self._left_bytes < 0:
+            raise CannotPackError("too large")
+
+
+class Unpacker:
+    """Puts packed values back.
+
+    Args:
+        resolve: Returns the object of a reference.
+        class_of: Returns a class by module and name.
+        owner_of: As for `Packer`.
+
+    The first two raise `CannotPackError` if this process has none.
+    """
+
+    def __init__(
+        self,
+        resolve: Callable[[Any], Any],
+        class_of: Callable[[str, str], Any],
+        owner_of: Callable[[Any], str | None] = lambda _: None,
+    ) -> None:
+        self._resolve, self._class_of, self._owner_of = resolve, class_of, owner_of
+        self._made: list[Any] = []
+
+    def slot(self, packed: Any, present: Any = None) -> Any:
+        """Return the value; ``present`` itself, with its content replaced, if it is of the same kind and can change.
+
+        Raises:
+            CannotPackError: If this process lacks what it refers to.
+        """
+        self._made = []
+        return self._value(packed, present)
+
+    def _value(self, packed: Any, present: Any = None) -> Any:
+        value = self._unpacked(packed[0], packed[1:], present)
+        if packed[0] in _IDENTICAL:
+            self._made.append(value)
+        return value
+
+    def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911, PLR0912 - as `_packed`
+        if tag == "=":
+            return held[0]
+        if tag == "again":
+            return self._made[held[0]]
+        if tag == "numbers":
+            return self._array(present, held[0])
+        if tag in _SEQUENCES:
+            kind = _SEQUENCES[tag]
+            items = self._parts(held[0], present if type(present) is kind and tag in ("list", "tuple") else ())
+            return _refilled(present, items) if type(present) is kind and kind in (list, set) else kind(items)
+        if tag == "deque":
+            items = self._parts(held[1], present if type(present) is deque else ())
+            is_same = type(present) is deque and present.maxlen == held[0]
+            return _refilled(present, items) if is_same else deque(items, held[0])
+        if tag in _DICTS:
+            return self._dict(_DICTS[tag], held[0], held[1], present)
+        if tag == "object":
+            return self._object(held, present)
+        if tag == "named tuple":
+            kind = self._class_of(*held[0])
+            return tuple.__new__(kind, self._parts(held[1], present if type(present) is kind else ()))
+        if tag == "extended":
+            kind, base = self._class_of(*held[0]), plain_base_of(self._class_of(*held[0]))
+            return base.__new__(kind, self._value(held[2]))
+        if tag == "member":
+            return self._class_of(*held[0]).__members__[held[1]]
+        if tag == "tensor":
+            return self._tensor(present, *held)
+        if tag in ("memory of", "view"):
+            return self._in_memory_of(present, held[0], is_array=tag == "view")
+        if tag == "generator":
+            return _filled_generator(present, held[0], self._value(held[1]), held[2])
+        if tag == "reference":
+            return self._resolve(held[0])
+        if tag == "method":
+            owner = self._value(held[0])
+            return types.MethodType(
+                next(vars(base)[held[1]] for base in type(owner).__mro__ if held[1] in vars(base)), owner
+            )
+        if tag == "sequence iterator":
+            if type(present) is not SEQUENCE_ITERATOR:
+                raise CannotPackError("an iterator that has begun elsewhere")
+            present.__setstate__(held[0])
+            return present
+        if tag == "iterator":
+            return _advanced(present, *held)
+        if tag == "cycle":
+            return _advanced_cycle(self._parts(held[0], ()), held[1])
+        if tag == "rebuilt":
+            return _REBUILT[held[0]](*self._parts(held[1], ()))
+        if tag == "dtype":
+            return np.dtype(held[0])
+        if tag == "memory":
+            return _filled_memory(present, *held)
+        if tag in ("bytearray", "array"):
+            new: Any = bytearray(held[1]) if tag == "bytearray" else array.array(held[0], held[1])
+            if type(present) is type(new) and getattr(present, "typecode", "") == held[0]:
+                present[:] = new
+                return present
+            return new
+        return complex(*held[0])
+
+    def _array(self, present: Any, value: Any) -> Any:
+        kinds = (np.ndarray, np.memmap)
+        if type(present) not in kinds or (present.dtype, present.shape) != (value.dtype, value.shape):
+            return np.array(value)
+        if not present.flags.writeable and present.base is not None:
+            return present  # it shows the memory of another array
+        if not present.flags.writeable or not (_is_own(present) or self._owner_of(present) is None):
+            return np.array(value)
+        present[...] = value
+        return present
+
+    def _tensor(self, present: Any, dtype: str, bits: Any, name: str | None, requires_grad: bool | None) -> Any:
+        tensor = tensor_of(bits, dtype)
+        if name is None:
+            return tensor
+        is_same = isinstance(present, ms.Parameter) and present.shape == tensor.shape
+        if not is_same or present.dtype != tensor.dtype:
+            return ms.Parameter(tensor, name=name, requires_grad=bool(requires_grad))
+        if self._owner_of(present) is None:
+            assign(present, bits, dtype)
+        else:  # a parameter that is restored already has this memory
+            present.set_data(tensor)
+        return present
+
+    def _in_memory_of(self, present: Any, owner: str, *, is_array: bool) -> Any:
+        """Return what has the memory of a stored parameter, as it had in the saved run."""
+        if isinstance(present, (np.ndarray, ms.Parameter)) and self._owner_of(present) == owner:
+            return present
+        parameter = self._resolve(["stored", owner])
+        if is_array:
+            return parameter.asnumpy()
+        if not isinstance(present, ms.Parameter):
+            raise CannotPackError(f"there is no parameter to share the memory of {owner}")
+        present.set_data(parameter)
+        return present
+
+    def _parts(self, packed: Sequence[Any], present: Iterable[Any]) -> list[Any]:
+        before = [*present][: len(packed)]
+        before += [None] * (len(packed) - len(before))
+        return [self._value(part, known) for part, known in zip(packed, before, strict=True)]
+
+    def _dict(self, kind: Any, factory: Any, packed: Sequence[Any], present: Any) -> Any:
+        is_same = type(present) is kind
+        if factory[0] == "own factory" and not is_same:
+            raise CannotPackError("a defaultdict whose factory the next process cannot name")
+        made = None if factory[0] == "own factory" else self._value(factory)
+        items = self._pairs(packed, present if is_same else {})
+        if is_same:
+            return _refilled(present, items)
+        return defaultdict(made, items) if kind is defaultdict else kind(items)
+
+    def _pairs(self, packed: Sequence[Any], present: dict[Any, Any]) -> dict[Any, Any]:
+        items: dict[Any, Any] = {}
+        for key, part in packed:
+            name = self._value(key)
+            items[name] = self._value(part, dict.get(present, name))
+        return items
+
+    def _object(self, held: Sequence[Any], present: Any) -> Any:
+        named, parts, content, most = held
+        kind = self._class_of(*named)
+        if type(present) is not kind and any("__new__" in vars(base) and is_users_class(base) for base in kind.__mro__):
+            raise CannotPackError(f"the class {kind.__qualname__} makes its objects in a __new__ of its own")
+        target = present if type(present) is kind else kind.__new__(kind)
+        before = dict(attributes_of(target))
+        for name, packed in parts:
+            set_attribute(target, name, self._value(packed, before.get(name)))
+        base = next((base for base in _BASES if issubclass(kind, base)), None)
+        if base is dict:
+            items = self._pairs(content, target)
+            dict.clear(target)
+            dict.update(target, items)
+        elif base is not None:
+            items_ = self._parts(content, () if base is set else base.__iter__(target))
+            if base is deque:
+                deque.__init__(target, items_, most)
+            else:
+                base.clear(target)
+                (base.update if base is set else base.extend)(target, items_)
+        return target
+
+
+def _plain(base: Any, value: Any) -> Any:
+    """Return the value of an object that extends a number, a text or a tuple, without its class."""
+    if base is int:
+        return int.__pos__(value)
+    if base is float:
+        return float.__pos__(value)
+    if base is frozenset:
+        return frozenset(frozenset.__iter__(value))
+    return base.__getitem__(value, slice(None)) if base is not str else str.__str__(value)
+
+
+def _children_of(value: Any) -> int:
+    return spawned_of(value) if type(value) is np.random.Generator else 0
+
+
+def _refilled(present: Any, items: Any) -> Any:
+    present.clear()
+    if isinstance(present, (dict, set)):
+        present.update(items)
+    else:
+        present.extend(items)
+    return present
+
+
+def _is_own(value: Any) -> bool:
+    """Return whether an array, or the one that it shows, has memory of NumPy's; any other may be a parameter's."""
+    while type(value.base) in (np.ndarray, np.memmap):
+        value = value.base
+    return value.base is None or type(value) is np.memmap
+
+
+def _filled_memory(present: Any, kind: str, content: bytes) -> Any:
+    if type(present).__name__ != kind or ctypes.sizeof(present) != len(content):
+        raise CannotPackError(f"this process has no {kind} of {len(content)} bytes there")
+    ctypes.memmove(ctypes.addressof(present), content, len(content))
+    return present
+
+
+def _filled_generator(present: Any, kind: str, state: Any, children: int) -> Any:
+    if type(present).__name__ != kind:
+        present = _new_generator(kind, state)
+    if isinstance(present, np.random.Generator):
+        present.bit_generator.state = {name: part for name, part in state.items() if name != "spawned"}
+        if children > spawned_of(present):
+            present.spawn(children - spawned_of(present))
+    elif isinstance(present, np.random.BitGenerator):
+        present.state = state
+    elif isinstance(present, np.random.RandomState):
+        present.set_state(state)
+    else:
+        present.setstate(state)
+    return present
+
+
+def _new_generator(kind: str, state: Any) -> Any:
+    if kind == "Generator":
+        return np.random.Generator(getattr(np.random, state["bit_generator"])())
+    return __import__("random").Random() if kind == "Random" else getattr(np.random, kind)()
+
+
+def _advanced(present: Any, kind: str, left: int) -> Any:
+    if type(present).__name__ != kind or operator.length_hint(present) < left:
+        raise CannotPackError("an iterator that has begun elsewhere")
+    while operator.length_hint(present) > left:
+        next(present)
+    return present
+
+
+def _advanced_cycle(items: Sequence[Any], done: int) -> Any:
+    cycle = itertools.cycle(items)
+    for _ in range(done):
+        next(cycle)
+    return cycle

@@ -1,0 +1,250 @@
+"""Gathers where a look begins: variables of running functions, globals, callbacks, cells, objects given by name.
+
+Guarantees: reads frames and objects, and changes nothing. Main thread only.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore import nn
+
+from ckptkit.mindspore.observe.attributes import CACHED, unwrapped
+from ckptkit.mindspore.observe.liveness import code_names, in_loop, live_names, looped_global_names, written_in_loops
+from ckptkit.mindspore.observe.users import is_users_class, is_users_frame, is_users_function
+from ckptkit.mindspore.observe.walk import ITERATORS, Known, Root, Walk, variables_of
+
+_THROUGH = (tuple, types.CellType, types.FunctionType, types.MethodType, functools.partial)
+_MOST_LEVELS = 7
+
+
+@dataclass(kw_only=True)
+class Reached:
+    """What a training gives to a look, besides its running functions.
+
+    Attributes:
+        cells: Its cells, by name; the empty name for those that were not given by name.
+        given: The other objects that it gave by name.
+        callbacks: Callbacks and metrics.
+        known: What checkpoints store.
+        data: What batches come from, which a resume reads again or restores by its own state.
+        has_threads: Whether a pipeline runs them in threads, ahead of training.
+        is_stateless: Whether the script says that they keep nothing from batch to batch.
+        data_state: Gives the state that these tell themselves.
+        in_graph: Whether cells are compiled as graphs.
+        by_model: Whether ``Model`` trains, so that no loop of the user's goes on.
+        epochs: How many epochs a loop of the user's is to train; None if that is not known.
+        batches: The iterators of ckptkit's that hand out the batches of a loop.
+    """
+
+    cells: Sequence[tuple[str, nn.Cell]]
+    given: Sequence[tuple[str, Any]]
+    callbacks: Sequence[Any]
+    known: Known
+    data: Sequence[Any]
+    has_threads: bool
+    is_stateless: bool
+    data_state: Callable[[], Any]
+    in_graph: bool
+    by_model: bool
+    epochs: int | None
+    batches: Sequence[Any]
+
+
+def users_frames(frame: types.FrameType | None) -> list[types.FrameType]:
+    """Return the frames of the user's code on the stack that ends with ``frame``, innermost first."""
+    frames = []
+    while frame is not None:
+        if is_users_frame(frame):
+            frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def label_of(frame: types.FrameType) -> str:
+    """Return the name of the function that a frame runs."""
+    return f"{frame.f_code.co_name}()"
+
+
+def is_module_level(frame: types.FrameType) -> bool:
+    """Return whether a frame runs the code of a module."""
+    return not frame.f_code.co_flags & 1  # CO_OPTIMIZED
+
+
+class Roots:
+    """Adds the roots of a training to walks.
+
+    A resume begins where a batch is asked for, so the variables that are live there count, also in a look at the end
+    of a micro-step.
+    """
+
+    def __init__(self) -> None:
+        self._generators: list[weakref.ref[Any]] = []  # around the batches; a loop that is left ends them
+        self._has_none_around = False
+        self._live: dict[types.CodeType, tuple[frozenset[str], frozenset[str]]] = {}
+
+    def add_to(self, walk: Walk, reached: Reached, frames: Sequence[types.FrameType], *, at_batch: bool) -> None:
+        """Add all roots to a walk.
+
+        Args:
+            walk: Gets them.
+            reached: What the training gives.
+            frames: The running functions of the user's, innermost first.
+            at_batch: Whether a batch is asked for or handed out, and no micro-step has just ended.
+        """
+        if at_batch:
+            self._note_live(frames, by_model=reached.by_model)
+        frames = () if reached.by_model else frames  # their loops, if any, are around the whole training
+        variables: list[tuple[Root, Any]] = []
+        around = [] if at_batch else self._iterators_around(reached.batches)
+        for frame in (*frames, *([] if at_batch else self.generators())):
+            if frame.f_code in self._live:
+                variables += self._variables(frame, reached.known)
+        for root, value in variables:
+            if issubclass(type(value), types.ModuleType):
+                attributes = code_names(frames[-1].f_code)[1] if frames else frozenset()
+                for _, step, part in walk.globals_of(
+                    {"__name__": root.owner, root.name: value}, [root.name], attributes
+                ):
+                    walk.add(step, part)
+            else:
+                walk.add(root, value)
+        for index, callback in enumerate(reached.callbacks):
+            name = type(callback).__name__
+            same = [type(other).__name__ for other in reached.callbacks[:index]].count(name)
+            walk.add(Root("callback", str(same), name + (f"#{same + 1}" if same else "")), callback)
+        for index, (name, cell) in enumerate(reached.cells):
+            walk.add(Root("cell", str(index), name or type(cell).__name__), cell)
+        for name, value in reached.given:
+            walk.add(Root("given", "", name), value)
+        self._add_threads(walk)
+        for iterator in around:
+            if type(iterator) is types.GeneratorType and iterator.gi_code in self._live:
+                continue
+            walk.add(Root("iterator", "", f"{type(iterator).__name__} around the batches"), iterator)
+
+    def generators(self) -> list[types.FrameType]:
+        """Return the frames of the user's generators around the batches, which run only while a batch is made."""
+        generators = (reference() for reference in self._generators)
+        return [each.gi_frame for each in generators if each is not None and each.gi_frame is not None]
+
+    def _note_live(self, frames: Sequence[types.FrameType], *, by_model: bool) -> None:
+        """Note the variables that are live, and the names of globals that are read, for each running function."""
+        self._live = {}
+        in_loops = [in_loop(frame) for frame in frames]
+        for index, frame in enumerate(frames):
+            code = frame.f_code
+            is_repeated = any(in_loops[index + 1 :])
+            everywhere = not is_module_level(frame) and not any(in_loops) and not by_model
+            shared = frozenset(_names_read_in(frame.f_globals)) if is_module_level(frame) else frozenset()
+            # A call of ``Model.train`` has its arguments already.
+            live = live_names(frame, read_elsewhere=shared, everywhere=everywhere, with_operands=not by_model)
+            names = looped_global_names(frame)
+            if is_repeated and not is_module_level(frame):
+                names |= code_names(code)[0]
+                live |= frozenset(code.co_freevars)
+            self._live[code] = live, names
+
+    def _variables(self, frame: types.FrameType, known: Known) -> Iterator[tuple[Root, Any]]:
+        code, own, module = frame.f_code, variables_of(frame), str(frame.f_globals.get("__name__"))
+        live, names = self._live[code]
+        at_module_level = is_module_level(frame)
+        if at_module_level:
+            known.unread |= {(id(frame.f_globals), name) for name in written_in_loops(code) - live}
+        else:
+            unread = {name for name in code.co_cellvars if name in written_in_loops(code) - live}
+            known.unread |= {id(cell) for cell in _cells_named(unread, own.values())}
+        for name in sorted(live & own.keys()):
+            if not (name.startswith("__") and name.endswith("__")):
+                root = Root("global", module, name) if at_module_level else Root("variable", label_of(frame), name)
+                yield root, own[name]
+        reads_all = at_module_level and bool({"globals", "vars"} & names)
+        for name in sorted(frame.f_globals.keys() if reads_all else names & frame.f_globals.keys()):
+            if (at_module_level and name in live) or name.startswith("__") or (not at_module_level and name in own):
+                continue
+            if (reads_all or not at_module_level) and (id(frame.f_globals), name) not in known.unread:
+                yield Root("global", module, name), frame.f_globals[name]
+
+    def _add_threads(self, walk: Walk) -> None:
+        own = threading.get_ident()
+        # No variable here may hold the frame of this function: it would hold all that is on the stack.
+        others = [top for identity, top in sys._current_frames().items() if identity != own]
+        for frame in (frame for top in others for frame in users_frames(top)):
+            variables = variables_of(frame)
+            for name in sorted(live_names(frame) & variables.keys()):
+                walk.add(Root("thread", f"thread {label_of(frame)}", name), variables[name])
+
+    def _iterators_around(self, batches: Sequence[Any]) -> list[Any]:
+        """Return the user's iterators around the batches, which lie on the stack of a loop and in no variable."""
+        around: list[Any] = []
+        if not self._has_none_around:
+            waiting: list[Any] = [*batches][:1]  # the outermost of ckptkit's
+            seen = {id(iterator) for iterator in batches}
+            for _ in range(_MOST_LEVELS):
+                holders = gc.get_referrers(*waiting) if waiting else []
+                holders = [holder for holder in holders if id(holder) not in seen and _may_iterate(holder)]
+                seen |= {id(holder) for holder in holders}
+                waiting = holders
+                around += [
+                    holder for holder in holders if not issubclass(type(holder), _THROUGH) and not _is_ours(holder)
+                ]
+            self._has_none_around = bool(batches) and not around
+            self._generators = [weakref.ref(each) for each in around if type(each) is types.GeneratorType]
+        return around
+
+
+def _may_iterate(value: Any) -> bool:
+    if type(value) is types.FunctionType:
+        return is_users_function(value)
+    is_iterator = type(value) in ITERATORS or type(value) is types.GeneratorType
+    return is_iterator or (issubclass(type(value), _THROUGH) and not (type(value) is tuple and len(value) > 8))
+
+
+def _is_ours(value: Any) -> bool:
+    """Return whether an iterator is ckptkit's, or only ckptkit's generators hold it."""
+    if type(value) is types.GeneratorType and (value.gi_frame is None or not is_users_frame(value.gi_frame)):
+        return True
+    holders = [holder for holder in gc.get_referrers(value) if type(holder) is types.GeneratorType]
+    return any(
+        str(holder.gi_frame and holder.gi_frame.f_globals.get("__name__")).startswith("ckptkit.") for holder in holders
+    )
+
+
+def _cells_named(names: set[str], values: Any) -> Iterator[types.CellType]:
+    for value in values if names else ():
+        function = value.__func__ if type(value) is types.MethodType else value
+        if type(function) is types.FunctionType and function.__closure__:
+            pairs = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+            yield from (cell for name, cell in pairs if name in names)
+
+
+def _names_read_in(module: dict[str, Any]) -> set[str]:
+    """Return the global names that functions and classes of a module read."""
+    names = set[str]()
+    for value in [*module.values()]:
+        for code in codes_of(value):
+            names |= code_names(code)[0]
+    return names
+
+
+def codes_of(value: Any, depth: int = 0) -> Iterator[types.CodeType]:
+    """Yield the code of a function of the user's, or of the methods of a class of the user's."""
+    value = unwrapped(value)
+    value = value.__wrapped__ if type(value) is CACHED else value
+    if type(value) is types.FunctionType:
+        if is_users_function(value):
+            yield value.__code__
+    elif issubclass(type(value), type):
+        if is_users_class(value) and depth < 2:
+            for member in [*vars(value).values()]:
+                yield from codes_of(member, depth + 1)
+    elif type(value) is types.MethodType:
+        yield from codes_of(value.__func__, depth + 1)

@@ -1,0 +1,306 @@
+"""Trainings whose state lies in plain Python resume exactly after a SIGKILL, or say what they lose.
+
+Each job is a script of its own: killed after micro-step 17, it goes on in a new process from its save after 15. What
+its objects and variables are at the end it says through ckptkit's log, which the lives of the corpus record.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.corpus.__main__ import HERE
+from benchmarks.corpus.job import Job
+from benchmarks.corpus.lives import Lives
+
+HEAD = """
+import collections, dataclasses, logging, os, random
+import mindspore as ms, numpy as np, mindspore.dataset as ds
+from mindspore import Tensor, nn, ops
+from mindspore.train import Callback, LossMonitor, Model, TimeMonitor
+import ckptkit as ck
+ROOT = os.environ["ROOT"]
+SAVE = dict(save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_seed(1)
+draw = np.random.default_rng(5)
+X, Y = draw.normal(size=(64, 8)).astype(np.float32), draw.normal(size=(64, 1)).astype(np.float32)
+rows = [(Tensor(X[i * 8 : i * 8 + 8]), Tensor(Y[i * 8 : i * 8 + 8])) for i in range(8)]
+pipeline = lambda: ds.NumpySlicesDataset((X, Y), ["x", "y"], shuffle=True).batch(8)
+net = nn.SequentialCell(nn.Dense(8, 8), nn.ReLU(), nn.Dense(8, 1))
+loss_fn = nn.MSELoss()
+optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
+grad_fn = ms.value_and_grad(lambda x, y, w: loss_fn(net(x), y) * w, None, optimizer.parameters)
+final = lambda *values: logging.getLogger("ckptkit").info("final %s", values)
+def train_step(x, y, w=1.0):
+    loss, grads = grad_fn(x, y, Tensor(w, ms.float32))
+    optimizer(grads)
+    return float(loss)
+"""
+
+OWN_LOOP = """
+best = {"loss": 9.0, "at": None}
+@dataclasses.dataclass
+class Seen:
+    loss: float
+    weights: list
+class Moments:
+    def __init__(self):
+        self.count, self.mean = 0, np.zeros(2)
+class Agent:
+    def __init__(self):
+        self.moments, self.recent = Moments(), collections.deque(maxlen=4)
+    def see(self, loss):
+        self.moments.count += 1
+        self.moments.mean[0] += (loss - self.moments.mean[0]) / self.moments.count
+        self.recent.append(Seen(loss, [loss, self.moments.count]))
+        return self.moments.mean[0] + sum(seen.loss * seen.weights[1] for seen in self.recent)
+def make_scale():
+    scale, calls = 1.0, []
+    def next_scale(value):
+        nonlocal scale
+        scale = 0.9 * scale + 0.1 * value
+        calls.append(value)
+        return scale / len(calls)
+    return next_scale
+def train():
+    ema, patience, agent, next_scale = None, 3, Agent(), make_scale()
+    noise, coin = np.random.default_rng(11), random.Random(4)
+    batches = ck.data.resumable(rows, epochs=3)
+    with ck.CheckpointManager(ROOT, **SAVE) as manager:
+        state = ck.StateManager([net, optimizer], batches)
+        manager.restore(state)
+        for x, y in batches:
+            w = 1.0 if ema is None else ema + noise.normal() * 0.1 + coin.random()
+            loss = train_step(x, y, 1.1 + np.sin(w + best["loss"] + patience))
+            ema = loss if ema is None else 0.9 * ema + 0.1 * next_scale(agent.see(loss))
+            patience = 3 if loss < best["loss"] else patience - 1
+            if loss < best["loss"]:
+                best.update(loss=loss, at=agent.moments.count)
+            manager.step(state)
+        manager.save_final(state)
+    moments = agent.moments
+    final(best, ema, patience, moments.count, moments.mean.tolist(), agent.recent, noise.normal(), coin.random())
+train()
+os._exit(0)
+"""
+
+MODEL = """
+class Rate(Callback):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor, self.rate, self.history, self.meter = factor, 0.01, [], {"sum": 0.0, "count": 0}
+    def on_train_step_end(self, run_context):
+        loss = float(run_context.original_args().net_outputs)
+        self.meter["sum"] += loss
+        self.meter["count"] += 1
+        self.history.append(loss)
+        self.rate = 0.5 * self.rate + self.factor * min(1.0, loss) / len(self.history)
+        ops.assign(optimizer.learning_rate, Tensor(self.rate, ms.float32))
+callbacks = [Rate(0.01), Rate(0.02)]
+model = Model(net, loss_fn, optimizer)
+ck.CheckpointCallback(ROOT, **SAVE).train(model, 3, pipeline(), callbacks=callbacks)
+final([(one.rate, one.history, one.meter) for one in callbacks])
+os._exit(0)
+"""
+
+LOGGING_LOOP = """
+from tqdm import tqdm
+class Meter:
+    def __init__(self):
+        self.reset()
+    def reset(self):
+        self.total, self.count = 0.0, 0
+    def update(self, value):
+        self.total, self.count = self.total + value, self.count + 1
+def main():
+    meter, history, lowest = Meter(), collections.defaultdict(list), float("inf")
+    batches = ck.data.resumable(rows, epochs=3)
+    bar = tqdm(total=24)
+    with ck.CheckpointManager(ROOT, **SAVE) as manager:
+        state = ck.StateManager([net, optimizer], batches)
+        point = manager.restore(state)
+        for step, (x, y) in enumerate(batches, point.batches_delivered):
+            loss = train_step(x, y)
+            meter.update(loss)
+            lowest = min(lowest, loss)
+            history["loss"].append(loss)
+            if step % 8 == 7:
+                history["mean"].append(meter.total / meter.count)
+                meter.reset()
+            bar.set_postfix(loss=f"{loss:.3f}")
+            bar.update(1)
+            manager.step(state)
+        manager.save_final(state)
+    final(dict(history), lowest, len(history["loss"]), meter.total)
+main()
+os._exit(0)
+"""
+
+LOGGING_MODEL = """
+class History(Callback):
+    def __init__(self):
+        super().__init__()
+        self.losses, self.epochs = [], []
+    def on_train_step_end(self, run_context):
+        self.losses.append(float(run_context.original_args().net_outputs))
+    def on_train_epoch_end(self, run_context):
+        self.epochs.append(sum(self.losses) / len(self.losses))
+history = History()
+model = Model(net, loss_fn, optimizer)
+callbacks = [LossMonitor(4), TimeMonitor(), history]
+ck.CheckpointCallback(ROOT, **SAVE).train(model, 3, pipeline(), callbacks=callbacks)
+final(history.losses, history.epochs, len(history.losses))
+os._exit(0)
+"""
+
+LOOP = """
+class Trainer:
+    def __init__(self):
+        self.scale, self.streak = 1.0, collections.Counter()
+    def train(self, x, y):
+        loss = train_step(x, y, self.scale)
+        self.scale = max(0.1, self.scale * (1.05 if loss < 1.0 else 0.9))
+        self.streak[loss < 1.0] += 1
+trainer = Trainer()
+state = ck.StateManager([net, optimizer], ck.data.resumable(rows, epochs=3))
+manager = ck.CheckpointManager(ROOT, **SAVE)
+for number, (x, y) in manager.loop(state):
+    trainer.train(x, y)
+final(trainer.scale, sorted(trainer.streak.items()))
+os._exit(0)
+"""
+
+ACCUMULATION = """
+class Loss(nn.Cell):
+    def construct(self, x, y):
+        return ops.square(net(x) - y).mean()
+    def __init__(self):
+        super().__init__()
+        self.net = net
+cell = ck.AccumulationTrainCell(Loss(), optimizer, 4).set_train()
+pending = []
+def train():
+    weight = 1.0
+    batches = ck.data.resumable(rows, epochs=3)
+    with ck.CheckpointManager(ROOT, **SAVE) as manager:
+        state = ck.StateManager(cell, batches)
+        manager.restore(state)
+        for x, y in batches:
+            pending.append(float(cell(x * Tensor(weight, ms.float32), y)))
+            if len(pending) == 4:
+                weight = 0.5 * weight + 0.5 * min(pending)
+                pending.clear()
+            manager.step(state)
+        manager.save_final(state)
+    final(weight, pending)
+train()
+os._exit(0)
+"""
+
+LARGE = """
+class Memory:
+    def __init__(self):
+        self.rows = {index: np.zeros(1 << 18, np.float32) for index in range(17)}  # 17 MiB
+memory = Memory()
+batches = ck.data.resumable(rows, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager([net, optimizer], batches)
+    manager.restore(state)
+    for x, y in batches:
+        loss = train_step(x, y, 1.0 / (1.0 + float(memory.rows[16][0])))
+        for row in memory.rows.values():
+            row += loss
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)
+"""
+
+STRICT = """
+def weights():
+    value = 1.0
+    while True:
+        value *= 0.9
+        yield value
+class Holder:
+    pass
+holder = Holder()
+holder.weights = weights()
+batches = ck.data.resumable(rows, epochs=3)
+with ck.CheckpointManager(ROOT, **SAVE) as manager:
+    state = ck.StateManager([net, optimizer], batches, strict=True)
+    manager.restore(state)
+    for x, y in batches:
+        train_step(x, y, next(holder.weights))
+        manager.step(state)
+    manager.save_final(state)
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def lives():
+    opened = Lives(HERE, is_killed=True)
+    yield opened
+    opened.close()
+
+
+def run(lives, name, body):
+    return lives.result_of(Job(name, "differs", "variable", HEAD + body))
+
+
+def messages(life, level):
+    return [line["message"] for line in life.log if line["level"] == level]
+
+
+def finals(result, name):
+    return [message for message in messages(result.lives[name], "INFO") if message.startswith("final")]
+
+
+STORED = {
+    "own_loop": (OWN_LOOP, ["train(): ema", "patience", "moments", "recent", "next_scale", "noise", "coin", "best"]),
+    "model": (MODEL, ["Rate().", "Rate#2()."]),
+    "loop": (LOOP, ["trainer.scale", "streak"]),
+    "accumulation": (ACCUMULATION, ["train(): weight", "pending"]),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_state_in_plain_python_goes_on_exactly(lives, name):
+    body, paths = STORED[name]
+    result = run(lives, name, body)
+    assert (result.outcome, result.about) == ("exact", ""), result.lives
+    assert finals(result, "resumed") == finals(result, "whole") != []
+    assert "nan" not in finals(result, "whole")[0]
+    told = " ".join(message for message in messages(result.lives["whole"], "INFO") if message.startswith("also stored"))
+    assert any(path in told for path in paths)
+    assert result.names == []
+
+
+def test_without_it_they_differ(lives):
+    body = OWN_LOOP.replace("optimizer], batches)", "optimizer], batches, training=ck.Training(ignore=['*']))")
+    result = run(lives, "ignored", body)
+    assert (result.category, finals(result, "resumed") == finals(result, "whole")) == ("silent", False)
+
+
+@pytest.mark.parametrize(("name", "body"), [("logging_loop", LOGGING_LOOP), ("logging_model", LOGGING_MODEL)])
+def test_what_only_logs_gets_no_warning_and_histories_are_whole_after_a_resume(lives, name, body):
+    result = run(lives, name, body)
+    assert result.outcome == "exact", result.about
+    assert [messages(life, "WARNING") for life in result.lives.values()] == [[], [], []]
+    assert finals(result, "resumed") == finals(result, "whole") != []
+
+
+def test_what_is_too_large_is_named(lives):
+    result = run(lives, "large", LARGE)
+    assert (result.outcome, result.category) == ("differs", "named")
+    (warning,) = messages(result.lives["whole"], "WARNING")
+    assert "memory.rows" in warning
+    assert "too large" in warning
+
+
+def test_strict_refuses_at_the_first_save_what_cannot_be_stored(lives):
+    result = run(lives, "strict", STRICT)
+    assert result.outcome == "refused"
+    whole = result.lives["whole"]
+    assert "holder.weights" in whole.error
+    assert max(whole.steps, default=0) <= 5

@@ -1,0 +1,85 @@
+"""One observed training in a process, with what its checkpoint makes of the section that it stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+import numpy as np
+
+from ckptkit.core.tree import decode_tree, encode_tree
+from ckptkit.mindspore.observe.observer import Observer
+from ckptkit.mindspore.observe.roots import Reached
+from ckptkit.mindspore.observe.walk import Known
+
+globals()["__name__"] = "ckptkit.tests"  # its frames and objects are none of the user's
+
+
+def through_checkpoint(value):
+    """Return what a checkpoint makes of a value: JSON and tensors."""
+    leaves = []
+    tree = json.loads(json.dumps(encode_tree(value, "observed", leaves)))
+    return decode_tree(tree, {leaf.name: np.array(leaf.array) for leaf in leaves})
+
+
+def reached(**also):
+    """Return what a training of nothing reaches, but ``also``."""
+    nothing = dict.fromkeys(("cells", "given", "callbacks", "data", "batches"), ())
+    fields = {**dict.fromkeys(field.name for field in dataclasses.fields(Reached)), **nothing}
+    return Reached(**{**fields, "known": Known(), "data_state": dict, **also})
+
+
+class Life:
+    """Steps that an observer sees.
+
+    Args:
+        saved: The section of a checkpoint to go on from.
+        given: The objects that the training gives by name.
+        epoch_size: Micro-steps in an epoch.
+        ignore: As of `Observer`.
+        also: Fields of `Reached`.
+    """
+
+    def __init__(self, saved=None, given=None, *, epoch_size=1000, ignore=(), stored=(), by_model=True, **also):
+        self.at, self.epoch_size, self.until, self.seen = 0, epoch_size, 0, None
+        given = [*(given or {}).items()]
+        self.observer = Observer(
+            lambda: reached(known=Known(stored={*map(id, stored)}), given=given, by_model=by_model, **also),
+            lambda: {"batches": self.at, "epoch": self.at // epoch_size},
+            ignore=ignore,
+        )
+        self.observer.load(saved)
+        self.lost, self.differs = [], []
+
+    def begin(self):
+        self.lost, self.differs = self.observer.begin()
+        return self
+
+    def batch(self):
+        """Hand out a batch: begin, or look at the data."""
+        if self.observer.has_begun:
+            self.observer.ask_batch()
+            self.observer.hand_out(ends_epoch=(self.at + 1) % self.epoch_size == 0)
+        else:
+            self.begin()
+
+    def step(self, act=lambda: None):
+        self.batch()
+        act()
+        self.end_step()
+
+    def end_step(self):
+        self.at += 1
+        self.observer.end_step()
+
+    def save(self):
+        return through_checkpoint(self.observer.section(sys._getframe(1)))
+
+    @property
+    def stored(self):
+        return {*self.observer.slots}
+
+    @property
+    def unstored(self):
+        return self.observer.unstored

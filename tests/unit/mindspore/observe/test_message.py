@@ -1,0 +1,54 @@
+"""What is said of stored, unstored and differing state names it, in few lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckptkit.mindspore.observe.message import in_words, named, stored
+from ckptkit.mindspore.observe.observer import Differs, Unstored
+
+
+@pytest.mark.parametrize(
+    ("paths", "line"),
+    [
+        (["best"], "best"),
+        (["agent.count", "agent.mean", "Meter.total"], "agent.count, .mean, Meter.total"),
+        (["best['a.b']", "best['a.c']"], "best['a.b'], best['a.c']"),
+        (["meter.rate[0.5]", "meter.rate[1.5]"], "meter.rate[0.5], meter.rate[1.5]"),
+        ([f"a{index}" for index in range(11)], "a0, a1, a2, a3, a4, a5, a6, a7 (+3)"),
+    ],
+)
+def test_stored_paths_are_one_line(paths, line):
+    assert stored(paths) == f"also stored, since training changes them: {line}"
+
+
+def test_unstored_paths_are_named_with_why_and_with_lines_to_paste():
+    text = named({"worker.mean": "a _thread.lock", "status.json": "file, written and read by the training"})
+    assert text.splitlines()[1:3] == [
+        "    worker.mean   a _thread.lock",
+        "    status.json   file, written and read by the training",
+    ]
+    assert "Training(ignore=['worker.mean'])" in text
+    assert "StateManager(...)" in text
+    assert "ckptkit doctor" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ("float 0.5", "NoneType None", "was 0.5, is None"),
+        ("str 'a b'", "int 3", "was 'a b', is 3"),
+        ("list of 2 str '([], [1, 2])'", "list of 0 str '([], [])'", "was list of 2 str '([], [1, 2])', is list of 0"),
+        (f"str {'x' * 99!r}", "bool True", f"was '{'x' * 36}..., is True"),
+    ],
+)
+def test_what_differs_is_told_with_both_values(before, now, words):
+    assert words in in_words([], [Differs("limit", before, now)])
+
+
+def test_what_could_not_be_put_back_is_told_with_why():
+    assert in_words([], []) == ""
+    lost = [Unstored("agent.count", "there is no count in this process")]
+    assert in_words(lost, []) == "could not be put back: agent.count (there is no count in this process)"
+    both = in_words(lost, [Differs("limit", "int 1", "int 2")])
+    assert both.endswith(". differs from the saved run: limit (was 1, is 2)")

@@ -1,0 +1,380 @@
+"""What training changes is stored and put back, what cannot be stored is named, and nothing else is touched."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import sys
+import threading
+import types
+import weakref
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+from support.runs.rank_files import leaf, write_ranks
+from unit.mindspore.observe.hostile import armed, objects, running
+from unit.mindspore.observe.lives import Life
+
+from ckptkit.cli.commands.show import Wanted, look
+from ckptkit.core.tree import encode_tree
+
+
+class Meter:
+    kept = 0
+
+    def __init__(self, **attributes):
+        self.total = 0
+        vars(self).update(attributes)
+
+    def add(self):
+        self.total += 1
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+
+def lives(make, act, steps=4, **options):
+    """Train, save, and go on in what is made anew; return the objects of the new life, and it."""
+    given = make()
+    life = Life(None, given, **options)
+    for _ in range(steps):
+        life.step(lambda: act(given))
+    again = make()
+    return again, life, Life(life.save(), again, **options).begin()
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 7, 8, 9, 17])
+def test_changes_are_seen_after_1_2_4_8_steps(at):
+    meter = Meter()
+    life, seen = Life(given={"meter": meter}), None
+    for step in range(1, 40):
+        life.step(lambda: meter.add() if life.at + 1 == at else None)
+        seen = seen or (step if life.stored else None)
+    assert seen == next(power for power in (1, 2, 4, 8, 16, 32) if power >= at)
+
+
+def test_changes_are_seen_at_the_end_of_an_epoch_and_before_a_save():
+    for epoch_size, at in ((5, 5), (1000, None)):
+        meter = Meter()
+        life = Life(given={"meter": meter}, epoch_size=epoch_size)
+        for step in range(1, 8):
+            life.step(meter.add if step == 5 else lambda: None)
+            assert (step == at or not at or step > at) == bool(life.stored) or not at
+        assert life.save()["slots"]
+        assert life.stored == {"stateful['meter'].total"}
+
+
+CHANGES = [
+    ("total", 0, lambda meter: meter.add()),
+    ("losses", [], lambda meter: meter.losses.append(0.5)),
+    ("best", {"loss": 9.0}, lambda meter: meter.best.update(loss=0.25, new=[1])),
+    ("tags", {1}, lambda meter: meter.tags.add(2)),
+    ("mean", np.zeros(3), lambda meter: meter.mean.__iadd__(1)),
+    ("recent", collections.deque(maxlen=3), lambda meter: meter.recent.append(Meter(total=len(meter.recent)))),
+    ("center", ms.Tensor([0.0]), lambda meter: setattr(meter, "center", meter.center + 1)),
+    ("generator", np.random.default_rng(1), lambda meter: meter.generator.random()),
+    ("inner", Meter(), lambda meter: meter.inner.add()),
+    ("nested", {"a": [Meter()]}, lambda meter: meter.nested["a"][0].add()),
+    ("late", None, lambda meter: setattr(meter, "late", [1, 2])),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "act"), CHANGES, ids=[name for name, *_ in CHANGES])
+def test_what_changes_below_an_object_is_put_back_and_nothing_else(name, value, act):
+    made = lambda: {"meter": Meter(**{name: copy.deepcopy(value)}, constant=[7])}  # noqa: E731
+    given, again = made(), made()
+    life = Life(None, given)
+    for _ in range(4):
+        life.step(lambda: act(given["meter"]))
+    constant = again["meter"].constant
+    resumed = Life(life.save(), again).begin()
+    expected, restored = repr(described(vars(given["meter"])[name])), repr(described(vars(again["meter"])[name]))
+    assert restored == expected
+    assert (resumed.lost, resumed.differs, life.unstored) == ([], [], {})
+    assert again["meter"].constant is constant
+    assert all(path.startswith(f"stateful['meter'].{name}") for path in life.stored)
+
+
+def described(value):
+    if isinstance(value, Meter):
+        return {name: described(part) for name, part in vars(value).items()}
+    if isinstance(value, (dict, list, collections.deque)):
+        parts = value.items() if isinstance(value, dict) else value
+        return type(value).__name__, [described(part) for part in parts]
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    return [*map(described, value)] if isinstance(value, tuple) else value
+
+
+def test_an_attribute_that_appears_late_is_stored():
+    again, life, _ = lives(
+        lambda: {"meter": Meter()}, lambda given: vars(given["meter"]).setdefault("ema", [0.5]).append(1)
+    )
+    assert again["meter"].ema == [0.5, 1, 1, 1, 1]
+    assert life.stored == {"stateful['meter'].ema"}
+
+
+def test_objects_that_change_places_are_put_back_by_identity():
+    def make():
+        first, second = Meter(name="first"), Meter(name="second")
+        return {"owner": Meter(first=first, second=second, current=first)}
+
+    def swap(given):
+        owner = given["owner"]
+        owner.current = owner.second
+
+    again, life, _ = lives(make, swap)
+    assert again["owner"].current is again["owner"].second
+    assert life.unstored == {}
+
+
+def test_two_paths_to_one_list_lead_to_one_list_again():
+    def make():
+        return {"a": Meter(items=None), "b": Meter(items=None)}
+
+    def act(given):
+        given["a"].items = given["b"].items = [*(given["a"].items or []), 1]
+
+    again, _, _ = lives(make, act)
+    assert again["a"].items == [1, 1, 1, 1]
+    assert again["a"].items is again["b"].items
+
+
+@pytest.mark.parametrize("pattern", ["stateful['meter'].total", "*.total", "*"])
+def test_ignored_paths_are_neither_stored_nor_named(pattern):
+    again, life, resumed = lives(lambda: {"meter": Meter()}, lambda given: given["meter"].add(), ignore=[pattern])
+    assert (life.stored, life.unstored, again["meter"].total) == (set(), {}, 0)
+    assert (resumed.lost, resumed.differs) == ([], [])
+
+
+def test_ignored_objects_are_neither_stored_nor_named():
+    meter, other = Meter(lock=threading.Lock()), Meter()
+    life = Life(given={"meter": meter, "other": other}, ignore=[meter])
+    for _ in range(2):
+        life.step(lambda: (meter.add(), other.add()))
+    assert (life.stored, life.unstored) == ({"stateful['other'].total"}, {})
+
+
+@pytest.mark.parametrize(
+    ("make", "act"),
+    [
+        (running, lambda meter: next(meter.held)),
+        (lambda: np.zeros((1 << 24) + 8, np.uint8), lambda meter: meter.held.__iadd__(1)),
+        (lambda: np.array([None], object), lambda meter: setattr(meter, "held", np.array([[None]], object))),
+        (lambda: np.zeros(2, complex), lambda meter: meter.held.__iadd__(1)),
+        (lambda: map(str, range(99)), lambda meter: next(meter.held)),
+    ],
+)
+def test_what_cannot_be_stored_is_named_and_does_not_end_the_training(make, act):
+    meter = Meter(held=make())
+    life = Life(given={"meter": meter})
+    for _ in range(2):
+        life.step(lambda: (act(meter), meter.add()))
+    assert life.save()["unstored"]
+    assert [path.startswith("stateful['meter'].held") for path in life.unstored] == [True]
+    assert life.stored == {"stateful['meter'].total"}
+
+
+def test_what_changes_after_step_is_named():
+    meter = Meter()
+    life = Life(given={"meter": meter})
+    for _ in range(3):
+        life.step(meter.add)
+    assert life.unstored == {}
+    life.step()
+    meter.add()
+    life.batch()
+    assert life.unstored == {"stateful['meter'].total": "changes after step()"}
+
+
+class Rows:
+    def __init__(self):
+        self.at, self.bonus = 0, 0
+
+
+def test_what_data_change_themselves_is_not_stored_and_what_steps_change_in_them_is_named():
+    for changes, named in ((False, {}), (True, {"Rows.bonus": "belongs to the data, but the steps change it"})):
+        rows = Rows()
+        life = Life(given={}, data=[rows])
+        for _ in range(4):
+            life.batch()
+            rows.at += 1  # as the next batch is read
+            if life.observer.has_begun:
+                life.observer.hand_out(ends_epoch=False)
+            rows.bonus += changes
+            life.end_step()
+        life.batch()
+        assert (life.stored, life.unstored) == (set(), named)
+
+
+def test_start_values_that_differ_are_named_with_both():
+    _, life, _ = lives(lambda: {"meter": Meter(limit=0.5)}, lambda given: given["meter"].add())
+    resumed = Life(life.save(), {"meter": Meter(limit=None)}).begin()
+    assert resumed.differs == [("stateful['meter'].limit", "float 0.5", "NoneType None")]
+
+
+def test_a_path_that_is_gone_is_named_and_the_others_are_put_back():
+    def act(given):
+        given["meter"].add()
+        given["meter"].inner.add()
+
+    _, life, _ = lives(lambda: {"meter": Meter(inner=Meter())}, act)
+    again = Meter(inner=None)
+    before = dict(vars(again))
+    resumed = Life(life.save(), {"meter": again}).begin()
+    assert [path for path, _ in resumed.lost] == ["stateful['meter'].inner.total"]
+    assert vars(again) == {**before, "total": 4}
+
+
+def test_a_reference_that_is_gone_changes_nothing():
+    def make():
+        return {"owner": Meter(items=[]), "other": Meter()}
+
+    def act(given):
+        given["owner"].items = [len(given["owner"].items), given["other"]]
+
+    _, life, _ = lives(make, act)
+    again = Meter(items=[5])
+    resumed = Life(life.save(), {"owner": again}).begin()
+    assert resumed.lost
+    assert again.items == [5]
+
+
+def test_nothing_is_stored_before_the_first_batch_and_nothing_put_back_into_a_run_that_begins():
+    life = Life(given={"meter": Meter()})
+    assert life.observer.section(sys._getframe()) is None
+    assert (life.begin().lost, life.differs, life.stored) == ([], [], set())
+
+
+def test_show_names_what_is_stored_and_what_is_not():
+    meter = Meter(held=running())
+    life = Life(given={"meter": meter})
+    for _ in range(2):
+        life.step(lambda: (meter.add(), next(meter.held)))
+    tree = encode_tree(life.observer.section(sys._getframe()), "observed", [])
+    shown = look(write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": tree}]), "latest", Wanted())
+    assert (shown.observed.stored, shown.observed.unstored) == (["stateful['meter'].total"], life.unstored)
+
+
+def test_a_resumed_run_stores_what_it_put_back():
+    *_, resumed = lives(lambda: {"meter": Meter()}, lambda given: given["meter"].add())
+    third = {"meter": Meter()}
+    Life(resumed.save(), third).begin()
+    assert third["meter"].total == 4
+
+
+def test_callbacks_of_one_class_are_told_apart_by_their_order():
+    callbacks = [Meter(), Meter(), Net()]
+    life = Life(callbacks=callbacks)
+    for _ in range(2):
+        life.step(lambda: [callbacks[1].add(), callbacks[0].add(), callbacks[0].add()])
+    again = [Meter(), Meter(), Net()]
+    Life(life.save(), callbacks=again).begin()
+    assert [meter.total for meter in again[:2]] == [4, 2]
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_attributes_of_cells_are_stored_and_under_graph_named_too(in_graph):
+    net = Net()
+    life = Life(cells=[("", net)], in_graph=in_graph)
+    for _ in range(2):
+        life.step(lambda: setattr(net, "calls", net.calls + 1))
+    again = Net()
+    Life(life.save(), cells=[("", again)]).begin()
+    assert again.calls == 2
+    assert [*life.unstored] == (["Net().calls"] if in_graph else [])
+
+
+@pytest.mark.parametrize("index", range(len(objects())))
+def test_no_look_save_or_restore_runs_code_of_the_users(index):
+    def make():
+        held = objects()[index]
+        return {"meter": Meter(held=held, items=[held], table={"a": held}, pair=(held, 1))}
+
+    given, again = make(), make()
+    with armed():
+        life = Life(None, given)
+        for _ in range(2):
+            life.step(lambda: [given["meter"].add(), given["meter"].items.append(1), given["meter"].table.update(b=1)])
+        resumed = Life(life.save(), again).begin()
+    assert again["meter"].total == 2
+    assert len(again["meter"].items) == 3 or resumed.lost or life.unstored
+
+
+def test_a_look_keeps_nothing_alive():
+    class Weight:
+        pass
+
+    meter = Meter(held=Weight())
+    watch = weakref.ref(meter.held)
+    life = Life(given={"meter": meter})
+    life.step(meter.add)
+    del meter.held
+    life.step(meter.add)
+    assert watch() is None
+
+
+SCRIPT = """
+best, table, unchanged = {"loss": 9.0}, {}, [3]
+
+class Tracker:
+    seen = 0
+
+def make(history):
+    shift = 0.0
+    def add(value, bag=[]):
+        nonlocal shift
+        shift += value
+        history.append(shift)
+        bag.append(value)
+        Tracker.seen += 1
+        return len(bag)
+    return add
+
+def state_of(function):
+    return [cell.cell_contents for cell in function.__closure__], function.__defaults__
+
+def train(life):
+    patience, ema, swapped = 3, None, (1, [2])
+    history = []
+    add = make(history)
+    while life.at < life.until:
+        life.batch()
+        life.seen = life.seen or repr((best, table, patience, ema, swapped, history, state_of(add), Tracker.seen))
+        patience -= 1
+        ema = 0.5 if ema is None else ema * 0.5
+        swapped = (swapped[0] + 1, swapped[1])
+        best["loss"] = min(best["loss"], 9.0 - patience)
+        table[f"step{life.at}"] = add(ema)
+        life.end_step()
+    return life.save(), repr((best, table, patience, ema, swapped, history, state_of(add), Tracker.seen))
+"""
+
+
+def trained(until, saved=None, at=0, **options):
+    """Train in a fresh module; return the life, its checkpoint and what its variables are at the end."""
+    sys.modules["users_script"] = module = types.ModuleType("users_script")
+    exec(compile(SCRIPT, "users_script.py", "exec"), vars(module))  # noqa: S102
+    life = Life(saved, **options)
+    life.at, life.until = at, until
+    try:
+        return life, *module.train(life)
+    finally:
+        del sys.modules["users_script"]
+
+
+def test_variables_closures_defaults_globals_and_classes_of_a_running_function_are_put_back():
+    life, saved, _ = trained(4, by_model=False)
+    resumed, _, final = trained(7, saved, 4, by_model=False)
+    whole, _, expected = trained(7, by_model=False)
+    assert (life.unstored, resumed.lost, resumed.differs) == ({}, [], [])
+    assert final == expected
+    assert whole.stored == resumed.stored
+
+
+globals()["__name__"] = "ckptkit.tests"  # the frames of tests are none of the user's; those of SCRIPT are

@@ -1,0 +1,131 @@
+"""A look begins at what the resumed run will read before it writes: variables, globals, callbacks, cells, threads."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+from mindspore import nn
+from unit.mindspore.observe.lives import reached
+
+from ckptkit.mindspore.observe.roots import Roots, codes_of, users_frames
+from ckptkit.mindspore.observe.walk import Known, Walk
+
+globals()["__name__"] = "ckptkit.tests"  # the frames of tests are none of the user's; those of scripts are
+
+
+class Counting:
+    __module__ = "users_script"
+
+    def __init__(self):
+        self.count = 0
+
+
+def paths_of(source, *, at_end=False, **also):
+    """The roots that are seen from ``look()`` in a script; with ``at_end`` those of a second look, from ``end()``."""
+    seen = []
+    roots, fields = Roots(), reached(**also)
+
+    def look(*, at_batch=True):
+        walk = Walk(fields.known)
+        roots.add_to(walk, fields, users_frames(sys._getframe(1)), at_batch=at_batch)
+        walk.run()
+        seen.append({str(node.step): node.text for node in walk.nodes.values() if node.parent is None})
+
+    module = {"__name__": "users_script", "look": look, "end": lambda: look(at_batch=False)}
+    exec(compile(source, "users_script.py", "exec"), module)  # noqa: S102
+    return {path for path, text in seen[-1].items() if not text.startswith("function")}
+
+
+LOOP = """
+def train():
+    kept, dead, gone = 1, 2, 3
+    for step in range(2):
+        look()
+        fresh = step
+        kept += fresh
+    return kept
+{extra}
+train()
+"""
+
+
+def test_variables_that_are_read_before_they_are_written_are_roots():
+    assert paths_of(LOOP.format(extra="")) == {"train(): kept", "train(): step"}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("kept, dead = 1, 2\nfor step in range(1):\n    look()\n    print(end=str(kept))\n", {"users_script.kept"}),
+        ("kept = 1\ndef f():\n    return kept\nfor _ in range(1):\n    look()\n    f()\n", {"users_script.kept"}),
+        (
+            "kept = 1\ndef train():\n    for _ in range(1):\n        look()\n        print(end=str(kept))\ntrain()\n",
+            {"users_script.kept"},
+        ),
+        (
+            "with open('/dev/null') as file:\n    for _ in range(1):\n        look()\n        file.read()\n",
+            {"users_script.file"},
+        ),
+        ("best = {}\nwhile not best:\n    look()\n    best['a'] = 1\n", {"users_script.best"}),
+    ],
+)
+def test_live_variables_and_named_globals_are_roots(source, expected):
+    assert paths_of(source) == expected
+
+
+def test_callbacks_cells_and_given_objects_are_roots_by_name_and_order():
+    callbacks = [Counting(), Counting()]
+    found = paths_of(
+        "look()", callbacks=callbacks, cells=[("", nn.Dense(1, 1)), ("ema", nn.Dense(1, 1))], given=[("m", Counting())]
+    )
+    assert found == {"Counting()", "Counting#2()", "Dense()", "ema()", "stateful['m']"}
+
+
+def test_variables_of_other_threads_of_the_users_are_roots():
+    source = """
+import threading
+ready, over = threading.Event(), threading.Event()
+
+def work():
+    mean = 0.5
+    while not over.is_set():
+        ready.set()
+        over.wait(10)
+        mean += 1
+
+thread = threading.Thread(target=work)
+thread.start()
+ready.wait(10)
+look()
+over.set()
+thread.join()
+"""
+    found = paths_of(source)
+    assert "thread" in {path.partition(" ")[0].partition(":")[0] for path in found} or any(
+        "mean" in path for path in found
+    )
+
+
+def test_iterators_of_the_users_around_the_batches_are_roots():
+    def batches():
+        yield from ()
+
+    running = batches()
+    walk, roots = Walk(Known()), Roots()
+    around = enumerate(running)
+    roots.add_to(walk, reached(batches=[running]), [], at_batch=False)
+    walk.run()
+    assert [str(node.step) for node in walk.nodes.values() if node.parent is None] == ["enumerate around the batches"]
+    assert next(around, None) is None
+
+
+def test_code_of_functions_and_methods_of_the_users_is_found():
+    module = types.ModuleType("users_script")
+    exec(  # noqa: S102
+        "class A:\n    def f(self): ...\n    @property\n    def p(self): ...\n    @staticmethod\n    def s(): ...\n",
+        vars(module),
+    )
+    assert {code.co_name for code in codes_of(module.A)} == {"f", "p", "s"}
+    assert [*codes_of(nn.Dense)] == [*codes_of(print)] == [*codes_of(3)] == []

@@ -1,0 +1,371 @@
+"""A walk reaches what the next process can reach again, gives each object one path, and runs nothing of the user's."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import contextvars
+import enum
+import functools
+import itertools
+import random
+import threading
+import types
+import weakref
+from dataclasses import dataclass
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+from unit.mindspore.observe.hostile import armed, objects
+
+from ckptkit.mindspore.observe.walk import Known, Root, Walk
+
+
+def walked(known=None, **values):
+    walk = Walk(known or Known())
+    for name, value in values.items():
+        walk.add(Root("global", "__main__", name), value)
+    walk.run()
+    return walk
+
+
+def texts(**values):
+    return {path: node.text for path, node in walked(**values).nodes.items()}
+
+
+class Meter:
+    shared = [{}]  # noqa: RUF012 - state of a class
+
+    def __init__(self):
+        self.total = 0
+
+    def add(self, weight=[0.5], *, scale=[2.0]):  # noqa: B006 - what is changed in a default
+        self.total += 1
+
+    @property
+    def mean(self):
+        raise AssertionError("runs the user's code")
+
+
+class Slotted:
+    __slots__ = ("count", "empty")
+
+    def __init__(self):
+        self.count = 5
+
+
+class Phase(enum.Enum):
+    WARM = 1
+
+
+@dataclass(frozen=True)
+class Key:
+    name: str
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.weight = ms.Parameter(ms.Tensor([1.0]), name="weight")
+        self.dense = nn.Dense(2, 2)
+        self.calls = 0
+
+
+def closure_of(value):
+    def function(batch):
+        return value, batch
+
+    return function
+
+
+def generator_of(start):
+    count = start
+    while True:
+        count += 1
+        yield count
+
+
+def cached(x):
+    return x
+
+
+MODULE = types.ModuleType("users_module")
+exec(  # noqa: S102
+    "best = {'loss': 1.0, 'at': [2]}\nother = 3\n\ndef read():\n    return best\n", vars(MODULE)
+)
+
+
+def started():
+    generator = generator_of(1)
+    next(generator)
+    return generator
+
+
+context = contextvars.ContextVar("temperature")
+context.set([1.0, []])
+
+PATHS = [
+    ([1, "a"], {"x": None}),
+    ([1, [2]], {"x[0]": "int 1", "x[1]": None}),
+    (
+        {"a": [], 3: 1, (1, "b"): 2, Key("k"): 4},
+        {"x['a']": None, "x[3]": "int 1", "x[(1, 'b')]": "int 2", "x[#3]": "int 4"},
+    ),
+    (collections.deque([[], 1]), {"x[1]": "int 1"}),
+    (
+        Meter(),
+        {
+            "x": "<Meter>",
+            "x.total": "int 0",
+            "x.Meter.shared[0]": None,
+            "x.Meter.add(0)": None,
+            "x.Meter.add(scale)": None,
+        },
+    ),
+    (Slotted(), {"x.count": "int 5"}),
+    (Meter().add, {"x.__self__.total": "int 0", "x()(0)": None}),
+    (functools.partial(closure_of(1), [[7]]), {"x.func.value": "int 1", "x.args[0][0]": None}),
+    (closure_of({"n": 1}), {"x.value": None}),
+    (weakref.ref(cached), {"x()": None}),
+    (context, {"x.get()[0]": "float 1.0"}),
+    (started(), {"x.count": "int 2"}),
+    (Phase.WARM, {"x": "Phase.WARM"}),
+    (Net(), {"x.calls": "int 0", "x.dense": "<Dense>"}),
+    (MODULE.read, {"users_module.best": None}),
+    (iter([Meter()]), {"x": "list_iterator with 1 left", "x[0][0][0].total": "int 0"}),
+    (enumerate([[], 5]), {"x": None}),
+    (types.SimpleNamespace(a=1), {"x.a": "int 1"}),
+    (random.Random(1), {"x": None}),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), PATHS, ids=[type(value).__name__ for value, _ in PATHS])
+def test_each_part_has_its_path(value, expected):
+    found = texts(x=value)
+    assert expected.keys() <= found.keys(), sorted(found)
+    assert {path: found[path] for path, text in expected.items() if text} == {p: t for p, t in expected.items() if t}
+
+
+def test_what_a_cached_function_reaches_is_walked():
+    assert "x().value" in texts(x=functools.cache(closure_of([4])))
+
+
+def test_only_globals_that_reachable_code_names_are_reached():
+    found = texts(x=MODULE.read)
+    assert "users_module.other" not in found
+
+
+def test_a_chain_says_root_and_steps():
+    node = walked(x={"a": [Meter()]}).nodes["x['a'][0].total"]
+    root, steps = node.chain()
+    assert root == ("global", "__main__", "x")
+    assert steps == (("key", "a"), ("item", 0), ("attribute", "total"))
+    assert (node.number, node.depth, node.value) == (0, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("root", "text"),
+    [
+        (Root("variable", "train()", "best"), "train(): best"),
+        (Root("global", "__main__", "best"), "best"),
+        (Root("global", "lib.state", "best"), "lib.state.best"),
+        (Root("callback", "0", "History"), "History()"),
+        (Root("cell", "0", "Net"), "Net()"),
+        (Root("given", "", "meter"), "stateful['meter']"),
+    ],
+)
+def test_roots_read_as_a_user_would_write_them(root, text):
+    assert str(root) == text
+
+
+def test_each_object_has_one_path_the_shortest():
+    meter, held = Meter(), [1.0, {}]
+    meter.held = held
+    walk = walked(deep={"a": {"b": [meter]}}, near=[held])
+    assert [path for path, node in walk.nodes.items() if node.value is held] == ["near[0]"]
+    assert [node.path for node in walk.aliases[id(held)]] == ["deep['a']['b'][0].held"]
+    assert sum(node.value is meter for node in walk.nodes.values()) == 1
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_a_cycle_ends(kind):
+    value, meter = kind(), Meter()
+    meter.owner = meter
+    if kind is list:
+        value += [value, meter]
+    else:
+        value.update(own=value, meter=meter)
+    walk = walked(x=value)
+    assert any(path.endswith(".total") for path in walk.nodes)
+
+
+def test_a_walk_is_bounded_in_objects_and_depth():
+    chain = Meter()
+    for _ in range(40):
+        above = Meter()
+        above.below = chain
+        chain = above
+    deep = walked(x=chain)
+    assert 10 < max(node.depth for node in deep.nodes.values()) <= 15
+    wide = walked(x=[[[Meter()] for _ in range(250)] for _ in range(250)])
+    assert len(wide.seen) <= 20_001
+
+
+def test_of_a_long_list_the_first_and_the_last_items_are_walked():
+    found = walked(x=[[] for _ in range(1000)]).nodes
+    assert {"x[0]", "x[255]", "x[-16]", "x[-1]"} <= found.keys()
+    assert not {"x[256]", "x[983]", "x[-17]"} & found.keys()
+    assert found["x[-1]"].chain()[1] == (("item", -1),)
+
+
+@pytest.mark.parametrize("make", [dict, list])
+@pytest.mark.parametrize("index", [0, 300, 999])
+def test_a_change_of_any_array_in_a_large_container_is_seen(make, index):
+    arrays = [np.zeros(1) for _ in range(1000)]
+    held = arrays if make is list else dict(enumerate(arrays))
+    before = texts(x=held)
+    arrays[index] += 1
+    assert texts(x=held) != before
+
+
+def test_a_long_list_of_numbers_is_read_whole():
+    before = [*range(10_000)]
+    for index in (0, 5000, 9999):
+        after = [*before]
+        after[index] = -1
+        assert texts(x=before) != texts(x=after)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meter: setattr(meter, "total", 1),
+        lambda meter: setattr(meter, "new", None),
+        lambda meter: meter.items["a"].append(2),
+        lambda meter: meter.array.__setitem__(0, 1),
+        lambda meter: meter.tags.add(3),
+        lambda meter: meter.generator.random(),
+        lambda meter: meter.bytes.append(1),
+        lambda meter: next(meter.iterator),
+        lambda meter: next(meter.running),
+        lambda meter: next(meter.count),
+        lambda meter: meter.tensor.set_data(ms.Tensor([2.0])) if isinstance(meter.tensor, ms.Parameter) else None,
+        lambda meter: meter.items.update(b=1),
+        lambda meter: meter.queue.append(0.0),
+    ],
+)
+def test_what_changes_has_another_text(change):
+    meter = Meter()
+    meter.items, meter.array, meter.tags, meter.bytes = {"a": [1], "n": {}}, np.zeros(3), {1}, bytearray(2)
+    meter.generator, meter.iterator, meter.running = np.random.default_rng(1), iter([1, 2]), started()
+    meter.count, meter.tensor = itertools.count(), ms.Parameter(ms.Tensor([1.0]), name="p")
+    meter.queue = collections.deque([0.0], maxlen=1)
+    meter.queue[0] = 1.0
+    before = texts(x=meter)
+    assert texts(x=meter) == before
+    change(meter)
+    assert texts(x=meter) != before
+
+
+def test_what_checkpoints_store_is_left_out():
+    net, meter = Net(), Meter()
+    stored = Known(stored={id(parameter) for parameter in net.get_parameters()}, parts={id(meter): {"total"}})
+    found = walked(stored, net=net, meter=meter).nodes
+    assert not any(isinstance(node.value, ms.Parameter) for node in found.values())
+    assert "meter.total" not in found
+    assert "meter" in found
+
+
+def test_a_stored_parameter_in_a_container_is_named_by_its_parameter():
+    weight = Net().weight
+    known = Known(stored={id(weight)})
+    assert walked(known, x=[weight, []]).nodes["x[0]"].text == "the parameter weight"
+
+
+def test_objects_of_the_data_are_named_and_not_walked():
+    rows = [[1], [2]]
+    walk = walked(Known(data={id(rows): "Loader.rows"}), x=[rows])
+    assert {path: node.text for path, node in walk.nodes.items() if path != "x"} == {"x[0]": "of the data: Loader.rows"}
+
+
+@pytest.mark.parametrize("value", [threading.Lock(), threading.RLock(), threading.Condition(), threading.Thread()])
+def test_locks_and_threads_are_left_out(value):
+    assert texts(x=[value]).keys() == {"x"}
+
+
+def hold_in_frame(value):
+    yield value
+    yield value
+
+
+def running_with(held):
+    running = hold_in_frame(held)
+    next(running)
+    return running
+
+
+PLACES = [
+    *(lambda held: [held, 1], lambda held: (held,), lambda held: {"a": held}, lambda held: {held: 1}, closure_of),
+    *(lambda held: {held}, lambda held: frozenset({held}), lambda held: collections.deque([held])),
+    *(lambda held: functools.partial(closure_of, held), lambda held: iter([held]), lambda held: map(str, [held])),
+    *(lambda held: types.SimpleNamespace(held=held), lambda held: type("Users", (), {"held": held})),
+    *(running_with, lambda held: itertools.chain([held]), lambda held: held),
+    lambda held: functools.lru_cache(closure_of(held)),
+]
+
+
+def placed(held):
+    for place in PLACES:
+        with contextlib.suppress(TypeError):  # a set holds neither dicts nor lists
+            yield place(held)
+
+
+@pytest.mark.parametrize("index", range(len(objects())), ids=lambda index: f"{index}")
+def test_nothing_of_the_users_runs(index):
+    for value in [*placed(objects()[index])]:
+        with armed():
+            first, again = walked(x=value).nodes, walked(x=value).nodes
+            assert {path: node.text for path, node in first.items()} == {
+                path: node.text for path, node in again.items()
+            }
+        assert "x" in first
+
+
+def test_attributes_of_hostile_objects_are_read_beside_their_code():
+    plain, slots = objects()[0], objects()[2]
+    with armed():
+        found = walked(x=[plain, slots]).nodes
+    assert (found["x[0].total"].text, found["x[1].total"].text) == ("int 3", "int 3")
+
+
+def test_iterators_and_files_stay_where_they_are(tmp_path):
+    (tmp_path / "text").write_text("line\n" * 5)
+    running, items, pairs, count = started(), iter([1, 2]), zip([1, 2], "ab", strict=True), itertools.count(3)
+    with open(tmp_path / "text", "rb") as file, open(tmp_path / "text") as lines:
+        file.readline()
+        before = texts(x=[running, items, pairs, count, file, lines])
+        assert texts(x=[running, items, pairs, count, file, lines]) == before
+        file.readline()
+        assert texts(x=[running, items, pairs, count, file, lines]) != before
+        assert (file.tell(), lines.readline()) == (10, "line\n")
+    assert (next(running), next(items), next(pairs), next(count)) == (3, 1, (1, "a"), 3)
+
+
+def test_a_walk_keeps_nothing_alive_in_frames():
+    class Weight:
+        pass
+
+    def train():
+        weight = Weight()
+        watch = weakref.ref(weight)
+        yield watch
+        del weight
+        yield watch
+
+    running = train()
+    watch = next(running)
+    walked(x=running)
+    next(running)
+    assert watch() is None
