@@ -617,6 +617,13 @@ def _frame_of_generator(value: Any) -> types.FrameType | None:
     return frame
 
 
+def _short_text_of(item: Any) -> str:
+    kind: Any = type(item)
+    if issubclass(kind, ms.Parameter):  # mostly those of an optimizer, which checkpoints have
+        return str(item.name)
+    return text_of(item)[0] or str(kind.__name__)
+
+
 @functools.lru_cache(maxsize=4096)
 def _digest_of_code(code: types.CodeType) -> str:
     """Return what tells two functions of one name, whatever lines they are on."""
@@ -629,7 +636,7 @@ def _text_of_container(value: Any) -> str:
     pairs = items_of_dict(value) if issubclass(kind, dict) else [(None, item) for item in _iterated(value)]
     keys = [repr(key) if type(key) in _ATOMS else type(key).__name__ for key, _ in pairs[:_MOST_ATOMS]]
     if len(pairs) > MOST_ITEMS:
-        keys += [text_of(item)[0] or type(item).__name__ for _, item in pairs[:_MOST_ATOMS]]
+        keys += [_short_text_of(item) for _, item in pairs[:_MOST_ATOMS]]
     digest = f" {text_of(' '.join(keys))[0]}" if issubclass(kind, dict) or len(pairs) > MOST_ITEMS else ""
     return f"{kind.__qualname__} of {len(pairs)}{digest}"
 
