@@ -115,6 +115,7 @@ _CLOSED = frozenset(
     (
         *("threading", "concurrent", "asyncio", "_asyncio", "multiprocessing"),
         *("subprocess", "socket", "_socket", "selectors"),
+        *("_pytest", "pluggy"),  # what a test that trains holds of its runner
     )
 )
 _MUTABLE = (list, dict, deque, set, bytearray, np.ndarray, ms.Tensor, *GENERATORS)
