@@ -36,7 +36,7 @@ from ckptkit.mindspore.callback.trainer_progress import TrainerProgress
 from ckptkit.mindspore.callback.trainer_walk import Walk
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Resumable, batches_of
-from ckptkit.mindspore.observe.walk import variables_of
+from ckptkit.mindspore.observe.frame_variables import variables_of
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
 

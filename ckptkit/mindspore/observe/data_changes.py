@@ -12,10 +12,11 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from ckptkit.mindspore.observe.places import is_below
+from ckptkit.mindspore.observe.parts import Known
+from ckptkit.mindspore.observe.paths import Root, is_below
 from ckptkit.mindspore.observe.roots import Reached
-from ckptkit.mindspore.observe.values import ATOMS, text_of_state
-from ckptkit.mindspore.observe.walk import CONTAINERS, Known, Node, Root, Walk
+from ckptkit.mindspore.observe.values import ATOMS, CONTAINERS, text_of_state
+from ckptkit.mindspore.observe.walk import Node, Walk
 
 _SHARED = (*ATOMS, type, types.FunctionType, types.ModuleType)  # many objects hold these
 

@@ -1,4 +1,4 @@
-"""Sets variables of a running function, module or class body from a function that it has called.
+"""Reads and sets variables of a running function, module or class body from a function that it has called.
 
 Guarantees: only the named variables change; none is deleted; the value stack stays as it is. So a loop keeps its
 iterator, and a statement under way computes with what it has read (`liveness.operand_names`). CPython only.
@@ -13,6 +13,7 @@ import inspect
 import sys
 import types
 from collections.abc import Collection, Mapping
+from typing import Any
 
 _UNBOUND = object()
 _REFERENCES = 3  # to a dict that only its frame holds: the frame's, our variable's, and getrefcount's argument
@@ -44,6 +45,20 @@ def set_variables(frame: types.FrameType, values: Mapping[str, object]) -> None:
         _check_set(frame, new)
     else:
         _set_by_snapshot(frame, new, own)
+
+
+def variables_of(frame: types.FrameType) -> dict[str, Any]:
+    """Return the local variables of a frame as they are now, without keeping them alive.
+
+    Before Python 3.13 a function's ``f_locals`` is cached in its frame, which would keep weights alive that the
+    function deletes, so the cache is cleared; it is kept if other code holds it.
+    """
+    cached = frame.f_locals
+    variables = dict(cached)
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if is_function and type(cached) is dict and sys.getrefcount(cached) == _REFERENCES:
+        cached.clear()
+    return variables
 
 
 def _namespace_of(frame: types.FrameType) -> dict[str, object]:

@@ -22,14 +22,16 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.mindspore.observe.data_changes import DataChanges
-from ckptkit.mindspore.observe.differences import Differs, clocks_now, differences, packed_texts, unpacked_texts
+from ckptkit.mindspore.observe.differences import Differs, differences, packed_texts, unpacked_texts
 from ckptkit.mindspore.observe.liveness import code_names
 from ckptkit.mindspore.observe.outside import Outside
 from ckptkit.mindspore.observe.packing import CannotPackError, Packer
-from ckptkit.mindspore.observe.places import Chain, Places, chain_of, is_below, is_followed, is_reachable, plain_chain
+from ckptkit.mindspore.observe.paths import Chain, chain_of, is_below, plain_chain
+from ckptkit.mindspore.observe.places import Places, is_followed, is_reachable
 from ckptkit.mindspore.observe.roots import Reached, Roots, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_class, is_users_function
-from ckptkit.mindspore.observe.walk import CONTAINERS, MOST_ITEMS, OF_DATA, OUTSIDE, Node, Walk
+from ckptkit.mindspore.observe.values import CONTAINERS, MOST_ITEMS, OUTSIDE, number_of
+from ckptkit.mindspore.observe.walk import OF_DATA, Node, Walk
 from ckptkit.mindspore.parameters.detached import is_compiled
 
 MOST_BYTES = 1 << 24
@@ -119,7 +121,6 @@ class Observer:
         self._saved: Mapping[str, Any] | None = None
         self._first: dict[str, str] = {}  # texts by path of the first look, and of what came later when it came
         self._packed_first: Any = None  # those of the run's first start
-        self._clocks: list[float] = []
         self._began: Look | None = None
         self._last: Look | None = None
         self._steps, self._epoch = 0, -1
@@ -150,7 +151,6 @@ class Observer:
             What could not be put back, and what differs from the first look of the saved run.
         """
         saved, self._saved = self._saved, None
-        self._clocks = clocks_now()
         lost: list[Unstored] = []
         differing: list[Differs] = []
         look = self._began = self._last = self._look(at_batch=True)
@@ -226,7 +226,7 @@ class Observer:
                 continue
             slots.append([slot.path, plain_chain(slot.chain), [*map(plain_chain, slot.aliases)], packed])
         unstored = sorted(self.unstored.items())
-        own = {"first": self._packed_first, "clocks": self._clocks, "epochs": reached.epochs}
+        own = {"first": self._packed_first, "epochs": reached.epochs}
         return {**own, "slots": slots, "unstored": unstored}
 
     def _look(self, *, at_batch: bool, frame: types.FrameType | None = None) -> Look:
@@ -324,11 +324,12 @@ class Observer:
 
     def _follows_progress(self, node: Node, look: Look) -> bool:
         """Return whether a number equals a counter of the training up to a constant, and the script reads `restore`."""
-        if node.number is None:
+        number = number_of(node.value)
+        if number is None:
             return False
-        first, before = self._counted.setdefault(node.path, (node.number, look.progress))
+        first, before = self._counted.setdefault(node.path, (number, look.progress))
         now = look.progress.items()
-        return self._reads_point and any(node.number - first == count - before[name] for name, count in now)
+        return self._reads_point and any(number - first == count - before[name] for name, count in now)
 
     def _slot_above(self, node: Node | None) -> str | None:
         while node is not None and node.path not in self.slots:
@@ -405,7 +406,7 @@ class Observer:
         texts = unpacked_texts(saved["first"])
         return [
             each
-            for each in differences(texts, saved["clocks"], look.nodes, self._clocks)
+            for each in differences(texts, look.nodes)
             if not self._is_ignored(look.nodes[each.path])
             and not is_below(each.path, changed)
             and (each.before, each.now) != epochs

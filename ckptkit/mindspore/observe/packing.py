@@ -1,9 +1,10 @@
 """Packs a value of the user's for a checkpoint, and puts it back in another process: `Packer` and `Unpacker`.
 
-What can be packed: plain values, arrays, tensors, generators, iterators over sequences, containers of these, objects of
-classes that the next process can name, and references to what the next process has too: cells, parameters, functions,
-classes, objects with a path of their own. An object is made again without running its class: its attributes are set.
-Anything else is refused with `CannotPackError`.
+What can be packed: plain values, arrays, tensors, generators, containers and iterators of the standard library over
+these, objects of classes that the next process can name, and references to what the next process has too: cells,
+parameters, functions, classes, objects with a path of their own. An object of the user's is made again without running
+its class: its attributes are set. One of the standard library is made as its ``__reduce_ex__`` says, by a function of
+`_MAKERS`. Anything else is refused with `CannotPackError`.
 
 Guarantees: what `Packer.slot` returns is accepted by `ckptkit.core.tree.encode_tree`. A container, array, generator or
 object that is there already is changed in place, since others may hold it; one that occurs twice in a value occurs
@@ -13,11 +14,13 @@ twice afterwards. No code of the user's runs. No pickle. Main thread only.
 from __future__ import annotations
 
 import array
-import copy
-import ctypes
+import datetime
+import decimal
 import enum
+import fractions
+import functools
 import itertools
-import operator
+import random
 import types
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -32,25 +35,39 @@ from mindspore import nn
 from ckptkit.core.tensors import dtype_of, leaf_of
 from ckptkit.mindspore.observe.attributes import attributes_of, items_of_dict, own_attributes, set_attribute
 from ckptkit.mindspore.observe.users import is_users_class
-from ckptkit.mindspore.observe.values import ATOMS, CTYPES, GENERATORS, SIMPLE, generator_of, plain_base_of, text_of
-from ckptkit.mindspore.observe.walk import SEQUENCE_ITERATOR
+from ckptkit.mindspore.observe.values import ATOMS, CTYPES, GENERATORS, extends_plain, generator_of, text_of
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.rng import spawned_of
 
 _MOST_DEPTH = 24
 _LEAST_ADDRESS = 1 << 24
 _ITEM_BYTES = 8  # that an item counts for, whatever it is
-_DICTS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": defaultdict}
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
-_ONE_OF_COUNTED: tuple[Any, ...] = ([], (), range(1), range(1 << 70), "", b"", reversed([]))
-_COUNTED = tuple(type(iter(items)) for items in _ONE_OF_COUNTED)
-_REBUILT: dict[str, Any] = {kind.__name__: kind for kind in (*SIMPLE, itertools.count, PurePosixPath, PosixPath)}
-_BASES: tuple[Any, ...] = (dict, list, set, deque)  # that objects of the user's may extend
-_NOT_OBJECTS = (nn.Cell, ms.Tensor, np.ndarray, BaseException, type, types.ModuleType, *GENERATORS)
-# Of these, one object may be in two places.
-_IDENTICAL = frozenset(
-    (*_DICTS, "list", "set", "deque", "object", "tensor", "generator", "memory", "bytearray", "array", "numbers")
+# What a checkpoint may call to make an object again.
+_ALL_MAKERS: tuple[Any, ...] = (
+    *(iter, reversed, enumerate, zip, map, filter, range, slice, complex, bytearray, array.array, np.dtype),
+    *(deque, OrderedDict, Counter, defaultdict, types.SimpleNamespace, functools.partial),
+    *(decimal.Decimal, fractions.Fraction, PurePosixPath, PosixPath),
+    *(datetime.datetime, datetime.timedelta, datetime.timezone, datetime.date, datetime.time),
+    *(type(iter(deque())), type(reversed(deque()))),
+    *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
 )
+_MAKERS = {maker.__qualname__: maker for maker in _ALL_MAKERS}
+_FILLED = (deque, dict, bytearray, array.array)  # of these, what is there already is changed in place
+_BASES: tuple[Any, ...] = (dict, list, set, deque)  # that objects of the user's may extend
+_NOT_OBJECTS: tuple[Any, ...] = (
+    nn.Cell,
+    ms.Tensor,
+    np.ndarray,
+    BaseException,
+    frozenset,
+    tuple,
+    type,
+    types.ModuleType,
+)
+_NOT_OBJECTS += (*GENERATORS, *CTYPES)
+# Of these, one object may be in two places.
+_IDENTICAL = frozenset(("dict", "list", "set", "object", "made", "tensor", "generator", "numbers"))
 
 
 class CannotPackError(Exception):
@@ -100,15 +117,13 @@ class Packer:
             self._places[id(value)] = len(self._places)
         return packed
 
-    def _packed(self, value: Any, depth: int) -> Any:  # noqa: PLR0911, PLR0912 - one case per kind reads like a table
+    def _packed(self, value: Any, depth: int) -> Any:  # noqa: PLR0911 - one case per kind reads like a table
         kind = type(value)
         if kind in ATOMS and kind is not complex:
             return ["=", self._atom(value)]
-        if kind is complex:
-            return ["complex", [value.real, value.imag]]
-        if kind is np.ndarray and not _is_own(value) and (owner := self._owner_of(value)) is not None:
-            return ["view", owner]
         if kind in (np.ndarray, np.memmap):
+            if not _is_own(value) and self._owner_of(value) is not None:
+                raise CannotPackError("an array in the memory of a parameter")
             return ["numbers", np.array(self._array(value))]
         if issubclass(kind, np.generic):
             return ["=", self._array(value)]
@@ -119,65 +134,41 @@ class Packer:
         if issubclass(kind, GENERATORS) and not is_users_class(kind) and (state := generator_of(value)) is not None:
             return ["generator", kind.__name__, self._pack(state, depth + 1), _children_of(value)]
         if kind in _SEQUENCES.values():
-            items = sorted(value, key=lambda item: text_of(item)[0] or "") if kind in (set, frozenset) else value
+            items = sorted(value, key=lambda item: text_of(item) or "") if kind in (set, frozenset) else value
             return [kind.__name__, self._items(items, depth)]
-        if kind is deque:
-            return ["deque", value.maxlen, self._items(value, depth)]
-        if kind in _DICTS.values():
-            return [kind.__name__, self._factory(value, depth), self._pairs(value, depth)]
+        if kind is dict:
+            return ["dict", self._pairs(items_of_dict(value), depth)]
         if issubclass(kind, enum.Enum):
             return ["member", self._class(kind), own_attributes(value)["_name_"]]
-        if kind in (bytearray, array.array):
-            self._count(len(bytes(value)))
-            return [kind.__name__.rpartition(".")[2], getattr(value, "typecode", ""), bytes(value)]
-        if issubclass(kind, np.dtype) and value.names is None:
-            return ["dtype", value.str]
-        if issubclass(kind, CTYPES):
-            return ["memory", kind.__name__, bytes(value)]
-        if kind is SEQUENCE_ITERATOR and len(place := value.__reduce__()) == 3:
-            return ["sequence iterator", place[-1]]
-        if kind in _COUNTED:
-            return ["iterator", kind.__name__, operator.length_hint(value)]
-        if kind is itertools.cycle or _REBUILT.get(kind.__name__) is kind:
-            return self._rebuilt(value, depth)
         if kind is types.MethodType and type(value.__func__) is types.FunctionType:
             return ["method", self._pack(value.__self__, depth + 1), value.__func__.__name__]
-        return self._object(value, depth)
-
-    def _factory(self, value: Any, depth: int) -> Any:
-        """Return what a defaultdict makes missing values by; a mark for what only the next process's own can do."""
-        try:
-            return self._pack(value.default_factory if type(value) is defaultdict else None, depth + 1)
-        except CannotPackError:
-            return ["own factory"]
-
-    def _object(self, value: Any, depth: int) -> Any:
-        kind = type(value)
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             return ["named tuple", self._class(kind), self._items(tuple.__iter__(value), depth)]
-        if not is_users_class(kind) or issubclass(kind, _NOT_OBJECTS):
-            raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
-        if (base := plain_base_of(kind)) is not None:
-            return ["extended", self._class(kind), base.__name__, self._pack(_plain(base, value), depth + 1)]
-        parts = [[name, self._pack(part, depth + 1)] for name, part in attributes_of(value)]
+        return self._object(value, depth) if is_users_class(kind) else self._made(value, depth)
+
+    def _object(self, value: Any, depth: int) -> Any:
+        kind: Any = type(value)
         base = next((base for base in _BASES if issubclass(kind, base)), None)
+        if issubclass(kind, _NOT_OBJECTS) or extends_plain(kind):
+            raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
+        parts = [[name, self._pack(part, depth + 1)] for name, part in attributes_of(value)]
         held: Any = None
-        if base is not None:
-            held = self._pairs(value, depth) if base is dict else self._items(base.__iter__(value), depth)
+        if base is dict:
+            held = self._pairs(items_of_dict(value), depth)
+        elif base is not None:
+            held = self._items(base.__iter__(value), depth)
         return ["object", self._class(kind), parts, held, deque.maxlen.__get__(value) if base is deque else None]
 
-    def _rebuilt(self, value: Any, depth: int) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python 3.12 deprecates what 3.14 removes for those of itertools
-            reduced = value.__reduce__()
-        if type(value) is not itertools.cycle:
-            return ["rebuilt", type(value).__name__, self._items(reduced[1], depth)]
-        source, (saved, is_later_round) = reduced[1][0], reduced[2]
-        if type(source) not in _COUNTED:
-            raise CannotPackError("a cycle over an iterator")
-        left = [*copy.copy(source)]
-        items, done = ([*saved], len(saved) - len(left)) if is_later_round else ([*saved, *left], len(saved))
-        return ["cycle", self._items(items, depth), done]
+    def _made(self, value: Any, depth: int) -> Any:
+        maker, arguments, state, items, pairs = _reduced(value)
+        try:
+            packed = self._items(arguments, depth)
+        except CannotPackError:
+            if maker is not defaultdict:
+                raise
+            packed = None  # the factory; the one that is there then is kept
+        held = self._items(items or (), depth), self._pairs(pairs or (), depth)
+        return ["made", maker.__qualname__, packed, *held, self._pack(state, depth + 1)]
 
     def _class(self, kind: type) -> list[str]:
         if "<locals>" in kind.__qualname__:
@@ -187,8 +178,7 @@ class Packer:
     def _items(self, values: Iterable[Any], depth: int) -> list[Any]:
         return [self._pack(value, depth + 1) for value in values]
 
-    def _pairs(self, values: dict[Any, Any], depth: int) -> list[Any]:
-        pairs = items_of_dict(values)
+    def _pairs(self, pairs: Iterable[tuple[Any, Any]], depth: int) -> list[Any]:
         return [[self._pack(key, depth + 1), self._pack(value, depth + 1)] for key, value in pairs]
 
     def _atom(self, value: Any) -> Any:
@@ -245,7 +235,7 @@ class Unpacker:
         owner_of: Callable[[Any], str | None] = lambda _: None,
     ) -> None:
         self._resolve, self._class_of, self._owner_of = resolve, class_of, owner_of
-        self._made: list[Any] = []
+        self._unpacked_before: list[Any] = []
 
     def slot(self, packed: Any, present: Any = None) -> Any:
         """Return the value; ``present`` itself, with its content replaced, if it is of the same kind and can change.
@@ -253,77 +243,69 @@ class Unpacker:
         Raises:
             CannotPackError: If this process lacks what it refers to.
         """
-        self._made = []
+        self._unpacked_before = []
         return self._value(packed, present)
 
     def _value(self, packed: Any, present: Any = None) -> Any:
         value = self._unpacked(packed[0], packed[1:], present)
         if packed[0] in _IDENTICAL:
-            self._made.append(value)
+            self._unpacked_before.append(value)
         return value
 
     def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911, PLR0912 - as `_packed`
         if tag == "=":
             return held[0]
         if tag == "again":
-            return self._made[held[0]]
+            return self._unpacked_before[held[0]]
         if tag == "numbers":
             return self._array(present, held[0])
         if tag in _SEQUENCES:
             kind = _SEQUENCES[tag]
             items = self._parts(held[0], present if type(present) is kind and tag in ("list", "tuple") else ())
             return _refilled(present, items) if type(present) is kind and kind in (list, set) else kind(items)
-        if tag == "deque":
-            items = self._parts(held[1], present if type(present) is deque else ())
-            is_same = type(present) is deque and present.maxlen == held[0]
-            return _refilled(present, items) if is_same else deque(items, held[0])
-        if tag in _DICTS:
-            return self._dict(_DICTS[tag], held[0], held[1], present)
+        if tag == "dict":
+            pairs = self._pairs(held[0], present if type(present) is dict else {})
+            return _refilled(present, pairs) if type(present) is dict else pairs
         if tag == "object":
             return self._object(held, present)
+        if tag == "made":
+            return self._made(held, present)
         if tag == "named tuple":
             kind = self._class_of(*held[0])
             return tuple.__new__(kind, self._parts(held[1], present if type(present) is kind else ()))
-        if tag == "extended":
-            kind, base = self._class_of(*held[0]), plain_base_of(self._class_of(*held[0]))
-            return base.__new__(kind, self._value(held[2]))
         if tag == "member":
             return self._class_of(*held[0]).__members__[held[1]]
         if tag == "tensor":
             return self._tensor(present, *held)
-        if tag in ("memory of", "view"):
-            return self._in_memory_of(present, held[0], is_array=tag == "view")
+        if tag == "memory of":
+            return self._in_memory_of(present, held[0])
         if tag == "generator":
             return _filled_generator(present, held[0], self._value(held[1]), held[2])
-        if tag == "reference":
-            return self._resolve(held[0])
         if tag == "method":
             owner = self._value(held[0])
-            return types.MethodType(
-                next(vars(base)[held[1]] for base in type(owner).__mro__ if held[1] in vars(base)), owner
-            )
-        if tag == "sequence iterator":
-            if type(present) is not SEQUENCE_ITERATOR:
-                raise CannotPackError("an iterator that has begun elsewhere")
-            present.__setstate__(held[0])
-            return present
-        if tag == "iterator":
-            return _advanced(present, *held)
-        if tag == "cycle":
-            return _advanced_cycle(self._parts(held[0], ()), held[1])
-        if tag == "rebuilt":
-            return _REBUILT[held[0]](*self._parts(held[1], ()))
-        if tag == "dtype":
-            return np.dtype(held[0])
-        if tag == "memory":
-            return _filled_memory(present, *held)
-        if tag in ("bytearray", "array"):
-            new: Any = bytearray(held[1]) if tag == "bytearray" else array.array(held[0], held[1])
-            if type(present) is type(new) and getattr(present, "typecode", "") == held[0]:
-                present[:] = new
-                return present
-            return new
-        return complex(*held[0])
+            function = next(vars(base)[held[1]] for base in type(owner).__mro__ if held[1] in vars(base))
+            return types.MethodType(function, owner)
+        return self._resolve(held[0])  # "reference"
+
+    def _made(self, held: Sequence[Any], present: Any) -> Any:
+        """Return an object of the standard library, or the one that is there, filled with its content."""
+        name, arguments, items, pairs, state = held
+        if arguments is None and type(present) is not defaultdict:
+            raise CannotPackError("a defaultdict whose factory the next process cannot name")
+        source = _source_of(present)
+        made = _MAKERS[name](*self._parts(arguments or (), source))
+        is_same = type(present) is type(made)
+        if items:
+            made.extend(self._parts(items, present if is_same else ()))
+        made.update(self._pairs(pairs, present if is_same else {})) if pairs else None
+        state = self._value(state)
+        if is_same and source and state is not None and any(part is source[0] for part in _source_of(made)):
+            made = present  # it goes on over the list that is there
+        if state is not None:
+            made.__setstate__(state) if hasattr(made, "__setstate__") else vars(made).update(state)
+        is_filled = is_same and issubclass(type(made), _FILLED) and made is not present
+        marks = [getattr(value, "maxlen", getattr(value, "typecode", None)) for value in (made, present)]
+        return _refilled(present, made) if is_filled and marks[0] == marks[1] else made
 
     def _array(self, present: Any, value: Any) -> Any:
         kinds = (np.ndarray, np.memmap)
@@ -349,32 +331,18 @@ class Unpacker:
             present.set_data(tensor)
         return present
 
-    def _in_memory_of(self, present: Any, owner: str, *, is_array: bool) -> Any:
-        """Return what has the memory of a stored parameter, as it had in the saved run."""
-        if isinstance(present, (np.ndarray, ms.Parameter)) and self._owner_of(present) == owner:
-            return present
-        parameter = self._resolve(["stored", owner])
-        if is_array:
-            return parameter.asnumpy()
+    def _in_memory_of(self, present: Any, owner: str) -> Any:
+        """Return the parameter with the memory of a stored one, as it had in the saved run."""
         if not isinstance(present, ms.Parameter):
             raise CannotPackError(f"there is no parameter to share the memory of {owner}")
-        present.set_data(parameter)
+        if self._owner_of(present) != owner:
+            present.set_data(self._resolve(["stored", owner]))
         return present
 
     def _parts(self, packed: Sequence[Any], present: Iterable[Any]) -> list[Any]:
         before = [*present][: len(packed)]
         before += [None] * (len(packed) - len(before))
         return [self._value(part, known) for part, known in zip(packed, before, strict=True)]
-
-    def _dict(self, kind: Any, factory: Any, packed: Sequence[Any], present: Any) -> Any:
-        is_same = type(present) is kind
-        if factory[0] == "own factory" and not is_same:
-            raise CannotPackError("a defaultdict whose factory the next process cannot name")
-        made = None if factory[0] == "own factory" else self._value(factory)
-        items = self._pairs(packed, present if is_same else {})
-        if is_same:
-            return _refilled(present, items)
-        return defaultdict(made, items) if kind is defaultdict else kind(items)
 
     def _pairs(self, packed: Sequence[Any], present: dict[Any, Any]) -> dict[Any, Any]:
         items: dict[Any, Any] = {}
@@ -407,15 +375,33 @@ class Unpacker:
         return target
 
 
-def _plain(base: Any, value: Any) -> Any:
-    """Return the value of an object that extends a number, a text or a tuple, without its class."""
-    if base is int:
-        return int.__pos__(value)
-    if base is float:
-        return float.__pos__(value)
-    if base is frozenset:
-        return frozenset(frozenset.__iter__(value))
-    return base.__getitem__(value, slice(None)) if base is not str else str.__str__(value)
+def _reduced(value: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Return how an object of the standard library is made again: a maker, its arguments, state, items and pairs."""
+    kind: Any = type(value)
+    if kind is array.array:
+        return kind, (value.typecode, bytes(value)), None, None, None
+    if kind is complex:
+        return kind, (value.real, value.imag), None, None, None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python 3.12 deprecates what 3.14 removes for iterators of itertools
+            reduced = value.__reduce_ex__(4)
+    except TypeError:
+        reduced = ()
+    maker = reduced[0] if type(reduced) is tuple and reduced else None
+    if _MAKERS.get(getattr(maker, "__qualname__", "")) is not maker or maker is None:
+        raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
+    maker, arguments, *rest = reduced
+    state, items, pairs = [*rest, None, None, None][:3]
+    return maker, arguments, state, items, pairs
+
+
+def _source_of(present: Any) -> Sequence[Any]:
+    """Return what an iterator over a list iterates, as its maker's arguments; nothing for anything else."""
+    if type(present) not in (type(iter([])), type(reversed([]))):
+        return ()
+    arguments: Sequence[Any] = present.__reduce__()[1]
+    return arguments if type(arguments[0]) is list else ()
 
 
 def _children_of(value: Any) -> int:
@@ -423,6 +409,9 @@ def _children_of(value: Any) -> int:
 
 
 def _refilled(present: Any, items: Any) -> Any:
+    if isinstance(present, (bytearray, array.array)):
+        present[:] = items
+        return present
     present.clear()
     if isinstance(present, (dict, set)):
         present.update(items)
@@ -436,13 +425,6 @@ def _is_own(value: Any) -> bool:
     while type(value.base) in (np.ndarray, np.memmap):
         value = value.base
     return value.base is None or type(value) is np.memmap
-
-
-def _filled_memory(present: Any, kind: str, content: bytes) -> Any:
-    if type(present).__name__ != kind or ctypes.sizeof(present) != len(content):
-        raise CannotPackError(f"this process has no {kind} of {len(content)} bytes there")
-    ctypes.memmove(ctypes.addressof(present), content, len(content))
-    return present
 
 
 def _filled_generator(present: Any, kind: str, state: Any, children: int) -> Any:
@@ -464,19 +446,4 @@ def _filled_generator(present: Any, kind: str, state: Any, children: int) -> Any
 def _new_generator(kind: str, state: Any) -> Any:
     if kind == "Generator":
         return np.random.Generator(getattr(np.random, state["bit_generator"])())
-    return __import__("random").Random() if kind == "Random" else getattr(np.random, kind)()
-
-
-def _advanced(present: Any, kind: str, left: int) -> Any:
-    if type(present).__name__ != kind or operator.length_hint(present) < left:
-        raise CannotPackError("an iterator that has begun elsewhere")
-    while operator.length_hint(present) > left:
-        next(present)
-    return present
-
-
-def _advanced_cycle(items: Sequence[Any], done: int) -> Any:
-    cycle = itertools.cycle(items)
-    for _ in range(done):
-        next(cycle)
-    return cycle
+    return getattr(random if kind == "Random" else np.random, kind)()

@@ -1,34 +1,29 @@
 """Follows a path to an object, and sets what it leads to: `Places`.
 
-Guarantees: follows attributes, keys, items, closures, defaults and variables of running functions without running code
-of the user's. What a process does not have is a `CannotPackError`. Main thread only.
+Guarantees: follows and sets parts without running code of the user's. What a process does not have is a
+`CannotPackError`. Main thread only.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import nn
 
-from ckptkit.mindspore.observe.attributes import CACHED, attributes_of, own_attributes, set_attribute, unwrapped
-from ckptkit.mindspore.observe.frame_variables import set_variables
+from ckptkit.mindspore.observe.frame_variables import set_variables, variables_of
 from ckptkit.mindspore.observe.packing import CannotPackError, Unpacker
+from ckptkit.mindspore.observe.parts import MISSING, may_set, part_at, set_part
+from ckptkit.mindspore.observe.paths import Chain, Root, Step, chain_of
 from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of
 from ckptkit.mindspore.observe.values import GENERATORS
-from ckptkit.mindspore.observe.walk import CONTAINERS, Node, Root, Step, variables_of
+from ckptkit.mindspore.observe.walk import Node
 
-Chain = tuple[Root, tuple[Step, ...]]
-
-_MISSING = object()
-_OF_FUNCTIONS = ("__self__", "__func__", "func", "args", "keywords")
 _ROOTS_FOLLOWED = ("variable", "global", "callback", "cell", "given")
 _FILLED = (list, dict, set, deque, np.ndarray, bytearray, ms.Parameter, *GENERATORS)  # changed in place
 
@@ -51,7 +46,9 @@ class Places:
         root, steps = chain
         value = self._root(root)
         for step in steps:
-            value = _part(value, step)
+            value = part_at(value, step, self._reached.known)
+            if value is MISSING:
+                raise CannotPackError(f"there is no {step.key} in this process")
         return value
 
     def resolve_before(self, packed: Any) -> None:
@@ -66,13 +63,13 @@ class Places:
         unpacker = Unpacker(self._object_of, self.class_of, self.owner_of)
         if steps:
             owner = self.follow((root, steps[:-1]))
-            present = _part(owner, steps[-1], None)
-            value = unpacker.slot(packed, present)
-            if value is not present or value is None:
-                _set_part(owner, steps[-1], value)
+            present = part_at(owner, steps[-1], self._reached.known)
+            value = unpacker.slot(packed, None if present is MISSING else present)
+            if value is not present:
+                _replace(owner, steps[-1], value)
         elif root.kind == "variable":
             present = self._variable(root)
-            value = unpacker.slot(packed, None if present is _MISSING else present)
+            value = unpacker.slot(packed, None if present is MISSING else present)
             set_variables(self._frame(root.owner), {root.name: value})
         elif root.kind == "global":
             module = self._module(root.owner, root.name)
@@ -87,7 +84,7 @@ class Places:
         for root, steps in aliases:
             value = self.follow(chain)
             if steps and self.follow((root, steps)) is not value:
-                _set_part(self.follow((root, steps[:-1])), steps[-1], value)
+                _replace(self.follow((root, steps[:-1])), steps[-1], value)
 
     def named(self, module: str, qualname: str) -> Any:
         """Return the function or class of that name; None without one."""
@@ -128,24 +125,24 @@ class Places:
         return value
 
     def _root(self, root: Root) -> Any:
-        reached, value = self._reached, _MISSING
+        reached, value = self._reached, MISSING
         if root.kind == "variable":
             value = self._variable(root)
         elif root.kind == "global":
-            value = self._module(root.owner, root.name).get(root.name, _MISSING)
+            value = self._module(root.owner, root.name).get(root.name, MISSING)
         elif root.kind == "given":
-            value = dict(reached.given).get(root.name, _MISSING)
+            value = dict(reached.given).get(root.name, MISSING)
         else:
             name = root.name.partition("#")[0]
             same = [callback for callback in reached.callbacks if type(callback).__name__ == name]
             objects = same if root.kind == "callback" else [cell for _, cell in reached.cells]
-            value = objects[int(root.owner)] if int(root.owner) < len(objects) else _MISSING
-        if value is _MISSING:
+            value = objects[int(root.owner)] if int(root.owner) < len(objects) else MISSING
+        if value is MISSING:
             raise CannotPackError(f"there is no {root} in this process")
         return value
 
     def _variable(self, root: Root) -> Any:
-        return variables_of(self._frame(root.owner)).get(root.name, _MISSING)
+        return variables_of(self._frame(root.owner)).get(root.name, MISSING)
 
     def _frame(self, label: str) -> types.FrameType:
         for frame in self._frames:
@@ -163,17 +160,6 @@ class Places:
         return vars(sys.modules[name])
 
 
-def plain_chain(chain: Chain) -> list[Any]:
-    """Return a path as lists, which `chain_of` takes."""
-    root, steps = chain
-    return [list(root), [list(step) for step in steps]]
-
-
-def chain_of(place: Sequence[Any]) -> Chain:
-    """Return the path of `plain_chain`."""
-    return Root(*place[0]), tuple(Step(*step) for step in place[1])
-
-
 def is_reachable(node: Node) -> bool:
     """Return whether another process can follow the path of a node."""
     root, steps = node.chain()
@@ -184,12 +170,14 @@ def is_followed(node: Node) -> bool:
     """Return whether another process can follow the path of a node, and set what is there."""
     _, steps = node.chain()
     is_filled = issubclass(type(node.value), _FILLED)
-    return is_reachable(node) and (is_filled or node.parent is None or _may_set(node.parent.value, steps[-1]))
+    return is_reachable(node) and (is_filled or node.parent is None or may_set(node.parent.value, steps[-1]))
 
 
-def is_below(path: str, parts: Iterable[str]) -> bool:
-    """Return whether a path is one of others, or leads to a part of one."""
-    return any(path == part or path.startswith((f"{part}.", f"{part}[", f"{part}(")) for part in parts)
+def _replace(owner: Any, step: Step, value: Any) -> None:
+    try:
+        set_part(owner, step, value)
+    except (AttributeError, TypeError) as error:
+        raise CannotPackError(str(error)) from error
 
 
 def _references_in(packed: Any) -> Iterator[Any]:
@@ -199,97 +187,3 @@ def _references_in(packed: Any) -> Iterator[Any]:
         else:
             for part in packed:
                 yield from _references_in(part)
-
-
-def _may_set(owner: Any, step: Step) -> bool:
-    if issubclass(type(owner), (tuple, functools.partial, types.MethodType, types.BuiltinMethodType)):
-        return False
-    return step.kind != "referent"
-
-
-def _part(owner: Any, step: Step, default: Any = _MISSING) -> Any:
-    """Return the part of an object that a step leads to."""
-    value: Any = _MISSING
-    kind, key = step
-    if kind == "attribute" and key == "__class__" and not issubclass(type(owner), type):
-        value = type(owner)
-    elif kind == "attribute":
-        value = _attribute(owner, key)
-    elif kind == "key" and issubclass(type(owner), dict):
-        value = dict.get(owner, key, _MISSING)
-    elif kind == "item" and issubclass(type(owner), CONTAINERS):
-        base: Any = next(base for base in CONTAINERS if issubclass(type(owner), base))
-        value = base.__getitem__(owner, key) if -base.__len__(owner) <= key < base.__len__(owner) else _MISSING
-    elif kind == "closure":
-        cell = _cell(owner, key)
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            value = _MISSING
-    elif kind == "context":
-        value = owner.get(None)
-    elif kind == "referent":
-        value = owner()
-    elif kind == "default" and key < len(owner.__defaults__ or ()):
-        value = owner.__defaults__[key]
-    elif kind == "keyword":
-        value = (owner.__kwdefaults__ or {}).get(key, _MISSING)
-    if value is _MISSING:
-        if default is not _MISSING:
-            return default
-        raise CannotPackError(f"there is no {key} in this process")
-    return value
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    if issubclass(type(owner), type):
-        member = next((vars(base)[name] for base in (*owner.__mro__, type(owner)) if name in vars(base)), _MISSING)
-        return unwrapped(member)
-    is_function = issubclass(type(owner), (types.MethodType, types.BuiltinMethodType, functools.partial))
-    if (type(owner) is CACHED and name == "__wrapped__") or (is_function and name in _OF_FUNCTIONS):
-        return getattr(owner, name)
-    for known, value in attributes_of(owner):
-        if known == name:
-            return value
-    if issubclass(type(owner), nn.Cell):
-        beside = own_attributes(owner)
-        for held in ("_cells", "_params"):
-            if name in (beside.get(held) or {}):
-                return beside[held][name]
-    return _MISSING
-
-
-def _cell(function: Any, name: str) -> types.CellType:
-    names = function.__code__.co_freevars
-    if name not in names:
-        raise CannotPackError(f"there is no {name} in this process")
-    cell: types.CellType = function.__closure__[names.index(name)]
-    return cell
-
-
-def _set_part(owner: Any, step: Step, value: Any) -> None:
-    kind, key = step
-    if kind == "attribute":
-        try:
-            set_attribute(owner, key, value)
-        except (AttributeError, TypeError) as error:
-            raise CannotPackError(str(error)) from error
-    elif kind == "key":
-        dict.__setitem__(owner, key, value)
-    elif kind == "item" and not issubclass(type(owner), tuple):
-        if key == len(owner):
-            owner.append(value)
-        else:
-            owner[key] = value
-    elif kind == "context":
-        owner.set(value)
-    elif kind == "closure":
-        _cell(owner, key).cell_contents = value
-    elif kind == "default":
-        defaults = list(owner.__defaults__)
-        defaults[key] = value
-        owner.__defaults__ = tuple(defaults)
-    elif kind == "keyword":
-        owner.__kwdefaults__[key] = value
-    else:
-        raise CannotPackError("cannot be replaced")

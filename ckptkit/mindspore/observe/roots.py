@@ -18,9 +18,13 @@ from typing import Any
 from mindspore import nn
 
 from ckptkit.mindspore.observe.attributes import CACHED, unwrapped
+from ckptkit.mindspore.observe.frame_variables import variables_of
 from ckptkit.mindspore.observe.liveness import code_names, in_loop, live_names, looped_global_names, written_in_loops
+from ckptkit.mindspore.observe.parts import Known, globals_of
+from ckptkit.mindspore.observe.paths import Root
 from ckptkit.mindspore.observe.users import is_users_class, is_users_frame, is_users_function
-from ckptkit.mindspore.observe.walk import ITERATORS, Known, Root, Walk, variables_of
+from ckptkit.mindspore.observe.values import ITERATORS
+from ckptkit.mindspore.observe.walk import Walk
 
 _THROUGH = (tuple, types.CellType, types.FunctionType, types.MethodType, functools.partial)
 _MOST_LEVELS = 7
@@ -111,10 +115,9 @@ class Roots:
         for root, value in variables:
             if issubclass(type(value), types.ModuleType):
                 attributes = code_names(frames[-1].f_code)[1] if frames else frozenset()
-                for _, step, part in walk.globals_of(
-                    {"__name__": root.owner, root.name: value}, [root.name], attributes
-                ):
-                    walk.add(step, part)
+                module = {"__name__": root.owner, root.name: value}
+                for part_root, part in globals_of(module, [root.name], attributes, walk.known):
+                    walk.add(part_root, part)
             else:
                 walk.add(root, value)
         for index, callback in enumerate(reached.callbacks):

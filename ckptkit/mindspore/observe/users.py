@@ -28,6 +28,11 @@ def is_users(module: Any) -> bool:
     return str(module).partition(".")[0] not in _LIBRARIES
 
 
+def library_of(kind: Any) -> str:
+    """Return the name of the package that a class is of."""
+    return str(kind.__module__ or "").partition(".")[0]
+
+
 def is_of_users(one: Any) -> bool:
     """Return whether an object is of a class of the user's."""
     return is_users(type(one).__module__)

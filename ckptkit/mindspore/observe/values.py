@@ -12,80 +12,122 @@ import datetime
 import decimal
 import enum
 import fractions
+import functools
 import io
 import itertools
+import operator
 import queue
 import random
-from collections.abc import Callable
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 import xxhash
+from mindspore import nn
 
 from ckptkit.core.tensors import Array
-from ckptkit.mindspore.observe.attributes import own_attributes
-from ckptkit.mindspore.observe.users import is_users_class
+from ckptkit.mindspore.observe.attributes import items_of_dict, own_attributes
+from ckptkit.mindspore.observe.users import is_users_class, is_users_frame, library_of
 from ckptkit.mindspore.rng import generator_state
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes)
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, np.random.BitGenerator)
-SIMPLE = (
-    *(decimal.Decimal, fractions.Fraction, range, slice, type(Ellipsis)),
+CONTAINERS = (dict, list, tuple, deque)
+MOST_ITEMS = 256  # of a container that are walked
+OUTSIDE = "lives outside of this process"
+_SIMPLE = (
+    *(decimal.Decimal, fractions.Fraction, range, slice, type(Ellipsis), itertools.count),
     *(datetime.datetime, datetime.timedelta, datetime.date, datetime.time),
 )
 CTYPES = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)  # private: the base class of c_int and its like
-_PLAIN_BASES: tuple[Any, ...] = (int, float, str, bytes, frozenset, tuple)
+_NUMBERS_AND_TEXTS: tuple[Any, ...] = (int, float, str, bytes)
+SEQUENCE_ITERATOR = type(iter(type("Sequence", (), {"__getitem__": lambda _, index: index})()))
+_SAMPLES: tuple[Any, ...] = (
+    *([], (), {}, {}.values(), {}.items(), set(), range(1), range(1 << 70), "", b"", deque(), reversed([])),
+)
+ITERATORS = (
+    SEQUENCE_ITERATOR,
+    *(type(iter(items)) for items in _SAMPLES),
+    *(enumerate, zip, map, filter, reversed, type(iter(int, 1)), type(itertools.tee([])[0])),
+    *(kind for kind in vars(itertools).values() if isinstance(kind, type) and kind is not itertools.count),
+)
+# The attribute in which each kind has its frame.
+GENERATOR_KINDS = {
+    types.GeneratorType: "gi_frame",
+    types.CoroutineType: "cr_frame",
+    types.AsyncGeneratorType: "ag_frame",
+}
+_OUTSIDE = frozenset(("subprocess", "socket", "multiprocessing", "concurrent", "_socket"))
+_ALIVE = frozenset(
+    (
+        *("Popen", "socket", "Process", "Connection", "ForkProcess", "SpawnProcess", "SyncManager", "BaseProxy"),
+        *("DictProxy", "ListProxy", "ValueProxy", "NamespaceProxy", "SharedMemory", "ProcessPoolExecutor", "Pool"),
+        *("Queue", "SimpleQueue"),
+    )
+)
+_HASHES = frozenset(("_hashlib", "_blake2", "_md5", "_sha1", "_sha2", "_sha3", "_sha256", "_sha512"))
+_OWN_GENERATORS = (np.random.mtrand._rand, random._inst)  # private: of the modules; a test tells if they move
 _SAMPLE_BYTES = 1 << 20
 _MOST_TENSOR_BYTES = 1 << 26
-_MOST_TEXT = 200
+_MOST_TEXT, _MOST_ATOMS = 200, 10_000
 
-Number = int | float | None
+_digest: Callable[[Any], str] = xxhash.xxh3_64_hexdigest
 
 
-def text_of(value: Any) -> tuple[str | None, Number]:  # noqa: PLR0911, PLR0912 - one case per kind reads like a table
-    """Return the text of a value, and the number that it is, if it is one; None for what is known by its parts."""
+def text_of(value: Any) -> str | None:
+    """Return the text of a value; None for what is known by its parts."""
+    kind: Any = type(value)
+    return _text_function(kind)(value)
+
+
+def own_text_of(value: Any) -> str:  # noqa: PLR0911 - one case per kind
+    """Return the text of an object that is known by its parts, without them."""
+    kind: Any = type(value)
+    if kind is types.FunctionType:
+        return f"function {value.__qualname__} {_digest_of_code(value.__code__)}"
+    if kind is types.MethodType:
+        return f"method {getattr(value.__func__, '__qualname__', '')}"
+    if issubclass(kind, type):
+        return f"class {value.__qualname__}"
+    if issubclass(kind, CONTAINERS):
+        return _text_of_container(value)
+    if kind in GENERATOR_KINDS:
+        frame = frame_of_generator(value)
+        at = frame.f_lasti if frame is not None and is_users_frame(frame) else 0
+        return "generator that ended" if frame is None else f"generator at {at}"
+    if kind is SEQUENCE_ITERATOR:
+        return f"iterator at {value.__reduce__()[-1]}"
+    if kind in ITERATORS:
+        return f"{kind.__qualname__} with {operator.length_hint(value, -1)} left"
+    return f"<{kind.__qualname__}>"
+
+
+def number_of(value: Any) -> int | float | None:
+    """Return how far a number or an iterator is, up to a constant; None for another value."""
     kind = type(value)
-    if kind in ATOMS:
-        return _text_of_atom(value), value if kind in (int, float) else None
-    if issubclass(kind, np.generic):
-        return f"{kind.__name__} {value!r}", value.item() if value.dtype.kind in "iuf" else None
-    if issubclass(kind, enum.Enum):
-        return f"{kind.__qualname__}.{own_attributes(value).get('_name_')}", None
-    if issubclass(kind, ms.Tensor):
-        return _text_of_tensor(value)
-    if issubclass(kind, np.ndarray):
-        return text_of_array(value), _number_in(value)
-    if issubclass(kind, np.dtype):
-        return f"dtype {value.str}", None
-    if kind in SIMPLE or kind is itertools.count:
-        return written(value), None
-    if issubclass(kind, PurePath):
-        return f"{kind.__name__} {value}", None
-    if (base := plain_base_of(kind)) is not None and base not in (tuple, frozenset):
-        return f"{kind.__qualname__} {base.__repr__(value)[:_MOST_TEXT]}", None
-    if kind is queue.SimpleQueue:
-        return f"queue of {value.qsize()}", None
-    if kind is bytearray or kind is array.array:
-        return f"{kind.__name__} {len(value)} {_digest(bytes(value))}", None
-    if issubclass(kind, (set, frozenset)):
-        return _text_of_set(value), None
-    if issubclass(kind, GENERATORS):
-        return _text_of_generator(value), None
-    if issubclass(kind, np.random.SeedSequence):
-        return f"SeedSequence {value.n_children_spawned}", None
-    if issubclass(kind, CTYPES):
-        return f"{kind.__name__} {_digest(bytes(value))}", None
-    if kind in (io.StringIO, io.BytesIO):
-        return "closed" if value.closed else f"{kind.__name__} {value.tell()} {_text_of_atom(value.getvalue())}", None
-    return None, None
+    if kind in (int, float):
+        number: int | float = value
+        return number
+    if kind is SEQUENCE_ITERATOR:
+        place = value.__reduce__()[-1]
+        return place if type(place) is int else None
+    return -operator.length_hint(value, 0) if kind in ITERATORS else None
 
 
-def plain_base_of(kind: type) -> Any:
-    """Return the number, text, tuple or frozenset that a class of the user's extends; None for any other class."""
-    bases = (base for base in _PLAIN_BASES if issubclass(kind, base))
-    return next(bases, None) if is_users_class(kind) and not issubclass(kind, enum.Enum) else None
+def frame_of_generator(value: Any) -> types.FrameType | None:
+    """Return the frame of a generator or coroutine; None once it has ended."""
+    frame: types.FrameType | None = getattr(value, GENERATOR_KINDS[type(value)])
+    return frame
+
+
+def extends_plain(kind: Any) -> bool:
+    """Return whether a class of the user's extends numbers or texts."""
+    return issubclass(kind, _NUMBERS_AND_TEXTS) and is_users_class(kind) and not issubclass(kind, enum.Enum)
 
 
 def written(value: Any) -> str:
@@ -112,26 +154,6 @@ def generator_of(value: Any) -> Any:
     return value.state if issubclass(type(value), np.random.BitGenerator) else generator_state(value)
 
 
-def _text_of_atom(value: Any) -> str:
-    if type(value) in (str, bytes) and len(value) > _MOST_TEXT:
-        data = value if type(value) is bytes else value.encode(errors="replace")
-        return f"{type(value).__name__} {len(value)} {_digest(data)}"
-    return written(value)
-
-
-def _text_of_tensor(value: ms.Tensor) -> tuple[str, Number]:
-    # Private, since mindtorch replaces `Tensor.nbytes`; if MindSpore's own moves, a look raises AttributeError.
-    if value.has_init or value._nbytes > _MOST_TENSOR_BYTES:
-        return f"tensor {value.dtype}{value.shape}", None
-    values = value.asnumpy()
-    return f"tensor {value.dtype} {text_of_array(values)}", _number_in(values)
-
-
-def _text_of_generator(value: Any) -> str | None:
-    state = generator_of(value)
-    return None if state is None else text_of_state(state)
-
-
 def text_of_state(state: Any) -> str:
     """Return the text of a generator with this state."""
     return f"generator {_digest(repr(_plain(state)).encode())}"
@@ -144,6 +166,65 @@ def _plain(state: Any) -> Any:
     if isinstance(state, (list, tuple)) and any(isinstance(part, np.ndarray) for part in state):
         return [_plain(part) for part in state]
     return state.tobytes() if isinstance(state, np.ndarray) else state
+
+
+def iterated(value: Any) -> Iterator[Any]:
+    """Return the items of a list, a tuple or a deque, whatever its class does."""
+    base: Any = next(kind for kind in (list, tuple, deque) if issubclass(type(value), kind))
+    items: Iterator[Any] = base.__iter__(value)
+    return items
+
+
+def _text_of_atom(value: Any) -> str:
+    if type(value) in (str, bytes) and len(value) > _MOST_TEXT:
+        data = value if type(value) is bytes else value.encode(errors="replace")
+        return f"{type(value).__name__} {len(value)} {_digest(data)}"
+    return written(value)
+
+
+def _text_of_extended(value: Any) -> str:
+    base = next(base for base in _NUMBERS_AND_TEXTS if issubclass(type(value), base))
+    return f"{type(value).__qualname__} {base.__repr__(value)[:_MOST_TEXT]}"
+
+
+def _text_of_bytes(value: Any) -> str:
+    return f"{type(value).__name__} {len(bytes(value))} {_digest(bytes(value))}"
+
+
+def _text_of_memory_file(value: Any) -> str:
+    return "closed" if value.closed else f"{type(value).__name__} {value.tell()} {_text_of_atom(value.getvalue())}"
+
+
+def _text_of_file(value: Any) -> str:
+    if value.closed or not value.readable() or value.writable() or not value.seekable():
+        return "file"
+    return f"file at {(value.buffer if type(value) is io.TextIOWrapper else value).tell()}"
+
+
+def _text_of_tensor(value: ms.Tensor) -> str:
+    # Private, since mindtorch replaces `Tensor.nbytes`; if MindSpore's own moves, a look raises AttributeError.
+    if value.has_init or value._nbytes > _MOST_TENSOR_BYTES:
+        return f"tensor {value.dtype}{value.shape}"
+    return f"tensor {value.dtype} {text_of_array(value.asnumpy())}"
+
+
+def _text_of_generator(value: Any) -> str | None:
+    if any(value is generator for generator in _OWN_GENERATORS):  # a checkpoint's section rng has these
+        return "the process's generator"
+    state = generator_of(value)
+    return None if state is None else text_of_state(state)
+
+
+def _text_of_database(value: Any) -> str:
+    try:
+        return f"database after {value.total_changes} changes"
+    except __import__("sqlite3").ProgrammingError:
+        return "database that is closed"
+
+
+def _text_of_event(value: Any) -> str:
+    own = own_attributes(value)
+    return f"{type(value).__name__} {own.get('_value', own.get('_flag'))}"
 
 
 def _text_of_set(value: Any) -> str:
@@ -161,9 +242,80 @@ def _member(value: Any) -> str:
     return type(value).__qualname__
 
 
-def _number_in(value: Array) -> Number:
-    is_number = value.size == 1 and value.dtype.kind in "iuf"
-    return value.reshape(-1)[0].item() if is_number else None
+def _text_of_atoms(value: Any) -> str | None:
+    """Return the text of a container with nothing but atoms in it, whole; None for any other."""
+    kind: Any = type(value)
+    pairs = items_of_dict(value) if issubclass(kind, dict) else []
+    keys = [key for key, _ in pairs]
+    items = [item for _, item in pairs] if issubclass(kind, dict) else [*iterated(value)]
+    if not _ATOMS.issuperset(map(type, items)) or not _ATOMS.issuperset(map(type, keys)):
+        return None
+    step = max(1, len(items) // _MOST_ATOMS)
+    return f"{kind.__name__} of {len(items)} {_text_of_atom(repr((keys[::step], items[::step])))}"
 
 
-_digest: Callable[[Any], str] = xxhash.xxh3_64_hexdigest
+def _text_of_container(value: Any) -> str:
+    """Return the size and the keys of a container; of a large one, whose items are not all walked, their texts, too."""
+    kind: Any = type(value)
+    pairs = items_of_dict(value) if issubclass(kind, dict) else [(None, item) for item in iterated(value)]
+    keys = [repr(key) if type(key) in _ATOMS else type(key).__name__ for key, _ in pairs[:_MOST_ATOMS]]
+    if len(pairs) > MOST_ITEMS:
+        keys += [_short_text_of(item) for _, item in pairs[:_MOST_ATOMS]]
+    digest = f" {_text_of_atom(' '.join(keys))}" if issubclass(kind, dict) or len(pairs) > MOST_ITEMS else ""
+    return f"{kind.__qualname__} of {len(pairs)}{digest}"
+
+
+def _short_text_of(item: Any) -> str:
+    if issubclass(type(item), ms.Parameter):  # mostly those of an optimizer, which checkpoints have
+        return str(item.name)
+    return text_of(item) or type(item).__name__
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_of_code(code: types.CodeType) -> str:
+    """Return what tells two functions of one name, whatever lines they are on."""
+    return _digest(code.co_code + repr(code.co_names).encode())
+
+
+_ATOMS = frozenset(ATOMS)
+_EXACT: dict[Any, Callable[[Any], str | None]] = {
+    **dict.fromkeys(ATOMS, _text_of_atom),
+    **dict.fromkeys(_SIMPLE, written),
+    **dict.fromkeys((bytearray, array.array), _text_of_bytes),
+    **dict.fromkeys((io.StringIO, io.BytesIO), _text_of_memory_file),
+    queue.SimpleQueue: lambda value: f"queue of {value.qsize()}",
+}
+_BY_BASE: tuple[tuple[Any, Callable[[Any], str | None]], ...] = (
+    (nn.Cell, lambda _: None),
+    (CONTAINERS, _text_of_atoms),
+    ((io.TextIOWrapper, io.BufferedReader), _text_of_file),
+    (io.IOBase, lambda _: "file"),
+    ((threading.Semaphore, threading.Event), _text_of_event),
+    (np.generic, lambda value: f"{type(value).__name__} {value!r}"),
+    (enum.Enum, lambda value: f"{type(value).__qualname__}.{own_attributes(value).get('_name_')}"),
+    (ms.Tensor, _text_of_tensor),
+    (np.ndarray, text_of_array),
+    (np.dtype, lambda value: f"dtype {value.str}"),
+    (PurePath, lambda value: f"{type(value).__name__} {value}"),
+    ((set, frozenset), _text_of_set),
+    (GENERATORS, _text_of_generator),
+    (np.random.SeedSequence, lambda value: f"SeedSequence {value.n_children_spawned}"),
+    (CTYPES, _text_of_bytes),
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def _text_function(kind: Any) -> Callable[[Any], str | None]:
+    """Return what gives the texts of values of a class."""
+    if kind in _EXACT:
+        return _EXACT[kind]
+    library = library_of(kind)
+    if library == "sqlite3" and kind.__name__ == "Connection":
+        return _text_of_database
+    if library in _HASHES and hasattr(kind, "hexdigest"):
+        return lambda value: f"hash {value.hexdigest()}"
+    if library in _OUTSIDE and not is_users_class(kind) and kind.__name__ in _ALIVE:
+        return lambda _: OUTSIDE
+    if extends_plain(kind):
+        return _text_of_extended
+    return next((function for base, function in _BY_BASE if issubclass(kind, base)), lambda _: None)

@@ -27,11 +27,13 @@ from ckptkit.mindspore.observe.finding import Finding, sentences
 from ckptkit.mindspore.observe.message import in_words, named, stored
 from ckptkit.mindspore.observe.named_objects import owner_of
 from ckptkit.mindspore.observe.observer import Observer
+from ckptkit.mindspore.observe.parts import Known
+from ckptkit.mindspore.observe.paths import Root
 from ckptkit.mindspore.observe.random_operators import RandomOperators
 from ckptkit.mindspore.observe.random_pipelines import code_of_data, find_in_data
 from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_class
-from ckptkit.mindspore.observe.walk import Known, Root, Walk
+from ckptkit.mindspore.observe.walk import Walk
 from ckptkit.mindspore.parameters.compiled_memory import CompiledMemory
 from ckptkit.mindspore.parameters.detached import Addresses
 from ckptkit.mindspore.parameters.roles import warn_if_no_weight_changes

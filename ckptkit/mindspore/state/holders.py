@@ -27,8 +27,8 @@ from ckptkit.core.text import listed, some
 from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.observe.attributes import attributes_of
+from ckptkit.mindspore.observe.parts import EVERY_CELL
 from ckptkit.mindspore.observe.users import is_of_users
-from ckptkit.mindspore.observe.walk import EVERY_CELL
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.buffers import Buffers
 from ckptkit.mindspore.parameters.roles import all_of

@@ -14,6 +14,7 @@ import pathlib
 import random
 import sys
 import threading
+import types
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -164,8 +165,7 @@ VALUES = [
     *(Point(1, [2]), Phase.MAIN, Level.LOW, Rights.WRITE, Record(3, [0.5]), Frozen("a", 0.25), Slotted(2, [1])),
     with_attributes(HalfSlotted(), total=3, beside=[4]),
     with_attributes(Bag(a=[1]), note="n"),
-    *(Stack([1, [2]]), Tags({1, 2}), with_attributes(Window([1], 4), mean=0.5), Pair((1, 2)), Ident(7), Rate(0.5)),
-    *(Word("w"), Keys({1})),
+    *(Stack([1, [2]]), Tags({1, 2}), with_attributes(Window([1], 4), mean=0.5)),
     [Record(1), {"deep": (Point(0, deque([Slotted(0, [])])),)}],
     *(
         range(3, 9, 2),
@@ -182,7 +182,7 @@ VALUES = [
         datetime.time(1, 2),
     ),
     *(bytearray(b"ab"), array.array("d", [0.5, 1.5]), itertools.count(5), itertools.count(5, 3), itertools.count(0.5)),
-    itertools.cycle([1, 2, 3]),
+    *(itertools.cycle([1, 2, 3]), np.dtype("f4"), types.SimpleNamespace(a=[1]), datetime.timezone.utc),
 ]
 
 
@@ -272,8 +272,7 @@ IN_PLACE = [
     *(defaultdict(list, {"a": 1}), defaultdict(list, {"b": 2}), np.zeros(3), np.array([1.0, 2.0, 3.0])),
     *(Record(1), Record(2, [0.5]), Frozen("a", 0.5), Frozen("b", 0.25), Slotted(1, []), Slotted(2, [3])),
     *(Bag(a=1), with_attributes(Bag(b=2), note=1), Stack([1]), Stack([2, 3]), Tags({1}), Tags({2})),
-    *(Window([1], 2), Window([2], 2), ctypes.c_int(1), ctypes.c_int(5)),
-    *((ctypes.c_double * 2)(1, 2), (ctypes.c_double * 2)(3, 4), bytearray(b"a"), bytearray(b"bc")),
+    *(Window([1], 2), Window([2], 2), bytearray(b"a"), bytearray(b"bc")),
     *(array.array("i", [1]), array.array("i", [2, 3])),
 ]
 
@@ -322,19 +321,28 @@ def test_a_new_value_shares_no_memory_with_the_saved_one():
     assert (value["array"].tolist(), value["list"]) == ([0, 0, 0], [1])
 
 
+ITERATED = [
+    *([1, 2, 3], (1, 2, 3), range(3), "abc", b"abc", {1: 2, 3: 4, 5: 6}, deque([1, 2, 3])),
+]
+
+
+@pytest.mark.parametrize("steps", [0, 2, 3])
+@pytest.mark.parametrize("begin", [iter, reversed, enumerate, lambda items: zip(items, items, strict=False)])
+@pytest.mark.parametrize("items", ITERATED, ids=repr)
+def test_iterators_go_on_where_they_were(items, begin, steps):
+    saved = advanced(begin(items), steps)
+    restored, again_restored = again(saved), again(saved)
+    assert [*restored] == [*again_restored] == [*saved]
+
+
 @pytest.mark.parametrize("begin", [iter, reversed])
-@pytest.mark.parametrize("items", [[1, 2, 3], (1, 2, 3), range(3), "abc", b"abc"], ids=repr)
-def test_iterators_of_sequences_advance_what_is_there(items, begin):
-    items = [*items] if begin is reversed else items
-    saved, present = begin(items), begin(items)
-    assert again(advanced(saved, 2), present) is present
-    assert [*present] == [*saved]
-
-
-def test_an_iterator_that_is_further_or_missing_is_refused():
-    for present in (None, advanced(iter([1, 2, 3]), 3), iter((1, 2, 3))):
-        with pytest.raises(CannotPackError, match="iterator"):
-            again(advanced(iter([1, 2, 3]), 1), present)
+def test_an_iterator_over_a_list_that_is_there_goes_on_over_it(begin):
+    present = [9, 9, 9]
+    iterator = begin(present)
+    assert again(advanced(begin([1, 2, 3]), 1), iterator) is iterator
+    assert present == [1, 2, 3]
+    present[1] = 5
+    assert [*iterator] == ([5, 3] if begin is iter else [5, 1])
 
 
 def test_references_lead_to_the_objects_of_the_new_process():
@@ -390,8 +398,14 @@ REFUSED = [
         (lambda: ValueError("x"), "ValueError"),
         (lambda: advanced, "function"),
     ),
-    *((lambda: np.zeros(2, [("a", "i4")]), "array of"), (lambda: iter(map(int, [])), "map"), (lambda: Record, "type")),
-    *((lambda: itertools.cycle(iter({1: 2})), "cycle over"), (lambda: np.datetime64("2020-01-01"), "datetime64")),
+    *(
+        (lambda: np.zeros(2, [("a", "i4")]), "array of"),
+        (lambda: iter(map(len, [])), "builtin"),
+        (lambda: Record, "type"),
+    ),
+    *((lambda: ctypes.c_int(1), "c_int"), (lambda: (ctypes.c_double * 2)(1), "c_double"), (lambda: Ident(7), "Ident")),
+    *((lambda: Pair((1, 2)), "Pair"), (lambda: Keys({1}), "Keys"), (lambda: np.datetime64("2020-01-01"), "datetime64")),
+    *((lambda: Rate(0.5), "Rate"), (lambda: Word("w"), "Word"), (lambda: zip(x for x in ()), "generator")),
     *((lambda: np.zeros(2, ">f8"), ">f8"), (lambda: np.complex128(1), "complex128")),
 ]
 

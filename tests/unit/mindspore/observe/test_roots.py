@@ -9,8 +9,9 @@ import pytest
 from mindspore import nn
 from unit.mindspore.observe.lives import reached
 
+from ckptkit.mindspore.observe.parts import Known
 from ckptkit.mindspore.observe.roots import Roots, codes_of, users_frames
-from ckptkit.mindspore.observe.walk import Known, Walk
+from ckptkit.mindspore.observe.walk import Walk
 
 globals()["__name__"] = "ckptkit.tests"  # the frames of tests are none of the user's; those of scripts are
 
