@@ -41,7 +41,7 @@ _DEEPEST = 8  # nesting depth of options
 _LINK = re.compile(r"::(?=(?:[a-z][\w+.-]*::)*[a-z][\w+.-]*://)", re.IGNORECASE)
 _IN_TEXT = re.compile(r"\b([a-z][a-z0-9+.-]+)(:/{1,2})([^\s\"'<>]*)", re.IGNORECASE)
 
-_lock = threading.RLock()  # a signal handler may log while it is taken; in C, for the reason that ADR 42 gives
+_lock = threading.RLock()  # a signal handler may log while it is taken; in C, for the reason that ADR 17 gives
 _known: set[str] = set()
 _pattern: re.Pattern[str] | None = None
 

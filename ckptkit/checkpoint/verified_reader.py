@@ -54,7 +54,7 @@ class ShardBytes:
         self._name = name
         self._report = report
         self._untold: deque[int] = deque()
-        self._may_tell = deque([True])  # whoever takes it tells; not a lock, which Ctrl-C may leave taken (ADR 42)
+        self._may_tell = deque([True])  # whoever takes it tells; not a lock, which Ctrl-C may leave taken (ADR 17)
         self._ahead: dict[str, memoryview] = {}
         self.window_bytes = storage.window_bytes
         # A remote storage reads a window in lanes of its own.

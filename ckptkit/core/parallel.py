@@ -1,7 +1,7 @@
 """Runs calls in parallel: small requests, each about 30 ms on an object store, reads of large files, or large copies.
 
 Guarantees: results come in the order of the items. The error of a call, or Ctrl-C, is raised after the calls under way
-have ended. Not `concurrent.futures`, whose locks Ctrl-C may leave taken (ADR 42). Where no thread can be started, the
+have ended. Not `concurrent.futures`, whose locks Ctrl-C may leave taken (ADR 17). Where no thread can be started, the
 caller's thread does the work. Any thread.
 """
 

@@ -219,9 +219,9 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
 def _refuse_replaced(storage: Storage, attempt: AttemptDocument) -> None:
     """Delete this attempt's document if another process already works under its number.
 
-    This happens only where a lease replaces conditional writes (``docs/adr/0016-conditions-and-leases.md``): this
-    document came late and replaced the other one. A folder under the number shows it, since a folder is created after
-    its attempt's document. The other process puts its document back at its next save.
+    This happens only where a lease replaces conditional writes (``docs/adr/0003``): this document came late and
+    replaced the other one. A folder under the number shows it, since a folder is created after its attempt's document.
+    The other process puts its document back at its next save.
 
     Raises:
         StaleAttemptError: If another process works under the number.

@@ -105,7 +105,7 @@ class Window:
         self._ended = False
         self._gives_up = gives_up
         self._given_up = ""  # the reason
-        self._copying = threading.RLock()  # in C, for the reason that ADR 42 gives; one thread copies at a time
+        self._copying = threading.RLock()  # in C, for the reason that ADR 17 gives; one thread copies at a time
         self._trainer = threading.current_thread()
         self._process = os.getpid()
 

@@ -3,13 +3,13 @@
 Guarantees: a file that was written, created or deleted stays so after a power loss, because the file is fsynced first
 and then the directories that name it, up to the mount point. ``create`` is atomic and never replaces a file
 (``link()``). An existing file is never overwritten. A file, a name or a folder whose fsync failed is removed again,
-since a second fsync may succeed without having written it (``docs/adr/0030-power-loss.md``). Before a file is written,
-``.reserve/`` gets a few files whose only use is to be deleted on a full disk: then another process, such as the next
-start, can still ``create`` the small files that it needs to remove what fills the disk. Large files bypass the
-page cache where the file system allows it (`ckptkit.storage.direct`). An unreadable file is corrupt only if the fault
-is proven to be in this file alone (``docs/adr/0031-what-a-disk-cannot-give.md``); any other failure is one of the
-storage and says nothing about the file. The root may be a link; links below it are listed and removed as files, and
-never followed. Does not protect against a file system whose fsync lies. Any thread may call it.
+since a second fsync may succeed without having written it (``docs/adr/0004``). Before a file is written, ``.reserve/``
+gets a few files whose only use is to be deleted on a full disk: then another process, such as the next start, can still
+``create`` the small files that it needs to remove what fills the disk. Large files bypass the page cache where the file
+system allows it (`ckptkit.storage.direct`). An unreadable file is corrupt only if the fault is proven to be in this
+file alone (``docs/adr/0004``); any other failure is one of the storage and says nothing about the file. The root may be
+a link; links below it are listed and removed as files, and never followed. Does not protect against a file system whose
+fsync lies. Any thread may call it.
 """
 
 from __future__ import annotations

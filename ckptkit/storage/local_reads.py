@@ -1,8 +1,8 @@
 """Reads files of a local disk, and tells a file that is damaged from a disk that fails.
 
 Guarantees: a file counts as corrupt only if the disk cannot read it twice, and can read another file of the same root
-(``docs/adr/0031-what-a-disk-cannot-give.md``), or if something else than a file is in its place. Waits for no pipe and
-follows no link. Any thread.
+(``docs/adr/0004``), or if something else than a file is in its place. Waits for no pipe and follows no link. Any
+thread.
 """
 
 from __future__ import annotations

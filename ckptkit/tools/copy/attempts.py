@@ -31,7 +31,7 @@ def last_attempt(source: Storage, index: Index, alone: CheckpointName | None) ->
             raise CorruptCheckpointError(
                 f"no file below attempts/ at {source.url} can be read, so no checkpoint there can be checked"
             )
-        # The source may forget any other start before this copy ends (docs/adr/0033-what-stays.md).
+        # The source may forget any other start before this copy ends (docs/adr/0005).
         with_commit = (one for one in reversed(readable) if any(map(index.is_committed, index.names_of(one.attempt))))
         return next(with_commit, readable[-1]).attempt
     if alone.attempt == MAX_ATTEMPT:

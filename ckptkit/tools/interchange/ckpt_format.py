@@ -3,7 +3,7 @@
 As declared by MindSpore 2.7 to 2.10: ``Checkpoint {repeated Value value = 1}``, ``Value {string tag = 1; TensorProto
 tensor = 2; MapTensorProto maptensor = 3}``, ``TensorProto {repeated int64 dims = 1; string tensor_type = 2; bytes
 tensor_content = 3}``; consecutive values of one tag are pieces of one tensor, and a CRC-32 may follow the message. No
-protobuf library is used (docs/adr/0026), so that only one tensor is in memory and MindSpore is not needed. Guarantees:
+protobuf library is used (docs/adr/0007), so that only one tensor is in memory and MindSpore is not needed. Guarantees:
 when reading, sizes are checked against the file's size before memory is allocated. An encrypted file is not read. Pure,
 except for reading the given file; any thread.
 """

@@ -147,7 +147,7 @@ class _Planner:
             decisions.append(Decision(name, self._bytes(name), why is None, gone if why is None else why))
         doomed = {one.name for one in decisions if one.goes}
         remains, last = _remains(self._survey), self._last_own()
-        # No process writes now below the newest attempt's highest commit (``docs/adr``, 23).
+        # No process writes below the newest attempt's highest commit: it saves in order, and other attempts are fenced.
         above = [name for name in remains if last is None or name > last]
         under_way = {name: remains.pop(name) for name in above if not unfinished}
         return PrunePlan(

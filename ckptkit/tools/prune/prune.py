@@ -3,7 +3,7 @@
 Guarantees: everything removed was in the plan that the user has seen, and in a second one made right before; COMMITs
 go before data. A job that started meanwhile gets back what it began with, and then nothing else is removed. After an
 interruption at any moment, a start takes the same checkpoint as before, and the same call, or the next start, removes
-the rest. ``docs/adr/0023-prune.md`` says why this is safe. Any single thread.
+the rest. ``docs/adr/0005`` has the order of steps; ``tests/crash/protocol/prune.pml`` checks it. Any single thread.
 """
 
 from __future__ import annotations

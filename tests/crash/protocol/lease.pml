@@ -1,4 +1,4 @@
-/* A file that is created once on a storage that cannot refuse to overwrite: storage/lease.py, docs/adr/0016.
+/* A file that is created once on a storage that cannot refuse to overwrite: storage/lease.py, docs/adr/0003.
  *
  * Some starts create attempts/N.json under one number; each goes on while its fence check finds its own token there.
  * Time passes in ticks. A token has to stay for SETTLE of them. From the answer that it did to the end of the put, a
