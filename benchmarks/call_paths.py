@@ -60,7 +60,7 @@ class CallTrace:
                 self.entered.setdefault(module)
         elif event == "c_call" and self._is_on:
             name = getattr(argument, "__name__", "")
-            if name == "start_new_thread" or (name == self._end):
+            if name in ("start_new_thread", self._end):
                 self.stacks.append(_stack_of(frame))
             if name == self._end:
                 self._is_on, self._begin = False, None

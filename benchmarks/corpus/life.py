@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 
 import ckptkit as ck
-from ckptkit.manager.active_run import ActiveRun
+from ckptkit.manager.run import Run
 
 LOADED = (ck.AccumulationTrainCell, ck.CheckpointCallback, ck.CheckpointManager, ck.StateManager, ck.data, ck.nn)
 STOP = 17  # the micro-step after which a life is killed; the scripts save each fifth
@@ -61,7 +61,7 @@ def digests() -> dict[str, list[str]]:
 
 def main(script: str, path: str, stop: str = "", folder: str = "", copy: str = "") -> None:
     trace = Trace(path)
-    end_step = ActiveRun.step
+    end_step = Run.step
 
     def step(self, state, metrics):
         saved = end_step(self, state, metrics)
@@ -72,13 +72,13 @@ def main(script: str, path: str, stop: str = "", folder: str = "", copy: str = "
         number = state.progress().batches_delivered
         trace.write(step=number, parameters=parameters)
         if stop and number >= STOP and not os.path.exists(copy):
-            self.services.results.drain()
+            self.results.drain()
             if stop == "--kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             shutil.copytree(folder, copy, symlinks=True)
         return saved
 
-    ActiveRun.step = step  # all that the corpus knows of ckptkit's inside is here
+    Run.step = step  # all that the corpus knows of ckptkit's inside is here
     globals()["__name__"] = "ckptkit.corpus"  # what this module holds is nothing of the job's
     sys.argv = [script]
     runpy.run_path(script, run_name="__main__")

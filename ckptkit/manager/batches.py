@@ -13,12 +13,12 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
+from ckptkit.manager.final_save import Metrics
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.process.at_exit import AT_EXIT
-from ckptkit.manager.scheduler import Metrics
+from ckptkit.manager.run import Run
 from ckptkit.snapshot import Capturable
 
 _Batch = TypeVar("_Batch")
@@ -54,7 +54,7 @@ class NumberedBatches(Iterator[tuple[int, _Batch]]):
 
 
 def numbered(
-    manager: Owner, run: ActiveRun, state: Capturable, batches: Iterable[_Batch], *, closes: bool
+    manager: Owner, run: Run, state: Capturable, batches: Iterable[_Batch], *, closes: bool
 ) -> Iterator[tuple[int, _Batch]]:
     """Yield the batches with their numbers; see `CheckpointManager.loop`.
 

@@ -10,29 +10,44 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
-from ckptkit.manager.background import NotEndedError, account_of
+from ckptkit.manager.background import NotEndedError, SaveHandle, account_of
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.mirroring.chain import Chain
 from ckptkit.manager.options import ERROR_BUDGET
-from ckptkit.manager.scheduler import A_WHILE, Metrics, Scheduler, Services
-from ckptkit.manager.step_timing import fits
+from ckptkit.manager.preemption.request import PreemptionRequest
+from ckptkit.manager.rank_sync import RankSync
+from ckptkit.manager.results import SaveResults
+from ckptkit.manager.step_timing import StepTiming, fits
 from ckptkit.run.rank_protocol import Failure
 from ckptkit.snapshot import Capturable
 
 _log = logging.getLogger("ckptkit")
 
+Metrics: TypeAlias = Mapping[str, float] | None
 Verdict = Literal["train", "finish the cycle", "save"]
+
+A_WHILE = timedelta(seconds=5)  # far below the timeout of any collective
 
 _MEET_EVERY = timedelta(seconds=1)
 _MOST_MICRO_STEPS = 10_000  # upper limit between two meetings, however short the micro-steps are
+
+
+class SaveAll(Protocol):
+    """Saves in all ranks, as `Run.save`."""
+
+    def __call__(self, state: Capturable, metrics: Metrics, *, is_final: bool) -> SaveHandle:
+        """Return the save, which has taken the state; a collective."""
+        ...
 
 
 class _Sign(BaseModel):
@@ -66,8 +81,12 @@ class FinalSave:
     """Takes the final save of a training, at its end or after a preemption request.
 
     Args:
-        scheduler: Takes the save.
-        services: The parts that it shares with the rest of the attempt.
+        save: Saves in all ranks, as `Run.save` does.
+        preemption: Watches for preemption requests.
+        step_timing: Measures the duration of micro-steps.
+        rank_sync: The ranks of the job.
+        results: Outcomes of the saves.
+        mirrors: Receive what was committed.
 
     Attributes:
         is_held: Whether `heed` lets training go on, because the regular final save follows soon, and `leave_after` it.
@@ -76,13 +95,19 @@ class FinalSave:
         is_mirror_given_up: Whether the upload to the mirror failed or was not in time; `close` must not try it again.
     """
 
-    def __init__(self, scheduler: Scheduler, services: Services) -> None:
-        self._preemption = services.preemption
-        self._step_timing = services.step_timing
-        self._scheduler = scheduler
-        self._rank_sync = services.rank_sync
-        self._results = services.results
-        self._mirrors = services.mirrors
+    def __init__(
+        self,
+        *,
+        save: SaveAll,
+        preemption: PreemptionRequest,
+        step_timing: StepTiming,
+        rank_sync: RankSync,
+        results: SaveResults,
+        mirrors: Chain,
+    ) -> None:
+        self._save = save
+        self._preemption, self._step_timing = preemption, step_timing
+        self._rank_sync, self._results, self._mirrors = rank_sync, results, mirrors
         self._next_in = 1
         self._failure: BaseException | None = None  # of this rank's last try
         self.is_held = False
@@ -117,7 +142,7 @@ class FinalSave:
         Raises:
             SaveFailedError: If the state could not be committed, or not be uploaded to the mirror.
             StaleAttemptError: If another process has taken over the run.
-            CkptKitError, TypeError, ValueError: As in `Scheduler.save`.
+            CkptKitError, TypeError, ValueError: As `Run.save`.
         """
         settled = self._settle(state, metrics, countdown(None))
         if settled.checkpoint is None:
@@ -135,7 +160,7 @@ class FinalSave:
         Raises:
             Preempted: Unless training is to return.
             StaleAttemptError: If another process has taken over the run.
-            CkptKitError, TypeError, ValueError: As in `Scheduler.save`.
+            CkptKitError, TypeError, ValueError: As `Run.save`.
         """
         left = countdown(None) if self._preemption.exits else self._seconds_left
         try:
@@ -193,7 +218,7 @@ class FinalSave:
             self._wait(left)
             self._collect()
             try:
-                handle = self._scheduler.save(state, metrics, is_final=True)
+                handle = self._save(state, metrics, is_final=True)
             except SaveFailedError as refused:  # an upload's, raised once; or too many saves failed, in every rank
                 settled = _Settled(why=account_of(refused))
                 continue

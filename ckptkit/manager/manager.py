@@ -27,11 +27,12 @@ from ckptkit.core.progress import ResumePoint
 from ckptkit.core.save_policy import SavePolicy
 from ckptkit.core.save_report import SaveTotals
 from ckptkit.errors import CkptKitError, ResumeError
-from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.batches import NumberedBatches, numbered
-from ckptkit.manager.opening import new_setup, open_run
+from ckptkit.manager.opening import open_run
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, System
+from ckptkit.manager.run import Run
+from ckptkit.manager.setup import new_setup
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.snapshot import Capturable, Iterated
@@ -84,7 +85,7 @@ class CheckpointManager:
             preemption=preemption,
             system=system,
         )
-        self._run: ActiveRun | None = None
+        self._run: Run | None = None
         self._closed = self._is_entered = False
         self._nothing_left_at: ResumePoint | None = None  # where `restore` took nothing over
 
@@ -96,12 +97,12 @@ class CheckpointManager:
     @property
     def skipped_saves(self) -> int:
         """Number of writes during which another save was due and skipped."""
-        return 0 if self._run is None else self._run.services.results.skipped_saves
+        return 0 if self._run is None else self._run.results.skipped_saves
 
     @property
     def totals(self) -> SaveTotals:
         """Total cost of this manager's saves."""
-        return SaveTotals() if self._run is None else self._run.services.results.totals
+        return SaveTotals() if self._run is None else self._run.results.totals
 
     @property
     def mirror_lag(self) -> int:
@@ -190,7 +191,7 @@ class CheckpointManager:
         Raises:
             ResumeError: Before `restore`.
         """
-        self._started().services.preemption.begin()
+        self._started().preemption.begin()
 
     def step(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle | None:
         """Save if a save is due, and raise background failures; call this after every micro-step.
@@ -217,7 +218,7 @@ class CheckpointManager:
     def pause(self) -> None:
         """Exclude what follows, such as an evaluation, from the measured duration of the next micro-step."""
         if self._run is not None:
-            self._run.services.step_timing.pause()
+            self._run.step_timing.pause()
 
     def expect_final(self) -> None:
         """Declare the last micro-step done: from now on, in all ranks, only `save_final` saves and heeds signals.
@@ -272,7 +273,7 @@ class CheckpointManager:
             cycle: The same, of the whole cycle that it ended.
         """
         if self._run is not None:
-            self._run.services.recorder.observe(micro_step, cycle or {})
+            self._run.recorder.observe(micro_step, cycle or {})
 
     def agree(self, wish: bool) -> bool:
         """Return whether any rank wishes something, such as to stop; every rank must call it at the same point.
@@ -287,7 +288,7 @@ class CheckpointManager:
     @property
     def ranks(self) -> int:
         """Number of ranks of the job; known once `restore` was called."""
-        return 1 if self._run is None else self._run.services.rank_sync.size
+        return 1 if self._run is None else self._run.rank_sync.size
 
     def fence(self) -> None:
         """Make sure that nothing reads live memory any more; call this before changing parameters yourself.
@@ -297,14 +298,14 @@ class CheckpointManager:
         under way it does nothing.
         """
         if self._run is not None:
-            self._run.ready().scheduler.fence()
+            self._run.ready().fence()
 
     def give_up_window(self) -> None:
         """Make `save` itself copy everything from now on: other code may write to the parameters at any time."""
         self.fence()
         self._setup = replace(self._setup, saving=replace(self._setup.saving, window="off"))
         if self._run is not None:
-            self._run.scheduler.window_use = "off"
+            self._run.window_use = "off"
 
     def save_final(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> str:
         """Save ``state`` and wait for the commit, retrying within the error budget; returns the checkpoint's name.
@@ -375,8 +376,8 @@ class CheckpointManager:
             self.close()
             return
         if self._run is not None:
-            self._run.services.saver.hurry()
-            self._run.services.mirrors.hurry()
+            self._run.saver.hurry()
+            self._run.mirrors.hurry()
         try:
             self._close(None, error)
         except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error
@@ -396,7 +397,7 @@ class CheckpointManager:
                 "may save there. Do not use the manager in child processes, or make a new one here with its own root"
             )
 
-    def _started(self) -> ActiveRun:
+    def _started(self) -> Run:
         self._refuse_forked()
         if self._nothing_left_at is not None:
             raise ResumeError(

@@ -50,7 +50,7 @@ def test_a_minute_without_a_server(seconds, size, bucket, proxy, caplog):
 
     train(lambda: len(reports) >= 2)
     before = Look(bucket).latest
-    train(lambda: manager._run.services.results.busy)
+    train(lambda: manager._run.results.busy)
     proxy.down()
     begun, steps = time.monotonic(), run.batches
     train(lambda: time.monotonic() - begun > seconds)

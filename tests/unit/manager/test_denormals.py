@@ -117,7 +117,7 @@ def test_restore_that_fails_leaves_the_thread_as_it_was(tmp_path):
 def test_close_that_fails_leaves_the_thread_as_it_was(tmp_path, monkeypatch):
     manager = CheckpointManager(tmp_path / "run")
     manager.restore(NumpyRun())
-    monkeypatch.setattr(manager._run.services.recorder, "close", lambda *_, **__: pytest.fail("interrupted"))
+    monkeypatch.setattr(manager._run.recorder, "close", lambda *_, **__: pytest.fail("interrupted"))
     with pytest.raises(pytest.fail.Exception, match="interrupted"):
         manager.close()
     assert not are_zero()

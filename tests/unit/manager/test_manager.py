@@ -50,7 +50,7 @@ from ckptkit.manager.mirroring.chain import Chain
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving, System
 from ckptkit.manager.process import at_exit
 from ckptkit.manager.results import SaveResults
-from ckptkit.manager.scheduler import Scheduler
+from ckptkit.manager.run import Run
 from ckptkit.run.keep_policy import KeepBest, KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -374,7 +374,7 @@ def test_save_that_does_not_begin_holds_nothing(root, error):
     train(run, 1)
     with pytest.raises(error):
         manager.save(run)
-    assert not manager._run.scheduler._window.is_open
+    assert not manager._run._window.is_open
     assert manager.save(run).result()
     manager.close()
 
@@ -518,7 +518,7 @@ def test_ctrl_c_at_thread_start_tears_nothing(root, monkeypatch, runs):
     assert ctrl_c.fired == 1
     assert slow.fired > 0
     assert names(manager) == [first, last]
-    assert not manager._run.scheduler._window.is_open
+    assert not manager._run._window.is_open
     assert not [one for one in at_exit.AT_EXIT._callbacks if getattr(one, "__func__", None) is SaveHandle.finish]
     again = CheckpointManager(root, save=ON_REQUEST)
     assert again.restore(resumed := NumpyRun()).checkpoint == last
@@ -578,7 +578,7 @@ def test_interrupted_save_keeps_no_update_waiting(root):
     train(run, 2)
     with pytest.raises(KeyboardInterrupt):
         manager.save(run)
-    assert not manager._run.scheduler._window.is_open
+    assert not manager._run._window.is_open
     train(run, 5)
     assert manager.save(run).result() == "a000001-c0000000001-m0001"
     manager.close()
@@ -586,7 +586,11 @@ def test_interrupted_save_keeps_no_update_waiting(root):
 
 def test_writer_is_told_how_far_the_update_is(root, monkeypatch):
     told = []
-    monkeypatch.setattr(Scheduler, "advance", lambda self, micro_steps_left: told.append(micro_steps_left))
+
+    def advance(self, progress):
+        told.append(progress.accumulation_steps - progress.micro_step)
+
+    monkeypatch.setattr(Run, "_advance", advance)
     manager, run = started(root)
     for _ in run.train_until(5):
         manager.step(run)
@@ -599,7 +603,7 @@ def test_failed_save_keeps_no_update_waiting(valve):
     train(run, 2)
     valve.failures_to_come = 1
     assert manager.save(run).exception() is not None
-    assert not manager._run.scheduler._window.is_open
+    assert not manager._run._window.is_open
     manager.close()
 
 

@@ -1004,7 +1004,7 @@ def test_preemption_saves_though_the_mirror_failed(tmp_path):
     life.mirror.inject(Fault("error", times=None))
     life.saved_at(2)
     life.train(4)
-    life.manager._run.services.preemption.ask("a signal")
+    life.manager._run.preemption.ask("a signal")
     with pytest.raises(Preempted) as raised:
         life.manager.step(life.run)
     assert raised.value.checkpoint == name_at(1, 4)
@@ -1021,7 +1021,7 @@ def test_upload_failing_while_leaving_costs_no_save(tmp_path):
     life.manager.save(life.run).result()
     assert pause.reached.wait(60)
     life.train(4)
-    saver = life.manager._run.services.saver
+    saver = life.manager._run.saver
     committed_at = saver.committed_at
 
     def fail_first(progress, metrics):
@@ -1030,7 +1030,7 @@ def test_upload_failing_while_leaving_costs_no_save(tmp_path):
         return committed_at(progress, metrics)
 
     saver.committed_at = fail_first
-    life.manager._run.services.preemption.ask("a signal")
+    life.manager._run.preemption.ask("a signal")
     with pytest.raises(Preempted) as raised:
         life.manager.step(life.run)
     assert raised.value.checkpoint == name_at(1, 4)
@@ -1068,7 +1068,7 @@ def test_takeover_at_the_mirror_outranks_preemption(tmp_path):
     takeover = Fault(lambda: started(tmp_path, local="other"), operations={"write"})
     life.mirror.inject(takeover)
     life.train(4)
-    life.manager._run.services.preemption.ask("a signal")
+    life.manager._run.preemption.ask("a signal")
     with pytest.raises(StaleAttemptError), life.manager:
         life.manager.step(life.run)
     assert takeover.fired == 1

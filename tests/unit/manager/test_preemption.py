@@ -233,7 +233,7 @@ mirror.inject(Fault(lambda: (say(hangs=True), clock.hang()), operations={"write"
 def after_step(batches):
     if batches == 4:
         manager = sys._getframe(1).f_locals["manager"]
-        manager._run.services.results.drain()
+        manager._run.results.drain()
         manager._setup.mirrors._uploads[0].settle(lambda: 60.0)
 """
     ended = live(root, script=script, every=4, fail="*c0000000002*", grace=1, signals={8: ["SIGTERM"]})
@@ -256,8 +256,8 @@ def test_grace_bounds_work_after_last_save(root):
 def after_step(batches):
     if batches == 5:
         manager = sys._getframe(1).f_locals["manager"]
-        manager._run.services.recorder._log.take = lambda events: clock.hang()
-        manager._run.services.recorder._is_time = lambda: False
+        manager._run.recorder._log.take = lambda events: clock.hang()
+        manager._run.recorder._is_time = lambda: False
 """
     ended = live(root, script=script, grace=1, signals={6: ["SIGTERM"]})
     assert ended.code == TERMINATED
@@ -353,12 +353,12 @@ def after():
 def test_late_signal_goes_to_previous_handler(root):
     """It comes when nothing asks any more: the process ends as it would without ckptkit, and nothing is exported."""
     script = """
-import ckptkit.manager.active_run as module
-wait = module.ActiveRun.wait
+import ckptkit.manager.run as module
+wait = module.Run.wait
 def signalled(self, timeout=None):
     wait(self, timeout)
     os.kill(os.getpid(), signal.SIGTERM)
-module.ActiveRun.wait = signalled
+module.Run.wait = signalled
 """
     ended = live(root, until=6, script=script)
     assert ended.code == -signal.SIGTERM
@@ -584,7 +584,7 @@ def test_before_the_final_save_nobody_else_saves(root):
         assert manager.step(run) is None
         assert not manager.heed_preemption(run)
     assert names(root) == ["a000001-c0000000000-m0001"]
-    manager._run.services.preemption.poll()
+    manager._run.preemption.poll()
     with pytest.raises(ck.Preempted) as raised:
         manager.save_final(run)
     assert raised.value.checkpoint == names(root)[-1] == "a000001-c0000000001-m0000"
@@ -991,7 +991,7 @@ def test_rank_asked_during_last_save_ends_all(root):
             manager.expect_final()
             manager.step(run)
         if run.world.rank == 1:
-            manager._run.services.preemption.ask("a signal")
+            manager._run.preemption.ask("a signal")
         manager.save_final(run)
 
     first, second = departing(root, act, grace=timedelta(hours=9))

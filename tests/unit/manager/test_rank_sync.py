@@ -18,7 +18,6 @@ from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.rank_sync import RankStatus, RankSync
-from ckptkit.manager.scheduler import Services
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.rank_protocol import Failure
 
@@ -156,10 +155,14 @@ def departure(world, *, asked: bool, in_flight: object = None, micro_step: float
     pace.arrive(4)
     outcomes = SimpleNamespace(durations=[timedelta(seconds=save)], in_flight=in_flight)
     preemption = Asked(asked)
-    services = Services(
-        None, RankSync(world, SaveEvery(micro_steps=1)), outcomes, None, None, preemption, pace, None, None
+    made = FinalSave(
+        save=None,
+        preemption=preemption,
+        step_timing=pace,
+        rank_sync=RankSync(world, SaveEvery(micro_steps=1)),
+        results=outcomes,
+        mirrors=None,
     )
-    made = FinalSave(None, services)
     return made, preemption
 
 

@@ -380,7 +380,7 @@ def test_a_disk_that_stays_full_costs_no_memory(root):
     manager.save(run).result()
     made_bytes = manager._setup.area._pool.made_bytes
     for _ in range(20):
-        manager._run.services.results._failures_in_a_row = 0
+        manager._run.results._failures_in_a_row = 0
         storage.clear()
         storage.inject(Fault(no_room, operations={"write"}, key="*/optimizer*", times=None))
         go_on(manager, run, 4)

@@ -14,7 +14,7 @@ from mindspore.train import Callback, Model
 from safetensors.numpy import load_file
 
 import ckptkit as ck
-from ckptkit.manager.scheduler import Scheduler
+from ckptkit.manager.run import Run
 from ckptkit.mindspore.callback.parameter_writers import may_write_in_window
 from ckptkit.storage.local import LocalStorage
 
@@ -102,14 +102,14 @@ def test_unfenced_epoch_ends_have_no_window(tmp_path, order, monkeypatch):
     storage, cell = _Held(tmp_path), _cell()
     dataset = ds.NumpySlicesDataset({"x": np.ones((6, _WIDTH), np.float32)}, shuffle=False).batch(1)
     then = []
-    begin = Scheduler._begin
+    begin = Run._begin
 
     def save(self, state, moment, said):
         handle = begin(self, state, moment, said)
         then.append((handle, cell.network.weight.asnumpy().copy()))
         return handle
 
-    monkeypatch.setattr(Scheduler, "_begin", save)
+    monkeypatch.setattr(Run, "_begin", save)
     writer, stop = _AtEpochEnd(cell, storage), _Stop()
     every = 6 if order == "writer after" else 3
     ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=every), training=ck.Training(read_only=[_Stop]))
@@ -151,7 +151,7 @@ def test_writer_between_epochs_tears_no_save_within_one(tmp_path, hook, monkeypa
     """It writes in place, and before the storage has got a byte of the save."""
     storage, cell, then = _Held(tmp_path), _cell(), []
     dataset = ds.NumpySlicesDataset({"x": np.ones((6, _WIDTH), np.float32)}, shuffle=False).batch(1)
-    begin = Scheduler._begin
+    begin = Run._begin
 
     def save(self, state, moment, said):
         assert self.window_use == "auto"
@@ -159,7 +159,7 @@ def test_writer_between_epochs_tears_no_save_within_one(tmp_path, hook, monkeypa
         then.append((handle, cell.network.weight.asnumpy().copy()))
         return handle
 
-    monkeypatch.setattr(Scheduler, "_begin", save)
+    monkeypatch.setattr(Run, "_begin", save)
     writer = type("Writer", (_BetweenEpochs,), {hook: _BetweenEpochs._halve})(cell, storage)
     assert may_write_in_window([writer], [], followed=False) == []
     model = Model(cell, eval_network=_Evaluates(cell.network), metrics={"loss"}, eval_indexes=[0, 1, 2])

@@ -463,13 +463,13 @@ class LetGo(Callback):
             assert self._moved.wait_for(lambda: self._free or self._cycles > saved_at, LONG_SECONDS)
 
     def _saved_at(self):
-        return self.manager()._run.scheduler._window.progress.cycles
+        return self.manager()._run._window.progress.cycles
 
     def on_train_step_end(self, run_context):
         with self._moved:
             self._cycles = self.cell.counters.cycles
             self._moved.notify_all()
-        handle = self.manager()._run.services.results.in_flight
+        handle = self.manager()._run.results.in_flight
         if handle is not None and self._cycles > self._saved_at():
             handle._outcome.wait(LONG_SECONDS)
             assert handle._outcome.is_there

@@ -257,7 +257,7 @@ def test_failed_save_says_nothing_against_the_batch_of_its_step(tmp_path):
 
 def drained(job):
     """Wait until no save is at work, and leave its failure to the next call."""
-    job.manager._run.services.results.drain()
+    job.manager._run.results.drain()
 
 
 ASKED = "manager.step(state) was not called after the last one"

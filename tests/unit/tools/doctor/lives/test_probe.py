@@ -16,9 +16,9 @@ from support.options import grouped
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError, StateMismatchError
-from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring.chain import Chain
+from ckptkit.manager.run import Run
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.saver import Saver
@@ -202,7 +202,7 @@ def test_own_save_that_takes_long_is_awaited(own, monkeypatch, stop, last):
     """After the second micro-step since it began, or at the end."""
     released = threading.Event()
 
-    wait, write = ActiveRun.wait, Saver.save
+    wait, write = Run.wait, Saver.save
 
     def waited(self, *given):
         released.set()
@@ -212,7 +212,7 @@ def test_own_save_that_takes_long_is_awaited(own, monkeypatch, stop, last):
         assert released.wait(60)
         return write(self, *given, **named)
 
-    monkeypatch.setattr(ActiveRun, "wait", waited)
+    monkeypatch.setattr(Run, "wait", waited)
     monkeypatch.setattr(Saver, "save", slow)
     assert own(Seen(), waits=False, kill_when_saved=True, stop=stop) == ([3], last, [Saved(step=3)])
 

@@ -1,0 +1,588 @@
+"""Runs one attempt in the training thread: saves when it is due or asked, raises what failed, and ends: `Run`.
+
+A save takes the state of its moment, opens the window in which unchanged memory is read in place, and starts the
+writer, which has a thread of its own.
+
+Guarantees: a call that returns a running save has taken the state of that moment. One save at a time is under way. A
+background failure reaches the caller at one of the next calls. `Run.close` stops the watch for signals and the recorder
+whatever it raises. In a job of many ranks, either all ranks take the same moment under the same name or none takes any;
+`Run.save`, `Run.save_final`, `Run.agree`, and `Run.step` where a save is due, are collectives. Training thread only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from typing_extensions import Self
+
+from ckptkit.checkpoint.write import SaveRequest
+from ckptkit.core.contents import Capture
+from ckptkit.core.progress import Progress
+from ckptkit.core.progress_bar import countdown
+from ckptkit.core.save_policy import may_split_cycles
+from ckptkit.core.save_report import SaveCost, SaveReport
+from ckptkit.core.stack import call_of
+from ckptkit.errors import Preempted, ResumeError
+from ckptkit.format.events import How
+from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.background import NotEndedError, SaveHandle
+from ckptkit.manager.copy_memory import CopyMemory
+from ckptkit.manager.due_saves import DueSaves
+from ckptkit.manager.final_save import A_WHILE, FinalSave, Metrics
+from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.hooks import Save
+from ckptkit.manager.options import ERROR_BUDGET, WindowUse
+from ckptkit.manager.preemption.request import PreemptionRequest
+from ckptkit.manager.process.at_exit import AT_EXIT, LastCall
+from ckptkit.manager.rank_sync import RankStatus, RankSync
+from ckptkit.manager.recording.recorder import Taken
+from ckptkit.manager.results import SaveResults
+from ckptkit.manager.setup import Setup, new_auto_interval, new_recorder, new_saver
+from ckptkit.manager.step_timing import StepTiming
+from ckptkit.run.attempt import Opened
+from ckptkit.run.rank_protocol import Failure
+from ckptkit.snapshot import Capturable, Handling, IncompleteStepError, Window
+
+_log = logging.getLogger("ckptkit")
+
+_EXIT_PATIENCE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Holds what one rank brings to a save."""
+
+    capture: Capture
+    metrics: Mapping[str, float]
+    replicas: str | None  # digest of what must be the same in all ranks, if that is compared
+    begun: float  # seconds
+    is_final: bool = False  # nothing follows
+
+
+class Run:
+    """Runs one attempt, from `CheckpointManager.restore` to `CheckpointManager.close`.
+
+    Args:
+        setup: What the manager was made with.
+        opened: The run, which this attempt has taken over.
+        rank_sync: The ranks of the job.
+        due_saves: Decides which saves are due.
+        began_at: Progress after the restore.
+
+    Attributes:
+        saver: Writes the saves of this rank and knows what is committed.
+        rank_sync: As the argument.
+        results: Outcomes of the saves.
+        mirrors: Receive what was committed.
+        recorder: Records the saves for ``ckptkit report``.
+        preemption: Watches for preemption requests.
+        step_timing: Measures the duration of micro-steps.
+        auto_interval: Chooses the interval of `SaveEvery.auto`.
+        final_save: Takes the final save, at the end of training or after a preemption request.
+        window_use: How to take the leaves that only an update changes, as in `Saving`; with ``"late"``, only when the
+            fence or a wait requires it, so that whatever changed them before is seen. May change between two saves.
+        last_save_at: Start of the last save, in seconds.
+        is_complete: Whether nothing was left to train.
+        stepped_at: Number of batches delivered at the last `step`; None before.
+    """
+
+    def __init__(
+        self, setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, *, began_at: Progress
+    ) -> None:
+        saving, url = setup.saving, setup.storage.url
+        self._setup, self._monotonic, self._hooks = setup, setup.system.monotonic, setup.hooks
+        self._due_saves, self._began_at = due_saves, began_at.batches_delivered
+        self._restored = None if opened.contents is None else opened.contents.checkpoint
+        self.rank_sync, self.mirrors = rank_sync, setup.mirrors
+        self.recorder = new_recorder(setup, opened, rank_sync, began_at)
+        self.saver = new_saver(setup, opened, rank_sync)
+        self.results = SaveResults(
+            url,
+            ERROR_BUDGET if saving.on_error == "warn" else 1,
+            saving.on_save,
+            is_alone=rank_sync.is_alone,
+            commits=rank_sync.leads,
+            newest=self._newest,
+        )
+        self.preemption = PreemptionRequest(setup.preemption, newest=self._newest, url=url, monotonic=self._monotonic)
+        self.step_timing = StepTiming(self._monotonic)
+        self.auto_interval = new_auto_interval(setup, opened, rank_sync, self.results, began_at)
+        self.auto_interval.record = self.recorder.interval
+        self._copy_memory = CopyMemory(
+            setup.area, at_boundaries=saving.mid_cycle != "exact" or not may_split_cycles(setup.save)
+        )
+        self.final_save = FinalSave(
+            save=self._save,
+            preemption=self.preemption,
+            step_timing=self.step_timing,
+            rank_sync=rank_sync,
+            results=self.results,
+            mirrors=self.mirrors,
+        )
+        is_examined = setup.hooks is not None and setup.hooks.keeps_schedule  # ``ckptkit doctor --own-saves``
+        self.window_use: WindowUse | Literal["late"] = (
+            "late" if saving.window == "auto" and is_examined else saving.window
+        )
+        self._window: Window | None = None
+        self._number = 0
+        self.last_save_at = self._monotonic()
+        self._process = os.getpid()
+        self._is_finished = False
+        self.is_complete = False
+        self.stepped_at: int | None = None
+        self._reached = began_at  # at the last step or save
+        self._left_at = 0  # batches delivered when `CheckpointManager.loop` was left
+        self._last_call = LastCall(self._exit)
+        AT_EXIT.add(self._last_call)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked after the restore: it has the objects, but not the threads."""
+        return os.getpid() != self._process
+
+    def ready(self) -> Self:
+        """Return itself; ResumeError if a call of it is in progress in this thread, such as below a signal handler.
+
+        Half of what that call does is done, and a second one would take its place. ``on_save`` is called at the end.
+        """
+        call = call_of(_CALLS, self, sys._getframe(1), until=SaveResults.tell.__code__)
+        if call is not None:
+            raise ResumeError(
+                f"the manager was called while its {call}() was in progress in the same thread: by a signal "
+                "handler, a state_dict() or a finalizer. Set a flag there, and call the manager when that call has "
+                "returned; Preemption(when=...) asks such a flag"
+            )
+        return self
+
+    def step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
+        """See `CheckpointManager.step`."""
+        progress = state.complete_step()  # first: an earlier save that failed says nothing against this batch
+        self._reached, self.stepped_at = progress, progress.batches_delivered
+        HEARTBEAT.step(progress.batches_delivered, self.mirrors.lag)
+        self._collect(tolerate=self.preemption.is_asked)
+        self.recorder.note(progress, metrics)
+        self.step_timing.arrive(progress.accumulation_steps)
+        if progress.at_boundary:
+            self.auto_interval.see(progress.cycles)
+        self._due_saves.begin_cycle(state, progress)
+        self._copy_memory.prepare(state, self._handling)
+        self._advance(progress)
+        if self._hooks is not None:
+            self._hooks.step(state, self._saving(state, metrics))
+        handle = None
+        if self._hooks is None or self._hooks.keeps_schedule:
+            if progress.batches_delivered == self._began_at:
+                raise ResumeError(
+                    f"step() was called, but the state is still at {self._began_at} batches, as after the restore. "
+                    "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
+                )
+            if not self.final_save.is_held and not self.heed(state, metrics, progress):
+                since = timedelta(seconds=self._monotonic() - self.last_save_at)
+                if self._due_saves.is_due(progress, since):
+                    handle = self._save_due(state, _numbers(metrics), progress, since)
+            if self._hooks is not None and handle is not None:
+                self._hooks.saving()
+        self.results.tell()
+        self.step_timing.depart()
+        return handle
+
+    def heed(self, state: Capturable, metrics: Metrics, progress: Progress) -> bool:
+        """See `CheckpointManager.heed_preemption`."""
+        verdict = self.final_save.heed(progress)
+        if verdict == "save":
+            self.final_save.leave(state, metrics)
+        return verdict != "train"
+
+    def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
+        """See `CheckpointManager.save`."""
+        self._begin_save(state, metrics)
+        handle = self._save(state, metrics)
+        self.results.tell()
+        return handle
+
+    def save_final(self, state: Capturable, metrics: Metrics) -> str:
+        """See `CheckpointManager.save_final`."""
+        self._is_finished = True
+        progress = self._begin_save(state, metrics)
+        self.recorder.flush_next()
+        name = self.final_save.commit(state, metrics)
+        self.results.tell()
+        if self._hooks is not None:
+            self._hooks.finished(progress)
+        self.final_save.leave_after(name, progress)
+        return name
+
+    def _begin_save(self, state: Capturable, metrics: Metrics) -> Progress:
+        progress = self._reached = state.progress()
+        HEARTBEAT.step(progress.batches_delivered, self.mirrors.lag)
+        self.recorder.note(progress, metrics)
+        self._due_saves.begin_cycle(state, progress)
+        if self._hooks is not None:
+            self._hooks.look(state, self._saving(state, metrics))
+        return progress
+
+    def leave(self, batches: int, *, for_good: bool) -> None:
+        """Note that `CheckpointManager.loop` was left after so many ``batches``; if ``for_good``, give signals back."""
+        if not self.is_forked:
+            self._left_at = batches
+            self.step_timing.pause()
+            if for_good:
+                self.preemption.end()
+
+    def agree(self, wish: bool) -> bool:
+        """See `CheckpointManager.agree`."""
+        return any(self.rank_sync.flags(wish))
+
+    def wait(self, timeout: timedelta | None) -> None:
+        """See `CheckpointManager.wait`."""
+        left = countdown(timeout)
+        self.results.drain(timeout)
+        self._collect()
+        with HEARTBEAT.during(Phase.STORAGE):
+            self.mirrors.settle(left)
+        self._collect()
+        self.results.tell()
+
+    def fence(self, *, patient: bool = True) -> None:
+        """Make sure that nothing reads live memory any more."""
+        if self._window is not None:
+            with HEARTBEAT.during(Phase.SAVING), self.auto_interval.stalling():
+                self._window.close(patient=patient)
+
+    def close(self, timeout: timedelta | None, *, ended_by: BaseException | None) -> None:
+        """See `CheckpointManager.close`.
+
+        Args:
+            timeout: Limit of the wait.
+            ended_by: The error that ended training, or None.
+        """
+        quietly = ended_by is not None
+        left = countdown(timeout := self._limited(timeout))
+        self.mirrors.end(is_given_up=self.final_save.is_mirror_given_up)
+        try:
+            self.wait(timeout)
+            if not self.final_save.is_mirror_given_up:
+                with HEARTBEAT.during(Phase.STORAGE):
+                    self.mirrors.finish(left)
+            self.results.refuse_ended()  # after the wait: no rank may leave the others alone
+        except NotEndedError:
+            if not self.final_save.is_over:
+                raise
+            if self.preemption.exits:  # the grace is over, and the exit of the interpreter would wait again
+                self.mirrors.abandon()
+        except BaseException:
+            quietly = True  # a signal must not end the process before its traceback is shown
+            raise
+        finally:
+            self._setup.denormals.end()  # first: what follows may raise
+            self._copy_memory.end()
+            self.preemption.end(quietly=quietly)
+            self.fence(patient=False)  # only after a timeout is anything left to fence
+            error = ended_by or sys.exc_info()[1]
+            AT_EXIT.discard(self._last_call)
+            how: How | None = "preempted" if self.final_save.is_over else "complete" if self.is_complete else None
+            self.recorder.close(error, left, how=how)
+            self._show_end(error)
+        if ended_by is None:
+            self._tell_left()
+
+    def _tell_left(self) -> None:
+        newest = self.saver.newest
+        saved = newest is not None and newest.reaches(self._reached)
+        if self._left_at == 0 or (saved and self._reached.batches_delivered >= self._left_at):
+            return
+        _log.warning(
+            "the loop was left in batch %d, before its end, and %s. The next start trains again what came after. If "
+            "training ends there, write `with ck.CheckpointManager(...) as manager:` around the loop, call "
+            "manager.step(state) before the break, and manager.save_final(state) after the loop",
+            self._left_at,
+            f"the newest checkpoint is {newest}" if newest is not None else "this start has saved nothing",
+        )
+
+    def _exit(self) -> None:
+        """Record how the program ends, which has not closed the manager."""
+        # In an interactive session the last traceback need not be what ends the program.
+        error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+        how: How = "preempted" if self.final_save.is_over else "exited"
+        self.recorder.close(error, countdown(_EXIT_PATIENCE), how=how)
+
+    def _show_end(self, error: BaseException | None) -> None:
+        if self.final_save.is_over and (error is None or isinstance(error, Preempted)):
+            how = "preempted"
+        elif error is not None:
+            HEARTBEAT.fail(error)
+            how = "failed"
+        else:
+            how = "complete" if self.is_complete else "finished" if self._is_finished else "closed"
+        HEARTBEAT.end(how, self.mirrors.lag)
+
+    def _limited(self, timeout: timedelta | None) -> timedelta | None:
+        """Return the limit of the last wait: a preempted process must exit within its grace."""
+        if self.final_save.is_given_up:
+            return timedelta(0)  # the grace is over; the work under way goes on until the process ends
+        if self.final_save.is_over and self.preemption.exits:
+            # Everything is settled; a mirror or the events must not delay the exit beyond the grace.
+            return min(self.preemption.left, timeout if timeout is not None else timedelta.max)
+        return timeout
+
+    def _newest(self) -> str | None:
+        return self._restored if self.saver.newest is None else str(self.saver.newest)
+
+    def _saving(self, state: Capturable, metrics: Metrics) -> Save:
+        """Return what saves ``state`` with ``metrics`` and those that the hooks add."""
+        return lambda more: self.save(state, {**(metrics or {}), **more})
+
+    def _collect(self, *, tolerate: bool = False) -> None:
+        self.mirrors.collect(tolerate=tolerate)
+        self.results.collect(tolerate=tolerate)
+
+    def _advance(self, progress: Progress) -> None:
+        """Give the writer the slices that it may wait for before the next update."""
+        if self._window is not None and self.window_use != "late":
+            self._window.advance(progress.accumulation_steps - progress.micro_step)
+
+    @contextlib.contextmanager
+    def _stalling(self) -> Iterator[None]:
+        with HEARTBEAT.during(Phase.SAVING), self.auto_interval.stalling():
+            yield
+
+    def _save(self, state: Capturable, metrics: Metrics, *, is_final: bool = False) -> SaveHandle:
+        """Save in all ranks, after the save under way has ended; a collective.
+
+        If the moment and ``metrics`` are committed already, nothing is captured or written: the writer only looks
+        whether that commit is still there and this attempt still owns the run.
+
+        Args:
+            state: State of this rank.
+            metrics: Rank 0's are stored.
+            is_final: Whether nothing follows, so that it is uploaded to all mirrors.
+
+        Raises:
+            CkptKitError: As in `RankSync.words`.
+            SaveFailedError, StaleAttemptError: As in `SaveResults.collect`.
+            TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
+        """
+        with self._stalling():
+            begun, numbers = self._monotonic(), _numbers(metrics)
+            if self.rank_sync.is_alone:  # what is committed needs no capture, which waits for the device and may fail
+                self.results.drain()
+                self._collect()
+                there = self.saver.committed_at(state.progress(), numbers)
+                if there is not None:
+                    return self._confirm(there, state.progress())
+            moment = self._moment(state, numbers, begun, is_final=is_final)
+            said = self._meet_idle(moment)
+            committed = CheckpointName.parse(said[0].committed or "")
+            if committed is None:
+                return self._begin(state, moment, said)
+            self.mirrors.agree(committed, [word.free for word in said], is_final=is_final)
+            return self._confirm(committed, moment.capture.progress)
+
+    def _save_due(
+        self, state: Capturable, metrics: dict[str, float], progress: Progress, since: timedelta
+    ) -> SaveHandle | None:
+        """Save in all ranks, or in none: where one is still writing, or a commit reaches the moment; a collective."""
+        stored_at, waits = self._due_saves.stored_at(progress), self._setup.saving.when_busy == "wait"
+        if self.rank_sync.is_alone:  # without waiting for the device, which a capture does
+            newest = self.saver.newest
+            if newest is not None and newest.reaches(stored_at):
+                return None
+            if self.results.in_flight is not None and not waits:
+                self._skip(progress, since)
+                return None
+        try:
+            with self._stalling():
+                moment = self._moment(state, metrics, self._monotonic(), rewound=stored_at != progress)
+                said = self._meet_idle(moment) if waits else self._meet(moment)
+                if any(word.busy for word in said):
+                    self._skip(moment.capture.progress, timedelta(seconds=moment.begun - self.last_save_at))
+                    return None
+                newest = CheckpointName.parse(said[0].newest or "")
+                if newest is not None and newest.reaches(moment.capture.progress):
+                    return None
+                return self._begin(state, moment, said)
+        except IncompleteStepError:
+            if not self.rank_sync.is_alone:
+                raise
+            _log.info("step() was called while an error or a signal was being handled: the save waits for the next one")
+            return None
+
+    def _skip(self, progress: Progress, since: timedelta) -> None:
+        """Skip a save that is due at ``progress`` while the one before is still being written; in all ranks."""
+        self.results.skip(since)
+        if self.auto_interval.is_used:
+            self.rank_sync.due_from(progress.cycles + self.auto_interval.later())
+
+    def _moment(
+        self,
+        state: Capturable,
+        metrics: dict[str, float],
+        begun: float,
+        *,
+        rewound: bool = False,
+        is_final: bool = False,
+    ) -> _Moment:
+        """Capture the state, or with ``rewound`` the start of the cycle; an error ends training in all ranks."""
+        self._collect()
+        try:
+            capture = state.capture_cycle_start() if rewound else state.capture()
+        except Exception as error:
+            self.rank_sync.words(RankStatus(end=Failure.of(error)), error)
+            raise
+        # At least once: ranks that began with different weights, or train apart, would store a mixture of them.
+        compares = self._setup.ranks.check_replicas or self._number == 0
+        replicas = self.rank_sync.replicas_of(capture.leaves) if compares else None
+        return _Moment(capture, metrics, replicas, begun, is_final)
+
+    def _meet_idle(self, moment: _Moment) -> list[RankStatus]:
+        """Meet as `_meet` does, once no rank is writing.
+
+        No rank waits for another rank's storage inside a gather, because frameworks abort it (on CPU after 30 s). Every
+        rank waits a little for its own writer, and all meet again.
+        """
+        while True:
+            with contextlib.suppress(NotEndedError):
+                self.results.drain(A_WHILE)
+            self._collect()
+            said = self._meet(moment)
+            if not any(word.busy for word in said):
+                return said
+
+    def _meet(self, moment: _Moment) -> list[RankStatus]:
+        """Tell the other ranks the status of this one and return theirs."""
+        capture, leads = moment.capture, self.rank_sync.leads
+        end, busy = self.results.end, self.results.busy
+        committed = self.saver.committed_at(capture.progress, moment.metrics) if leads else None
+        newest = self.saver.newest if leads else None
+        mine = RankStatus(
+            progress=capture.progress,
+            model=self.rank_sync.model_of(capture.leaves),
+            cuts=self.rank_sync.cuts_of(capture.leaves),
+            replicas=moment.replicas,
+            thawed=bool(self.saver.frozen.demoted),
+            busy=busy,
+            lost=self.results.lost,
+            end=Failure.of(end) if end is not None else None,
+            number=self._number + 1,
+            name="" if busy else str(self.saver.next_name(capture.progress)),
+            committed=str(committed) if committed is not None else None,
+            newest=str(newest) if newest is not None else None,
+            interval=self.auto_interval.proposal(capture.progress.cycles) if leads else None,
+            free=self.mirrors.free,
+        )
+        said = self.rank_sync.words(mine, end)
+        self.saver.learn(CheckpointName.parse(said[0].newest or ""))
+        self.rank_sync.refuse_incomplete_cuts(said, capture.leaves)
+        for rank, word in enumerate(said):
+            if word.lost is not None:
+                number, why = word.lost
+                self.saver.give_up(number, f"rank {rank} could not write its part: {why}")
+        return said
+
+    def _begin(self, state: Capturable, moment: _Moment, said: Sequence[RankStatus]) -> SaveHandle:
+        if moment.replicas is not None or any(word.thawed for word in said):
+            self.rank_sync.refuse_different_replicas(said, moment.capture.leaves)
+        name = CheckpointName.parse(said[0].name)
+        assert name is not None  # noqa: S101 - rank 0 sent the text of a name
+        self.mirrors.agree(name, [word.free for word in said], is_final=moment.is_final)
+        cost = SaveCost(queue_seconds=self._monotonic() - moment.begun, skipped_saves=self.results.skipped_saves)
+        self.recorder.settle()  # the capture has just waited for the device
+        self.fence()  # a thread that waited for the last save may still be copying, into a buffer given back since
+        window = self._setup.area.open(moment.capture, cost, self._handling())
+        handle = SaveHandle(window)
+        self._window = window  # first: an update in the next call fences at once
+        try:
+            if window.is_open:
+                state.guard(self.fence)
+            request = SaveRequest(name, window, moment.metrics, self._setup.system.clock(), self._number + 1)
+            self._number += 1
+            self.last_save_at = self._monotonic()
+            cost.stall_seconds += self.last_save_at - moment.begun  # before the writer starts: it stores the cost
+            # Before it starts: Ctrl-C may arrive once it runs, and no second save may begin beside it.
+            self.results.begin(self._number, handle)
+            self.saver.begin(request)
+            if not handle.start(self._writing(request), gives_way=not moment.is_final):
+                self.saver.abandon(request)
+        except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
+            handle.withdraw(error)
+            raise
+        if not moment.is_final:
+            window.ahead.start()
+        if self.auto_interval.is_used and said[0].interval is not None:
+            self.auto_interval.begin(moment.capture.progress.cycles, said[0].interval)
+            self.rank_sync.due_from(moment.capture.progress.cycles + said[0].interval)
+        return handle
+
+    def _confirm(self, name: CheckpointName, progress: Progress) -> SaveHandle:
+        """Let rank 0's writer look at its commit; the other ranks learn what it found as they do after a save."""
+        report = SaveReport(str(name), progress, timedelta(0), 0, SaveCost())
+        handle = SaveHandle(None)
+        if not self.rank_sync.leads:
+            self.mirrors.offer(name)
+            handle.end(report)
+            return handle
+
+        def confirm() -> SaveReport:
+            self.saver.confirm(name)
+            self.mirrors.offer(name)  # it may have lost what was uploaded, or another process may train there
+            return report
+
+        try:
+            self.results.begin(self._number, handle)
+            handle.start(confirm)
+        except BaseException as error:  # Ctrl-C, as in `_begin`
+            handle.withdraw(error)
+            raise
+        return handle
+
+    def _writing(self, request: SaveRequest) -> Callable[[], SaveReport]:
+        begun = self._monotonic()
+        staged = request.staged
+        spent = HEARTBEAT.spent()
+        micro_step, trained = staged.progress.batches_delivered, spent.get("training", 0.0)
+        taken = Taken(begun, spent)
+
+        def write() -> SaveReport:
+            try:
+                saved = self.saver.save(request)
+            except Exception as error:
+                self.recorder.failed(request.name, staged.progress, error)
+                raise
+            finally:
+                staged.release()
+            if self.rank_sync.leads:
+                HEARTBEAT.committed(micro_step, trained)
+            self.mirrors.offer(saved.checkpoint)
+            took = timedelta(seconds=self._monotonic() - begun)
+            report = SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
+            self.recorder.saved(report, saved.removed, taken)
+            return report
+
+        return write
+
+    def _handling(self) -> Handling:
+        """Return how the next save treats the leaves."""
+        return Handling(
+            copy_all=self.window_use == "off",
+            by_slices=self.window_use in ("slice", "late"),
+            demoted=self.saver.frozen.demoted,
+            settled=self.saver.frozen.settled,
+            rank=self.rank_sync.rank,
+            ranks=self.rank_sync.size,
+        )
+
+
+def _numbers(metrics: Metrics) -> dict[str, float]:
+    return {name: float(value) for name, value in (metrics or {}).items()}
+
+
+_CALLED = ("step", "save", "save_final", "heed", "agree", "wait", "close")
+_CALLS = {id(getattr(Run, name).__code__): name for name in _CALLED}
