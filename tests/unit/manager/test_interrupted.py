@@ -16,7 +16,8 @@ from ckptkit import CheckpointManager, Mirror, Preemption, SaveEvery
 from ckptkit.core import latch
 from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import countdown
-from ckptkit.manager import background, results, scheduler
+from ckptkit.manager import background, results
+from ckptkit.manager import run as live_run
 from ckptkit.manager.mirroring import uploads
 from ckptkit.manager.options import Saving
 from ckptkit.storage.local import LocalStorage
@@ -97,7 +98,7 @@ def test_no_ctrl_c_while_a_commit_is_confirmed_keeps_the_manager_waiting(tmp_pat
         pass
     name = manager.save_final(run)
     for nth in itertools.count(1):
-        ctrl_c = InterruptedCall(nth, (scheduler, results, background, latch))
+        ctrl_c = InterruptedCall(nth, (live_run, results, background, latch))
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             manager.save_final(run)
         answers = []
