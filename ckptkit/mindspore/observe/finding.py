@@ -14,37 +14,23 @@ from ckptkit.core.text import some
 
 _MOST_PLACES = 8  # that one sentence names
 
-Kind = Literal["operator", "pipeline", "rounding", "unseen"]
-
 
 @dataclass(frozen=True)
 class Finding:
-    """Describes what makes a resumed run differ, or makes two runs differ even without a restart.
+    """Describes what makes a resumed run differ, or makes two runs differ even without a restart."""
 
-    Attributes:
-        kind: ``operator`` for random cells and operators, ``pipeline`` for Python code in the data pipeline,
-            ``rounding`` for a kernel that may round otherwise in another process, ``unseen`` for state that is in no
-            checkpoint.
-        where: The cell or the code, such as ``network.drop (nn.Dropout)``.
-        why: What is wrong with it.
-        fix: What to do.
-        certain: True if a resumed run was seen to differ. False if it may differ: inspection cannot see what else
-            draws, or whether training changes what is named.
-    """
-
-    kind: Kind
-    where: str
+    kind: Literal["operator", "pipeline", "rounding"]  # rounding: of a kernel, by its launches in a process
+    where: str  # the cell or the code, such as ``network.drop (nn.Dropout)``
     why: str
     fix: str
-    certain: bool = True
+    certain: bool = True  # a resumed run was seen to differ; otherwise it may
 
     def __str__(self) -> str:
         return f"{self.where}: {self.why}. {self.fix}."
 
 
-def sentences(found: Sequence[Finding]) -> Iterator[str]:
-    """Yield what to say of findings; those that differ only in their place, one after the other, are told together."""
-    for (certain, why, fix), same in groupby(found, lambda one: (one.certain, one.why, one.fix)):
-        places = [*dict.fromkeys(one.where for one in same)]
-        where = some(places, _MOST_PLACES)
+def sentences(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield what to say of findings; neighbours that differ only in their place share a sentence."""
+    for (certain, why, fix), same in groupby(findings, lambda finding: (finding.certain, finding.why, finding.fix)):
+        where = some([*dict.fromkeys(finding.where for finding in same)], _MOST_PLACES)
         yield f"The resumed run {'will' if certain else 'may'} not be bit-exact. {where}: {why}. {fix}."

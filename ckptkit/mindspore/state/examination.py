@@ -79,15 +79,13 @@ class Examination:
     def findings(self) -> tuple[Finding, ...]:
         """Return the random operators and pipelines that no checkpoint can make exact, in the present mode."""
         sources, data = self._sources, self._read_again()
-        operators = RandomOperators([*(("", cell) for cell in sources.every_cell()), *sources.trained_by_name()])
-        in_data = [] if data is None else [*find_in_data(data, operators)]
+        cells = [*(("", cell) for cell in sources.every_cell()), *sources.trained_by_name()]
+        operators = RandomOperators(cells, compiled=sources.is_compiled)
         for frame in () if sources.by_model() else users_frames(sys._getframe(1)):
-            operators.read_code(frame, "script" if is_module_level(frame) else label_of(frame))
+            operators.read(frame, "script" if is_module_level(frame) else label_of(frame))
         for path, value, is_wrapped in self._observer.reached_code:
-            operators.read_reached(value, path, is_wrapped=is_wrapped)
-        if sources.is_compiled:
-            operators.read_compiled()
-        return (*operators.findings, *in_data)
+            operators.read(value, path, compiled=is_wrapped and operators.in_graph)
+        return (*operators.findings, *(find_in_data(data) if data is not None else ()))
 
     def _read_again(self) -> Any:
         """Return the data whose place is reached by reading them again; None if they have a state of their own."""

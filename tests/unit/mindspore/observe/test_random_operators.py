@@ -22,7 +22,7 @@ from support.rounding import optimizer_of
 from support.training import Mlp, accumulation_cell, begin_process
 
 from ckptkit.mindspore.observe.named_objects import named_objects
-from ckptkit.mindspore.observe.random_operators import DROPOUTS, RandomOperators, functional, is_random_primitive
+from ckptkit.mindspore.observe.random_operators import RandomOperators, random_operators
 from ckptkit.nn import Dropout
 
 
@@ -223,7 +223,7 @@ def test_running_loop_is_read():
     operators = RandomOperators([("", Mlp())])
     random.random()
     ops.bernoulli(ms.Tensor([0.5]))
-    operators.read_code(sys._getframe(), "the loop")
+    operators.read(sys._getframe(), "the loop")
     (finding,) = operators.findings
     assert finding.where.startswith("the loop: ops.bernoulli in test_running_loop_is_read()")
 
@@ -246,7 +246,7 @@ def draws(value):
     named = (one.value for code in codes for one in named_objects(code, lambda module: module.startswith("mindspore.")))
     return any(
         one is generator.default_generator
-        or id(one) in functional()
+        or id(one) in random_operators()
         or (isinstance(one, type) and is_random_primitive(one))
         for one in named
     )
@@ -261,7 +261,7 @@ def test_every_function_that_draws_is_known():
     unknown = [
         name
         for name, value in offered
-        if id(value) not in functional()
+        if id(value) not in random_operators()
         and value not in DROPOUTS
         and name not in HOLDERS
         and not is_random_primitive(value)

@@ -20,7 +20,7 @@ SHARED = np.random
 
 
 def find(data):
-    return [*find_in_data(data, RandomOperators([("", Mlp())]))]
+    return [*find_in_data(data)]
 
 
 def mapped(*operations, **options):
