@@ -91,7 +91,7 @@ def _texts_in(function: Any) -> set[str]:
 
 
 def _holds(value: Any, levels: int = _MOST_LEVELS) -> bool:
-    """Return whether a value is a parameter, a cell or a model, or holds such in containers or objects of the user's."""
+    """Return whether a value is a parameter, a cell or a model, or holds such in containers or users' objects."""
     if isinstance(value, (ms.Parameter, nn.Cell, Model)):
         return True
     parts: Iterable[Any] = ()

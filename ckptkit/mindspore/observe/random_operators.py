@@ -11,19 +11,20 @@ import functools
 import pkgutil
 import sys
 import types
-from collections.abc import Iterable
-from itertools import product
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+from typing import Any, Literal
 
 import mindspore as ms
 import numpy as np
 from mindspore import nn
 from mindspore.nn.probability.distribution import Distribution
 
+from ckptkit.core.text import some
 from ckptkit.mindspore.nn.dropout import drops_nothing
 from ckptkit.mindspore.nn.sequential import cells_of
 from ckptkit.mindspore.observe.attributes import own_attributes
-from ckptkit.mindspore.observe.finding import Finding
 from ckptkit.mindspore.observe.named_objects import GENERATORS, UNKNOWN, named_objects, owner_of
 from ckptkit.mindspore.parameters.detached import is_compiled
 
@@ -34,8 +35,12 @@ _INSIDE = "the state of its generator is inside the operator, where ckptkit cann
 _NO_KERNEL = "it is not tested whether its draws can be restored, because it has no kernel on CPU"
 _FROZEN = "a compiled graph keeps the seed that it was compiled with, and the state of its generator inside"
 _DRAWN_ONCE = "a graph draws it once, when it is compiled, and a resumed run compiles again"
+_HASH = "the hash of a text is another one in each process"
+_UNSEEDED = "it makes a generator without a seed, so that no two runs agree"
 _ROUNDS = "in launches 6 to 15 of a process its kernel may round otherwise, and a resume counts them anew"
+_DOUBTS = (_NO_KERNEL, _HASH, _UNSEEDED, _ROUNDS)
 
+_MOST_PLACES = 8  # that one sentence names
 # Where MindSpore has the names, these, why they are not exact, and what to do.
 _TABLES = (
     ("nn.", "Dropout", _UNEQUAL, _NETWORK),
@@ -77,6 +82,27 @@ _TABLES = (
         *(_INSIDE, _OURS),
     ),
 )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Describes what makes a resumed run differ, or makes two runs differ even without a restart."""
+
+    kind: Literal["operator", "pipeline", "rounding"]  # rounding: of a kernel, by its launches in a process
+    where: str  # the cell or the code, such as ``network.drop (nn.Dropout)``
+    why: str
+    fix: str
+    certain: bool = True  # a resumed run was seen to differ; otherwise it may
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}. {self.fix}."
+
+
+def sentences(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield what to say of findings; neighbours that differ only in their place share a sentence."""
+    for (certain, why, fix), same in groupby(findings, lambda finding: (finding.certain, finding.why, finding.fix)):
+        where = some([*dict.fromkeys(finding.where for finding in same)], _MOST_PLACES)
+        yield f"The resumed run {'will' if certain else 'may'} not be bit-exact. {where}: {why}. {fix}."
 
 
 @functools.cache
@@ -135,7 +161,7 @@ class RandomOperators:
         if isinstance(cell, (nn.AdamOffload, nn.RMSProp)) and not getattr(cell, "centered", False) and is_on_cpu:
             # MindSpore splits the work of their kernels in other ways there
             fix = "Use nn.Adam, nn.RMSProp(centered=True) or mindspore.experimental.optim.RMSprop"
-            self.findings[Finding("rounding", where, _ROUNDS, fix, certain=False)] = None
+            self._add(where, _ROUNDS, fix, certain=False)
         for name, value in own_attributes(cell).items():
             if id(type(value)) in random_operators():
                 operator, *cause = random_operators()[id(type(value))]
@@ -151,21 +177,19 @@ class RandomOperators:
             value = named.value
             if value is UNKNOWN and of_cell:  # the method of an argument, which is a tensor
                 value = vars(ms.Tensor).get(named.name)
-            is_class = issubclass(type(value), type)  # in other code, the object that it makes is judged
-            if id(value) in random_operators() and (of_cell or not is_class):
-                name, why, fix = random_operators()[id(value)]
-                if why != _FROZEN or named.compiled:
-                    self._add(f"{where}: {name} in {named.where}", why, fix, certain=certain)
+            name, why, fix = random_operators().get(id(value), (named.name, "", _OURS))
+            if issubclass(type(value), type) and not of_cell:
+                why = ""  # the object that it makes is judged
             elif named.compiled and issubclass(type(owner_of(value)), GENERATORS):
-                self._add(f"{where}: {named.name} in {named.where}", _DRAWN_ONCE, _OURS, certain=certain)
+                why = _DRAWN_ONCE
             elif value is hash and sys.flags.hash_randomization and not named.where.startswith("__hash__"):
-                why = "the hash of a text is another one in each process"
-                fix = "Use zlib.crc32, or set PYTHONHASHSEED"
-                self._add(f"{where}: {named.name} in {named.where}", why, fix, certain=False)
+                why, fix = _HASH, "Use zlib.crc32, or set PYTHONHASHSEED"
             elif value is np.random.default_rng and named.is_called_bare:
-                why = "it makes a generator without a seed, so that no two runs agree"
-                self._add(f"{where}: {named.name} in {named.where}", why, "Give it a seed", certain=False)
+                why, fix = _UNSEEDED, "Give it a seed"
+            if why and (why != _FROZEN or named.compiled):
+                self._add(f"{where}: {name} in {named.where}", why, fix, certain=certain)
 
     def _add(self, where: str, why: str, fix: str, *, certain: bool) -> None:
-        is_doubt = why == _NO_KERNEL or (why in (_FROZEN, _DRAWN_ONCE) and not self.in_graph)
-        self.findings[Finding("operator", where, why, fix, certain and not is_doubt)] = None
+        is_doubt = why in _DOUBTS or (why in (_FROZEN, _DRAWN_ONCE) and not self.in_graph)
+        kind: Any = "rounding" if why == _ROUNDS else "operator"
+        self.findings[Finding(kind, where, why, fix, certain and not is_doubt)] = None

@@ -15,23 +15,16 @@ import numpy as np
 from mindspore.dataset.transforms.py_transforms_util import Implementation
 
 from ckptkit.mindspore.observe.attributes import own_attributes
-from ckptkit.mindspore.observe.finding import Finding
 from ckptkit.mindspore.observe.named_objects import GENERATORS, NamedObject, attribute, named_objects, owner_of
-from ckptkit.mindspore.observe.random_operators import random_operators
+from ckptkit.mindspore.observe.random_operators import Finding, random_operators
 from ckptkit.mindspore.observe.users import is_mindspores, is_users
 
 # The two process-wide generators: the functions of the modules are methods of them.
 _LIBRARIES = {owner_of(random.random): "Python's `random`", owner_of(np.random.rand): "`numpy.random`"}
 _MADE_OF_SEEDS = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
 _FIX = "Let it draw from a generator made of (seed, epoch, index of the sample), such as ckptkit.data.sample_rng"
-_OF_ITS_OWN = (
-    "worker processes, each of which has its own: that is exact as long as each gets the same samples again, which "
-    "nothing guarantees"
-)
-_FOR_ALL = (
-    "a thread of this process, which has one for all: that is exact only as long as nothing else draws from it while "
-    "data is read"
-)
+_OF_ITS_OWN = "worker processes, each of which has its own: that is exact as long as each gets the same samples again"
+_FOR_ALL = "a thread of this process: that is exact only as long as nothing else draws from it while data is read"
 
 
 def find_in_data(data: Any) -> Iterator[Finding]:
@@ -49,21 +42,20 @@ def find_in_data(data: Any) -> Iterator[Finding]:
 
 
 def _draw(where: str, named: NamedObject, threads: int | None, *, is_pipeline: bool) -> Finding | None:
-    owner = owner_of(named.value)
+    owner, fix, certain = owner_of(named.value), _FIX, False
+    is_draw = issubclass(type(owner), GENERATORS) and not named.name.endswith(("getstate", "get_state"))
     if id(named.value) in random_operators():
         why = "it draws from a generator of MindSpore's, which reading the data again does not set back"
-        return Finding("pipeline", where, why, _FIX, certain=False)
-    if is_pipeline and named.is_called_bare and any(named.value is maker for maker in _MADE_OF_SEEDS):
-        why = "it takes its seed from the operating system, so that no two runs agree"
-        return Finding("pipeline", where, why, _FIX)
-    is_draw = issubclass(type(owner), GENERATORS) and not named.name.endswith(("getstate", "get_state"))
-    if is_pipeline and is_draw and threads is not None and threads > 1:
-        why = f"it is called by {threads} threads in no fixed order, so that no two runs agree"
-        return Finding("pipeline", where, why, f"{_FIX}, or set num_parallel_workers=1 or python_multiprocessing=True")
-    if is_pipeline and is_draw and owner in _LIBRARIES:  # a replay restores the state of others
+    elif is_pipeline and named.is_called_bare and any(named.value is maker for maker in _MADE_OF_SEEDS):
+        why, certain = "it takes its seed from the operating system, so that no two runs agree", True
+    elif is_pipeline and is_draw and threads is not None and threads > 1:
+        why, certain = f"it is called by {threads} threads in no fixed order, so that no two runs agree", True
+        fix = f"{_FIX}, or set num_parallel_workers=1 or python_multiprocessing=True"
+    elif is_pipeline and is_draw and owner in _LIBRARIES:  # a replay restores the state of others
         why = f"it draws from {_LIBRARIES[owner]} in {_OF_ITS_OWN if threads is None else _FOR_ALL}"
-        return Finding("pipeline", where, why, _FIX, certain=False)
-    return None
+    else:
+        return None
+    return Finding("pipeline", where, why, fix, certain)
 
 
 def code_of_data(data: Any) -> Iterator[tuple[str, Any, int | None]]:

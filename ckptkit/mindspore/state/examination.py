@@ -23,11 +23,10 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import LOADER
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.observe.finding import Finding, sentences
 from ckptkit.mindspore.observe.message import in_words, named, stored
 from ckptkit.mindspore.observe.named_objects import owner_of
 from ckptkit.mindspore.observe.observer import Observer
-from ckptkit.mindspore.observe.random_operators import RandomOperators
+from ckptkit.mindspore.observe.random_operators import Finding, RandomOperators, sentences
 from ckptkit.mindspore.observe.random_pipelines import code_of_data, find_in_data
 from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_class
