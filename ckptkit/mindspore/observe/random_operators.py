@@ -134,8 +134,9 @@ class RandomOperators:
         self._read: dict[int, nn.Cell] = {}  # holds the cells, so that no id is reused
         self.findings: dict[Finding, None] = {}
         roots = [*cells]
-        constructs = [type(inner.cell).construct for _, root in roots for inner in cells_of(root)]
-        self._compiles = self.in_graph or compiled or any(map(is_compiled, constructs))
+        self._trained = {id(inner.cell): inner.cell for _, root in roots for inner in cells_of(root)}
+        is_jit = any(is_compiled(type(cell).construct) for cell in self._trained.values())
+        self._compiles = self.in_graph or compiled or is_jit
         for name, root in roots:
             self.read(root, name, certain=True)
 
@@ -175,6 +176,8 @@ class RandomOperators:
     def _judge(self, code: Any, where: str, *, compiled: bool, certain: bool, of_cell: bool = False) -> None:
         for named in named_objects(code, compiled=compiled):
             value = named.value
+            if issubclass(type(value), nn.Cell) and id(value) not in self._trained:  # isinstance() asks the object
+                self.read(value, f"{where}: {named.name}")
             if value is UNKNOWN and of_cell:  # the method of an argument, which is a tensor
                 value = vars(ms.Tensor).get(named.name)
             name, why, fix = random_operators().get(id(value), (named.name, "", _OURS))

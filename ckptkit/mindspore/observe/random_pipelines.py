@@ -12,11 +12,12 @@ from typing import Any
 
 import mindspore.dataset as ds
 import numpy as np
+from mindspore import nn
 from mindspore.dataset.transforms.py_transforms_util import Implementation
 
 from ckptkit.mindspore.observe.attributes import own_attributes
 from ckptkit.mindspore.observe.named_objects import GENERATORS, NamedObject, attribute, named_objects, owner_of
-from ckptkit.mindspore.observe.random_operators import Finding, random_operators
+from ckptkit.mindspore.observe.random_operators import Finding, RandomOperators, random_operators
 from ckptkit.mindspore.observe.users import is_mindspores, is_users
 
 # The two process-wide generators: the functions of the modules are methods of them.
@@ -27,12 +28,16 @@ _OF_ITS_OWN = "worker processes, each of which has its own: that is exact as lon
 _FOR_ALL = "a thread of this process: that is exact only as long as nothing else draws from it while data is read"
 
 
-def find_in_data(data: Any) -> Iterator[Finding]:
-    """Yield the findings of a pipeline, or of an iterable of the user's that makes batches, each once."""
-    codes = [*code_of_data(data)]
-    named = ((f"{kind}: {each.where}: {each.name}", each, n) for kind, code, n in codes for each in named_objects(code))
-    findings = [_draw(*each, is_pipeline=isinstance(data, ds.Dataset)) for each in named]
-    yield from dict.fromkeys(finding for finding in findings if finding is not None)
+def find_in_data(data: Any, operators: RandomOperators) -> Iterator[Finding]:
+    """Yield the findings of a pipeline or of the user's iterable, each once; those in cells go to ``operators``."""
+    codes, findings = [*code_of_data(data)], dict[Finding | None, None]()
+    for kind, code, threads in codes:
+        for named in named_objects(code):
+            where = f"{kind}: {named.where}: {named.name}"
+            if issubclass(type(named.value), nn.Cell):
+                operators.read(named.value, where)
+            findings[_draw(where, named, threads, is_pipeline=isinstance(data, ds.Dataset))] = None
+    yield from (finding for finding in findings if finding is not None)
     own = [code for _, code, _ in codes if is_users(getattr(code, "__module__", ""))]
     for name in data.get_sync_notifiers() if own and isinstance(data, ds.Dataset) else ():
         code = getattr(own[0], "__qualname__", type(own[0]).__qualname__)

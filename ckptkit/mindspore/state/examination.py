@@ -80,11 +80,12 @@ class Examination:
         sources, data = self._sources, self._read_again()
         cells = [*(("", cell) for cell in sources.every_cell()), *sources.trained_by_name()]
         operators = RandomOperators(cells, compiled=sources.is_compiled)
+        in_data = [] if data is None else [*find_in_data(data, operators)]
         for frame in () if sources.by_model() else users_frames(sys._getframe(1)):
             operators.read(frame, "script" if is_module_level(frame) else label_of(frame))
         for path, value, is_wrapped in self._observer.reached_code:
             operators.read(value, path, compiled=is_wrapped and operators.in_graph)
-        return (*operators.findings, *(find_in_data(data) if data is not None else ()))
+        return (*operators.findings, *in_data)
 
     def _read_again(self) -> Any:
         """Return the data whose place is reached by reading them again; None if they have a state of their own."""

@@ -124,6 +124,14 @@ def by_mint(x):
     return mint.nn.functional.dropout(x + mint.rand(2, 6))
 
 
+OUTSIDE = nn.Dropout(p=0.5).set_train()
+
+
+class NamesDropout(nn.Cell):
+    def construct(self, x):
+        return OUTSIDE(x)
+
+
 class Makes(nn.Cell):
     def construct(self, x):
         return nn.Dropout(p=0.5)(x)
@@ -170,6 +178,7 @@ def test_operators_under_jit_are_found_in_pynative(cell, name):
         (lambda: Network(ops.bernoulli), ["ops.bernoulli"], True),
         (lambda: Network(lambda x: ops.StandardNormal(3)(x.shape)), ["ops.StandardNormal"], True),
         (Makes, ["nn.Dropout"], True),
+        (NamesDropout, ["OUTSIDE (nn.Dropout)"], False),
         (lambda: Network(noise=ops.StandardNormal(2)), ["noise (ops.StandardNormal)"], True),
         (lambda: Network(by_method), ["Tensor.bernoulli", "Tensor.cauchy"], True),
         (lambda: Network(lambda x: x.uniform_()), ["Tensor.uniform_"], False),

@@ -8,10 +8,11 @@ import random
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import ops
+from mindspore import nn, ops
 from mindspore.dataset import transforms, vision
-from support.training import pipeline
+from support.training import Mlp, pipeline
 
+from ckptkit.mindspore.observe.random_operators import RandomOperators
 from ckptkit.mindspore.observe.random_pipelines import find_in_data
 
 OWN = np.random.default_rng(5)
@@ -19,7 +20,7 @@ SHARED = np.random
 
 
 def find(data):
-    return [*find_in_data(data)]
+    return [*find_in_data(data, RandomOperators([("", Mlp())]))]
 
 
 def mapped(*operations, **options):
@@ -213,13 +214,18 @@ def test_code_that_waits_for_training_is_found():
 class Loader:
     """Makes batches by MindSpore's operators."""
 
+    def __init__(self):
+        self.drop = nn.Dropout(p=0.5).set_train()
+
     def __iter__(self):
         for _ in range(3):
             random.random()
-            yield ops.randn((2, 3))
+            yield self.drop(ops.randn((2, 3)))
 
 
 def test_random_operators_that_make_batches_are_found():
-    (finding,) = find(Loader())
+    operators = RandomOperators([("", Mlp())])
+    (finding,) = find_in_data(Loader(), operators)
     assert finding.where.startswith("Loader: __iter__() in test_random_pipelines.py:")
     assert finding.where.endswith(": ops.randn")
+    assert ["self.drop (nn.Dropout)" in one.where for one in operators.findings] == [True]
