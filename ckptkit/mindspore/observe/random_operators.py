@@ -26,6 +26,7 @@ from ckptkit.mindspore.nn.dropout import drops_nothing
 from ckptkit.mindspore.nn.sequential import cells_of
 from ckptkit.mindspore.observe.attributes import own_attributes
 from ckptkit.mindspore.observe.named_objects import GENERATORS, UNKNOWN, named_objects, owner_of
+from ckptkit.mindspore.observe.users import is_of_users
 from ckptkit.mindspore.parameters.detached import is_compiled
 
 _OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
@@ -135,7 +136,8 @@ class RandomOperators:
         self.findings: dict[Finding, None] = {}
         roots = [*cells]
         self._trained = {id(inner.cell): inner.cell for _, root in roots for inner in cells_of(root)}
-        is_jit = any(is_compiled(type(cell).construct) for cell in self._trained.values())
+        # MindSpore's optimizers are compiled, and call no cell of the user's.
+        is_jit = any(is_of_users(cell) and is_compiled(type(cell).construct) for cell in self._trained.values())
         self._compiles = self.in_graph or compiled or is_jit
         for name, root in roots:
             self.read(root, name, certain=True)

@@ -222,6 +222,10 @@ def test_nothing_is_found_in_what_is_exact(mode, make):
     assert find(make()) == []
 
 
+def test_compiled_optimizer_compiles_no_other_cell():
+    assert find(Calls(), nn.Adam(nn.Dense(2, 2).trainable_params())) == []
+
+
 def test_cell_that_is_not_trained_is_a_doubt_while_it_drops():
     operators = RandomOperators([("", Mlp())])
     for cell in (nn.Dropout(p=0.5).set_train(), nn.Dropout(p=0.5).set_train(False)):
