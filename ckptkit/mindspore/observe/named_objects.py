@@ -66,10 +66,10 @@ def named_objects(code: Any, *, compiled: bool = False) -> Iterator[NamedObject]
             if named.value is super and "self" in body.known:
                 parents = [vars(kind).get(body.code.co_name) for kind in type(body.known["self"]).__mro__[1:]]
                 values = [types.MethodType(parent, body.known["self"]) for parent in parents if callable(parent)]
-            called = [part for value in values for part in _bodies(value, body.compiled)]
-            bodies += [
-                part for part in called if is_users(name := part.module["__name__"]) or name.startswith(_DRAWING)
-            ]
+            for part in (part for value in values for part in _bodies(value, body.compiled)):
+                module = str(part.module.get("__name__"))  # what exec() made may have none
+                if is_users(module) or module.startswith(_DRAWING):
+                    bodies.append(part)
         inner = [part for part in body.code.co_consts if isinstance(part, types.CodeType)]
         bodies += [body._replace(code=part, known={**body.known}) for part in inner]
 

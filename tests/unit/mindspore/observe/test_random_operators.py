@@ -222,6 +222,13 @@ def test_nothing_is_found_in_what_is_exact(mode, make):
     assert find(make()) == []
 
 
+def test_function_without_a_module_is_read():
+    """As SciPy makes them."""
+    namespace = {}
+    exec("def draw(x): return x", namespace)
+    assert find(Network(namespace["draw"])) == []
+
+
 def test_compiled_optimizer_compiles_no_other_cell():
     assert find(Calls(), nn.Adam(nn.Dense(2, 2).trainable_params())) == []
 
