@@ -75,7 +75,7 @@ def named_objects(code: Any, *, compiled: bool = False) -> Iterator[NamedObject]
 
 
 def _named_in(body: _Body) -> Iterator[NamedObject]:
-    value, name, line, seen = UNKNOWN, "", body.code.co_firstlineno, set()
+    value, package, name, line, seen = UNKNOWN, UNKNOWN, "", body.code.co_firstlineno, set()
     for step, following in pairwise(_instructions_of(body.code)):
         opcode, argument, line = step.opname, step.argval, step.starts_line or line
         is_attribute = opcode in ("LOAD_ATTR", "LOAD_METHOD")
@@ -87,8 +87,11 @@ def _named_in(body: _Body) -> Iterator[NamedObject]:
             value, name = body.known.get(argument, default), argument
         elif opcode.startswith(("LOAD_FAST", "LOAD_DEREF")):
             value, name = body.known.get(argument, UNKNOWN), argument
-        elif opcode == "IMPORT_NAME":
-            value, name = sys.modules.get(argument, UNKNOWN), argument
+        elif opcode == "IMPORT_NAME":  # `import a.b` gives a
+            dotted = argument if following.opname == "IMPORT_FROM" else argument.partition(".")[0]
+            value = package = sys.modules.get(dotted, UNKNOWN)
+        elif opcode == "IMPORT_FROM":
+            value, name = attribute(package, argument), argument
         else:
             if opcode.startswith("STORE_"):
                 body.known[argument] = value

@@ -48,6 +48,14 @@ def by_alias(x):
     return x + rng.normal()
 
 
+def imports_it(x):
+    from random import choice
+
+    import numpy.random as own_name
+
+    return x + own_name.rand() + choice([1, 2])
+
+
 def unseeded(x):
     return x + np.random.default_rng().random()
 
@@ -110,6 +118,12 @@ def test_draws_in_a_map_are_found(operation, text):
     assert findings
     assert all(one.kind == "pipeline" and one.where.startswith("MapDataset: ") for one in findings)
     assert any(text in str(one) for one in findings)
+
+
+def test_imports_within_a_function_are_found():
+    """A module imports like this, too, and its running code is read."""
+    names = {one.where.rpartition(": ")[2] for one in find(mapped(imports_it))}
+    assert names == {"choice", "own_name.rand"}
 
 
 @pytest.mark.parametrize(
