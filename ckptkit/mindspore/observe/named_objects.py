@@ -16,7 +16,7 @@ import random
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +76,8 @@ def named_objects(code: Any, *, compiled: bool = False) -> Iterator[NamedObject]
 
 def _named_in(body: _Body) -> Iterator[NamedObject]:
     value, package, name, line, seen = UNKNOWN, UNKNOWN, "", body.code.co_firstlineno, set()
-    for step, following in pairwise(_instructions_of(body.code)):
+    steps = _instructions_of(body.code)
+    for before, step, following in zip([steps[0], *steps], steps, steps[1:], strict=False):
         opcode, argument, line = step.opname, step.argval, step.starts_line or line
         is_attribute = opcode in ("LOAD_ATTR", "LOAD_METHOD")
         if is_attribute:
@@ -87,8 +88,8 @@ def _named_in(body: _Body) -> Iterator[NamedObject]:
             value, name = body.known.get(argument, default), argument
         elif opcode.startswith(("LOAD_FAST", "LOAD_DEREF")):
             value, name = body.known.get(argument, UNKNOWN), argument
-        elif opcode == "IMPORT_NAME":  # `import a.b` gives a
-            dotted = argument if following.opname == "IMPORT_FROM" else argument.partition(".")[0]
+        elif opcode == "IMPORT_NAME":  # without a list of names, which comes before it, it gives the outermost package
+            dotted = argument if before.argval else argument.partition(".")[0]
             value = package = sys.modules.get(dotted, UNKNOWN)
         elif opcode == "IMPORT_FROM":
             value, name = attribute(package, argument), argument
