@@ -20,7 +20,6 @@ PRIVATE = (
     "callback/step_metrics.py",
     "callback/stopping.py",
     "kernel_threads.py",
-    "observe/named_objects.py",
     "observe/random_pipelines.py",
     "observe/values.py",
     "observe/walk.py",

@@ -19,8 +19,7 @@ from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.mindspore.callback.parameter_writers import may_write_in_window
-from ckptkit.mindspore.callback.read_only import is_idle
+from ckptkit.mindspore.callback.parameter_writers import is_idle, may_write_in_window
 from ckptkit.mindspore.callback.step_metrics import loss_of, norm_of
 from ckptkit.mindspore.callback.stopping import hold_back, may_stop
 from ckptkit.mindspore.data.pipeline import source_names

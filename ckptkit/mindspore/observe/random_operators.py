@@ -9,98 +9,114 @@ from __future__ import annotations
 
 import functools
 import pkgutil
-import random
 import sys
 import types
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+from typing import Any, Literal
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, mint, nn
+from mindspore import nn
 from mindspore.nn.probability.distribution import Distribution
-from mindspore.ops import Primitive
 
+from ckptkit.core.text import some
 from ckptkit.mindspore.nn.dropout import drops_nothing
 from ckptkit.mindspore.nn.sequential import cells_of
 from ckptkit.mindspore.observe.attributes import own_attributes
-from ckptkit.mindspore.observe.finding import Finding
-from ckptkit.mindspore.observe.named_objects import UNKNOWN, NamedObject, named_objects, owner_of
-from ckptkit.mindspore.observe.users import is_mindspores
-
-Exact: TypeAlias = Literal["pynative", "never", "unknown"]
-
-# In PYNATIVE mode these take a new seed at every call, from state that checkpoints hold. A graph freezes the seed at
-# compilation and continues inside the kernel. (ops.randperm gives the same at every call, in either mode.)
-_EXACT_IN_PYNATIVE = """
-choice_with_mask dropout fractional_max_pool2d fractional_max_pool3d gamma gumbel_softmax laplace
-log_uniform_candidate_sampler multinomial normal poisson rand rand_like randint randint_like randn randn_like
-random_gamma random_poisson rrelu shuffle standard_laplace standard_normal uniform
-"""
-# Two seeded runs already differ, or the state is inside the kernel in PYNATIVE mode too.
-_NEVER_EXACT = """
-bernoulli cauchy dropout1d dropout2d dropout3d log_normal multinomial_with_replacement random_categorical
-uniform_candidate_sampler
-"""
-# These have no kernel on CPU: whether their draws can be restored was never measured.
-_UNMEASURED = """
-mint.bernoulli mint.multinomial mint.nn.functional.dropout mint.nn.functional.dropout2d mint.normal mint.rand
-mint.rand_like mint.randint mint.randint_like mint.randn mint.randn_like mint.randperm ops.bernoulli_ ops.exponential_
-ops.normal_ ops.random_ ops.speed_fusion_attention ops.uniform_ Tensor.bernoulli_ Tensor.exponential_ Tensor.normal_
-Tensor.random_ Tensor.uniform Tensor.uniform_
-"""
-# Operator objects keep their state inside the kernel.
-_PRIMITIVES = """
-Bernoulli Cauchy Dropout Dropout2D Dropout3D DropoutGenMask FractionalAvgPool FractionalMaxPool Gamma LogNormalReverse
-LogUniformCandidateSampler Multinomial MultinomialWithReplacement NonDeterministicInts ParameterizedTruncatedNormal
-Poisson RandomCategorical RandomChoiceWithMask RandomGamma RandomPoisson RandomShuffle SampleDistortedBoundingBoxV2
-StandardLaplace StandardNormal TruncatedNormal Uniform UniformCandidateSampler UniformInt UniformReal
-"""
-
-# On CPU, MindSpore splits the work of a kernel in other ways in launches 6 to 15 of a process, and these then round
-# otherwise; measured by `test_optimizers_that_round_by_launch_are_known`.
-_BY_LAUNCH = (nn.AdamOffload, nn.RMSProp)
-_DROPOUTS_OF_MINT = (mint.nn.Dropout, mint.nn.Dropout2d)
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, *_DROPOUTS_OF_MINT)
-GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+from ckptkit.mindspore.observe.named_objects import GENERATORS, UNKNOWN, named_objects, owner_of
+from ckptkit.mindspore.observe.users import is_of_users
+from ckptkit.mindspore.parameters.detached import is_compiled
 
 _OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
+_NETWORK = "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a ready-made network"
+_UNEQUAL = "two runs with one seed already draw different masks, restarted or not"
+_INSIDE = "the state of its generator is inside the operator, where ckptkit cannot read it"
+_NO_KERNEL = "it is not tested whether its draws can be restored, because it has no kernel on CPU"
+_FROZEN = "a compiled graph keeps the seed that it was compiled with, and the state of its generator inside"
+_DRAWN_ONCE = "a graph draws it once, when it is compiled, and a resumed run compiles again"
+_HASH = "the hash of a text is another one in each process"
+_UNSEEDED = "it makes a generator without a seed, so that no two runs agree"
+_ROUNDS = "in launches 6 to 15 of a process its kernel may round otherwise, and a resume counts them anew"
+_DOUBTS = (_NO_KERNEL, _HASH, _UNSEEDED, _ROUNDS)
+
+_MOST_PLACES = 8  # that one sentence names
+# Where MindSpore has the names, these, why they are not exact, and what to do.
+_TABLES = (
+    ("nn.", "Dropout", _UNEQUAL, _NETWORK),
+    ("nn.", "Dropout1d Dropout2d Dropout3d", _UNEQUAL, _OURS),
+    # These have no kernel on CPU: whether their draws can be restored was never measured.
+    (
+        "",
+        """mint.bernoulli mint.multinomial mint.nn.Dropout mint.nn.Dropout2d mint.nn.functional.dropout
+        mint.nn.functional.dropout2d mint.normal mint.rand mint.rand_like mint.randint mint.randint_like mint.randn
+        mint.randn_like mint.randperm ops.bernoulli_ ops.exponential_ ops.normal_ ops.random_ ops.speed_fusion_attention
+        ops.uniform_ Tensor.bernoulli_ Tensor.exponential_ Tensor.normal_ Tensor.random_ Tensor.uniform
+        Tensor.uniform_""",
+        *(_NO_KERNEL, _OURS),
+    ),
+    # In PYNATIVE mode these take a new seed at every call, from state that checkpoints hold. A graph freezes the seed
+    # at compilation and continues inside the kernel. (ops.randperm gives the same at every call, in either mode.)
+    (
+        "ops. Tensor. numpy.",
+        """choice_with_mask dropout fractional_max_pool2d fractional_max_pool3d gamma gumbel_softmax laplace
+        log_uniform_candidate_sampler multinomial normal poisson rand rand_like randint randint_like randn randn_like
+        random_gamma random_poisson rrelu shuffle standard_laplace standard_normal uniform""",
+        *(_FROZEN, f"{_OURS}, or run it in PYNATIVE mode, where it is exact"),
+    ),
+    # Two seeded runs already differ, or the state is inside the kernel in PYNATIVE mode too.
+    (
+        "ops. Tensor. numpy.",
+        """bernoulli cauchy dropout1d dropout2d dropout3d log_normal multinomial_with_replacement random_categorical
+        uniform_candidate_sampler""",
+        *(_INSIDE, _OURS),
+    ),
+    # Operator objects keep their state inside the kernel.
+    (
+        "ops. ops.operations.random_ops.",
+        """Bernoulli Cauchy Dropout Dropout2D Dropout3D DropoutGenMask FractionalAvgPool FractionalMaxPool Gamma
+        LogNormalReverse LogUniformCandidateSampler Multinomial MultinomialWithReplacement NonDeterministicInts
+        ParameterizedTruncatedNormal Poisson RandomCategorical RandomChoiceWithMask RandomGamma RandomPoisson
+        RandomShuffle SampleDistortedBoundingBoxV2 StandardLaplace StandardNormal TruncatedNormal Uniform
+        UniformCandidateSampler UniformInt UniformReal""",
+        *(_INSIDE, _OURS),
+    ),
+)
 
 
-_NO_CODE = compile("", "", "exec")
+@dataclass(frozen=True)
+class Finding:
+    """Describes what makes a resumed run differ, or makes two runs differ even without a restart."""
+
+    kind: Literal["operator", "pipeline", "rounding"]  # rounding: of a kernel, by its launches in a process
+    where: str  # the cell or the code, such as ``network.drop (nn.Dropout)``
+    why: str
+    fix: str
+    certain: bool = True  # a resumed run was seen to differ; otherwise it may
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}. {self.fix}."
+
+
+def sentences(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield what to say of findings; neighbours that differ only in their place share a sentence."""
+    for (certain, why, fix), same in groupby(findings, lambda finding: (finding.certain, finding.why, finding.fix)):
+        where = some([*dict.fromkeys(finding.where for finding in same)], _MOST_PLACES)
+        yield f"The resumed run {'will' if certain else 'may'} not be bit-exact. {where}: {why}. {fix}."
 
 
 @functools.cache
-def functional() -> dict[int, tuple[Any, str, Exact]]:
-    """Return, by identity: the function, its public name, and where it is exact."""
-    tables: tuple[tuple[str, Exact], ...] = ((_EXACT_IN_PYNATIVE, "pynative"), (_NEVER_EXACT, "never"))
-    named: list[tuple[str, Exact]] = [(name, "unknown") for name in _UNMEASURED.split()]
-    owners = ("ops", "Tensor", "numpy")
-    named += [(f"{owner}.{name}", exact) for names, exact in tables for name in names.split() for owner in owners]
-    functions: dict[int, tuple[Any, str, Exact]] = {}
-    for name, exact in named:
-        owner, _, last = name.rpartition(".")
-        function = vars(pkgutil.resolve_name(f"mindspore:{owner}")).get(last)
-        if function is not None:
-            functions.setdefault(id(function), (function, name.replace("numpy.", "mindspore.numpy."), exact))
-    return functions
-
-
-def is_random_primitive(value: object) -> bool:
-    """Return whether ``value`` is an operator object or class whose draws no checkpoint can restore."""
-    kind = value if isinstance(value, type) else type(value)
-    if not issubclass(kind, Primitive) or kind.__name__ not in _PRIMITIVES.split():
-        return False
-    return kind is value or getattr(value, "keep_prob", 0.0) != 1.0
-
-
-@functools.cache
-def _names_none(construct: Any) -> bool:
-    """Return whether a function of MindSpore's has the name of no random function."""
-    code = getattr(construct, "__code__", None)
-    names = {name.rpartition(".")[2] for _, name, _ in functional().values()}
-    return code is not None and names.isdisjoint(code.co_names)
+def random_operators() -> dict[int, tuple[str, str, str]]:
+    """Return by the identity of random functions and classes: the public name, why it is not exact, what to do."""
+    known: dict[int, tuple[str, str, str]] = {}
+    for owners, names, why, fix in _TABLES:
+        for name in map("".join, product(owners.split(" "), names.split())):
+            owner, _, last = name.rpartition(".")
+            value = vars(pkgutil.resolve_name(f"mindspore:{owner}")).get(last)
+            known.setdefault(id(value), (name.replace("numpy.", "mindspore.numpy."), why, fix))
+    known.pop(id(None), None)  # of names that another version may have
+    return known
 
 
 class RandomOperators:
@@ -108,156 +124,77 @@ class RandomOperators:
 
     Args:
         cells: The trained cells, each with its name; the name of the train cell is empty.
+        compiled: Whether training reaches a function that ``@ms.jit`` made, which may call these cells.
 
     Attributes:
         findings: Those of the cells, and of what was read since.
     """
 
-    def __init__(self, cells: Iterable[tuple[str, nn.Cell]]) -> None:
-        self._in_graph = ms.get_context("mode") == ms.GRAPH_MODE
-        self._paths: dict[int, tuple[nn.Cell, str]] = {}  # holds the cells, so that no id is reused
-        self._read: set[tuple[int, bool]] = set()
+    def __init__(self, cells: Iterable[tuple[str, nn.Cell]], *, compiled: bool = False) -> None:
+        self.in_graph = ms.get_context("mode") == ms.GRAPH_MODE
+        self._read: dict[int, nn.Cell] = {}  # holds the cells, so that no id is reused
         self.findings: dict[Finding, None] = {}
-        for name, root in cells:
-            for inner in cells_of(root):
-                path = ".".join(filter(None, (name, inner.name))) or "the train cell"
-                self._paths.setdefault(id(inner.cell), (inner.cell, path))
-        self._trained = {*self._paths}
-        for cell, path in [*self._paths.values()]:
-            if isinstance(cell, _BY_LAUNCH) and not getattr(cell, "centered", False) and _on_cpu():
-                why = "in launches 6 to 15 of a process its kernel may round otherwise, and a resume counts them anew"
-                fix = "Use nn.Adam, nn.RMSProp(centered=True) or mindspore.experimental.optim.RMSprop"
-                self._add(Finding("rounding", f"{path} ({_kind(cell)})", why, fix, certain=False))
-            self._read_cell(cell, path, compiled=False, certain=True)
+        roots = [*cells]
+        self._trained = {id(inner.cell): inner.cell for _, root in roots for inner in cells_of(root)}
+        # MindSpore's optimizers are compiled, and call no cell of the user's.
+        is_jit = any(is_of_users(cell) and is_compiled(type(cell).construct) for cell in self._trained.values())
+        self._compiles = self.in_graph or compiled or is_jit
+        for name, root in roots:
+            self.read(root, name, certain=True)
 
-    def read_code(
-        self, code: Any, where: str, *, compiled: bool = False, certain: bool = True, of_cell: bool = False
-    ) -> None:
-        """Find it in a function, a method or a running frame; in one ``of_cell``, the arguments are tensors."""
-        for named in named_objects(code, _is_read, compiled=compiled):
-            if issubclass(type(named.value), nn.Cell):  # isinstance() would ask the object for its class
-                self.read_named(named, where)
-            else:
-                self._add(
-                    _operator(named, where, in_graph=named.compiled or (of_cell and self._in_graph), of_cell=of_cell),
-                    certain=certain,
-                )
+    def read(self, value: Any, where: str, *, compiled: bool = False, certain: bool = False) -> None:
+        """Find it in a cell, or in a function or a running frame."""
+        if not issubclass(type(value), nn.Cell):
+            return self._judge(value, where, compiled=compiled, certain=True)
+        for inner in cells_of(value):
+            cell, kind = inner.cell, type(inner.cell).__name__
+            if id(cell) not in self._read:
+                self._read[id(cell)] = cell
+                path = ".".join(filter(None, (where, inner.name))) or "the train cell"
+                prefix = "nn." if getattr(nn, kind, None) is type(cell) else ""
+                self._read_cell(cell, f"{path} ({prefix}{kind})", certain=certain)
 
-    def read_compiled(self) -> None:
-        """Find what the trained cells draw where a function under ``@ms.jit`` calls them: a doubt, as it may not."""
-        for cell, path in [*self._paths.values()]:
-            if id(cell) in self._trained:
-                self._read_cell(cell, path, compiled=True, certain=False)
-
-    def read_reached(self, value: Any, where: str, *, is_wrapped: bool) -> None:
-        """Find it in a cell or a function of the user's that training reaches.
-
-        Args:
-            value: The cell or the function.
-            where: Its path.
-            is_wrapped: Whether a function of MindSpore's holds it, which compiles it in GRAPH mode.
-        """
-        if issubclass(type(value), nn.Cell):
-            if id(value) not in self._paths:
-                self.read_named(NamedObject(value, "", where, False, False, "", _NO_CODE), where)
-        else:
-            self.read_code(value, where, compiled=is_wrapped and self._in_graph)
-
-    def read_named(self, named: NamedObject, where: str) -> None:
-        """Find it in a cell that code names: a doubt if it is not trained, since no ``set_train`` reaches it."""
-        compiled = named.compiled and not self._in_graph
-        if id(named.value) in self._trained and not compiled:
-            return  # it is read in any case
-        for inner in cells_of(named.value):
-            path = f"{where}: {named.name}{inner.name and f'.{inner.name}'}".removesuffix(": ")
-            cell, path = self._paths.setdefault(id(inner.cell), (inner.cell, path))
-            is_trained = id(cell) in self._trained
-            if is_trained or cell.training or not isinstance(cell, DROPOUTS):
-                self._read_cell(cell, path, compiled=compiled, certain=is_trained)
-
-    def _read_cell(self, cell: nn.Cell, path: str, *, compiled: bool, certain: bool) -> None:
-        if (id(cell), compiled) in self._read:
+    def _read_cell(self, cell: nn.Cell, where: str, *, certain: bool) -> None:
+        random = next((kind for kind in type(cell).__mro__ if id(kind) in random_operators()), None)
+        if random is not None:
+            if not drops_nothing(cell) and (certain or cell.training):
+                self._add(where, *random_operators()[id(random)][1:], certain=certain)
             return
-        self._read.add((id(cell), compiled))
-        where = f"{path} ({_kind(cell)})"
-        if isinstance(cell, DROPOUTS):
-            self._add(None if drops_nothing(cell) else _dropout(type(cell), where), certain=certain)
-            return
+        is_on_cpu = ms.get_context("device_target") == "CPU"
+        if isinstance(cell, (nn.AdamOffload, nn.RMSProp)) and not getattr(cell, "centered", False) and is_on_cpu:
+            # MindSpore splits the work of their kernels in other ways there
+            fix = "Use nn.Adam, nn.RMSProp(centered=True) or mindspore.experimental.optim.RMSprop"
+            self._add(where, _ROUNDS, fix, certain=False)
         for name, value in own_attributes(cell).items():
-            for item in value.values() if type(value) is dict else value if type(value) in (list, tuple) else (value,):
-                if issubclass(type(item), Primitive) and is_random_primitive(item):
-                    self._add(_inside(f"{where}: {name} (ops.{type(item).__name__})"), certain=certain)
-        if isinstance(cell, nn.MultiheadAttention) and cell.dropout and (compiled or self._in_graph):
-            self._add(_frozen(f"{where}: its dropout={cell.dropout}"), certain=certain)
-        # A distribution's construct names all that it can do: its calls are read instead.
-        if not isinstance(cell, Distribution) and not (is_mindspores(cell) and _names_none(type(cell).construct)):
+            if id(type(value)) in random_operators():
+                operator, *cause = random_operators()[id(type(value))]
+                self._add(f"{where}: {name} ({operator})", *cause, certain=certain)
+        if isinstance(cell, nn.MultiheadAttention) and cell.dropout and self._compiles:
+            self._add(f"{where}: its dropout={cell.dropout}", _FROZEN, _OURS, certain=certain)
+        if not isinstance(cell, Distribution):  # that one's construct names all that it can do
             construct = own_attributes(cell).get("construct", types.MethodType(type(cell).construct, cell))
-            self.read_code(construct, where, compiled=compiled, certain=certain, of_cell=True)
+            self._judge(construct, where, compiled=self._compiles, certain=certain, of_cell=True)
 
-    def _add(self, finding: Finding | None, *, certain: bool = True) -> None:
-        if finding is not None:
-            self.findings[replace(finding, certain=finding.certain and certain)] = None
+    def _judge(self, code: Any, where: str, *, compiled: bool, certain: bool, of_cell: bool = False) -> None:
+        for named in named_objects(code, compiled=compiled):
+            value = named.value
+            if issubclass(type(value), nn.Cell) and id(value) not in self._trained:  # isinstance() asks the object
+                self.read(value, f"{where}: {named.name}")
+            if value is UNKNOWN and of_cell:  # the method of an argument, which is a tensor
+                value = vars(ms.Tensor).get(named.name)
+            name, why, fix = random_operators().get(id(value), (named.name, "", _OURS))
+            if issubclass(type(value), type) and not of_cell:
+                why = ""  # the object that it makes is judged
+            elif named.compiled and issubclass(type(owner_of(value)), GENERATORS):
+                why = _DRAWN_ONCE
+            elif value is hash and sys.flags.hash_randomization and not named.where.startswith("__hash__"):
+                why, fix = _HASH, "Use zlib.crc32, or set PYTHONHASHSEED"
+            elif value is np.random.default_rng and named.is_called_bare:
+                why, fix = _UNSEEDED, "Give it a seed"
+            if why and (why != _FROZEN or named.compiled):
+                self._add(f"{where}: {name} in {named.where}", why, fix, certain=certain)
 
-
-def _operator(  # noqa: PLR0911 - one case per kind
-    named: NamedObject, where: str, *, in_graph: bool, of_cell: bool
-) -> Finding | None:
-    value, place = named.value, f"{where}: {named.name} in {named.where}"
-    if value is UNKNOWN and of_cell:  # the method of an argument
-        value = vars(Tensor).get(named.name)
-    if of_cell and issubclass(type(value), type):  # what is made elsewhere is judged as an object
-        if issubclass(value, DROPOUTS):
-            return _dropout(value, place)
-        return _inside(place) if is_random_primitive(value) else None
-    if (of_cell or named.compiled) and in_graph and issubclass(type(owner_of(value)), GENERATORS):
-        why = "a graph draws it once, when it is compiled, and a resumed run compiles again"
-        return Finding("operator", place, why, _OURS)
-    if value is np.random.default_rng and named.without_seed:
-        why = "it makes a generator without a seed, so that no two runs agree"
-        return Finding("operator", place, why, "Give it a seed", certain=False)
-    if value is hash and sys.flags.hash_randomization and "__hash__" not in named.where:  # whose value Python uses
-        why = "the hash of a text is another one in each process"
-        return Finding("operator", place, why, "Use zlib.crc32, or set PYTHONHASHSEED", certain=False)
-    _, name, exact = functional().get(id(value), (None, "", "pynative"))
-    place = f"{where}: {name} in {named.where}"
-    if exact == "pynative":
-        return _frozen(place) if name and in_graph else None
-    return _unmeasured(place) if exact == "unknown" else _inside(place)
-
-
-def _dropout(kind: type, where: str) -> Finding:
-    if issubclass(kind, _DROPOUTS_OF_MINT):
-        return _unmeasured(where)
-    network = "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a ready-made network"
-    why = "two runs with one seed already draw different masks, restarted or not"
-    return Finding("operator", where, why, network if issubclass(kind, nn.Dropout) else _OURS)
-
-
-def _inside(where: str) -> Finding:
-    why = "the state of its generator is inside the operator, where ckptkit cannot read it"
-    return Finding("operator", where, why, _OURS)
-
-
-def _unmeasured(where: str) -> Finding:
-    why = "it is not tested whether its draws can be restored, because it has no kernel on CPU"
-    return Finding("operator", where, why, _OURS, certain=False)
-
-
-def _frozen(where: str) -> Finding:
-    why = "a compiled graph keeps the seed that it was compiled with, and the state of its generator inside"
-    return Finding("operator", where, why, f"{_OURS}, or run it in PYNATIVE mode, where it is exact")
-
-
-def _is_read(module: str) -> bool:
-    if module.startswith("mindspore.nn.probability"):
-        return True
-    return module.partition(".")[0] not in ("mindspore", "numpy", "ckptkit", *sys.stdlib_module_names)
-
-
-def _kind(cell: nn.Cell) -> str:
-    kind = type(cell)
-    return f"nn.{kind.__name__}" if getattr(nn, kind.__name__, None) is kind else kind.__name__
-
-
-def _on_cpu() -> bool:
-    return bool(ms.get_context("device_target") == "CPU")
+    def _add(self, where: str, why: str, fix: str, *, certain: bool) -> None:
+        is_doubt = why in _DOUBTS or (why in (_FROZEN, _DRAWN_ONCE) and not self.in_graph)
+        kind: Any = "rounding" if why == _ROUNDS else "operator"
+        self.findings[Finding(kind, where, why, fix, certain and not is_doubt)] = None

@@ -6,7 +6,6 @@ Guarantees: changes nothing, creates no iterator and runs no user code. Main thr
 from __future__ import annotations
 
 import random
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -17,147 +16,88 @@ from mindspore import nn
 from mindspore.dataset.transforms.py_transforms_util import Implementation
 
 from ckptkit.mindspore.observe.attributes import own_attributes
-from ckptkit.mindspore.observe.finding import Finding
-from ckptkit.mindspore.observe.named_objects import NamedObject, attribute, named_objects, owner_of
-from ckptkit.mindspore.observe.random_operators import GENERATORS, RandomOperators, functional
-from ckptkit.mindspore.observe.users import is_mindspores
+from ckptkit.mindspore.observe.named_objects import GENERATORS, NamedObject, attribute, named_objects, owner_of
+from ckptkit.mindspore.observe.random_operators import Finding, RandomOperators, random_operators
+from ckptkit.mindspore.observe.users import is_mindspores, is_users
 
-# The two process-wide generators; the functions of the modules are methods of them.
-_PYTHON = random.random.__self__  # type: ignore[attr-defined]
-_NUMPY = np.random.rand.__self__  # type: ignore[attr-defined]
-_READS = ("getstate", "get_state")  # these draw nothing and change nothing
+# The two process-wide generators: the functions of the modules are methods of them.
+_LIBRARIES = {owner_of(random.random): "Python's `random`", owner_of(np.random.rand): "`numpy.random`"}
 _MADE_OF_SEEDS = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
-_ITERATES = ("__getitem__", "__iter__", "__next__", "__call__")
 _FIX = "Let it draw from a generator made of (seed, epoch, index of the sample), such as ckptkit.data.sample_rng"
+_OF_ITS_OWN = "worker processes, each of which has its own: that is exact as long as each gets the same samples again"
+_FOR_ALL = "a thread of this process: that is exact only as long as nothing else draws from it while data is read"
 
 
 def find_in_data(data: Any, operators: RandomOperators) -> Iterator[Finding]:
-    """Yield the findings of a pipeline, or of an iterable of the user's that makes batches, each once.
-
-    Args:
-        data: The pipeline or the iterable.
-        operators: Those of the training; get what is found in cells that the code names.
-    """
-    findings: dict[Finding, None] = {}
-    for name, code, threads in code_of_data(data):
-        for named in named_objects(code, _is_read):
-            where = f"{name}: {named.where}"
+    """Yield the findings of a pipeline or of the user's iterable, each once; those in cells go to ``operators``."""
+    codes, findings = [*code_of_data(data)], dict[Finding | None, None]()
+    for kind, code, threads in codes:
+        for named in named_objects(code):
+            where = f"{kind}: {named.where}: {named.name}"
             if issubclass(type(named.value), nn.Cell):
-                operators.read_named(named, where)
-            elif id(named.value) in functional():
-                why = "it draws from a generator of MindSpore's, which reading the data again does not set back"
-                findings[Finding("pipeline", f"{where}: {named.name}", why, _FIX, certain=False)] = None
-            elif isinstance(data, ds.Dataset) and (finding := _draw(named, where, threads)):
-                findings[finding] = None
-    yield from findings
-    yield from _waiting(data) if isinstance(data, ds.Dataset) else ()
-
-
-def code_of_data(data: Any) -> Iterator[tuple[str, Any, int | None]]:
-    """Yield the Python code of data: where it is, the callable, how many threads run it (None: other processes)."""
-    if not isinstance(data, ds.Dataset):
-        yield from ((type(data).__name__, code, 1) for code in _methods(data, _ITERATES))
-        return
-    for node in _nodes(data):
-        yield from ((type(node).__name__, code, _threads(node)) for code in _worker_code(node))
-        yield from ((type(node).__name__, code, 1) for code in _single_code(node))
-
-
-def _draw(named: NamedObject, where: str, threads: int | None) -> Finding | None:
-    where = f"{where}: {named.name}"
-    if named.without_seed and any(named.value is function for function in _MADE_OF_SEEDS):
-        return Finding(
-            "pipeline", where, "it takes its seed from the operating system, so that no two runs agree", _FIX
-        )
-    owner = owner_of(named.value)
-    if not issubclass(type(owner), GENERATORS) or named.name.endswith(_READS):
-        return None
-    if threads is not None and threads > 1:
-        why = f"it is called by {threads} threads in no fixed order, so that no two runs agree"
-        return Finding("pipeline", where, why, f"{_FIX}, or set num_parallel_workers=1 or python_multiprocessing=True")
-    if owner is not _PYTHON and owner is not _NUMPY:
-        return None  # a replay of the pipeline restores its state
-    library = "Python's `random`" if owner is _PYTHON else "`numpy.random`"
-    why = (
-        f"it draws from {library} in worker processes, each of which has its own: that is exact as long as each "
-        "gets the same samples again, which nothing guarantees"
-        if threads is None
-        else f"it draws from {library} in a thread of this process, which has one for all: that is exact only as long "
-        "as nothing else draws from it while data is read"
-    )
-    return Finding("pipeline", where, why, _FIX, certain=False)
-
-
-def _waiting(dataset: ds.Dataset) -> Iterator[Finding]:
-    codes = [code for _, code, _ in code_of_data(dataset)]
-    own = [
-        code for code in codes if str(getattr(code, "__module__", "")).partition(".")[0] not in ("mindspore", "ckptkit")
-    ]
-    for name in dataset.get_sync_notifiers() if own else ():
+                operators.read(named.value, where)
+            findings[_draw(where, named, threads, is_pipeline=isinstance(data, ds.Dataset))] = None
+    yield from (finding for finding in findings if finding is not None)
+    own = [code for _, code, _ in codes if is_users(getattr(code, "__module__", ""))]
+    for name in data.get_sync_notifiers() if own and isinstance(data, ds.Dataset) else ():
         code = getattr(own[0], "__qualname__", type(own[0]).__qualname__)
         why = f"{code} waits for training there; if it reads what training changes, a replay gives other batches"
         fix = "Let it depend on (seed, epoch, index of the sample) only, and remove sync_wait"
         yield Finding("pipeline", f'sync_wait("{name}")', why, fix)
 
 
-def _nodes(dataset: ds.Dataset) -> Iterator[ds.Dataset]:
-    yield dataset
-    for child in dataset.children:
-        yield from _nodes(child)
+def _draw(where: str, named: NamedObject, threads: int | None, *, is_pipeline: bool) -> Finding | None:
+    owner, fix, certain = owner_of(named.value), _FIX, False
+    is_draw = issubclass(type(owner), GENERATORS) and not named.name.endswith(("getstate", "get_state"))
+    if id(named.value) in random_operators():
+        why = "it draws from a generator of MindSpore's, which reading the data again does not set back"
+    elif is_pipeline and named.is_called_bare and any(named.value is maker for maker in _MADE_OF_SEEDS):
+        why, certain = "it takes its seed from the operating system, so that no two runs agree", True
+    elif is_pipeline and is_draw and threads is not None and threads > 1:
+        why, certain = f"it is called by {threads} threads in no fixed order, so that no two runs agree", True
+        fix = f"{_FIX}, or set num_parallel_workers=1 or python_multiprocessing=True"
+    elif is_pipeline and is_draw and owner in _LIBRARIES:  # a replay restores the state of others
+        why = f"it draws from {_LIBRARIES[owner]} in {_OF_ITS_OWN if threads is None else _FOR_ALL}"
+    else:
+        return None
+    return Finding("pipeline", where, why, fix, certain)
 
 
-def _threads(node: ds.Dataset) -> int | None:
-    """Return how many threads of this process run what `_worker_code` yields; None if other processes run it."""
-    workers: int = getattr(node, "num_parallel_workers", None) or ds.config.get_num_parallel_workers()
-    if not getattr(node, "python_multiprocessing", False):
-        return workers
-    return 1 if workers == 1 and isinstance(node, ds.GeneratorDataset) else None
+def code_of_data(data: Any) -> Iterator[tuple[str, Any, int | None]]:
+    """Yield the Python code of data: where it is, the callable, how many threads run it (None: other processes)."""
+    if not isinstance(data, ds.Dataset):
+        yield from ((type(data).__name__, code, 1) for code in _methods(data))
+        return
+    threads: int | None = getattr(data, "num_parallel_workers", None) or ds.config.get_num_parallel_workers()
+    if getattr(data, "python_multiprocessing", False) and not (threads == 1 and isinstance(data, ds.GeneratorDataset)):
+        threads = None
+    # Names that are private to MindSpore are optional: a test fails if it moves them.
+    operations, source, sampler = (getattr(data, name, None) for name in ("operations", "source", "sampler"))
+    given = filter(callable, (getattr(data, name, None) for name in ("per_batch_map", "predicate")))
+    for code in (*_operations(operations), *given, *_methods(source)):
+        yield type(data).__name__, code, threads
+    for code in (*_methods(sampler), *_methods(own_attributes(sampler).get("sampler"))):
+        yield type(data).__name__, code, 1
+    for child in data.children:
+        yield from code_of_data(child)
 
 
-def _worker_code(node: ds.Dataset) -> Iterator[Any]:
-    """Yield what a node's workers call per sample. Private names are optional: a test fails if MindSpore moves them."""
-    yield from _operations(getattr(node, "operations", None))
-    yield from filter(callable, (getattr(node, name, None) for name in ("per_batch_map", "predicate")))
-    yield from _methods(getattr(node, "source", None), _ITERATES)
-
-
-def _single_code(node: ds.Dataset) -> Iterator[Any]:
-    """Yield what a single thread calls, regardless of the number of workers."""
-    yield from filter(callable, (getattr(node, name, None) for name in ("batch_size_func", "element_length_function")))
-    sampler = getattr(node, "sampler", None)
-    while sampler is not None:
-        own = own_attributes(sampler)
-        yield from (*_methods(sampler, ("__iter__",)), *_methods(own.get("sampler"), ("__iter__", "__next__")))
-        sampler = own.get("child_sampler")
-
-
-def _methods(source: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    if isinstance(source, (types.FunctionType, types.MethodType)):
-        yield source  # makes a generator
-    elif source is not None:
-        yield from (method for name in names if isinstance(method := attribute(source, name), types.MethodType))
+def _methods(source: Any) -> Iterator[Any]:
+    """Yield what asking ``source`` for items calls."""
+    is_code = isinstance(source, (types.FunctionType, types.MethodType))  # which makes a generator
+    names = ("__getitem__", "__iter__", "__next__", "__call__")
+    methods = [source] if is_code else [attribute(source, name) for name in names]
+    yield from (method for method in methods if is_code or type(method) is types.MethodType)
 
 
 def _operations(given: Any, *, in_python: bool = False) -> Iterator[Any]:
-    """Yield the operations of a map that run in Python, and those inside them.
-
-    An operation of MindSpore with two implementations uses that of the operation before it.
-    """
-    for operation in given if isinstance(given, (list, tuple)) else [given]:
-        if not is_mindspores(operation):
-            yield from () if operation is None else (operation,)
-            continue
+    """Yield the operations of a map that run in Python; those of MindSpore that can do both go on as the one before."""
+    for operation in given if isinstance(given, (list, tuple)) else [] if given is None else [given]:
         body = getattr(operation, "implementation", None)
         in_python = body == Implementation.PY or (in_python and body is None)
         yield from _operations(getattr(operation, "transforms", None), in_python=in_python)
-        if in_python:
-            yield from _methods(operation, ("_execute_py",))
-        elif callable(getattr(operation, "transform", None)):
-            yield operation.transform  # a function wrapped by MindSpore
-
-
-def _is_read(module: str) -> bool:
-    root = module.partition(".")[0]
-    if root == "mindspore":  # its Python augmentations are read like user code
-        return module.startswith(("mindspore.dataset.vision", "mindspore.dataset.transforms"))
-    return root not in ("numpy", "ckptkit") and root not in sys.stdlib_module_names
+        own = attribute(operation, "_execute_py") if in_python else getattr(operation, "transform", None)
+        if not is_mindspores(operation):
+            yield operation
+        elif type(own) in (types.FunctionType, types.MethodType):
+            yield own  # of MindSpore, or a function of the user's that it wraps

@@ -23,13 +23,12 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import LOADER
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.observe.finding import Finding, sentences
 from ckptkit.mindspore.observe.message import in_words, named, stored
 from ckptkit.mindspore.observe.named_objects import owner_of
 from ckptkit.mindspore.observe.observer import Observer
 from ckptkit.mindspore.observe.parts import Known
 from ckptkit.mindspore.observe.paths import Root
-from ckptkit.mindspore.observe.random_operators import RandomOperators
+from ckptkit.mindspore.observe.random_operators import Finding, RandomOperators, sentences
 from ckptkit.mindspore.observe.random_pipelines import code_of_data, find_in_data
 from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_class
@@ -81,14 +80,13 @@ class Examination:
     def findings(self) -> tuple[Finding, ...]:
         """Return the random operators and pipelines that no checkpoint can make exact, in the present mode."""
         sources, data = self._sources, self._read_again()
-        operators = RandomOperators([*(("", cell) for cell in sources.every_cell()), *sources.trained_by_name()])
+        cells = [*(("", cell) for cell in sources.every_cell()), *sources.trained_by_name()]
+        operators = RandomOperators(cells, compiled=sources.is_compiled)
         in_data = [] if data is None else [*find_in_data(data, operators)]
         for frame in () if sources.by_model() else users_frames(sys._getframe(1)):
-            operators.read_code(frame, "script" if is_module_level(frame) else label_of(frame))
+            operators.read(frame, "script" if is_module_level(frame) else label_of(frame))
         for path, value, is_wrapped in self._observer.reached_code:
-            operators.read_reached(value, path, is_wrapped=is_wrapped)
-        if sources.is_compiled:
-            operators.read_compiled()
+            operators.read(value, path, compiled=is_wrapped and operators.in_graph)
         return (*operators.findings, *in_data)
 
     def _read_again(self) -> Any:

@@ -23,7 +23,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import Observer
 from ckptkit.manager.options import Ranks, refuse_other_types
 from ckptkit.mindspore.data.resumable import Resumable, position_of
-from ckptkit.mindspore.observe.finding import Finding
+from ckptkit.mindspore.observe.random_operators import Finding
 from ckptkit.mindspore.parameters.detached import Detached, detached_of
 from ckptkit.mindspore.parameters.half_restored import refuse_half_restored
 from ckptkit.mindspore.parameters.parameters import CellParameters

@@ -21,8 +21,8 @@ from support.process import python
 from support.rounding import optimizer_of
 from support.training import Mlp, accumulation_cell, begin_process
 
-from ckptkit.mindspore.observe.named_objects import named_objects
-from ckptkit.mindspore.observe.random_operators import DROPOUTS, RandomOperators, functional, is_random_primitive
+from ckptkit.mindspore.observe import named_objects
+from ckptkit.mindspore.observe.random_operators import RandomOperators, random_operators
 from ckptkit.nn import Dropout
 
 
@@ -77,11 +77,6 @@ class CompiledAround(nn.Cell):
         return self.inner(x)
 
 
-class NamesDropout(nn.Cell):
-    def construct(self, x):
-        return OUTSIDE(x)
-
-
 class DrawsByNumpy(nn.Cell):
     def construct(self, x):
         return x * 0.0 if np.random.rand() < 0.3 else x / 0.7
@@ -132,6 +127,16 @@ def by_mint(x):
 OUTSIDE = nn.Dropout(p=0.5).set_train()
 
 
+class NamesDropout(nn.Cell):
+    def construct(self, x):
+        return OUTSIDE(x)
+
+
+class Makes(nn.Cell):
+    def construct(self, x):
+        return nn.Dropout(p=0.5)(x)
+
+
 @pytest.mark.parametrize(
     ("make", "name"),
     [
@@ -172,12 +177,12 @@ def test_operators_under_jit_are_found_in_pynative(cell, name):
     [
         (lambda: Network(ops.bernoulli), ["ops.bernoulli"], True),
         (lambda: Network(lambda x: ops.StandardNormal(3)(x.shape)), ["ops.StandardNormal"], True),
+        (Makes, ["nn.Dropout"], True),
+        (NamesDropout, ["OUTSIDE (nn.Dropout)"], False),
         (lambda: Network(noise=ops.StandardNormal(2)), ["noise (ops.StandardNormal)"], True),
-        (lambda: Network(kept={"a": ops.StandardNormal()}), ["kept (ops.StandardNormal)"], True),
         (lambda: Network(by_method), ["Tensor.bernoulli", "Tensor.cauchy"], True),
         (lambda: Network(lambda x: x.uniform_()), ["Tensor.uniform_"], False),
         (lambda: Network(by_mint), ["mint.nn.functional.dropout", "mint.rand"], False),
-        (NamesDropout, ["OUTSIDE (nn.Dropout)"], False),
     ],
 )
 def test_operators_with_a_state_of_their_own_are_found_in_both_modes(mode, make, names, certain):
@@ -209,7 +214,6 @@ def test_layer_that_a_sequential_cell_still_calls_is_found():
         accumulation_cell,
         lambda: Network(drop=nn.Dropout(p=0.0)),
         lambda: Network(drop=Dropout(0.5)),
-        lambda: Network(drop=ops.Dropout(1.0)),
         lambda: Sampling(draws=False),
     ],
 )
@@ -218,12 +222,30 @@ def test_nothing_is_found_in_what_is_exact(mode, make):
     assert find(make()) == []
 
 
+def test_function_without_a_module_is_read():
+    """As SciPy makes them."""
+    assert find(Network(types.FunctionType(quiet.__code__, {"ops": ops}))) == []
+
+
+def test_compiled_optimizer_compiles_no_other_cell():
+    assert find(Calls(), nn.Adam(nn.Dense(2, 2).trainable_params())) == []
+
+
+def test_cell_that_is_not_trained_is_a_doubt_while_it_drops():
+    operators = RandomOperators([("", Mlp())])
+    for cell in (nn.Dropout(p=0.5).set_train(), nn.Dropout(p=0.5).set_train(False)):
+        operators.read(cell, "noise")
+    (finding,) = operators.findings
+    assert finding.where == "noise (nn.Dropout)"
+    assert not finding.certain
+
+
 def test_running_loop_is_read():
     """In PYNATIVE, what it draws by Python's generators is exact."""
     operators = RandomOperators([("", Mlp())])
     random.random()
     ops.bernoulli(ms.Tensor([0.5]))
-    operators.read_code(sys._getframe(), "the loop")
+    operators.read(sys._getframe(), "the loop")
     (finding,) = operators.findings
     assert finding.where.startswith("the loop: ops.bernoulli in test_running_loop_is_read()")
 
@@ -238,34 +260,21 @@ HOLDERS |= {f"Transformer{part}" for part in ("", "Decoder", "DecoderLayer", "En
 def draws(value):
     """Whether the code of MindSpore that calling ``value`` runs names what draws."""
     codes = [value] if isinstance(value, types.FunctionType) else []
-    codes += (
-        [vars(value)[name] for name in ("construct", "__init__") if name in vars(value)]
-        if isinstance(value, type)
-        else []
-    )
-    named = (one.value for code in codes for one in named_objects(code, lambda module: module.startswith("mindspore.")))
-    return any(
-        one is generator.default_generator
-        or id(one) in functional()
-        or (isinstance(one, type) and is_random_primitive(one))
-        for one in named
-    )
+    if isinstance(value, type):
+        codes += [vars(value)[name] for name in ("construct", "__init__") if name in vars(value)]
+    named = [one.value for code in codes for one in named_objects.named_objects(code)]
+    return any(one is generator.default_generator or id(one) in random_operators() for one in named)
 
 
 @pytest.mark.extended  # for what another version of MindSpore alone changes
-def test_every_function_that_draws_is_known():
+def test_every_function_that_draws_is_known(monkeypatch):
+    monkeypatch.setattr(named_objects, "_DRAWING", ("mindspore.",))
     owners = (ops, ms.Tensor, mnp, nn, mint, mint.nn, mint.nn.functional)
     offered = {
         (name, value) for owner in owners for name, value in vars(owner).items() if name[0] != "_" and callable(value)
     }
     unknown = [
-        name
-        for name, value in offered
-        if id(value) not in functional()
-        and value not in DROPOUTS
-        and name not in HOLDERS
-        and not is_random_primitive(value)
-        and draws(value)
+        name for name, value in offered if id(value) not in random_operators() and name not in HOLDERS and draws(value)
     ]
     assert unknown == []
 
@@ -279,7 +288,7 @@ def test_every_operator_with_seed_is_known():
         for kind in kinds
         if issubclass(kind, ops.Primitive)
         and any("seed" in name.lower() for name in inspect.signature(kind.__init__).parameters)
-        and not is_random_primitive(kind)
+        and id(kind) not in random_operators()
     }
     assert seeded == {"RandpermV2"}, "that one gives the same at every call"
 
