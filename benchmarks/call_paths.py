@@ -6,7 +6,7 @@ SIGTERM. It traces all calls of ckptkit's functions meanwhile:
 * save: from ``CheckpointCallback.on_train_step_end`` to the first ``pwrite`` of a shard. Frames are those below the
   callback where the writer is started, and those of the writer at the write. Modules are those of these frames, and
   all that were entered on the way.
-* restore: modules that were entered from the start of training to its first batch.
+* restore: modules that were entered from ``CheckpointCallback.resume`` to the first step.
 * SIGTERM: modules that were entered from the signal to the exit.
 """
 
@@ -55,14 +55,15 @@ class CallTrace:
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and (module := _module_of(frame)) is not None:
             function = frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name
-            self._is_on = self._is_on or function == self._begin
+            self._is_on = function != self._end and (self._is_on or function == self._begin)
             if self._is_on:
                 self.entered.setdefault(module)
         elif event == "c_call" and self._is_on:
-            name = getattr(argument, "__name__", "")
-            if name in ("start_new_thread", self._end):
-                self.stacks.append(_stack_of(frame))
-            if name == self._end:
+            name, stack = getattr(argument, "__name__", ""), _stack_of(frame)
+            is_end = name == self._end and not any("_reserve" in function for function in stack)  # of space, before
+            if is_end or name == "start_new_thread":
+                self.stacks.append(stack)
+            if is_end:
                 self._is_on, self._begin = False, None
 
 
@@ -84,8 +85,7 @@ class _AskToEnd(Callback):  # type: ignore[misc]
     """Sends SIGTERM to its own process in a step."""
 
     def on_train_step_begin(self, run_context: Any) -> None:
-        if run_context.original_args().cur_step_num == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _train(root: str, *callbacks: Callback, epochs: int) -> None:
@@ -105,8 +105,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         with CallTrace("CheckpointCallback.on_train_step_end", "pwrite").recording() as save:
             _train(f"{folder}/run", epochs=1)
-        with CallTrace("CheckpointCallback.on_train_begin").recording() as restore:
-            _train(f"{folder}/run", epochs=1)
+        with CallTrace("CheckpointCallback.resume", "CheckpointCallback.on_train_step_begin").recording() as restore:
+            _train(f"{folder}/run", epochs=2)
         with CallTrace("SignalWatch._handle").recording() as preemption, contextlib.suppress(ck.Preempted):
             _train(f"{folder}/run", _AskToEnd(), epochs=3)
     *before, writer = save.stacks
