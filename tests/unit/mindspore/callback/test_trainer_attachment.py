@@ -11,7 +11,7 @@ from support.looping_trainer import LoopingTrainer
 from support.training import CrashError, begin_process, disturb, tensors
 
 import ckptkit as ck
-from ckptkit.mindspore.callback.trainer_loop import LoopCounters
+from ckptkit.mindspore.callback.trainer_attachment import LoopCounters
 
 SIZE, EPOCHS = 5, 3
 
@@ -91,6 +91,22 @@ def test_trainer_resumes_exactly(tmp_path, k, at):
     assert attached.point.batches_delivered == at
     assert trace.steps == whole.steps
     assert trace.events == whole.events
+    assert logged(again) == logged(expected)
+
+
+def test_variables_of_a_librarys_loop_resume_without_the_observer(tmp_path):
+    """Of installed code, the observer reads no variables."""
+    names = ("batches", "tr_loss", "step", "epoch")
+    training = ck.Training(ignore=["Dies*", *(f"train(): {name}" for name in names)])
+    expected, whole = trainer(k=3)
+    result = expected.train()
+    killed, _ = trainer(8, k=3)
+    with pytest.raises(CrashError), checkpoints(tmp_path, 7, training=training).attach(killed):
+        killed.train()
+    again, trace = trainer(k=3)
+    with checkpoints(tmp_path, training=training).attach(again):
+        assert vars(again.train()) == vars(result)
+    assert trace.steps == whole.steps
     assert logged(again) == logged(expected)
 
 
@@ -260,6 +276,15 @@ def test_a_loader_that_is_no_pipeline_is_refused(tmp_path):
     one.get_train_dataloader = lambda: [1, 2, 3]
     with pytest.raises(ck.ResumeError, match="returned a list"), checkpoints(tmp_path).attach(one):
         one.train()
+
+
+@pytest.mark.parametrize("around", [lambda batches: (batch for batch in batches), lambda batches: map(dict, batches)])
+def test_a_loop_with_other_iterators_around_its_batches_is_refused(tmp_path, around):
+    one, trace = trainer()
+    one.around = around
+    with pytest.raises(ck.ResumeError, match="through more than enumerate"), checkpoints(tmp_path).attach(one):
+        one.train()
+    assert trace.steps == []
 
 
 class EndsEpoch:
