@@ -71,8 +71,8 @@ class TrainerAttachment(ExpectedTraining):
     def __init__(self, root: str, trainer: Any, **of_callback: Any) -> None:
         self._kind = type(trainer).__name__
         if missing := ", ".join(name for name in _NEEDED if not hasattr(trainer, name)):
-            why = f"a {self._kind} has no {missing}, so its loop is not that of Hugging Face's Trainer"
-            raise TypeError(f"attach(trainer): {why}. If it calls Model.train, use attach() without it. {_INSTEAD}")
+            why = "so its loop is not that of Hugging Face's Trainer. If it calls Model.train, use attach() without it"
+            raise TypeError(f"attach(trainer): a {self._kind} has no {missing}, {why}. {_INSTEAD}")
         if hasattr(trainer, _MARK):
             root = getattr(trainer, _MARK)
             raise ResumeError(f"{root} is attached to this {self._kind} already: detach() what its attach() returned")
@@ -90,12 +90,12 @@ class TrainerAttachment(ExpectedTraining):
     def _train(self, start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._called = True
         if self._refuses:
-            why = f"train() of this {self._kind} is called a second time, but {self._root} holds the first training"
-            raise ResumeError(f"{why}. Call detach() before it, and attach a callback with another root")
+            why = f"{self._root} holds the first training. Call detach() before it, and attach one with another root"
+            raise ResumeError(f"train() of this {self._kind} is called a second time, but {why}")
         given = inspect.signature(start).bind(*args, **kwargs).arguments
         if any({**given, **given.get("kwargs", {})}.get(name) for name in _OWN_RESUME):
-            why = f"this {self._kind} would resume from a checkpoint of its own, but {self._root} has the place"
-            raise ResumeError(f"{why}: leave resume_from_checkpoint out")
+            why = f"but {self._root} decides where the training goes on: leave resume_from_checkpoint out"
+            raise ResumeError(f"this {self._kind} would resume from a checkpoint of its own, {why}")
         self._refuses, loop = True, self._new_loop()
         try:
             with loop.exits:
