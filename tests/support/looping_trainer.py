@@ -115,6 +115,7 @@ class LoopingTrainer:
         self.model = model or Mlp()
         self.optimizer = None
         self.current_flos = 0.0
+        self.around = None  # makes an iterator around the batches
         self.order = Order(size * 4 - 1)  # a smaller last batch
 
     def get_train_dataloader(self):
@@ -162,7 +163,7 @@ class LoopingTrainer:
         for epoch in range(self.state.num_train_epochs):
             iterator = loader.create_dict_iterator(num_epochs=1, output_numpy=True)
             self.control = self.callback_handler.on_epoch_begin(args, self.state, self.control)
-            step = -1
+            step, iterator = -1, self.around(iterator) if self.around else iterator
             for step, columns in enumerate(iterator):
                 inputs = columns["item"]
                 batches += 1

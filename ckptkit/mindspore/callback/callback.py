@@ -32,8 +32,7 @@ from ckptkit.manager.process.console import show_log
 from ckptkit.mindspore.callback.attachment import Attachment, as_list
 from ckptkit.mindspore.callback.session import TrainingSession
 from ckptkit.mindspore.callback.step_metrics import metrics_of
-from ckptkit.mindspore.callback.trainer_attachment import TrainerAttachment
-from ckptkit.mindspore.callback.trainer_loop import TrainerLoop
+from ckptkit.mindspore.callback.trainer_attachment import LOOP_COUNTERS, TrainerAttachment
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -123,7 +122,7 @@ class CheckpointCallback(Callback):
         self._training = training or Training()
         self._save_evaluated = keep is not None and keep.needs_metrics
         self._stateful = dict(stateful or {})
-        taken = sorted(self._stateful.keys() & {_OTHER_CALLBACKS, *_OPTIONS})
+        taken = sorted(self._stateful.keys() & {_OTHER_CALLBACKS, LOOP_COUNTERS, *_OPTIONS})
         if taken:
             raise ValueError(f"stateful= uses names that ckptkit needs itself: {', '.join(taken)}; rename them")
         self._new_state = functools.partial(
@@ -282,9 +281,10 @@ class CheckpointCallback(Callback):
         """
         if trainer is not None:
             restore = functools.partial(CheckpointManager.restore, checkpoint=checkpoint, rewind=rewind)
-            new_loop = functools.partial(TrainerLoop, restore=restore, training=self._training, stateful=self._stateful)
-            new_loop = functools.partial(new_loop, new_manager=self._new_manager, new_state=self._new_state)
-            self._trainer = TrainerAttachment(self._root, trainer, new_loop)
+            of_callback = {"new_manager": self._new_manager, "new_state": self._new_state, "stateful": self._stateful}
+            self._trainer = TrainerAttachment(
+                self._root, trainer, restore=restore, training=self._training, **of_callback
+            )
             return self._trainer
         run = functools.partial(self._run, checkpoint=checkpoint, rewind=rewind)
         return Attachment(self._root, self, run, lambda: None if self._session is None else self._session.point)

@@ -247,7 +247,7 @@ class Observer:
         given = frozenset(
             id(value) for _, value in reached.given if all(hasattr(type(value), name) for name in methods)
         )
-        if not at_batch:  # a batch that is handed out is delivered, and not counted yet
+        if not at_batch and frame is None:  # a batch that is handed out is delivered, and not counted yet
             self._reached_at = dict(self._progress())
         return Look(walk.nodes, walk.aliases, self._reached_at, labels, reached.in_graph, given)
 

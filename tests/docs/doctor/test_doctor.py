@@ -48,7 +48,7 @@ def test_doctor_finds_sound_job_exact(tmp_path: Path, script: str) -> None:
 
 @pytest.mark.extended
 def test_doctor_finds_trainer_with_own_loop_exact(tmp_path: Path) -> None:
-    """It notes the variables of the loop, which has not walked yet when it looks."""
+    """It notes the variables of the loop, which it looks at before they are put back."""
     code, report, said = doctor(tmp_path, "looping.py")
     assert code == 0, (report, said)
     assert report["exact"]

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ckptkit.mindspore.observe import liveness
-from ckptkit.mindspore.observe.liveness import code_names, written_in_loops
+from ckptkit.mindspore.observe.liveness import code_names, for_targets, written_in_loops
 from tests.unit.mindspore.observe.test_frame_variables import INTERPRETERS
 
 # Prints what is live at the first `here` of each source, of the variables, which have one letter.
@@ -98,3 +98,16 @@ def test_names_of_code_and_of_what_lies_within_it():
 def test_names_written_in_loops():
     code = compile("a = 0\nfor b in []:\n    c = d = 1\n    del d\nwhile e:\n    break\nf = 1", "", "exec")
     assert written_in_loops(code) == {"b", "c", "d"}
+
+
+def test_targets_of_for_statements():
+    def loop(given):
+        a = b = 0
+        for c in given:
+            d = c
+            for e, (f, g) in enumerate(given):
+                a += e + f + g
+                h = b
+        return d, h
+
+    assert for_targets(loop.__code__) == frozenset("cefg")
