@@ -172,30 +172,6 @@ def copy(
 
 @app.command(
     no_args_is_help=True,
-    epilog=examples("ckptkit flush /dev/shm/vit-17 s3://neighbour/vit-17 obs://bucket/vit-17"),
-)
-def flush(
-    root: Annotated[str, typer.Argument(help="The run root: a local path.")],
-    mirrors: Annotated[list[str], typer.Argument(help="Its mirrors: paths or URLs.")],
-    *,
-    options: Options = None,
-    mirror_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the mirrors' storage; repeatable.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Upload the newest checkpoint of a root to its mirrors after the training has died.
-
-    Exits with 1 if a mirror did not get it, such as one where the run was started since.
-    """
-    from ckptkit.cli.commands.flush import run_flush
-
-    code = run_flush(root, mirrors, root_options=options or [], mirror_options=mirror_option or [], as_json=as_json)
-    raise typer.Exit(code)
-
-
-@app.command(
-    no_args_is_help=True,
     epilog=examples(
         "ckptkit verify runs/vit-17",
         "ckptkit verify obs://bucket/vit-17 latest --option endpoint_url=https://obs.example",
