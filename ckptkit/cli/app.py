@@ -323,7 +323,7 @@ def doctor(
     from datetime import timedelta
 
     from ckptkit.cli.commands.doctor import run_doctor
-    from ckptkit.cli.durations import positive_duration
+    from ckptkit.cli.run_root import positive_duration
     from ckptkit.tools.doctor.report import Options
 
     limit = None if within is None else positive_duration("--within", within)

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.run_root import open_root
 from ckptkit.storage import Listing, Storage
 
 MICRO_STEPS = 180  # 6 epochs of 30 batches

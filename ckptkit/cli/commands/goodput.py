@@ -8,20 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from rich.console import Console
-
-from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_json, print_line
+from ckptkit.cli.errors import FINE, PROBLEM
+from ckptkit.cli.output import print_json, print_line
+from ckptkit.cli.run_root import open_root
 
 
 def run_goodput(root: str, options: Iterable[str] = (), *, now: datetime, as_json: bool = False) -> int:
-    """Print the account; returns the exit code.
-
-    Args:
-        root: A path or a URL.
-        options: Options of its storage.
-        now: Time of the report.
-        as_json: Whether to print one JSON document instead of a table.
+    """Print the account at the time ``now``; returns the exit code.
 
     Raises:
         WrongUsageError: If an option is invalid.
@@ -35,9 +28,7 @@ def run_goodput(root: str, options: Iterable[str] = (), *, now: datetime, as_jso
     if as_json:
         print_json({"root": story.root, **numbers_of(story)})
     else:
-        console = Console()
-        for line in table_of(story):
-            print_line(console, line)
-        for problem in story.problems:
-            print_line(console, f"{problem.key} cannot be used: {problem.reason}")
-    return 1 if story.problems else 0
+        problems = [f"{problem.key} cannot be used: {problem.reason}" for problem in story.problems]
+        for line in (*table_of(story), *problems):
+            print_line(line)
+    return PROBLEM if story.problems else FINE
