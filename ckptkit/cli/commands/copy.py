@@ -36,12 +36,7 @@ def run_copy(
     target_options: Iterable[str],
     as_json: bool,
 ) -> int:
-    """Copy and print the outcome; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an option is invalid, or both roots are the same.
-        CkptKitError: As in `copy_run`.
-    """
+    """Copy and print the outcome; returns the exit code."""
     request = CopyRequest(checkpoint, lambda: datetime.now(timezone.utc), lambda: secrets.token_hex(16))
     there = open_root(source, source_options, flag="--source-option")
     here = open_root(target, target_options, flag="--target-option", writes=True)

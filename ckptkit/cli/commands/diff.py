@@ -40,10 +40,6 @@ def run_diff(
 
     ``b`` defaults to the newest checkpoint. If ``b`` and ``other_root`` are missing and ``a`` is neither ``latest`` nor
     a checkpoint's name, ``a`` is the other root, and the newest checkpoints of both roots are compared.
-
-    Raises:
-        WrongUsageError: If an option is invalid.
-        CkptKitError: As in `ckptkit.tools.diff.checkpoints.compare`, and if one of the two does not exist.
     """
     if b is None and other_root is None and a != LATEST and CheckpointName.parse(a) is None:
         a, other_root = LATEST, a

@@ -49,9 +49,6 @@ def run_doctor(
         keep: A folder for everything, which stays; None for a temporary one.
         as_json: Whether to print JSON.
         junit: A file for the result, too.
-
-    Raises:
-        OSError: If ``junit`` cannot be written.
     """
     if junit is not None:
         prepare_junit(junit)

@@ -52,12 +52,7 @@ class ExportOptions:
 
 
 def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: ExportOptions, *, as_json: bool) -> int:
-    """Write the file and print what it holds; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an argument is invalid, or the file exists.
-        CkptKitError: As in `export_weights`.
-    """
+    """Write the file and print what it holds; returns the exit code."""
     storage = open_root(root, options)
     with wrong_values():
         done = export_weights(
@@ -76,12 +71,7 @@ def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: Expor
 
 
 def run_import(file: str, root: str, options: Iterable[str], names: NameOptions, *, as_json: bool) -> int:
-    """Make the run and print what it holds; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an argument is invalid.
-        CkptKitError: As in `import_weights`.
-    """
+    """Make the run and print what it holds; returns the exit code."""
     storage = open_root(root, options, writes=True)
     with wrong_values():
         done = import_weights(file, storage, renames=names.read())

@@ -14,13 +14,7 @@ from ckptkit.cli.run_root import open_root
 
 
 def run_goodput(root: str, options: Iterable[str] = (), *, now: datetime, as_json: bool = False) -> int:
-    """Print the account at the time ``now``; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an option is invalid.
-        CheckpointNotFoundError: If there is no run.
-        StorageError: If the storage failed.
-    """
+    """Print the account at the time ``now``; returns the exit code."""
     from ckptkit.tools.report.goodput import numbers_of, table_of
     from ckptkit.tools.report.reader import read_story
 

@@ -35,13 +35,7 @@ _WIDE = 118
 def run_ls(
     root: str, options: Iterable[str] = (), *, now: datetime, as_json: bool = False, show_all: bool = False
 ) -> int:
-    """Print the list, with ages at ``now``; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an option is invalid.
-        CheckpointNotFoundError: If ``root`` cannot be a run: the folder does not exist, or holds something else.
-        StorageError: If the storage failed.
-    """
+    """Print the list, with ages at ``now``; returns the exit code."""
     storage = open_root(root, options)
     rows = list_rows(storage, None if show_all else NEWEST)
     if rows.problem is not None:

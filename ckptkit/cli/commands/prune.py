@@ -42,11 +42,6 @@ def run_prune(
     """Plan, print, ask and remove; returns the exit code.
 
     ``ask`` asks the person; None if nobody can answer. The other arguments are the options as typed.
-
-    Raises:
-        WrongUsageError: If an option is invalid or missing, or the command must ask and cannot.
-        CheckpointNotFoundError: If ``root`` cannot be a run: the folder does not exist, or holds something else.
-        CkptKitError: As in `ckptkit.tools.prune.prune.prune`.
     """
     rules = [Rule(policy, parse_keep(policy)) for policy in keep]
     if not rules and not branches and not unfinished:

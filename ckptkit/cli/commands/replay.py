@@ -39,13 +39,7 @@ def run_replay(
     junit: Path | None = None,
     record: bool = False,
 ) -> int:
-    """Replay and print the verdict, and with ``record`` store what is certified; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an option is invalid, or there is no command.
-        CkptKitError: If a checkpoint does not exist or cannot be read.
-        OSError: If ``junit`` cannot be written.
-    """
+    """Replay and print the verdict, and with ``record`` store what is certified; returns the exit code."""
     if not command:
         raise WrongUsageError("give the command that trains after two dashes: ckptkit replay ROOT -- python train.py")
     if junit is not None:

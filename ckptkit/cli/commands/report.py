@@ -67,11 +67,6 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
     """Write the page to ``output``, where an earlier one stays until it is complete, or print the JSON.
 
     Returns the exit code.
-
-    Raises:
-        WrongUsageError: If an option is invalid, or the page needs plotly and it is not installed.
-        CheckpointNotFoundError: If there is no run.
-        StorageError: If the storage failed, or the page cannot be written.
     """
     from ckptkit.tools.report.goodput import numbers_of
     from ckptkit.tools.report.health import judge, lines_of
@@ -112,11 +107,6 @@ def run_monitors(
     """Write the values of the run to monitors, once or until it has finished; returns the exit code.
 
     With ``every``, a run that has not begun, a storage or a monitor that fails is told once, and tried again.
-
-    Raises:
-        WrongUsageError: If an option is invalid, or a client is not installed.
-        CheckpointNotFoundError: If there is no run.
-        StorageError: If the run cannot be read, or a monitor cannot be written.
     """
     seconds = None if every is None else positive_duration("--every", every).total_seconds()
     with contextlib.ExitStack() as stack:

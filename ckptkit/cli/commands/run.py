@@ -47,12 +47,7 @@ class RunOptions:
 
 
 def run_command(command: Sequence[str], typed: RunOptions) -> int:
-    """Run ``command`` under a supervisor; returns the exit code.
-
-    Raises:
-        WrongUsageError: If there is no command, it cannot be started, or an option is invalid.
-        OSError: If no folder can be made for the heartbeats.
-    """
+    """Run ``command`` under a supervisor; returns the exit code."""
     open_standard_descriptors()  # first: `_check` asks what stdin is
     _check(command)
     options = Options(

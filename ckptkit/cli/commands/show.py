@@ -70,12 +70,7 @@ def run_show(
     now: datetime,
     as_json: bool = False,
 ) -> int:
-    """Print a checkpoint, with its age at ``now``; returns the exit code.
-
-    Raises:
-        WrongUsageError: If the checkpoint has no such rank or tensor, or an option is invalid.
-        CkptKitError: As in `open_wanted`, and for a tensor as in `Contents.read_into`.
-    """
+    """Print a checkpoint, with its age at ``now``; returns the exit code."""
     document = document_of(open_root(root, options), checkpoint, wanted)
     if as_json:
         print_json(document)

@@ -32,13 +32,7 @@ def run_verify(
     as_json: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Verify the run and print the result; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an option is invalid, or both one checkpoint and all of them are asked for.
-        CheckpointNotFoundError: If ``root`` cannot be a run: the folder does not exist, or holds something else.
-        CkptKitError: As in `ckptkit.tools.verify.run.audit`.
-    """
+    """Verify the run and print the result; returns the exit code."""
     if everything and checkpoint is not None:
         raise WrongUsageError(f"--all verifies every checkpoint; leave it out to verify {checkpoint} alone")
     storage = open_root(root, options)
