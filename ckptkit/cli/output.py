@@ -23,6 +23,8 @@ from ckptkit.format.layout import CheckpointName
 
 _HALF = re.compile("[\ud800-\udfff]")  # half of a pair: not valid Unicode, and many parsers refuse the document
 _WIDE = 200  # columns without a terminal, so that piped tables are not wrapped
+Line = str | tuple[str, str]  # with its style
+
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -81,6 +83,15 @@ def print_line(text: str, style: str | None = None, *, console: Console | None =
     """Print ``text`` as it is, made `visible`: brackets and numbers get no style, and long lines are not wrapped."""
     console = console or Console()
     console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_result(document: object, lines: Iterable[Line], *, as_json: bool) -> None:
+    """Print what a command found, as JSON or as lines of text."""
+    if as_json:
+        print_json(document)
+        return
+    for line in lines:
+        print_line(*((line,) if isinstance(line, str) else line))
 
 
 def print_json(document: object) -> None:

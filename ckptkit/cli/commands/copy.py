@@ -7,11 +7,11 @@ command is interrupted at any moment, by Ctrl-C or otherwise, the same command c
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 
 from ckptkit.cli.errors import FINE, PROBLEM, complain, resumable, wrong_values
-from ckptkit.cli.output import plain, print_json, print_line, size
+from ckptkit.cli.output import plain, print_result, size
 from ckptkit.cli.progress import CheckpointBar
 from ckptkit.cli.run_root import open_root
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
@@ -42,24 +42,21 @@ def run_copy(
     here = open_root(target, target_options, flag="--target-option", writes=True)
     with wrong_values(), resumable("the copy had ended", _RESUME), CheckpointBar("comparing", ENDS) as bar:
         copied = copy_run(there, here, request, bar)
-    if as_json:
-        print_json({"source": there.url, "target": here.url, **plain(copied)})
-    else:
-        _print_summary(here.url, copied)
+    print_result({"source": there.url, "target": here.url, **plain(copied)}, _lines(here.url, copied), as_json=as_json)
     for name, why in copied.corrupt.items():
         complain(f"not copied: {name}: {why}")
     return PROBLEM if copied.corrupt else FINE
 
 
-def _print_summary(url: str, copied: Copied) -> None:
+def _lines(url: str, copied: Copied) -> Iterator[str]:
     total = len(copied.copied) + len(copied.present) + len(copied.kept)
-    print_line(
+    yield (
         f"{url}: {total} checkpoints, {len(copied.copied)} of them copied now "
-        f"({size(copied.copied_bytes)}; {size(copied.found_bytes)} were there and compared)",
+        f"({size(copied.copied_bytes)}; {size(copied.found_bytes)} were there and compared)"
     )
     if copied.checkpoint is not None:
-        print_line(f"a new run that continues from {copied.checkpoint}")
+        yield f"a new run that continues from {copied.checkpoint}"
     for name in copied.kept:
-        print_line(f"kept, although the source no longer has it: {name}")
+        yield f"kept, although the source no longer has it: {name}"
     for name in copied.pruned:
-        print_line(f"{ENDS['pruned']} {name}")
+        yield f"{ENDS['pruned']} {name}"

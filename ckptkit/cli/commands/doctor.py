@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
-from ckptkit.cli.output import print_json, print_line
+from ckptkit.cli.output import Line, print_result
 from ckptkit.core.text import some
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
@@ -59,18 +59,16 @@ def run_doctor(
         return report_failure(error, command, junit, _SUITE, "examination")
     if junit is not None:
         write_junit(junit, _SUITE, _cases(report))
-    if as_json:
-        print_json(_document(report))
-    else:
-        _print(report, shlex.join(command))
-        if options.within is not None:
-            print_line(_fitted(report, options, options.within))
-        if report.stateful or report.ignore:
-            print_line(_pasted(report))
-        for url in report.others:
-            print_line(f"not examined: run root {url}, which the script restores as well: give it a script of its own")
-        if keep is not None:
-            print_line(f"traces and logs of all lives: {Path(keep).absolute()}")
+    lines = [*_lines(report, shlex.join(command))]
+    if options.within is not None:
+        lines.append(_fitted(report, options, options.within))
+    if report.stateful or report.ignore:
+        lines.append(_pasted(report))
+    for url in report.others:
+        lines.append(f"not examined: run root {url}, which the script restores as well: give it a script of its own")
+    if keep is not None:
+        lines.append(f"traces and logs of all lives: {Path(keep).absolute()}")
+    print_result(_document(report), lines, as_json=as_json)
     return FINE if report.is_sound else PROBLEM
 
 
@@ -122,7 +120,7 @@ def _examined(command: Sequence[str], options: Options, keep: str | None) -> Rep
         return Examination(command, folder, options, monotonic=clock, begins=shown.begins, stepped=shown.stepped).run()
 
 
-def _print(report: Report, command: str) -> None:
+def _lines(report: Report, command: str) -> Iterator[Line]:
     killed_lives = [life for life in report.lives if life.planned_kill is not None]
     kills = [(_killed(life), life.own_saves) for life in killed_lives]
     killed = ", ".join(words for words, own_saves in kills if not own_saves)
@@ -130,25 +128,25 @@ def _print(report: Report, command: str) -> None:
     own += ", resumed from the mirror alone" if any(life.is_from_mirror for life in report.lives) else ""
     of_ranks = f" in each of {report.ranks} ranks" if report.ranks > 1 else ""
     lives = f"{report.steps} micro-steps{of_ranks}, {len(report.lives)} lives"
-    print_line(f"{command}: {lives}, killed after {f'[{killed}]' if killed else 'none'}{own}")
-    print_line(f"compared: {report.compared} micro-steps with {report.values} values each")
+    yield f"{command}: {lives}, killed after {f'[{killed}]' if killed else 'none'}{own}"
+    yield f"compared: {report.compared} micro-steps with {report.values} values each"
     if report.difference is None:
-        print_line(_headline(report), style="bold green")
+        yield _headline(report), "bold green"
         if report.other_losses:
-            print_line(
+            yield (
                 f"note: the loss reported after micro-step {', '.join(map(str, report.other_losses))} was different "
                 "in some life, although batch, gradients and weights were equal: most likely its kernel rounded "
                 "differently"
             )
         for note in report.notes[:5]:
-            print_line(f"note: {note} is not as it was after a resume, or in no checkpoint; nothing depends on it")
+            yield f"note: {note} is not as it was after a resume, or in no checkpoint; nothing depends on it"
         if not _epochs(report):
-            print_line(
+            yield (
                 f"note: no epoch ended within {report.steps} micro-steps, so what a later epoch changes was not seen: "
                 "give more --steps, or less data"
             )
     else:
-        _print_difference(report, report.difference)
+        yield from _lines_of_difference(report, report.difference)
 
 
 def _epochs(report: Report) -> int:
@@ -173,10 +171,10 @@ def _headline(report: Report) -> str:
     )
 
 
-def _print_difference(report: Report, difference: Difference) -> None:
-    print_line("NOT exact", style="bold red")
+def _lines_of_difference(report: Report, difference: Difference) -> Iterator[Line]:
+    yield "NOT exact", "bold red"
     for line in _words_of(report, difference):
-        print_line(line, style="bold" if line.startswith("diagnosis: ") else None)
+        yield (line, "bold") if line.startswith("diagnosis: ") else line
 
 
 def _words_of(report: Report, difference: Difference) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from ckptkit.cli.errors import FINE, wrong_values
-from ckptkit.cli.output import plain, print_json, print_line, size
+from ckptkit.cli.output import plain, print_result, size
 from ckptkit.cli.run_root import open_root
 from ckptkit.core.text import some
 from ckptkit.tools.interchange import Exported, Imported, Renames, export_weights, import_weights
@@ -66,7 +66,7 @@ def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: Expor
             rank=wanted.rank,
             overwrite=wanted.overwrite,
         )
-    _print({"root": storage.url, **plain(done)}, _words_of_export(done), as_json=as_json)
+    print_result({"root": storage.url, **plain(done)}, _words_of_export(done), as_json=as_json)
     return FINE
 
 
@@ -75,7 +75,7 @@ def run_import(file: str, root: str, options: Iterable[str], names: NameOptions,
     storage = open_root(root, options, writes=True)
     with wrong_values():
         done = import_weights(file, storage, renames=names.read())
-    _print(done, _words_of_import(done), as_json=as_json)
+    print_result(done, _words_of_import(done), as_json=as_json)
     return FINE
 
 
@@ -102,11 +102,3 @@ def _words_of_import(done: Imported) -> Iterator[str]:
     if done.ignored:
         yield f"not imported, because it is not a weight: {some(done.ignored)}"
     yield f"not in it, and begun afresh by the first start on this root: {', '.join(done.not_in_it)}"
-
-
-def _print(document: object, lines: Iterable[str], *, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-        return
-    for line in lines:
-        print_line(line)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from ckptkit.cli.errors import FINE, PROBLEM
-from ckptkit.cli.output import print_json, print_line
+from ckptkit.cli.output import print_result
 from ckptkit.cli.run_root import open_root
 
 
@@ -19,10 +19,6 @@ def run_goodput(root: str, options: Iterable[str] = (), *, now: datetime, as_jso
     from ckptkit.tools.report.reader import read_story
 
     story = read_story(open_root(root, options), now)
-    if as_json:
-        print_json({"root": story.root, **numbers_of(story)})
-    else:
-        problems = [f"{problem.key} cannot be used: {problem.reason}" for problem in story.problems]
-        for line in (*table_of(story), *problems):
-            print_line(line)
+    problems = [f"{problem.key} cannot be used: {problem.reason}" for problem in story.problems]
+    print_result({"root": story.root, **numbers_of(story)}, (*table_of(story), *problems), as_json=as_json)
     return PROBLEM if story.problems else FINE

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
-from ckptkit.cli.output import print_json, print_line
+from ckptkit.cli.output import Line, print_result
 from ckptkit.cli.run_root import open_root
 from ckptkit.core.text import some
 from ckptkit.tools.diff.checkpoints import Difference, in_order_of_size
@@ -63,13 +63,11 @@ def run_replay(
     if junit is not None:
         write_junit(junit, _SUITE, _cases(stretch, verdict))
     recorded = certify(storage, stretch, verdict) if record else []
-    if as_json:
-        ends = {"root": storage.url, "begin": stretch.begin.name}
-        print_json({**ends, **_document(verdict), "recorded": recorded})
-    else:
-        _print(storage.url, stretch, verdict, shlex.join(command))
-        if record:
-            print_line(f"recorded at {storage.url}: {', '.join(recorded) or 'nothing'}")
+    document = {"root": storage.url, "begin": stretch.begin.name, **_document(verdict), "recorded": recorded}
+    lines = list(_lines(storage.url, stretch, verdict, shlex.join(command)))
+    if record:
+        lines.append(f"recorded at {storage.url}: {', '.join(recorded) or 'nothing'}")
+    print_result(document, lines, as_json=as_json)
     return FINE if verdict.differing is None else PROBLEM
 
 
@@ -96,17 +94,17 @@ def _document(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _print(url: str, stretch: Stretch, verdict: Verdict, command: str) -> None:
-    print_line(f"{command}: replayed {url} from {stretch.begin.name}")
+def _lines(url: str, stretch: Stretch, verdict: Verdict, command: str) -> Iterator[Line]:
+    yield f"{command}: replayed {url} from {stretch.begin.name}"
     if verdict.equal:
-        print_line(f"equal, bit for bit: {', '.join(verdict.equal)}")
+        yield f"equal, bit for bit: {', '.join(verdict.equal)}"
     if verdict.differing is None:
-        print_line("certified: this stretch, trained again, is that of the run", style="bold green")
+        yield "certified: this stretch, trained again, is that of the run", "bold green"
         return
     after = verdict.equal[-1] if verdict.equal else str(stretch.begin.name)
-    print_line(f"DIFFERS: {verdict.differing}, and the difference came after {after}", style="bold red")
-    print_line(f"what differs: {_words_of(verdict)}")
-    print_line(f"cause: {_cause(verdict)}")
+    yield f"DIFFERS: {verdict.differing}, and the difference came after {after}", "bold red"
+    yield f"what differs: {_words_of(verdict)}"
+    yield f"cause: {_cause(verdict)}"
 
 
 def _words_of(verdict: Verdict) -> str:

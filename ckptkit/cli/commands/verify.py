@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
-from ckptkit.cli.output import plain, print_json, print_line, size
+from ckptkit.cli.output import Line, plain, print_result, size
 from ckptkit.cli.progress import CheckpointBar
 from ckptkit.cli.run_root import open_root, refuse_no_run
 from ckptkit.tools.verify.checkpoint import Proof
@@ -41,20 +41,16 @@ def run_verify(
         result = audit(storage, bar, checkpoint)
     if not result.checkpoints:
         refuse_no_run(storage)
-    if as_json:
-        print_json({"root": storage.url, **plain(result), "read_bytes": bar.read_bytes})
-    else:
-        seconds = clock() - begun
-        speed = f", {size(int(bar.read_bytes / seconds))}/s" if seconds > 0 else ""
-        read = f"{result.files} files, {size(bar.read_bytes)} read{speed}"
-        print_line(f"{storage.url}: {_counted(result.checkpoints)}; {read}")
-        for line, style in _lines(result):
-            print_line(line, style)
+    seconds = clock() - begun
+    speed = f", {size(int(bar.read_bytes / seconds))}/s" if seconds > 0 else ""
+    read = f"{result.files} files, {size(bar.read_bytes)} read{speed}"
+    lines = (f"{storage.url}: {_counted(result.checkpoints)}; {read}", *_lines(result))
+    print_result({"root": storage.url, **plain(result), "read_bytes": bar.read_bytes}, lines, as_json=as_json)
     return FINE if result.is_fine else PROBLEM
 
 
-def _lines(result: Audit) -> Iterator[tuple[str, str | None]]:
-    """Yield lines with their styles; a problem that was told is named by its file."""
+def _lines(result: Audit) -> Iterator[Line]:
+    """Yield the lines; a problem that was told is named by its file."""
     told: set[str] = set()
     for problem in result.problems:
         yield problem.message, "red"
@@ -67,12 +63,12 @@ def _lines(result: Audit) -> Iterator[tuple[str, str | None]]:
                 yield f"  {f'{problem.file} (see above)' if is_told else problem.message}", "red"
                 told.add(problem.message)
         elif proof.outcome == "removed":
-            yield f"{proof.name} was removed during verification, which is not a problem", None
+            yield f"{proof.name} was removed during verification, which is not a problem"
     if result.uncommitted:
-        yield f"without a COMMIT, so not a checkpoint: {', '.join(result.uncommitted)}", None
-        yield "  a save that is under way, or one that ended early; the next start removes what is left of it", None
+        yield f"without a COMMIT, so not a checkpoint: {', '.join(result.uncommitted)}"
+        yield "  a save that is under way, or one that ended early; the next start removes what is left of it"
     if result.void:
-        yield f"void, so never a checkpoint: {', '.join(result.void)}", None
+        yield f"void, so never a checkpoint: {', '.join(result.void)}"
     if result.start is not None:
         yield from _lines_of_start(result.start, any(proof.outcome == "whole" for proof in result.checkpoints))
 
@@ -87,16 +83,16 @@ def _counted(proofs: Iterable[Proof]) -> str:
     return f"{len(outcomes)} checkpoint{'s' if len(outcomes) > 1 else ''}: {', '.join(parts)}"
 
 
-def _lines_of_start(start: Start, is_any_whole: bool) -> Iterator[tuple[str, str | None]]:
+def _lines_of_start(start: Start, is_any_whole: bool) -> Iterator[Line]:
     if start.problem is not None:
         yield f"a start on this run would end with an error: {start.problem}", "bold red"
-        yield "Bring the files named above back from a copy of the run, then verify again.", None
+        yield "Bring the files named above back from a copy of the run, then verify again."
         if is_any_whole:
-            yield "Or name one of the whole checkpoints: resume(checkpoint=NAME).", None
+            yield "Or name one of the whole checkpoints: resume(checkpoint=NAME)."
     elif start.checkpoint is None:
-        yield "a start on this run begins afresh", None
+        yield "a start on this run begins afresh"
     elif not start.passed_over:
-        yield f"a start continues from {start.checkpoint}", None
+        yield f"a start continues from {start.checkpoint}"
     else:
         yield (
             f"a start passes over {', '.join(start.passed_over)} and continues from {start.checkpoint}; training since "
@@ -105,6 +101,5 @@ def _lines_of_start(start: Start, is_any_whole: bool) -> Iterator[tuple[str, str
         )
         yield (
             "To lose nothing, bring the files named above back from a copy of the run before the job is started again. "
-            "Otherwise just start it.",
-            None,
+            "Otherwise just start it."
         )
