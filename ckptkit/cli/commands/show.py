@@ -73,6 +73,7 @@ def run_show(
     """Print a checkpoint, with its age at ``now``; returns the exit code."""
     document = document_of(open_root(root, options), checkpoint, wanted)
     if as_json:
+        del document["roles"]  # a sum that only the text gives
         print_json(document)
     else:
         print_shown(document, now)
@@ -80,7 +81,12 @@ def run_show(
 
 
 def document_of(storage: Storage, checkpoint: str, wanted: Wanted) -> Document:
-    """Return what ``--json`` prints; raises the same exceptions as `run_show`."""
+    """Return what ``--json`` prints, and ``roles``, the number of tensors by role.
+
+    Raises:
+        WrongUsageError: If the checkpoint has no such rank or tensor.
+        CkptKitError: As in `open_wanted`, and for a tensor as in `Contents.read_into`.
+    """
     if wanted.histogram and wanted.tensor is None:
         raise WrongUsageError("--histogram needs --tensor NAME; --tensors lists the names")
     opened = open_wanted(storage, checkpoint)
