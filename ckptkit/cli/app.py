@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from ckptkit.cli.errors import CommandGroup
-from ckptkit.cli.interchange import add_interchange
-from ckptkit.cli.options import AsJson, Checkpoint, Command, Junit, Options, Root, complete_checkpoint, examples
-from ckptkit.cli.reporting import add_reports
-from ckptkit.cli.supervising import add_run
+from ckptkit.cli.options import (
+    AsJson,
+    Checkpoint,
+    Command,
+    Drop,
+    Junit,
+    NameMap,
+    Options,
+    Rename,
+    Root,
+    ShardSize,
+    complete_checkpoint,
+    examples,
+)
 
 app = typer.Typer(
     name="ckptkit",
@@ -20,6 +32,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
 
 
 def _print_version(wanted: bool) -> None:
@@ -53,11 +69,11 @@ def demo(
     ] = None,
     mode: Annotated[Literal["graph", "pynative"], typer.Option(help="MindSpore's execution mode.")] = "graph",
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the network and the data order.")] = 1,
-) -> None:
+) -> int:
     """Train on real digits, kill it with SIGKILL three times, resume, and compare every bit."""
     from ckptkit.cli.commands.demo import run_demo
 
-    raise typer.Exit(run_demo(root, mode, seed))
+    return run_demo(root, mode, seed)
 
 
 @app.command(
@@ -71,16 +87,14 @@ def list_checkpoints(
     show_all: Annotated[bool, typer.Option("--all", help="List every one, not only the newest 50.")] = False,
     options: Options = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """List the newest committed checkpoints of a run, oldest first.
 
     Exits with 1 if one of them is seen to be corrupt; it looks at their manifests only.
     """
-    from datetime import datetime, timezone
-
     from ckptkit.cli.commands.ls import run_ls
 
-    raise typer.Exit(run_ls(root, options or [], now=datetime.now(timezone.utc), as_json=as_json, show_all=show_all))
+    return run_ls(root, options or [], now=_now(), as_json=as_json, show_all=show_all)
 
 
 @app.command(
@@ -108,22 +122,143 @@ def show(
     ] = None,
     options: Options = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Show what is inside a checkpoint: progress, files by role with their digests, and more on request.
 
     Exits with 1 if a document of it, or the tensor asked for, is corrupt; all bytes are for ckptkit verify.
     """
-    from datetime import datetime, timezone
-
     from ckptkit.cli.commands.show import Wanted, run_show
 
     wanted = Wanted(rank, tensors, tensor, histogram, state)
-    now = datetime.now(timezone.utc)
-    raise typer.Exit(run_show(root, checkpoint, options or [], wanted=wanted, now=now, as_json=as_json))
+    return run_show(root, checkpoint, options or [], wanted=wanted, now=_now(), as_json=as_json)
 
 
-add_reports(app)
-add_interchange(app)
+@app.command(
+    "report",
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit report runs/vit-17",
+        "ckptkit report s3://bucket/vit-17 -o vit.html",
+        "ckptkit report runs/vit-17 --tensorboard logs/vit-17 --every 30s",
+    ),
+)
+def report(
+    root: Root,
+    *,
+    output: Annotated[str, typer.Option("--output", "-o", help="Where to write the page.")] = "report.html",
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write the curves there for TensorBoard, and no page.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="EXPERIMENT", help="Log the curves to MLflow, and write no page.")
+    ] = None,
+    prometheus: Annotated[
+        str | None, typer.Option(metavar="FILE.prom", help="Write the newest values for Prometheus, and no page.")
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Repeat that, such as every 30s, until the run has finished.")
+    ] = None,
+    options: Options = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, and write no page.")] = False,
+) -> int:
+    """Draw a run as one page that works offline: attempts, loss across restarts, what saves cost, what was removed.
+
+    Exits with 1 if a file of the run is corrupt; the page shows the rest.
+    """
+    import time
+
+    from ckptkit.cli.commands.report import Monitors, run_monitors, run_report
+
+    monitors = Monitors(tensorboard, mlflow, prometheus)
+    if monitors.are_wanted(every=every, as_json=as_json):
+        return run_monitors(root, options or [], monitors=monitors, every=every, clock=_now, wait=time.sleep)
+    return run_report(root, options or [], output=output, now=_now(), as_json=as_json)
+
+
+@app.command(
+    "goodput",
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit goodput runs/vit-17",
+        "ckptkit goodput runs/vit-17 --json",
+    ),
+)
+def goodput(root: Root, *, options: Options = None, as_json: AsJson = False) -> int:
+    """Show what the seconds of a run went to, what its deaths cost, and what other intervals of saves would cost.
+
+    Exits with 1 if a file of the run is corrupt; the rest is shown.
+    """
+    from ckptkit.cli.commands.goodput import run_goodput
+
+    return run_goodput(root, options or [], now=_now(), as_json=as_json)
+
+
+@app.command(
+    "export",
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit export runs/vit-17 -o vit.ckpt",
+        "ckptkit export runs/vit-17 -o vit.safetensors --rename backbone.=encoder. --drop head.",
+        "ckptkit export s3://bucket/vit-17 a000002-c0000001200-m0000 -o vit.ckpt --with-optimizer",
+    ),
+)
+def export_file(
+    root: Root,
+    checkpoint: Checkpoint = "latest",
+    *,
+    file: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="What to write, on this machine.")],
+    file_format: Annotated[
+        Literal["ckpt", "safetensors"] | None, typer.Option("--format", help="Default: the ending of FILE.")
+    ] = None,
+    shard_size: ShardSize = None,
+    with_optimizer: Annotated[
+        bool, typer.Option("--with-optimizer", help="Also export what the optimizer owns, such as moments.")
+    ] = False,
+    name_map: NameMap = None,
+    rename: Rename = None,
+    drop: Drop = None,
+    rank: Annotated[int, typer.Option(min=0, help="Take the values of this rank where each rank has its own.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write the weights of a checkpoint to a .ckpt or .safetensors file that mindspore.load_checkpoint reads.
+
+    Every byte is verified on the way. Exits with 1 if the checkpoint is corrupt or not there.
+    """
+    from ckptkit.cli.commands.export_import import ExportOptions, NameOptions, run_export
+
+    names = NameOptions(name_map, rename or [], drop or [])
+    wanted = ExportOptions(file, file_format, shard_size, with_optimizer, rank, force, names)
+    return run_export(root, checkpoint, options or [], wanted, as_json=as_json)
+
+
+@app.command(
+    "import",
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit import vit.ckpt runs/vit-18",
+        "ckptkit import vit.safetensors runs/vit-18 --rename encoder.=backbone. --drop head.",
+    ),
+)
+def import_file(
+    file: Annotated[str, typer.Argument(help="A .ckpt, .safetensors or .safetensors.index.json file on this machine.")],
+    root: Annotated[str, typer.Argument(help="The root of the new run, which must be empty: a path or a URL.")],
+    *,
+    name_map: NameMap = None,
+    rename: Rename = None,
+    drop: Drop = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make a run whose first start begins with the weights of a file; everything else begins afresh.
+
+    Exits with 1 if the file cannot be read or the root is not empty; nothing is written then.
+    """
+    from ckptkit.cli.commands.export_import import NameOptions, run_import
+
+    names = NameOptions(name_map, rename or [], drop or [])
+    return run_import(file, root, options or [], names, as_json=as_json)
 
 
 @app.command(
@@ -152,14 +287,14 @@ def copy(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the target's storage; repeatable.")
     ] = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Copy a run from one root to another, every byte verified; run it again to resume or to bring the copy up to date.
 
     Exits with 1 if a checkpoint is corrupt, or something else lies at the target, which then stays as it is.
     """
     from ckptkit.cli.commands.copy import run_copy
 
-    code = run_copy(
+    return run_copy(
         source,
         target,
         checkpoint=checkpoint,
@@ -167,31 +302,6 @@ def copy(
         target_options=target_option or [],
         as_json=as_json,
     )
-    raise typer.Exit(code)
-
-
-@app.command(
-    no_args_is_help=True,
-    epilog=examples("ckptkit flush /dev/shm/vit-17 s3://neighbour/vit-17 obs://bucket/vit-17"),
-)
-def flush(
-    root: Annotated[str, typer.Argument(help="The run root: a local path.")],
-    mirrors: Annotated[list[str], typer.Argument(help="Its mirrors: paths or URLs.")],
-    *,
-    options: Options = None,
-    mirror_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the mirrors' storage; repeatable.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Upload the newest checkpoint of a root to its mirrors after the training has died.
-
-    Exits with 1 if a mirror did not get it, such as one where the run was started since.
-    """
-    from ckptkit.cli.commands.flush import run_flush
-
-    code = run_flush(root, mirrors, root_options=options or [], mirror_options=mirror_option or [], as_json=as_json)
-    raise typer.Exit(code)
 
 
 @app.command(
@@ -211,14 +321,14 @@ def verify(
     everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, which is the default.")] = False,
     options: Options = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Prove every byte of a run against its digests, name all that is wrong, and say what a start would do.
 
     Exits with 1 if something is corrupt. Folders without a COMMIT and void ones are reported and are no problem.
     """
     from ckptkit.cli.commands.verify import run_verify
 
-    raise typer.Exit(run_verify(root, checkpoint, options or [], everything=everything, as_json=as_json))
+    return run_verify(root, checkpoint, options or [], everything=everything, as_json=as_json)
 
 
 @app.command(
@@ -249,7 +359,7 @@ def diff(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the other root's storage; repeatable.")
     ] = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Show which leaves, counters and parts of the state differ between two checkpoints, and by how much.
 
     Exits with 1 if updates lie between the two and no weight has changed: one of them is stale. That they differ is no
@@ -257,7 +367,7 @@ def diff(
     """
     from ckptkit.cli.commands.diff import run_diff
 
-    code = run_diff(
+    return run_diff(
         root,
         a,
         b,
@@ -268,7 +378,6 @@ def diff(
         exit_code=exit_code,
         as_json=as_json,
     )
-    raise typer.Exit(code)
 
 
 @app.command(
@@ -296,7 +405,7 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     options: Options = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Remove checkpoints that no policy keeps, after showing what goes, what stays and why.
 
     A job may be running. The two newest checkpoints always stay, and so does what cannot be read or may be needed by
@@ -304,7 +413,7 @@ def prune(
     """
     from ckptkit.cli.commands.prune import asker, run_prune
 
-    code = run_prune(
+    return run_prune(
         root,
         keep or [],
         options or [],
@@ -315,7 +424,6 @@ def prune(
         as_json=as_json,
         ask=asker(),
     )
-    raise typer.Exit(code)
 
 
 @app.command(
@@ -339,20 +447,18 @@ def doctor(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that each life may take.")] = 3600,
     junit: Junit = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Run a training script in scratch roots, kill and resume it, and name the first thing that differs.
 
     Exits with 0 if it is exact, 1 if it is not, 2 if it cannot be examined, 3 if a file cannot be written.
     """
-    from datetime import timedelta
-
     from ckptkit.cli.commands.doctor import run_doctor
-    from ckptkit.cli.durations import positive_duration
+    from ckptkit.cli.run_root import positive_duration
     from ckptkit.tools.doctor.report import Options
 
     limit = None if within is None else positive_duration("--within", within)
     options = Options(steps, kills, seed, timedelta(seconds=timeout), limit, own_saves)
-    raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json, junit=junit))
+    return run_doctor(command or [], options, keep=keep, as_json=as_json, junit=junit)
 
 
 @app.command(no_args_is_help=True, epilog=examples("ckptkit replay runs/a --to latest -- python train.py --lr 0.1"))
@@ -368,16 +474,14 @@ def replay(
     junit: Junit = None,
     record: Annotated[bool, typer.Option("--record", help="Store in the run which checkpoints are certified.")] = False,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Train a stretch of a run again in a scratch root, and compare every bit with the run's own checkpoints.
 
     Exits with 0 if they are equal, 1 if they are not, 2 if the script cannot be replayed, 3 if a storage failed.
     """
-    from datetime import timedelta
-
     from ckptkit.cli.commands.replay import run_replay
 
-    code = run_replay(
+    return run_replay(
         root,
         command or [],
         options or [],
@@ -389,7 +493,48 @@ def replay(
         as_json=as_json,
         junit=junit,
     )
-    raise typer.Exit(code)
 
 
-add_run(app)
+@app.command(
+    "run",
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit run -- python train.py",
+        "ckptkit run --hang-after 5m --limit evaluating=2h -- msrun --worker_num=8 --join=True train.py",
+    ),
+)
+def run(
+    command: Command = None,
+    *,
+    lives_without_progress: Annotated[
+        int, typer.Option(min=1, help="End after so many lives in a row that committed nothing new.")
+    ] = 3,
+    hang_after: Annotated[
+        str, typer.Option(metavar="DURATION", help="Without a micro-step for so long, or 20 slow ones, it hangs.")
+    ] = "10m",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PHASE=DURATION",
+            help="The same for another phase, such as evaluating or first_step, instead of 1h; repeatable.",
+        ),
+    ] = None,
+    grace: Annotated[str, typer.Option(metavar="DURATION", help="Time from SIGTERM to SIGKILL.")] = "30s",
+    longest_pause: Annotated[
+        str, typer.Option(metavar="DURATION", help="The longest pause between two lives without progress.")
+    ] = "5m",
+    metrics: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write metrics for a monitor there: FILE.prom (Prometheus) or FILE.json."),
+    ] = None,
+    options: Options = None,
+) -> int:
+    """Run a training command again and again until it is done; say why it died, and when a restart cannot help.
+
+    Exits with 0 when it is done, 143 when it was asked to end, 65 if its code or data is at fault, 75 if too many lives
+    made no progress, 2 if it was called wrongly.
+    """
+    from ckptkit.cli.commands.run import RunOptions, run_command
+
+    typed = RunOptions(lives_without_progress, hang_after, limit or [], grace, longest_pause, options or [], metrics)
+    return run_command(command or [], typed)

@@ -7,10 +7,12 @@ may call it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -51,17 +53,18 @@ class CommandGroup(TyperGroup):
         return super().parse_args(ctx, [*asked, *ours, *args[end:]])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command.
+        """Run the command, which returns its exit code.
 
         Raises:
-            typer.Exit: With the exit code, for every error of ckptkit, wrong usage, OSError or interrupt.
+            typer.Exit: With that code, or that of an error of ckptkit, wrong usage, OSError or interrupt.
         """
         try:
             try:
-                return super().invoke(ctx)
+                code = super().invoke(ctx)
             finally:
                 if sys.stdout is not None:  # None if the shell has closed it
                     sys.stdout.flush()  # flush here, where a closed pipe is handled
+            raise typer.Exit(code or FINE)
         except (KeyboardInterrupt, typer.Abort) as error:  # typer.Abort comes from a question
             raise typer.Exit(INTERRUPTED) from error
         except BrokenPipeError as error:
@@ -87,13 +90,36 @@ def exit_code_of(error: Exception) -> int:
     return UNREACHABLE  # a plain OSError is about a file that the command reads or writes
 
 
+@contextlib.contextmanager
+def wrong_values() -> Iterator[None]:
+    """Report a ValueError as a wrong command line."""
+    try:
+        yield
+    except CkptKitError:
+        raise
+    except ValueError as error:
+        raise WrongUsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def resumable(end: str, advice: str) -> Iterator[None]:
+    """Add ``advice`` to the error of a storage, and to the message about an interrupt before ``end``."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(f"{error} {advice}") from error
+    except KeyboardInterrupt:
+        complain(f"interrupted before {end}. {advice}")
+        raise
+
+
 def complain(message: str) -> None:
     """Print ``message`` to stderr, in red if that is a terminal."""
     from rich.console import Console
 
-    from ckptkit.cli.text import visible
+    from ckptkit.cli.output import print_line
 
-    Console(stderr=True).print(visible(scrub(message)), style="red", markup=False, highlight=False, soft_wrap=True)
+    print_line(scrub(message), style="red", console=Console(stderr=True))
 
 
 def _forget_stdout() -> None:

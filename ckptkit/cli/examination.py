@@ -14,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TaskID
 
 from ckptkit.cli.junit import Case, write_junit
+from ckptkit.cli.output import print_line
+from ckptkit.cli.progress import bar_of_steps
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
 
 
@@ -54,7 +56,7 @@ def report_failure(error: Exception, command: Sequence[str], junit: Path | None,
     code, message = _failure(error, command)
     if junit is not None:
         write_junit(junit, suite, [Case(case, 0.0, "error", message.partition("\n")[0], message)])
-    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)  # its own colours
     return code
 
 
@@ -72,9 +74,7 @@ class Lives:
     """Shows a line and a bar for each life on stderr; if that is no terminal, a line when the life begins."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._progress = bar_of_steps(transient=False)
         self._task: TaskID | None = None
 
     def __enter__(self) -> Lives:
@@ -86,8 +86,8 @@ class Lives:
 
     def begins(self, words: str, steps: int) -> None:
         """Show that another life begins, with ``steps`` micro-steps to do."""
-        if not self._console.is_terminal:
-            self._console.print(f"{words}; {steps} micro-steps", highlight=False, markup=False, soft_wrap=True)
+        if not self._progress.console.is_terminal:
+            print_line(f"{words}; {steps} micro-steps", console=self._progress.console)
         if self._task is not None:
             self._progress.stop_task(self._task)
         self._task = self._progress.add_task(words, total=steps)

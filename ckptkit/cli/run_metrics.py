@@ -12,6 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ class RunMetrics:
         values = {
             "lives": dict(self._lives),
             "seconds": dict(self._seconds + Counter({name: value for name, value in present.items() if value > 0})),
-            "ranks": [_rank(one, now) for one in records],
+            "ranks": [_rank(record, now) for record in records],
         }
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
@@ -98,37 +99,37 @@ def _rank(record: Record, now: float) -> dict[str, Any]:
 
 def _as_text(values: Mapping[str, Any]) -> str:
     client = _client()
-    families = client.metrics_core
-    lives = families.CounterMetricFamily("ckptkit_lives", "Lives that have ended.", labels=["cause"])
+    core = client.metrics_core
+    lives = core.CounterMetricFamily("ckptkit_lives", "Lives that have ended.", labels=["cause"])
     for cause, count in values["lives"].items():
         lives.add_metric([cause], count)
-    seconds = families.CounterMetricFamily("ckptkit_seconds", "Seconds of rank 0 by phase.", labels=["phase"])
+    seconds = core.CounterMetricFamily("ckptkit_seconds", "Seconds of rank 0 by phase.", labels=["phase"])
     for phase, value in values["seconds"].items():
         seconds.add_metric([phase], value)
-    found = [lives, seconds]
+    families = [lives, seconds]
     for name, text in (
         ("micro_step", "Micro-steps since the run's first start."),
         ("committed_step", "The same of the newest checkpoint that this life has restored or committed."),
         ("mirror_lag", "Commits that the mirror that is farthest behind lacks; 0 without a mirror."),
         ("seconds_since_sign", "Seconds since the process got on last."),
     ):
-        family = families.GaugeMetricFamily(f"ckptkit_{name}", text, labels=["rank", "phase"])
-        for one in values["ranks"]:
-            family.add_metric([str(one["rank"]), one["phase"]], one[name])
-        found.append(family)
+        family = core.GaugeMetricFamily(f"ckptkit_{name}", text, labels=["rank", "phase"])
+        for rank in values["ranks"]:
+            family.add_metric([str(rank["rank"]), rank["phase"]], rank[name])
+        families.append(family)
     registry = client.CollectorRegistry()
-    registry.register(_Found(found))
+    registry.register(_Collector(families))
     return str(client.generate_latest(registry).decode())
 
 
-class _Found:
-    """Gives the client library what was found."""
+@dataclass(eq=False)
+class _Collector:
+    """Gives the client library its families."""
 
-    def __init__(self, families: Sequence[Any]) -> None:
-        self._families = families
+    families: Sequence[Any]
 
     def collect(self) -> Sequence[Any]:
-        return self._families
+        return self.families
 
 
 def _client() -> Any:

@@ -1,31 +1,25 @@
 """Implements ``ckptkit copy``: copies a run, or one checkpoint, to another root, and compares what exists there.
 
-The JSON is ``{"source": str, "target": str, ...}`` with the fields of `ckptkit.tools.copy.inventory.Copied`. A bar, or
-without a terminal a line for each checkpoint, goes to stderr. If the command is interrupted at any moment, by Ctrl-C
-or otherwise, the same command copies the rest.
+The JSON is ``{"source": str, "target": str, ...}`` with the fields of `ckptkit.tools.copy.inventory.Copied`. If the
+command is interrupted at any moment, by Ctrl-C or otherwise, the same command copies the rest.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 
-from rich.console import Console
-from rich.filesize import decimal
-
-from ckptkit.cli.byte_bar import CheckpointBar
-from ckptkit.cli.errors import WrongUsageError, complain
-from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_json, print_line
-from ckptkit.errors import CkptKitError, StorageError
+from ckptkit.cli.errors import FINE, PROBLEM, complain, resumable, wrong_values
+from ckptkit.cli.output import plain, print_result, size
+from ckptkit.cli.progress import CheckpointBar
+from ckptkit.cli.run_root import open_root
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.copy.inventory import Copied, CopyOutcome
+from ckptkit.tools.copy.inventory import Copied
 
 _RESUME = "Nothing that was copied is lost: the same command copies the rest."
 
-_ENDS = {
+ENDS = {
     "copied": "copied",
     "present": "was already there, identical:",
     "pruned": "skipped, since the source removed it meanwhile:",
@@ -42,67 +36,27 @@ def run_copy(
     target_options: Iterable[str],
     as_json: bool,
 ) -> int:
-    """Copy and print the outcome; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an option is invalid, or both roots are the same.
-        CkptKitError: As in `copy_run`.
-    """
+    """Copy and print the outcome; returns the exit code."""
     request = CopyRequest(checkpoint, lambda: datetime.now(timezone.utc), lambda: secrets.token_hex(16))
     there = open_root(source, source_options, flag="--source-option")
     here = open_root(target, target_options, flag="--target-option", writes=True)
-    try:
-        with CopyBar(Console(stderr=True)) as bar:
-            copied = copy_run(there, here, request, bar)
-    except StorageError as error:
-        raise StorageError(f"{error} {_RESUME}") from error
-    except CkptKitError:
-        raise
-    except ValueError as error:
-        raise WrongUsageError(str(error)) from error
-    except KeyboardInterrupt:
-        complain(f"interrupted before the copy had ended. {_RESUME}")
-        raise
-    if as_json:
-        urls = {"source": there.url, "target": here.url}
-        print_json({**urls, **dataclasses.asdict(copied)})
-    else:
-        _print_summary(here.url, copied)
+    with wrong_values(), resumable("the copy had ended", _RESUME), CheckpointBar("comparing", ENDS) as bar:
+        copied = copy_run(there, here, request, bar)
+    print_result({"source": there.url, "target": here.url, **plain(copied)}, _lines(here.url, copied), as_json=as_json)
     for name, why in copied.corrupt.items():
         complain(f"not copied: {name}: {why}")
-    return 1 if copied.corrupt else 0
+    return PROBLEM if copied.corrupt else FINE
 
 
-class CopyBar(CheckpointBar):
-    """Shows the progress of a copy; a `ckptkit.tools.copy.inventory.CopyWatch`.
-
-    Args:
-        console: Where to draw the bar; without a terminal, prints a line for each checkpoint instead.
-    """
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console, "comparing")
-
-    def end(self, name: str, outcome: CopyOutcome) -> None:
-        """Show the outcome for one checkpoint; see `ckptkit.tools.copy.inventory.CopyWatch`."""
-        self._ended += outcome in ("copied", "present")
-        self._bar.update(self._task, description=self._describe())
-        if not self._console.is_terminal:
-            at = f" ({self._describe()})" if outcome in ("copied", "present") else ""
-            print_line(self._console, f"{_ENDS[outcome]} {name}{at}")
-
-
-def _print_summary(url: str, copied: Copied) -> None:
-    console = Console()
+def _lines(url: str, copied: Copied) -> Iterator[str]:
     total = len(copied.copied) + len(copied.present) + len(copied.kept)
-    print_line(
-        console,
+    yield (
         f"{url}: {total} checkpoints, {len(copied.copied)} of them copied now "
-        f"({decimal(copied.copied_bytes)}; {decimal(copied.found_bytes)} were there and compared)",
+        f"({size(copied.copied_bytes)}; {size(copied.found_bytes)} were there and compared)"
     )
     if copied.checkpoint is not None:
-        print_line(console, f"a new run that continues from {copied.checkpoint}")
+        yield f"a new run that continues from {copied.checkpoint}"
     for name in copied.kept:
-        print_line(console, f"kept, although the source no longer has it: {name}")
+        yield f"kept, although the source no longer has it: {name}"
     for name in copied.pruned:
-        print_line(console, f"{_ENDS['pruned']} {name}")
+        yield f"{ENDS['pruned']} {name}"

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.run_root import open_root
 from ckptkit.storage import Listing, Storage
 
 MICRO_STEPS = 180  # 6 epochs of 30 batches
@@ -59,12 +59,7 @@ class Life:
 
 
 def run_demo(root: str | None, mode: Literal["graph", "pynative"], seed: int) -> int:
-    """Run the demo and print its table; returns the exit code.
-
-    Raises:
-        WrongUsageError: If ``root`` is not empty.
-        StorageError: If the storage failed.
-    """
+    """Run the demo and print its table; returns the exit code."""
     console = Console()
     storage = open_root(root, writes=True) if root is not None else None
     if storage is not None and storage.list("") != Listing():

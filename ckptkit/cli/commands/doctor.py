@@ -1,30 +1,21 @@
 """Implements ``ckptkit doctor``: runs the examination and prints its report as text or as JSON.
 
-The JSON is ``{"exact": bool, "url": str, "steps": int, "ranks": int, "compared": int, "values": int, "epochs": int,
-"seconds": float, "lives": [...], "difference": {...} or null, "diagnosis": {...} or null, "other_losses": [...],
-"notes": [...], "stateful": {...}, "ignore": [...], "left_out": [...]}``. It is about the run root ``url``; ``left_out``
-are further roots that the script restores, and which were not examined. A life has ``name``, ``began_at``,
-``ended_at``, ``killed_after``, ``killed_rank``, ``exit_code``, ``seconds``, ``own_saves``, ``from_mirror`` and
-``ranks``; a difference ``step``, ``resumed_at``, ``rank``, ``life``, ``names`` and ``progress``; a diagnosis ``code``,
-``where``, ``cause``, ``fix`` and ``also``. ``epochs`` are those that ended; ``other_losses`` micro-steps where only the
-reported loss differed; ``stateful`` and ``ignore`` what to give to ckptkit. Progress goes to stderr.
+``docs/cli.md`` describes the JSON. Progress goes to stderr.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
-from ckptkit.cli.text import print_json
+from ckptkit.cli.output import Line, print_result
 from ckptkit.core.text import some
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
@@ -58,9 +49,6 @@ def run_doctor(
         keep: A folder for everything, which stays; None for a temporary one.
         as_json: Whether to print JSON.
         junit: A file for the result, too.
-
-    Raises:
-        OSError: If ``junit`` cannot be written.
     """
     if junit is not None:
         prepare_junit(junit)
@@ -71,19 +59,17 @@ def run_doctor(
         return report_failure(error, command, junit, _SUITE, "examination")
     if junit is not None:
         write_junit(junit, _SUITE, _cases(report))
-    if as_json:
-        print_json(_as_json(report))
-    else:
-        _print(report, shlex.join(command))
-        if options.within is not None:
-            print(_fitted(report, options, options.within))
-        if report.stateful or report.ignore:
-            print(_pasted(report))
-        for url in report.others:
-            print(f"not examined: run root {url}, which the script restores as well: give it a script of its own")
-        if keep is not None:
-            print(f"traces and logs of all lives: {Path(keep).absolute()}")
-    return 0 if report.is_sound else 1
+    lines = [*_lines(report, shlex.join(command))]
+    if options.within is not None:
+        lines.append(_fitted(report, options, options.within))
+    if report.stateful or report.ignore:
+        lines.append(_pasted(report))
+    for url in report.others:
+        lines.append(f"not examined: run root {url}, which the script restores as well: give it a script of its own")
+    if keep is not None:
+        lines.append(f"traces and logs of all lives: {Path(keep).absolute()}")
+    print_result(_document(report), lines, as_json=as_json)
+    return FINE if report.is_sound else PROBLEM
 
 
 def _cases(report: Report) -> list[Case]:
@@ -134,8 +120,7 @@ def _examined(command: Sequence[str], options: Options, keep: str | None) -> Rep
         return Examination(command, folder, options, monotonic=clock, begins=shown.begins, stepped=shown.stepped).run()
 
 
-def _print(report: Report, command: str) -> None:
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+def _lines(report: Report, command: str) -> Iterator[Line]:
     killed_lives = [life for life in report.lives if life.planned_kill is not None]
     kills = [(_killed(life), life.own_saves) for life in killed_lives]
     killed = ", ".join(words for words, own_saves in kills if not own_saves)
@@ -143,25 +128,25 @@ def _print(report: Report, command: str) -> None:
     own += ", resumed from the mirror alone" if any(life.is_from_mirror for life in report.lives) else ""
     of_ranks = f" in each of {report.ranks} ranks" if report.ranks > 1 else ""
     lives = f"{report.steps} micro-steps{of_ranks}, {len(report.lives)} lives"
-    console.print(f"{command}: {lives}, killed after {f'[{killed}]' if killed else 'none'}{own}")
-    console.print(f"compared: {report.compared} micro-steps with {report.values} values each")
+    yield f"{command}: {lives}, killed after {f'[{killed}]' if killed else 'none'}{own}"
+    yield f"compared: {report.compared} micro-steps with {report.values} values each"
     if report.difference is None:
-        console.print(_headline(report), style="bold green")
+        yield _headline(report), "bold green"
         if report.other_losses:
-            console.print(
+            yield (
                 f"note: the loss reported after micro-step {', '.join(map(str, report.other_losses))} was different "
                 "in some life, although batch, gradients and weights were equal: most likely its kernel rounded "
                 "differently"
             )
         for note in report.notes[:5]:
-            console.print(f"note: {note} is not as it was after a resume, or in no checkpoint; nothing depends on it")
+            yield f"note: {note} is not as it was after a resume, or in no checkpoint; nothing depends on it"
         if not _epochs(report):
-            console.print(
+            yield (
                 f"note: no epoch ended within {report.steps} micro-steps, so what a later epoch changes was not seen: "
                 "give more --steps, or less data"
             )
     else:
-        _print_difference(console, report, report.difference)
+        yield from _lines_of_difference(report, report.difference)
 
 
 def _epochs(report: Report) -> int:
@@ -186,10 +171,10 @@ def _headline(report: Report) -> str:
     )
 
 
-def _print_difference(console: Console, report: Report, difference: Difference) -> None:
-    console.print("NOT exact", style="bold red")
+def _lines_of_difference(report: Report, difference: Difference) -> Iterator[Line]:
+    yield "NOT exact", "bold red"
     for line in _words_of(report, difference):
-        console.print(line, style="bold" if line.startswith("diagnosis: ") else None)
+        yield (line, "bold") if line.startswith("diagnosis: ") else line
 
 
 def _words_of(report: Report, difference: Difference) -> list[str]:
@@ -210,7 +195,7 @@ def _words_of_diagnosis(found: Diagnosis) -> list[str]:
     return words + ([f"look also at: {', '.join(found.also)}"] if found.also else [])
 
 
-def _as_json(report: Report) -> dict[str, Any]:
+def _document(report: Report) -> dict[str, Any]:
     difference = report.difference
     return {
         "exact": report.is_sound,
@@ -221,7 +206,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "values": report.values,
         "epochs": _epochs(report),
         "seconds": round(report.seconds, 3),
-        "lives": [_life_as_json(life) for life in report.lives],
+        "lives": [_life(life) for life in report.lives],
         "difference": None
         if difference is None
         else {
@@ -229,19 +214,19 @@ def _as_json(report: Report) -> dict[str, Any]:
             "resumed_at": difference.resumed_at,
             "rank": difference.rank,
             "life": difference.life.name,
-            "names": list(difference.names),
-            "progress": difference.expected.progress.model_dump(),
+            "names": difference.names,
+            "progress": difference.expected.progress,
         },
-        "diagnosis": None if report.diagnosis is None else dataclasses.asdict(report.diagnosis),
-        "other_losses": list(report.other_losses),
-        "notes": list(report.notes),
+        "diagnosis": report.diagnosis,
+        "other_losses": report.other_losses,
+        "notes": report.notes,
         "stateful": report.stateful,
         "ignore": report.ignore,
-        "left_out": list(report.others),
+        "left_out": report.others,
     }
 
 
-def _life_as_json(life: Life) -> dict[str, Any]:
+def _life(life: Life) -> dict[str, Any]:
     return {
         "name": life.name,
         "began_at": life.begun.step if life.begun is not None else None,

@@ -6,20 +6,16 @@ of `ckptkit.tools.interchange.Imported`. An export only reads the run. Both chec
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
-from rich.console import Console
 
-from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_json, print_line, size
+from ckptkit.cli.errors import FINE, wrong_values
+from ckptkit.cli.output import plain, print_result, size
+from ckptkit.cli.run_root import open_root
 from ckptkit.core.text import some
-from ckptkit.errors import CkptKitError
 from ckptkit.tools.interchange import Exported, Imported, Renames, export_weights, import_weights
 
 
@@ -56,14 +52,9 @@ class ExportOptions:
 
 
 def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: ExportOptions, *, as_json: bool) -> int:
-    """Write the file and print what it holds; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an argument is invalid, or the file exists.
-        CkptKitError: As in `export_weights`.
-    """
+    """Write the file and print what it holds; returns the exit code."""
     storage = open_root(root, options)
-    with _as_usage():
+    with wrong_values():
         done = export_weights(
             storage,
             wanted.file,
@@ -75,28 +66,17 @@ def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: Expor
             rank=wanted.rank,
             overwrite=wanted.overwrite,
         )
-    if as_json:
-        print_json({"root": storage.url, **dataclasses.asdict(done)})
-    else:
-        _print(_words_of_export(done))
-    return 0
+    print_result({"root": storage.url, **plain(done)}, _words_of_export(done), as_json=as_json)
+    return FINE
 
 
 def run_import(file: str, root: str, options: Iterable[str], names: NameOptions, *, as_json: bool) -> int:
-    """Make the run and print what it holds; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an argument is invalid.
-        CkptKitError: As in `import_weights`.
-    """
+    """Make the run and print what it holds; returns the exit code."""
     storage = open_root(root, options, writes=True)
-    with _as_usage():
+    with wrong_values():
         done = import_weights(file, storage, renames=names.read())
-    if as_json:
-        print_json(dataclasses.asdict(done))
-    else:
-        _print(_words_of_import(done))
-    return 0
+    print_result(done, _words_of_import(done), as_json=as_json)
+    return FINE
 
 
 def _bytes_of(text: str) -> int:
@@ -107,16 +87,6 @@ def _bytes_of(text: str) -> int:
         return TypeAdapter(ByteSize).validate_python(text)
     except ValidationError as error:
         raise ValueError(wrong) from error
-
-
-@contextlib.contextmanager
-def _as_usage() -> Iterator[None]:
-    try:
-        yield
-    except CkptKitError:
-        raise
-    except ValueError as error:
-        raise WrongUsageError(str(error)) from error
 
 
 def _words_of_export(done: Exported) -> Iterator[str]:
@@ -132,9 +102,3 @@ def _words_of_import(done: Imported) -> Iterator[str]:
     if done.ignored:
         yield f"not imported, because it is not a weight: {some(done.ignored)}"
     yield f"not in it, and begun afresh by the first start on this root: {', '.join(done.not_in_it)}"
-
-
-def _print(lines: Iterable[str]) -> None:
-    console = Console()
-    for line in lines:
-        print_line(console, line)

@@ -1,11 +1,8 @@
 """Implements ``ckptkit prune``: removes checkpoints that no policy keeps, also while a job is running.
 
-The JSON is ``{"root": str, "dry_run": bool, "checkpoints": [...], "remains": {name: bytes}, "frozen": {attempt: bytes},
-"freed_bytes": int, "unfinished_bytes": int, "problems": [str], "removed": [str], "emptied": [str], "spared": [str],
-"stuck": [str]}``. Each checkpoint has
-``name``, ``size_bytes``, ``goes`` and ``why`` as planned. The last four lists are what was done
-(`ckptkit.tools.prune.prune.Pruned`), empty in a dry run. Asks on a terminal; without one, and with ``--json``, it
-needs ``--yes`` or ``--dry-run``.
+``docs/cli.md`` describes the JSON; what was planned comes first, then what was done
+(`ckptkit.tools.prune.prune.Pruned`), which is empty in a dry run. Asks on a terminal; without one, and with ``--json``,
+it needs ``--yes`` or ``--dry-run``.
 """
 
 from __future__ import annotations
@@ -15,18 +12,14 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column
 
-from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain
-from ckptkit.cli.no_run import refuse_no_run
-from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import console_for_tables, plain_table, print_json, print_line, size, visible
-from ckptkit.errors import StorageError
+from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain, resumable
+from ckptkit.cli.output import plain, print_json, print_line, print_table, right, size
+from ckptkit.cli.progress import bar_of_steps
+from ckptkit.cli.run_root import open_root, refuse_no_run
+from ckptkit.core.text import many
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest, KeepPolicy
-from ckptkit.storage import Storage
 from ckptkit.tools.prune.plan import PrunePlan, Rule, plan_prune
 from ckptkit.tools.prune.prune import Pruned, prune
 
@@ -48,23 +41,9 @@ def run_prune(
 ) -> int:
     """Plan, print, ask and remove; returns the exit code.
 
-    Args:
-        root: A path or a URL.
-        keep: The policies for the lineage, each as typed.
-        options: Options of its storage.
-        branches: Whether to remove checkpoints off the lineage, too.
-        unfinished: Whether to empty the folders of all saves that did not end.
-        dry_run: Whether to plan only.
-        yes: Whether to remove without asking.
-        as_json: Whether to print one JSON document.
-        ask: Asks the person; None if nobody can answer.
-
-    Raises:
-        WrongUsageError: If an option is invalid or missing, or the command must ask and cannot.
-        CheckpointNotFoundError: If ``root`` cannot be a run: the folder does not exist, or holds something else.
-        CkptKitError: As in `ckptkit.tools.prune.prune.prune`.
+    ``ask`` asks the person; None if nobody can answer. The other arguments are the options as typed.
     """
-    rules = [Rule(one, parse_keep(one)) for one in keep]
+    rules = [Rule(policy, parse_keep(policy)) for policy in keep]
     if not rules and not branches and not unfinished:
         raise WrongUsageError(
             f"give --keep {_KEEPS}; or --branches to remove only what is off the lineage, or --unfinished"
@@ -79,19 +58,29 @@ def run_prune(
         refuse_no_run(storage)
     for problem in plan.problems:
         complain(problem)
-    url = storage.url
     if not as_json:
-        _print_plan(url, plan)
+        _print_plan(storage.url, plan)
     pruned = Pruned()
     is_any = bool(plan.doomed or plan.remains or plan.frozen)
-    if is_any and not dry_run and (yes or (ask is not None and ask(_question(plan)))):
-        pruned = _carry_out(storage, plan, rules, branches=branches, unfinished=unfinished)
-        if not as_json:
-            _print_done(pruned)
-    elif is_any and not as_json:
-        _print("nothing was removed")
+    is_wanted = is_any and not dry_run and (yes or (ask is not None and ask(_question(plan))))
+    if is_wanted:
+        with resumable("all was removed", _RESUME), bar_of_steps(transient=True) as bar:
+            task = bar.add_task("removing", total=len(plan.doomed))
+            pruned = prune(
+                storage,
+                plan,
+                rules,
+                branches=branches,
+                unfinished=unfinished,
+                token=secrets.token_hex(16),
+                done=lambda name: bar.advance(task),
+            )
     if as_json:
-        print_json({"root": url, "dry_run": dry_run, **_as_json(plan, pruned)})
+        print_json({"root": storage.url, "dry_run": dry_run, **_planned(plan), **plain(pruned)})
+    elif is_wanted:
+        _print_done(pruned)
+    elif is_any:
+        print_line("nothing was removed")
     return PROBLEM if plan.problems or pruned.stuck else FINE
 
 
@@ -122,96 +111,50 @@ def parse_keep(text: str) -> KeepPolicy:
     raise WrongUsageError(f"--keep {text}: give {_KEEPS}")
 
 
-def _carry_out(storage: Storage, plan: PrunePlan, rules: Sequence[Rule], *, branches: bool, unfinished: bool) -> Pruned:
-    console = Console(stderr=True)
-    columns = (TextColumn("removing"), BarColumn(), MofNCompleteColumn())
-    try:
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task("removing", total=len(plan.doomed))
-            return prune(
-                storage,
-                plan,
-                rules,
-                branches=branches,
-                unfinished=unfinished,
-                token=secrets.token_hex(16),
-                done=lambda name: bar.advance(task),
-            )
-    except StorageError as error:
-        raise StorageError(f"{error} {_RESUME}") from error
-    except KeyboardInterrupt:
-        complain(f"interrupted before all was removed. {_RESUME}")
-        raise
-
-
 def _question(plan: PrunePlan) -> str:
-    return f"Remove {_counted(len(plan.doomed))} for good, {size(plan.freed_bytes)} in all?"
-
-
-def _counted(many: int) -> str:
-    return f"{many} checkpoint{'' if many == 1 else 's'}"
+    return f"Remove {many(len(plan.doomed), 'checkpoint')} for good, {size(plan.freed_bytes)} in all?"
 
 
 def _print_plan(url: str, plan: PrunePlan) -> None:
     if not plan.decisions:
-        _print(f"no committed checkpoint at {url}")
+        print_line(f"no committed checkpoint at {url}")
         return
-    console_for_tables().print(_table(url, plan))
+    columns: list[Column | str] = [Column("checkpoint", no_wrap=True), *right("size"), "", "why"]
+    rows = [
+        (str(decision.name), size(decision.size_bytes), "goes" if decision.goes else "stays", decision.why)
+        for decision in plan.decisions
+    ]
+    print_table(columns, rows, title=url, styles=["red" if decision.goes else "" for decision in plan.decisions])
     if plan.remains:
-        _print(
+        print_line(
             f"remains of folders that never were, or no longer are, checkpoints: {', '.join(map(str, plan.remains))}"
         )
     if plan.frozen:
         attempts = ", ".join(map(str, plan.frozen))
-        _print(f"shared weights that no checkpoint will use: of attempt {attempts}")
+        print_line(f"shared weights that no checkpoint will use: of attempt {attempts}")
     if plan.unfinished_bytes:
-        _print(
+        print_line(
             f"{size(plan.unfinished_bytes)} of saves that have not ended stay, since a job may be writing. If none is, "
             "the next start removes them, and so does --unfinished"
         )
-    stays = len(plan.decisions) - len(plan.doomed)
-    _print(f"{_counted(len(plan.doomed))} to be removed, {stays} to stay; {size(plan.freed_bytes)} to be freed")
-
-
-def _table(url: str, plan: PrunePlan) -> Table:
-    table = plain_table(url)
-    table.add_column("checkpoint", no_wrap=True)
-    table.add_column("size", justify="right")
-    table.add_column("")
-    table.add_column("why")
-    for one in plan.decisions:
-        style = "red" if one.goes else ""
-        table.add_row(
-            str(one.name), size(one.size_bytes), "goes" if one.goes else "stays", Text(visible(one.why)), style=style
-        )
-    return table
+    doomed, stays = len(plan.doomed), len(plan.decisions) - len(plan.doomed)
+    print_line(f"{many(doomed, 'checkpoint')} to be removed, {stays} to stay; {size(plan.freed_bytes)} to be freed")
 
 
 def _print_done(pruned: Pruned) -> None:
-    _print(f"{_counted(len(pruned.removed))} removed")
+    print_line(f"{many(len(pruned.removed), 'checkpoint')} removed")
     if pruned.stuck:
         complain(f"could not be removed, as the log says: {', '.join(pruned.stuck)}. {_RESUME}")
     if pruned.spared:
-        _print(f"not removed by this command, since the run has changed meanwhile: {', '.join(pruned.spared)}")
+        print_line(f"not removed by this command, since the run has changed meanwhile: {', '.join(pruned.spared)}")
 
 
-def _as_json(plan: PrunePlan, pruned: Pruned) -> dict[str, object]:
+def _planned(plan: PrunePlan) -> dict[str, object]:
     return {
-        "checkpoints": [
-            {"name": str(one.name), "size_bytes": one.size_bytes, "goes": one.goes, "why": one.why}
-            for one in plan.decisions
-        ],
-        "remains": {str(name): size_bytes for name, size_bytes in plan.remains.items()},
-        "frozen": {str(number): size_bytes for number, size_bytes in plan.frozen.items()},
+        "checkpoints": plan.decisions,
+        "remains": plan.remains,
+        "frozen": plan.frozen,
         "freed_bytes": plan.freed_bytes,
         "unfinished_bytes": plan.unfinished_bytes,
-        "problems": list(plan.problems),
-        "removed": pruned.removed,
-        "emptied": pruned.emptied,
-        "spared": pruned.spared,
-        "stuck": pruned.stuck,
+        "problems": plan.problems,
     }
-
-
-def _print(text: str) -> None:
-    print_line(Console(), text)

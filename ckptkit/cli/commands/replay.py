@@ -1,26 +1,22 @@
 """Implements ``ckptkit replay``: trains a stretch of a run again and says whether it gives the same bits.
 
-The JSON is ``{"root": str, "begin": str, "equal": [names], "differing": name or null, "leaves": [{"name", "role",
-"rank"}], "state": [paths], "deterministic": bool or null, "versions": [[name, then, now]],
-"recorded": [names]}``. Progress goes to stderr.
+``docs/cli.md`` describes the JSON. Progress goes to stderr.
 """
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
-from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_json, visible
+from ckptkit.cli.output import Line, print_result
+from ckptkit.cli.run_root import open_root
 from ckptkit.core.text import some
 from ckptkit.tools.diff.checkpoints import Difference, in_order_of_size
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
@@ -43,13 +39,7 @@ def run_replay(
     junit: Path | None = None,
     record: bool = False,
 ) -> int:
-    """Replay and print the verdict, and with ``record`` store what is certified; returns the exit code.
-
-    Raises:
-        WrongUsageError: If an option is invalid, or there is no command.
-        CkptKitError: If a checkpoint does not exist or cannot be read.
-        OSError: If ``junit`` cannot be written.
-    """
+    """Replay and print the verdict, and with ``record`` store what is certified; returns the exit code."""
     if not command:
         raise WrongUsageError("give the command that trains after two dashes: ckptkit replay ROOT -- python train.py")
     if junit is not None:
@@ -73,14 +63,12 @@ def run_replay(
     if junit is not None:
         write_junit(junit, _SUITE, _cases(stretch, verdict))
     recorded = certify(storage, stretch, verdict) if record else []
-    if as_json:
-        said = {"root": storage.url, "begin": str(stretch.begin.name), **_as_json(verdict), "recorded": recorded}
-        print_json(said)
-    else:
-        _print(storage.url, stretch, verdict, shlex.join(command))
-        if record:
-            print(f"recorded at {visible(storage.url)}: {', '.join(recorded) or 'nothing'}")
-    return 0 if verdict.differing is None else 1
+    document = {"root": storage.url, "begin": stretch.begin.name, **_document(verdict), "recorded": recorded}
+    lines = list(_lines(storage.url, stretch, verdict, shlex.join(command)))
+    if record:
+        lines.append(f"recorded at {storage.url}: {', '.join(recorded) or 'nothing'}")
+    print_result(document, lines, as_json=as_json)
+    return FINE if verdict.differing is None else PROBLEM
 
 
 def _cases(stretch: Stretch, verdict: Verdict) -> list[Case]:
@@ -93,31 +81,30 @@ def _cases(stretch: Stretch, verdict: Verdict) -> list[Case]:
     return [*cases, *(Case(str(end.name), 0.0, "skipped", "an earlier one differs") for end in left)]
 
 
-def _as_json(verdict: Verdict) -> dict[str, Any]:
+def _document(verdict: Verdict) -> dict[str, Any]:
     difference = verdict.difference
     leaves = [] if difference is None else difference.leaves
     return {
-        "equal": list(verdict.equal),
+        "equal": verdict.equal,
         "differing": verdict.differing,
-        "leaves": [{"name": one.name, "role": one.role, "rank": one.rank} for one in leaves],
+        "leaves": [{"name": leaf.name, "role": leaf.role, "rank": leaf.rank} for leaf in leaves],
         "state": [] if difference is None else _paths(difference),
         "deterministic": verdict.is_deterministic,
-        "versions": [list(one) for one in verdict.versions],
+        "versions": verdict.versions,
     }
 
 
-def _print(url: str, stretch: Stretch, verdict: Verdict, command: str) -> None:
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    console.print(visible(f"{command}: replayed {url} from {stretch.begin.name}"))
+def _lines(url: str, stretch: Stretch, verdict: Verdict, command: str) -> Iterator[Line]:
+    yield f"{command}: replayed {url} from {stretch.begin.name}"
     if verdict.equal:
-        console.print(f"equal, bit for bit: {', '.join(verdict.equal)}")
+        yield f"equal, bit for bit: {', '.join(verdict.equal)}"
     if verdict.differing is None:
-        console.print("certified: this stretch, trained again, is that of the run", style="bold green")
+        yield "certified: this stretch, trained again, is that of the run", "bold green"
         return
     after = verdict.equal[-1] if verdict.equal else str(stretch.begin.name)
-    console.print(f"DIFFERS: {verdict.differing}, and the difference came after {after}", style="bold red")
-    console.print(visible(f"what differs: {_words_of(verdict)}"))
-    console.print(f"cause: {_cause(verdict)}")
+    yield f"DIFFERS: {verdict.differing}, and the difference came after {after}", "bold red"
+    yield f"what differs: {_words_of(verdict)}"
+    yield f"cause: {_cause(verdict)}"
 
 
 def _words_of(verdict: Verdict) -> str:

@@ -8,7 +8,6 @@ monitor, it draws no page and does not need plotly.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
-from rich.console import Console
-
-from ckptkit.cli.durations import positive_duration
-from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_json, print_line
+from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
+from ckptkit.cli.output import plain, print_json, print_line
+from ckptkit.cli.run_root import open_root, positive_duration
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 
 if TYPE_CHECKING:
@@ -34,13 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Monitors:
-    """Says where the values of a run go.
-
-    Attributes:
-        tensorboard: Folder for TensorBoard.
-        mlflow: Experiment of MLflow.
-        prometheus: File for Prometheus.
-    """
+    """Says where the values of a run go: a folder, an experiment, a file."""
 
     tensorboard: str | None = None
     mlflow: str | None = None
@@ -75,19 +64,9 @@ class Monitors:
 
 
 def run_report(root: str, options: Iterable[str] = (), *, output: str, now: datetime, as_json: bool = False) -> int:
-    """Write the page or print the JSON; returns the exit code.
+    """Write the page to ``output``, where an earlier one stays until it is complete, or print the JSON.
 
-    Args:
-        root: A path or a URL.
-        options: Options of its storage.
-        output: File of the page; an existing page stays until the new one is complete.
-        now: Time of the report.
-        as_json: Whether to print one JSON document to stdout instead of writing a page.
-
-    Raises:
-        WrongUsageError: If an option is invalid, or the page needs plotly and it is not installed.
-        CheckpointNotFoundError: If there is no run.
-        StorageError: If the storage failed, or the page cannot be written.
+    Returns the exit code.
     """
     from ckptkit.tools.report.goodput import numbers_of
     from ckptkit.tools.report.health import judge, lines_of
@@ -101,18 +80,19 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
             "step": story.step,
             "redone_steps": story.redone_steps,
             "stall_seconds": story.stall_seconds,
-            "verdict": dataclasses.asdict(judge(story)),
+            "verdict": judge(story),
+            "goodput": numbers_of(story),
         }
-        told = {name: value for name, value in dataclasses.asdict(story).items() if name != "lives"}
-        print_json({**told, **numbers, "goodput": numbers_of(story)}, default=_plain)
+        document = {**plain(story), **numbers}
+        del document["lives"]  # their seconds are in ``goodput``
+        print_json(document)
     else:
         from ckptkit.tools.report.page import page_of
 
         _write(page_of(story).encode(), Path(output))
-        console = Console()
         for line in (*lines_of(story), f"The page is {output}"):
-            print_line(console, line)
-    return 1 if story.problems else 0
+            print_line(line)
+    return PROBLEM if story.problems else FINE
 
 
 def run_monitors(
@@ -126,19 +106,7 @@ def run_monitors(
 ) -> int:
     """Write the values of the run to monitors, once or until it has finished; returns the exit code.
 
-    Args:
-        root: A path or a URL.
-        options: Options of its storage.
-        monitors: Where they go.
-        every: How long to wait before each further time; None: once. Then a run that has not begun, a storage or a
-            monitor that fails is told once, and tried again.
-        clock: Gives the time of day.
-        wait: Waits for some seconds.
-
-    Raises:
-        WrongUsageError: If an option is invalid, or a client is not installed.
-        CheckpointNotFoundError: If there is no run.
-        StorageError: If the run cannot be read, or a monitor cannot be written.
+    With ``every``, a run that has not begun, a storage or a monitor that fails is told once, and tried again.
     """
     seconds = None if every is None else positive_duration("--every", every).total_seconds()
     with contextlib.ExitStack() as stack:
@@ -149,7 +117,7 @@ def run_monitors(
         else:
             story = _follow(partial(_put, storage, sinks), clock, lambda: wait(seconds))
     print(f"written up to step {story.step}")
-    return 1 if story.problems else 0
+    return PROBLEM if story.problems else FINE
 
 
 def _follow(put: Callable[[datetime], RunStory], clock: Callable[[], datetime], wait: Callable[[], object]) -> RunStory:
@@ -205,11 +173,3 @@ def _need_plotly() -> None:
             "the page needs plotly, which is not installed: pip install 'mindspore-ckptkit[report]'. "
             "--json works without it"
         ) from error
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, BaseModel):
-        return value.model_dump()
-    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from ckptkit.cli.durations import positive_duration
 from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.output import visible
 from ckptkit.cli.run_metrics import RunMetrics
-from ckptkit.cli.storage_option import open_root, parse_options
-from ckptkit.cli.text import visible
+from ckptkit.cli.run_root import open_root, parse_options, positive_duration
 from ckptkit.errors import StorageError
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.scrubber import scrub
@@ -36,17 +35,7 @@ _JOINS = re.compile(r"--join[ =](?i:true)\b")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Holds the options as they were typed.
-
-    Attributes:
-        lives_without_progress: As in `Options`.
-        hang_after: A duration.
-        limits: Each ``PHASE=DURATION``.
-        grace: A duration.
-        longest_pause: A duration.
-        storage: Each ``NAME=VALUE``.
-        metrics: A file; None for no metrics.
-    """
+    """Holds the options as they were typed: durations, ``PHASE=DURATION``, ``NAME=VALUE``, and a file for metrics."""
 
     lives_without_progress: int
     hang_after: str
@@ -58,18 +47,13 @@ class RunOptions:
 
 
 def run_command(command: Sequence[str], typed: RunOptions) -> int:
-    """Run ``command`` under a supervisor; returns the exit code.
-
-    Raises:
-        WrongUsageError: If there is no command, it cannot be started, or an option is invalid.
-        OSError: If no folder can be made for the heartbeats.
-    """
+    """Run ``command`` under a supervisor; returns the exit code."""
     open_standard_descriptors()  # first: `_check` asks what stdin is
     _check(command)
     options = Options(
         lives_without_progress=typed.lives_without_progress,
         hang_after=positive_duration("--hang-after", typed.hang_after),
-        limits=dict(_limit(one) for one in typed.limits),
+        limits=dict(map(_limit, typed.limits)),
         grace=positive_duration("--grace", typed.grace),
         longest_pause=positive_duration("--longest-pause", typed.longest_pause),
     )

@@ -6,30 +6,40 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from pydantic import JsonValue
+from rich.table import Column
 
 from ckptkit.checkpoint.leaves import StoredLeaves
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.verify import load
-from ckptkit.cli.commands.tensor_stats import Histogram, Summary, histogram, summarise
-from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import print_json
+from ckptkit.cli.commands.tensor_stats import histogram, summarise
+from ckptkit.cli.errors import FINE, WrongUsageError
+from ckptkit.cli.output import ago, plain, print_json, print_line, print_table, size
+from ckptkit.cli.run_root import open_root
 from ckptkit.core.contents import Buffers, TensorInfo
-from ckptkit.core.tensors import bytes_of
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import ROLES, bytes_of
+from ckptkit.core.text import many, some
 from ckptkit.core.tree import decode_tree
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.documents import AttemptDocument, ShardEntry, digest_of
+from ckptkit.format.documents import RankManifest, ShardEntry, digest_of
 from ckptkit.run.index import Documents
 from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.storage import Storage
+
+_MOST_FILES = 60  # a job with thousands of ranks has tens of thousands
+_MOST_ITEMS = 8  # shown of a list in the state: a random generator's has hundreds of numbers
+_MOST_TEXT = 100
+_BAR = 40
+
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -51,73 +61,6 @@ class Wanted:
     state: bool = False
 
 
-@dataclass(frozen=True)
-class File:
-    """Holds a file with tensors, and the rank that wrote it."""
-
-    rank: int
-    shard: ShardEntry
-
-
-@dataclass(frozen=True)
-class Inside:
-    """Holds one tensor's numbers; the tensor was read and verified.
-
-    Attributes:
-        name: Name of the tensor.
-        info: Its description in its file.
-        digest: xxh3_128 of its bytes.
-        summary: Summary of its elements.
-        histogram: Histogram of its elements; None if not asked for.
-    """
-
-    name: str
-    info: TensorInfo
-    digest: str
-    summary: Summary
-    histogram: Histogram | None
-
-
-@dataclass(frozen=True)
-class ObservedPaths:
-    """Holds the paths of what the training changes besides what the script gave to the checkpoint.
-
-    Attributes:
-        stored: Paths of what is stored.
-        unstored: By path of what could not be stored, why.
-    """
-
-    stored: list[str]
-    unstored: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Shown:
-    """Holds what was read from a checkpoint; what was not asked for is None.
-
-    Attributes:
-        url: The run root.
-        opened: The documents of the checkpoint.
-        attempt: The document of the attempt that wrote it.
-        rank: Rank of the tensors and the state.
-        files: The files with tensors.
-        tensors: The listed tensors by name.
-        tensor: The tensor that was read.
-        state: State by section, encoded by `ckptkit.core.tree`.
-        observed: What that rank's section ``observed`` names; None without one.
-    """
-
-    url: str
-    opened: OpenedCheckpoint
-    attempt: AttemptDocument
-    rank: int
-    files: list[File]
-    tensors: dict[str, TensorInfo] | None = None
-    tensor: Inside | None = None
-    state: dict[str, JsonValue] | None = None
-    observed: ObservedPaths | None = None
-
-
 def run_show(
     root: str,
     checkpoint: str = LATEST,
@@ -127,80 +70,107 @@ def run_show(
     now: datetime,
     as_json: bool = False,
 ) -> int:
-    """Print a checkpoint; returns the exit code.
+    """Print a checkpoint, with its age at ``now``; returns the exit code."""
+    document = document_of(open_root(root, options), checkpoint, wanted)
+    if as_json:
+        del document["roles"]  # a sum that only the text gives
+        print_json(document)
+    else:
+        print_shown(document, now)
+    return FINE
 
-    Args:
-        root: A path or a URL.
-        checkpoint: A name, or ``latest``.
-        options: Options of the storage.
-        wanted: What to show besides the checkpoint itself.
-        now: The time at which its age is computed.
-        as_json: Whether to print one JSON document.
+
+def document_of(storage: Storage, checkpoint: str, wanted: Wanted) -> Document:
+    """Return what ``--json`` prints, and ``roles``, the number of tensors by role.
 
     Raises:
-        WrongUsageError: If the checkpoint has no such rank or tensor, or an option is invalid.
+        WrongUsageError: If the checkpoint has no such rank or tensor.
         CkptKitError: As in `open_wanted`, and for a tensor as in `Contents.read_into`.
     """
-    storage = open_root(root, options)
-    shown = look(storage, checkpoint, wanted)
-    if as_json:
-        print_json(as_document(shown))
-        return 0
-    from ckptkit.cli.commands.show_text import print_shown
-
-    print_shown(shown, now)
-    return 0
-
-
-def look(storage: Storage, checkpoint: str, wanted: Wanted) -> Shown:
-    """Read what ``wanted`` asks for; raises the same exceptions as `run_show`."""
     if wanted.histogram and wanted.tensor is None:
         raise WrongUsageError("--histogram needs --tensor NAME; --tensors lists the names")
     opened = open_wanted(storage, checkpoint)
     attempt = Documents(storage).document(opened.name.attempt)
-    ranks = opened.manifest.world_size
+    manifest, ranks = opened.manifest, opened.manifest.world_size
     rank = wanted.rank or 0
     if not 0 <= rank < ranks:
         raise WrongUsageError(f"{opened.name} has the ranks 0 to {ranks - 1}; there is no rank {rank}")
     tensors = None
     if wanted.tensors:
         leaves = StoredLeaves(opened.ranks).of_rank(rank)
-        tensors = {name: leaves[name].info for name in sorted(leaves)}
-    return Shown(
-        url=storage.url,
-        opened=opened,
-        attempt=attempt,
-        rank=rank,
-        files=_files(opened, wanted.rank),
-        tensors=tensors,
-        tensor=_inside(storage, opened, rank, wanted) if wanted.tensor is not None else None,
-        state=opened.ranks[rank].state if wanted.state else None,
-        observed=_observed(opened, rank),
-    )
+        tensors = [_described(name, leaves[name].info) for name in sorted(leaves)]
+    return {
+        "root": storage.url,
+        "checkpoint": manifest.checkpoint,
+        "created_at": manifest.created_at,
+        "progress": plain(manifest.progress),
+        "mid_cycle": manifest.mid_cycle,
+        "world_size": ranks,
+        "size_bytes": manifest.size_bytes,
+        "save_number": opened.ranks[0].save_number,
+        "attempt": attempt.model_dump(include={"attempt", "parent", "branch", "host", "created_at", "passed_over"}),
+        "metrics": manifest.metrics,
+        "libraries": manifest.libraries,
+        "cost": plain(manifest.cost),
+        "rank": rank,
+        "roles": _tensors_by_role(opened, wanted.rank),
+        "files": [
+            {
+                "key": shard.key,
+                "rank": document.rank,
+                "role": shard.role,
+                "placement": shard.placement,
+                "tensors": len(shard.tensors),
+                "size_bytes": shard.size_bytes,
+                "digest": shard.digest,
+            }
+            for document, shard in _shards(opened, wanted.rank)
+        ],
+        "tensors": tensors,
+        "tensor": None if wanted.tensor is None else _read(storage, opened, rank, wanted.tensor, wanted.histogram),
+        "state": opened.ranks[rank].state if wanted.state else None,
+        "observed": _observed(opened, rank),
+    }
 
 
-def _observed(opened: OpenedCheckpoint, rank: int) -> ObservedPaths | None:
+def _shards(opened: OpenedCheckpoint, rank: int | None) -> Iterator[tuple[RankManifest, ShardEntry]]:
+    for document in opened.ranks:
+        for shard in document.shards:
+            if rank in (None, document.rank) or shard.placement != "per_rank":
+                yield document, shard
+
+
+def _tensors_by_role(opened: OpenedCheckpoint, rank: int | None) -> dict[str, int]:
+    """Return how many tensors each role has; those that several ranks have, or parts of, count once."""
+    names = {(shard.role, tensor.name) for _, shard in _shards(opened, rank) for tensor in shard.tensors}
+    return {role: count for role in ROLES if (count := sum(role == own for own, _ in names))}
+
+
+def _observed(opened: OpenedCheckpoint, rank: int) -> Document | None:
+    """Return the paths of what the training changes besides what the script gave to the checkpoint."""
     section: Any = opened.ranks[rank].state.get("observed")
     if section is None:
         return None
     try:
         paths = [path for path, _, _, _ in section["slots"]]
-        return ObservedPaths(paths, dict(decode_tree(section["unstored"], {})))
+        return {"stored": paths, "unstored": dict(decode_tree(section["unstored"], {}))}
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptCheckpointError(f"{opened.name}: the section observed is malformed: {error!r}") from error
 
 
-def _files(opened: OpenedCheckpoint, rank: int | None) -> list[File]:
-    return [
-        File(document.rank, shard)
-        for document in opened.ranks
-        for shard in document.shards
-        if rank in (None, document.rank) or shard.placement != "per_rank"
-    ]
+def _described(name: str, info: TensorInfo) -> Document:
+    return {
+        "name": name,
+        "role": info.role,
+        "dtype": info.dtype,
+        "shape": list(info.shape),
+        "size_bytes": info.size_bytes,
+        "placement": info.placement,
+    }
 
 
-def _inside(storage: Storage, opened: OpenedCheckpoint, rank: int, wanted: Wanted) -> Inside:
-    name = str(wanted.tensor)
+def _read(storage: Storage, opened: OpenedCheckpoint, rank: int, name: str, wants_histogram: bool) -> Document:
+    """Read and verify a tensor, and return its numbers."""
     contents = load(storage, opened, rank)
     if name not in contents.entries:
         near = difflib.get_close_matches(name, contents.entries, n=5, cutoff=0.4)
@@ -212,66 +182,194 @@ def _inside(storage: Storage, opened: OpenedCheckpoint, rank: int, wanted: Wante
     else:
         bits = info.empty()
         contents.read_into(Buffers({name: bytes_of(bits).data}))
-    counted = histogram(info.dtype, bits) if wanted.histogram else None
-    digest = digest_of(bytes_of(bits).data)
-    return Inside(name, info, digest, summarise(info.dtype, bits), counted)
-
-
-def as_document(shown: Shown) -> dict[str, object]:
-    """Return the document that ``--json`` prints."""
-    manifest = shown.opened.manifest
-    attempt = shown.attempt
     return {
-        "root": shown.url,
-        "checkpoint": manifest.checkpoint,
-        "created_at": manifest.created_at,
-        "progress": manifest.progress.model_dump(),
-        "mid_cycle": manifest.mid_cycle,
-        "world_size": manifest.world_size,
-        "size_bytes": manifest.size_bytes,
-        "save_number": shown.opened.ranks[0].save_number,
-        "attempt": attempt.model_dump(include={"attempt", "parent", "branch", "host", "created_at", "passed_over"}),
-        "metrics": manifest.metrics,
-        "libraries": manifest.libraries,
-        "cost": manifest.cost.model_dump(),
-        "rank": shown.rank,
-        "files": [_file_as_json(one) for one in shown.files],
-        "tensors": None if shown.tensors is None else [_info_as_json(*one) for one in shown.tensors.items()],
-        "tensor": None if shown.tensor is None else _inside_as_json(shown.tensor),
-        "state": shown.state,
-        "observed": None if shown.observed is None else dataclasses.asdict(shown.observed),
+        **_described(name, info),
+        "digest": digest_of(bytes_of(bits).data),
+        **plain(summarise(info.dtype, bits)),
+        "histogram": plain(histogram(info.dtype, bits)) if wants_histogram else None,
     }
 
 
-def _file_as_json(file: File) -> dict[str, object]:
-    shard = file.shard
-    return {
-        "key": shard.key,
-        "rank": file.rank,
-        "role": shard.role,
-        "placement": shard.placement,
-        "tensors": len(shard.tensors),
-        "size_bytes": shard.size_bytes,
-        "digest": shard.digest,
-    }
+def print_shown(document: Document, now: datetime) -> None:
+    """Print the document as text: the tensor that was read, or else everything."""
+    if document["tensor"] is not None:
+        for line in _lines_of_tensor(document, document["tensor"]):
+            print_line(line)
+        return
+    for label, text in _facts(document, now):
+        print_line(f"{label:<12} {text}")
+    print_line("")
+    _print_files(document["files"], document["roles"])
+    if document["tensors"] is not None:
+        print_line("")
+        names = [
+            Column(name, justify="right" if name == "size" else "left", overflow="fold")
+            for name in ("tensor", "role", "dtype", "shape", "size", "placement")
+        ]
+        print_table(names, map(_cells, document["tensors"]))
+    if document["state"] is not None:
+        print_line(f"\nstate of rank {document['rank']}")
+        for section, value in document["state"].items():
+            for line in _lines_of_observed(value) if section == "observed" else _tree(section, value, "  "):
+                print_line(line)
 
 
-def _info_as_json(name: str, info: TensorInfo) -> dict[str, object]:
-    return {
-        "name": name,
-        "role": info.role,
-        "dtype": info.dtype,
-        "shape": list(info.shape),
-        "size_bytes": info.size_bytes,
-        "placement": info.placement,
-    }
+def _facts(document: Document, now: datetime) -> Iterator[tuple[str, str]]:
+    attempt, cost, age = document["attempt"], document["cost"], ago(document["created_at"], now)
+    began = "started fresh" if attempt["parent"] is None else f"continued from {attempt['parent']}"
+    branch = f", chosen as {attempt['branch']}" if attempt["branch"] is not None else ""
+    metrics = [f"{name} {'not finite' if value is None else value}" for name, value in document["metrics"].items()]
+    yield "checkpoint", document["checkpoint"]
+    yield "root", document["root"]
+    yield "progress", _progress(Progress.model_validate(document["progress"]))
+    saved = f"{document['created_at']}{'' if age == '-' else f', {age} ago'}"
+    yield "saved", f"{saved}; save {document['save_number']}"
+    yield "attempt", f"{attempt['attempt']}, on {attempt['host']} since {attempt['created_at']}; {began}{branch}"
+    for passed in attempt["passed_over"]:
+        yield "passed over", f"{passed['checkpoint']}: {passed['reason']}"
+    yield "ranks", str(document["world_size"])
+    yield "size", size(document["size_bytes"])
+    yield "metrics", ", ".join(metrics) or "none"
+    yield "libraries", ", ".join(f"{name} {version}" for name, version in document["libraries"].items()) or "none"
+    yield (
+        "cost",
+        f"training waited for {cost['stall_seconds'] + cost['fence_wait_seconds']:.3f} s; writing took "
+        f"{cost['write_seconds']:.3f} s, digests {cost['digest_seconds']:.3f} s",
+    )
+    observed = document["observed"] or {"stored": [], "unstored": {}}
+    if observed["stored"]:
+        yield "also stored", some(observed["stored"], _MOST_ITEMS)
+    if observed["unstored"]:
+        yield "not stored", some([f"{path} ({why})" for path, why in observed["unstored"].items()], _MOST_ITEMS)
 
 
-def _inside_as_json(inside: Inside) -> dict[str, object]:
-    counted = inside.histogram
-    return {
-        **_info_as_json(inside.name, inside.info),
-        "digest": inside.digest,
-        **dataclasses.asdict(inside.summary),
-        "histogram": None if counted is None else dataclasses.asdict(counted),
-    }
+def _progress(at: Progress) -> str:
+    if at.counts_batches:
+        return f"epoch {at.epoch}, batch {at.batch}; {at.batches_delivered} batches delivered, each counted as a step"
+    where = "at a boundary" if at.at_boundary else "mid-cycle"
+    return (
+        f"epoch {at.epoch}, batch {at.batch}; {at.updates} updates in {at.cycles} cycles; micro-step {at.micro_step} "
+        f"of {at.accumulation_steps} ({where}); {at.batches_delivered} batches delivered"
+    )
+
+
+def _print_files(files: list[Document], roles: dict[str, int]) -> None:
+    """Print the files below their roles, which come with their numbers of files and tensors, and their bytes."""
+    rows: list[tuple[str, ...]] = []
+    styles, left = [], _MOST_FILES
+    for role, tensors in roles.items():
+        of_role = [file for file in files if file["role"] == role]
+        total = sum(file["size_bytes"] for file in of_role)
+        rows.append((role, many(len(of_role), "file"), str(tensors), size(total), ""))
+        for file in of_role[:left]:
+            shared = "" if file["placement"] == "per_rank" else f" ({file['placement']})"
+            path, file_tensors = f"{_short(file['key'])}{shared}", str(file["tensors"])
+            rows.append(("", path, file_tensors, size(file["size_bytes"]), file["digest"]))
+        styles += ["bold", *[""] * len(of_role[:left])]
+        left = max(0, left - len(of_role))
+    columns = [
+        Column(name, justify="right" if name in ("tensors", "size") else "left", overflow="fold")
+        for name in ("role", "file", "tensors", "size", "digest")
+    ]
+    print_table(columns, rows, styles=styles)
+    if len(files) > _MOST_FILES:
+        more = len(files) - _MOST_FILES
+        print_line(f"{more} more files not shown; --rank N shows those of one rank, --json all of them")
+
+
+def _short(key: str) -> str:
+    """Return ``key`` without the checkpoint's own folder, which is printed above the table."""
+    top, _, rest = key.partition("/")
+    return rest.partition("/")[2] if top == "checkpoints" else key
+
+
+def _cells(tensor: Document) -> tuple[str, ...]:
+    shape, placement = _shape(tensor["shape"]), tensor["placement"]
+    return tensor["name"], tensor["role"], tensor["dtype"], shape, size(tensor["size_bytes"]), placement
+
+
+def _shape(shape: list[int]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _lines_of_tensor(document: Document, tensor: Document) -> Iterator[str]:
+    where = "" if tensor["placement"] != "per_rank" else f" of rank {document['rank']}"
+    yield f"{tensor['name']}{where} in {document['checkpoint']}"
+    yield ", ".join([tensor["role"], f"{tensor['dtype']} {_shape(tensor['shape'])}", *_cells(tensor)[-2:]])
+    yield f"digest    {tensor['digest']} (every byte of its file verified)"
+    if tensor["dtype"] == "C64":
+        yield "of the magnitudes of its complex numbers:"
+    for label, name in (("min", "minimum"), ("max", "maximum"), ("mean", "mean"), ("std", "std"), ("norm", "norm")):
+        value = tensor[name]
+        yield f"{label:<9} {'-' if value is None else f'{value:.9g}' if isinstance(value, float) else value}"
+    counts = f"{tensor['zeros']} zero, {tensor['nan']} NaN, {tensor['infinite']} infinite"
+    yield f"elements  {tensor['count']}: {counts}"
+    if tensor["histogram"] is not None:
+        yield ""
+        yield from bars(**tensor["histogram"])
+
+
+def bars(edges: list[float], counts: list[int]) -> Iterator[str]:
+    """Yield a line for each interval of a histogram: its edges, its count and a bar."""
+    most = max(counts, default=0)
+    if not most:
+        yield "no finite elements"
+    for low, high, count in zip(edges, edges[1:], counts, strict=False):
+        # Rounded up, so that every count above zero shows a bar.
+        bar = "#" * -(-count * _BAR // most)
+        yield f"{low:>12.5g} .. {high:<12.5g} {count:>12}  {bar}".rstrip()
+
+
+def _tree(label: str, value: JsonValue, indent: str) -> Iterator[str]:
+    """Yield the lines for a part of the state."""
+    tag = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else ""
+    if tag.startswith("$") and isinstance(value, dict):
+        yield from _tagged(label, tag, value[tag], indent)
+    elif isinstance(value, dict) and value:
+        yield f"{indent}{label}:"
+        for key, item in value.items():
+            yield from _tree(key, item, f"{indent}  ")
+    elif isinstance(value, list):
+        yield from _items(label, value, indent)
+    else:
+        yield f"{indent}{label}: {_scalar(value)}"
+
+
+def _lines_of_observed(section: Any) -> Iterator[str]:
+    """Yield the lines of each stored value; of one that is no plain value, how it is packed."""
+    yield "  observed:"
+    for path, _, _, packed in section["slots"]:
+        yield from _tree(path, packed[1] if packed[0] == "=" else packed, "    ")
+
+
+def _items(label: str, items: list[JsonValue], indent: str) -> Iterator[str]:
+    shown, more = items[:_MOST_ITEMS], len(items) - _MOST_ITEMS
+    if not any(isinstance(item, dict | list) for item in items):
+        rest = f", ... ({len(items)} items; --json shows all)" if more > 0 else ""
+        yield f"{indent}{label}: [{', '.join(map(_scalar, shown))}{rest}]"
+        return
+    yield f"{indent}{label}: {len(items)} items"
+    for number, item in enumerate(shown):
+        yield from _tree(str(number), item, f"{indent}  ")
+    if more > 0:
+        yield f"{indent}  ... and {more} more; --json shows all"
+
+
+def _tagged(label: str, tag: str, inner: JsonValue, indent: str) -> Iterator[str]:
+    """Yield the lines for a value that JSON cannot represent directly; see `ckptkit.core.tree`."""
+    if isinstance(inner, list):  # a tuple, or the pairs of a dict
+        yield from _items(label, inner, indent)
+        return
+    if tag in ("$array", "$scalar"):
+        yield f"{indent}{label}: the tensor {inner}"
+        return
+    try:
+        value = decode_tree({tag: inner}, {})
+    except ValueError:  # not written by ckptkit; show it as it is
+        value = _scalar(inner)
+    yield f"{indent}{label}: {f'{len(value)} bytes' if isinstance(value, bytes) else value}"
+
+
+def _scalar(value: JsonValue) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({len(text)} characters)"

@@ -1,16 +1,27 @@
 """Uploads, for the program that ran a training, what that had committed at its root and not uploaded to its mirrors.
 
-Guarantees: nothing is said or done if the mirrors have it. A failure is told, with the command that tries it again, and
-raises nothing. One thread.
+Guarantees: the files go the way that the training's own uploads go, with the same checks. Nobody else uploads from the
+root at the same time. Nothing is uploaded to a mirror where the run has been started since, so that no older checkpoint
+comes after a newer one. Nothing is removed anywhere, and nothing is said or done if the mirrors have it. A failure is
+told, with the next move, and raises nothing. One thread.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
-from ckptkit.errors import CkptKitError
-from ckptkit.storage import Storage
-from ckptkit.tools.copy.flush import flush, lacking
+from ckptkit.checkpoint.commit import read_commit
+from ckptkit.errors import CkptKitError, ResumeError
+from ckptkit.format.documents import AttemptDocument, Commit
+from ckptkit.format.layout import CheckpointName
+from ckptkit.run.homes.separation import refuse_separate, share_documents
+from ckptkit.run.homes.upload import Uploader
+from ckptkit.run.index import Index
+from ckptkit.run.keep_policy import KeepLatest
+from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.resolve import choose
+from ckptkit.storage import RootLock, Storage
 
 
 class LeftBehind:
@@ -37,16 +48,62 @@ class LeftBehind:
             return
         try:
             root = self._open_root(self._root)
-            if root.is_remote:
-                return  # what lies there needs no machine that is there, and the next start uploads it
-            late = lacking(root, [self._open_root(one) for one in self._mirrors])
-            if not late:
-                return
-            self._say(f"uploading what {', '.join(one.url for one in late)} did not get from the training")
-            for one in flush(root, late):
-                said = "could not be uploaded to" if one.outcome in {"failed", "void"} else "is uploaded to"
-                self._say(f"{one.checkpoint} {said} {one.mirror}{f': {one.why}' if one.why else ''}")
+            if not root.is_remote:  # what lies there needs no machine that is there, and the next start uploads it
+                self._upload_from(root, [self._open_root(url) for url in self._mirrors])
         except (CkptKitError, OSError, ValueError, TypeError) as error:
             self._say(
-                f"could not upload: {error}. To try it again: ckptkit flush {self._root} {' '.join(self._mirrors)}"
+                f"could not upload: {error}. The next start at {self._root} uploads it; if there is none, "
+                f"ckptkit copy {self._root} NEW_ROOT takes it elsewhere"
             )
+
+    def _upload_from(self, root: Storage, mirrors: Sequence[Storage]) -> None:
+        late = _lacking(root, mirrors)
+        if not late:
+            return
+        urls = ", ".join(mirror.url for mirror, _, _ in late)
+        self._say(f"uploading what {urls} did not get from the training")
+        lock = RootLock(root)
+        if not lock.take_alone():
+            raise ResumeError(
+                f"a training at {root.url} is still running, or another program uploads from it. Nothing was uploaded"
+            )
+        try:
+            for mirror, name, attempt in _lacking(root, mirrors):
+                self._say(_upload(root, mirror, name, attempt))
+        finally:
+            lock.release()
+
+
+def _lacking(root: Storage, mirrors: Sequence[Storage]) -> list[tuple[Storage, CheckpointName, AttemptDocument]]:
+    """Return the mirrors that have not committed the newest checkpoint of ``root``, each with it and the last start."""
+    index = Index(root)
+    refuse_unfinished(root, index, read_run(root))
+    name = choose(index).first
+    if name is None:
+        return []
+    attempt = index.document(max(index.attempts))
+    return [(mirror, name, attempt) for mirror in mirrors if not _has(mirror, name)]
+
+
+def _has(mirror: Storage, name: CheckpointName) -> bool:
+    """Return whether ``mirror`` has committed ``name``; False if it cannot be seen, and then the upload says why."""
+    try:
+        return isinstance(read_commit(mirror, name), Commit)
+    except CkptKitError:
+        return False
+
+
+def _upload(root: Storage, mirror: Storage, name: CheckpointName, attempt: AttemptDocument) -> str:
+    """Upload ``name`` and return what became of it; the failure of a mirror holds back no other."""
+    failure = f"{name} could not be uploaded to {mirror.url}"
+    try:
+        refuse_separate(root, mirror)
+        share_documents(root, mirror, attempt)
+        run = read_run(root)
+        keep_all = KeepLatest(sys.maxsize)  # the next start knows what the mirror is to keep
+        uploader = Uploader([root, mirror], mirror, attempt, run.run_id if run is not None else "", keep_all)
+        if uploader.upload(name) == "void":
+            return f"{failure}: a start gave its folder up there"
+    except CkptKitError as error:
+        return f"{failure}: {error}"
+    return f"{name} is uploaded to {mirror.url}"

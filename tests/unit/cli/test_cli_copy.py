@@ -13,10 +13,11 @@ from rich.console import Console
 from support.process import forked, python
 from support.runs.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at, tree
 
-from ckptkit.cli import storage_option
+from ckptkit.cli import run_root
 from ckptkit.cli.commands import copy as copy_module
-from ckptkit.cli.commands.copy import CopyBar, run_copy
+from ckptkit.cli.commands.copy import ENDS, run_copy
 from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.progress import CheckpointBar
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
@@ -138,7 +139,7 @@ def test_options_have_the_types_that_storages_want(source, target, monkeypatch):
         told.append(options)
         return LocalStorage(root)
 
-    monkeypatch.setattr(storage_option, "open_storage", open_storage)
+    monkeypatch.setattr(run_root, "open_storage", open_storage)
     wanted = {"checkpoint": None, "target_options": ["region=x"], "as_json": True}
     assert run_copy(str(source), str(target), source_options=OPTIONS, **wanted) == 0
     assert told == [{one.partition("=")[0]: value for one, value in OPTIONS.items()}, {"region": "x"}]
@@ -169,7 +170,7 @@ def test_storage_type_error_is_wrong_usage(source, monkeypatch):
     def open_storage(root, options):
         raise TypeError("odd must be even")
 
-    monkeypatch.setattr(storage_option, "open_storage", open_storage)
+    monkeypatch.setattr(run_root, "open_storage", open_storage)
     with pytest.raises(WrongUsageError, match="odd must be even"):
         run_copy(str(source), "odd://bucket", **options)
 
@@ -230,28 +231,28 @@ def test_checkpoint_removed_during_copy_is_named(source, target, capsys, monkeyp
 
 def test_copy_bar_shows_checkpoints_and_bytes():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with CopyBar(console) as bar:
+    with CheckpointBar("comparing", ENDS, console) as bar:
         bar.plan(3, 2_000_000)
         bar.advance(1_000_000)
         bar.end(AT_6, "copied")
         bar.end(name_at(1, 4), "pruned")
     shown = console.file.getvalue()
-    assert "1 of 3 checkpoints" in shown
+    assert "2 of 3 checkpoints" in shown
     assert "1.0/2.0 MB" in shown
 
 
 def test_copy_without_terminal_prints_line_per_checkpoint():
     console = Console(file=io.StringIO(), force_terminal=False, width=120)
-    with CopyBar(console) as bar:
-        bar.plan(2, 2_000_000)
+    with CheckpointBar("comparing", ENDS, console) as bar:
+        bar.plan(3, 2_000_000)
         bar.advance(1_000_000)
         bar.end(AT_6, "copied")
         bar.end(name_at(1, 4), "pruned")
         bar.end(name_at(1, 8), "present")
     assert console.file.getvalue().splitlines() == [
-        f"copied {AT_6} (1 of 2 checkpoints)",
-        f"skipped, since the source removed it meanwhile: {name_at(1, 4)}",
-        f"was already there, identical: {name_at(1, 8)} (2 of 2 checkpoints)",
+        f"copied {AT_6} (1 of 3 checkpoints)",
+        f"skipped, since the source removed it meanwhile: {name_at(1, 4)} (2 of 3 checkpoints)",
+        f"was already there, identical: {name_at(1, 8)} (3 of 3 checkpoints)",
     ]
 
 

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from ckptkit import errors
 from ckptkit.cli import app
 from ckptkit.cli.errors import CommandGroup, WrongUsageError
-from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.run_root import open_root
 from ckptkit.storage.s3.options import S3Options
 from ckptkit.storage.url import for_a_person
 

@@ -12,7 +12,7 @@ from support.process import forked, python
 from support.runs.scenario import Life, history, name_at
 
 from ckptkit.cli.commands.ls import run_ls
-from ckptkit.cli.text import ago, visible
+from ckptkit.cli.output import ago, visible
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.manager.manager import CheckpointManager

@@ -28,7 +28,6 @@ COMMANDS = {
     "report": ("report", "ROOT", "--output", "OUT.html"),
     "prometheus": ("report", "ROOT", "--prometheus", "OUT.prom"),
     "copy": ("copy", "ROOT", "OUT"),
-    "flush": ("flush", "ROOT", "OUT"),
     "diff": ("diff", "ROOT", "latest", "latest"),
     "prune": ("prune", "ROOT", "--branches", "--dry-run"),
     "export": ("export", "ROOT", "--output", "OUT.safetensors"),
@@ -36,7 +35,7 @@ COMMANDS = {
     "unknown": ("OUT",),
     "help": ("doctor", "--help"),
 }
-WITH_JSON = ("ls", "show", "verify", "goodput", "copy", "flush", "diff", "prune")
+WITH_JSON = ("ls", "show", "verify", "goodput", "copy", "diff", "prune")
 
 
 @pytest.fixture(scope="module")

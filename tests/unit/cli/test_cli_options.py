@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 from unit.tools.interchange.test_interchange import weights
 
-from ckptkit.cli import app, storage_option
+from ckptkit.cli import app, run_root
 from ckptkit.cli.commands.export_import import ExportOptions, NameOptions
 from ckptkit.cli.commands.show import Wanted
 from ckptkit.storage import LocalStorage
@@ -248,8 +248,8 @@ def test_roots_get_their_own_options_and_patience(tmp_path, monkeypatch, weights
         told.append((root.rpartition("/")[2], options["region"], writes))
         return {}
 
-    monkeypatch.setattr(storage_option, "for_a_person", for_a_person)
-    monkeypatch.setattr(storage_option, "open_storage", lambda root, options: LocalStorage(root))
+    monkeypatch.setattr(run_root, "for_a_person", for_a_person)
+    monkeypatch.setattr(run_root, "open_storage", lambda root, options: LocalStorage(root))
     done = CliRunner().invoke(app, command.format(run=tmp_path / "run", tmp=tmp_path).split())
     assert done.exit_code == 0, done.output
     assert told == expected

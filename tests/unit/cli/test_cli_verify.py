@@ -11,8 +11,9 @@ from support.process import python
 from support.runs.scenario import AT_6, AT_8, Life, corrupt, history, name_at, tree
 
 from ckptkit.cli.commands import verify
-from ckptkit.cli.commands.verify import VerifyBar, run_verify
+from ckptkit.cli.commands.verify import ENDS, run_verify
 from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.progress import CheckpointBar
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.document_json import encode
 from ckptkit.format.documents import Void, digest_of
@@ -194,7 +195,7 @@ def test_all_and_a_name_are_wrong_usage(root):
 
 def test_bar_shows_checkpoints_and_bytes():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with VerifyBar(console) as bar:
+    with CheckpointBar("listing", ENDS, console) as bar:
         bar.plan(3, 2_000_000)
         bar.advance(1_000_000)
         bar.end(AT_6, "corrupt")

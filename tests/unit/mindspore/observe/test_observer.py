@@ -17,7 +17,7 @@ from support.runs.rank_files import leaf, write_ranks
 from unit.mindspore.observe.hostile import armed, objects, running
 from unit.mindspore.observe.lives import Life
 
-from ckptkit.cli.commands.show import Wanted, look
+from ckptkit.cli.commands.show import Wanted, document_of
 from ckptkit.core.tree import encode_tree
 
 
@@ -257,8 +257,8 @@ def test_show_names_what_is_stored_and_what_is_not():
     for _ in range(2):
         life.step(lambda: (meter.add(), next(meter.held)))
     tree = encode_tree(life.observer.section(sys._getframe()), "observed", [])
-    shown = look(write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": tree}]), "latest", Wanted())
-    assert (shown.observed.stored, shown.observed.unstored) == (["stateful['meter'].total"], life.unstored)
+    shown = document_of(write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": tree}]), "latest", Wanted())
+    assert shown["observed"] == {"stored": ["stateful['meter'].total"], "unstored": life.unstored}
 
 
 def test_a_resumed_run_stores_what_it_put_back():

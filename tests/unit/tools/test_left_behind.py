@@ -1,8 +1,7 @@
-"""``ckptkit flush``: what a dead training left at its root reaches the mirrors, once and never over something newer."""
+"""What a dead training left at its root reaches the mirrors, once and never over something newer."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -10,15 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.process import forked
 from support.runs.scenario import CYCLE, digest_at, digest_of, folders, name_at, tree
 
 import ckptkit as ck
-from ckptkit.errors import CheckpointNotFoundError, ResumeError, StorageError
+from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage, RootLock
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.copy.flush import flush, lacking
+from ckptkit.tools.copy.left_behind import LeftBehind
 
 ON_REQUEST = ck.SaveEvery(micro_steps=10**9)
 
@@ -50,26 +48,33 @@ def committed(root: Path) -> list[str]:
     return folders(tree(root)).committed
 
 
+def upload(root: Path, *mirrors: LocalStorage) -> list[str]:
+    """Returns what was said."""
+    said: list[str] = []
+    opened = {mirror.url: mirror for mirror in mirrors}
+    left = LeftBehind(lambda url: opened.get(url) or LocalStorage(url), said.append)
+    left.note(str(root), list(opened))
+    left.upload()
+    return said
+
+
 def test_newest_checkpoint_reaches_the_mirrors_that_lack_it(tmp_path):
     trained(tmp_path, 2, 4, 5, away=["far"])
-    root, near, far = storages(tmp_path, "root", "near", "far")
-    assert lacking(root, [near, far]) == [far]
-    found = flush(root, [near, far])
-    assert [(one.mirror, one.checkpoint, one.outcome) for one in found] == [
-        (near.url, name_at(1, 5), "present"),
-        (far.url, name_at(1, 5), "uploaded"),
+    near, far = storages(tmp_path, "near", "far")
+    assert upload(tmp_path / "root", near, far) == [
+        f"uploading what {far.url} did not get from the training",
+        f"{name_at(1, 5)} is uploaded to {far.url}",
     ]
     assert committed(tmp_path / "far") == [name_at(1, 5)]
     assert digest_of(tmp_path / "far", name_at(1, 5)) == digest_at(5)
-    assert lacking(root, [near, far]) == []
     before = tree(tmp_path)
-    assert {one.outcome for one in flush(root, [near, far])} == {"present"}
+    assert upload(tmp_path / "root", near, far) == []
     assert tree(tmp_path) == before
 
 
-def test_flushed_mirror_goes_on_without_the_root(tmp_path):
+def test_mirror_goes_on_without_the_root(tmp_path):
     trained(tmp_path, 2, 5, mirrors=("far",), away=["far"])
-    flush(*[LocalStorage(tmp_path / "root"), storages(tmp_path, "far")])
+    upload(tmp_path / "root", *storages(tmp_path, "far"))
     shutil.rmtree(tmp_path / "root")
     run = NumpyRun(accumulation_steps=CYCLE)
     point = ck.CheckpointManager(tmp_path / "elsewhere", mirror=tmp_path / "far", save=ON_REQUEST).restore(run)
@@ -82,10 +87,10 @@ def test_half_uploaded_checkpoint_is_completed(tmp_path):
     far = FaultyStorage(LocalStorage(tmp_path / "far"))
     trained(tmp_path, 5, mirrors=("far",), away=["far"])
     failed = far.inject(Fault("error", operations={"write"}, nth=2))
-    assert [one.outcome for one in flush(LocalStorage(tmp_path / "root"), [far])] == ["failed"]
+    assert "could not be uploaded" in upload(tmp_path / "root", far)[-1]
     assert failed.fired == 1
     assert name_at(2, 5) not in committed(tmp_path / "far")
-    assert [one.outcome for one in flush(LocalStorage(tmp_path / "root"), storages(tmp_path, "far"))] == ["uploaded"]
+    assert "is uploaded to" in upload(tmp_path / "root", *storages(tmp_path, "far"))[-1]
     assert digest_of(tmp_path / "far", name_at(2, 5)) == digest_at(5)
 
 
@@ -95,9 +100,9 @@ def test_nothing_comes_after_a_later_start(tmp_path):
     trained(tmp_path, 5, mirrors=("far",), away=["far"])
     trained(tmp_path, 4, root="elsewhere", mirrors=("far",))
     before = tree(tmp_path / "far")
-    (found,) = flush(LocalStorage(tmp_path / "root"), storages(tmp_path, "far"))
-    assert found.outcome == "failed"
-    assert "took over the run" in found.why
+    said = upload(tmp_path / "root", *storages(tmp_path, "far"))[-1]
+    assert "could not be uploaded" in said
+    assert "took over the run" in said
     assert tree(tmp_path / "far") == before
 
 
@@ -105,9 +110,9 @@ def test_separate_histories_are_not_mixed(tmp_path):
     trained(tmp_path, 2, mirrors=("far",))
     trained(tmp_path / "other", 4, mirrors=("far",))
     before = tree(tmp_path)
-    (found,) = flush(LocalStorage(tmp_path / "root"), [LocalStorage(tmp_path / "other" / "far")])
-    assert found.outcome == "failed"
-    assert "continued separately" in found.why or "different runs" in found.why
+    said = upload(tmp_path / "root", LocalStorage(tmp_path / "other" / "far"))[-1]
+    assert "could not be uploaded" in said
+    assert "continued separately" in said or "different runs" in said
     assert tree(tmp_path) == before
 
 
@@ -115,16 +120,14 @@ def test_failing_mirror_holds_back_no_other(tmp_path):
     trained(tmp_path, 2, 5, away=["near", "far"])
     near = FaultyStorage(LocalStorage(tmp_path / "near"))
     near.inject(Fault("error", times=None))
-    found = flush(LocalStorage(tmp_path / "root"), [near, *storages(tmp_path, "far")])
-    assert [one.outcome for one in found] == ["failed", "uploaded"]
+    said = upload(tmp_path / "root", near, *storages(tmp_path, "far"))
+    assert ["could not be uploaded" in said[1], "is uploaded to" in said[2]] == [True, True]
     assert committed(tmp_path / "far") == [name_at(1, 5)]
 
 
 def test_root_without_checkpoint_has_nothing_to_upload(tmp_path):
     trained(tmp_path)
-    with pytest.raises(CheckpointNotFoundError, match="nothing to upload"):
-        flush(LocalStorage(tmp_path / "root"), storages(tmp_path, "near"))
-    assert lacking(LocalStorage(tmp_path / "root"), storages(tmp_path, "near")) == []
+    assert upload(tmp_path / "root", *storages(tmp_path, "near")) == []
 
 
 # One uploader at a time
@@ -149,16 +152,17 @@ def test_training_that_lives_uploads_by_itself(tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "trains\n"
-            with pytest.raises(ResumeError, match="is still running"):
-                flush(LocalStorage(tmp_path / "root"), storages(tmp_path, "far"))
+            said = upload(tmp_path / "root", *storages(tmp_path, "new"))[-1]
+            assert "is still running" in said
+            assert f"The next start at {tmp_path / 'root'} uploads it" in said
+            assert not (tmp_path / "new").exists()
         finally:
             process.kill()
     assert process.returncode == -signal.SIGKILL
-    (found,) = flush(LocalStorage(tmp_path / "root"), storages(tmp_path, "far"))
-    assert found.outcome == "present"
+    assert "is uploaded to" in upload(tmp_path / "root", *storages(tmp_path, "new"))[-1]
 
 
-def test_lock_of_a_root_is_shared_by_trainings_and_held_alone_by_flush(tmp_path):
+def test_lock_of_a_root_is_shared_by_trainings_and_held_alone_by_an_upload(tmp_path):
     one, other, alone = (RootLock(LocalStorage(tmp_path)) for _ in range(3))
     one.share()
     other.share()
@@ -178,10 +182,10 @@ def test_remote_root_has_no_lock(tmp_path):
 
     RootLock(Remote(tmp_path)).share()
     with pytest.raises(StorageError, match="only a local folder"):
-        flush(Remote(tmp_path), [])
+        RootLock(Remote(tmp_path)).take_alone()
 
 
-def test_start_waits_for_a_flush_that_has_begun(tmp_path):
+def test_start_waits_for_an_upload_that_has_begun(tmp_path):
     """Two that upload the same files at once could each take the other's for remains."""
     trained(tmp_path, 2, 5, mirrors=("far",), away=["far"])
     lock = RootLock(LocalStorage(tmp_path / "root"))
@@ -195,36 +199,3 @@ def test_start_waits_for_a_flush_that_has_begun(tmp_path):
     manager.wait()
     assert committed(tmp_path / "far") == [name_at(1, 5)]
     manager.close()
-
-
-# The command
-
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return forked("-m", "ckptkit", "flush", *arguments, expect=None)
-
-
-def test_command_uploads_and_says_so(tmp_path):
-    trained(tmp_path, 2, 5, away=["far"])
-    done = run(tmp_path / "root", tmp_path / "near", tmp_path / "far")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        f"{name_at(1, 5)} was already at {tmp_path / 'near'}",
-        f"{name_at(1, 5)} is uploaded to {tmp_path / 'far'}",
-    ]
-    again = run(tmp_path / "root", tmp_path / "far", "--json")
-    found = json.loads(again.stdout)
-    assert found == {
-        "root": str(tmp_path / "root"),
-        "mirrors": [
-            {"mirror": str(tmp_path / "far"), "checkpoint": name_at(1, 5), "outcome": "present", "why": ""},
-        ],
-    }
-
-
-def test_command_fails_where_a_mirror_went_on(tmp_path):
-    trained(tmp_path, 2, mirrors=("far",))
-    trained(tmp_path, 4, root="elsewhere", mirrors=("far",))
-    done = run(tmp_path / "root", tmp_path / "far")
-    assert done.returncode == 1
-    assert "took over the run" in done.stderr

@@ -1,0 +1,134 @@
+"""Prints what a command has to say: lines, tables, and one JSON document. Any thread may call it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Column, Table
+from rich.text import Text
+
+from ckptkit.core.text import time_in
+from ckptkit.format.layout import CheckpointName
+
+_HALF = re.compile("[\ud800-\udfff]")  # half of a pair: not valid Unicode, and many parsers refuse the document
+_WIDE = 200  # columns without a terminal, so that piped tables are not wrapped
+Line = str | tuple[str, str]  # with its style
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def wide_console() -> Console:
+    """Return a console on stdout, as wide as the terminal, or wide enough for any table without one."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDE
+    return console
+
+
+def right(*names: str) -> list[Column]:
+    """Return columns whose cells stand at the right, such as numbers."""
+    return [Column(name, justify="right") for name in names]
+
+
+def print_table(
+    columns: Sequence[Column | str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str = "",
+    caption: str | None = None,
+    styles: Sequence[str] = (),
+) -> None:
+    """Print a table with few ruled lines; every text is shown as it is, made `visible`, brackets included.
+
+    Args:
+        columns: Their names, or columns that say more.
+        rows: The cells of each row.
+        title: A line above.
+        caption: A line below.
+        styles: The style of each row; without it, none.
+    """
+    table = Table(
+        *columns,
+        title=Text(title) if title else None,
+        title_justify="left",
+        caption=caption,
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for number, row in enumerate(rows):
+        table.add_row(*(Text(visible(cell)) for cell in row), style=styles[number] if styles else None)
+    wide_console().print(table)
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with unprintable characters escaped: names come from files and could control the terminal."""
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+
+
+def print_line(text: str, style: str | None = None, *, console: Console | None = None) -> None:
+    """Print ``text`` as it is, made `visible`: brackets and numbers get no style, and long lines are not wrapped."""
+    console = console or Console()
+    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_result(document: object, lines: Iterable[Line], *, as_json: bool) -> None:
+    """Print what a command found, as JSON or as lines of text."""
+    if as_json:
+        print_json(document)
+        return
+    for line in lines:
+        print_line(*((line,) if isinstance(line, str) else line))
+
+
+def print_json(document: object) -> None:
+    """Print ``document`` as JSON, in ASCII, with escapes for what is not valid Unicode, such as names of old files."""
+    text = json.dumps(plain(document), ensure_ascii=False)
+    print(json.dumps(json.loads(_HALF.sub(lambda half: f"\\\\u{ord(half[0]):x}", text))))
+
+
+def plain(value: object) -> Any:
+    """Return ``value`` as JSON has it: fields of objects by name, times in ISO 8601, and null for no finite number."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    elif isinstance(value, CheckpointName):
+        value = str(value)
+    elif isinstance(value, datetime):
+        value = value.isoformat()
+    elif isinstance(value, float) and not math.isfinite(value):
+        value = None
+    elif dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    return value
+
+
+def size(size_bytes: int) -> str:
+    """Return a size such as "12.3 MB"."""
+    return decimal(size_bytes).replace("bytes", "B").replace("byte", "B")
+
+
+def ago(created_at: str, now: datetime) -> str:
+    """Return the age at ``now`` in its largest unit, such as "5 min"; "-" for an invalid or a future time."""
+    then = time_in(created_at)
+    seconds = int((now - then).total_seconds()) if then is not None else -1
+    if seconds < 0:
+        return "-"  # the clocks of two machines differ
+    length, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
+    return f"{seconds // length} {unit}"
