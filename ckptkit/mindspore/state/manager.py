@@ -382,7 +382,8 @@ class StateManager:
         self._examination.begin(ends_epoch=ends_epoch)
 
     def ask_batch(self) -> None:
-        """Look at what the script does after its step(); call it as a batch is asked for."""
+        """Note that the last batch is done, and look at what the script does after its step(); call it for the next."""
+        self._sources.open_batch.end()
         self._examination.ask_batch()
 
     def restore_random_state(self) -> None:

@@ -1,9 +1,9 @@
 """Knows whether a batch was handed out that the loop has not ended, by `OpenBatch`.
 
 A train cell knows whether its call returned. What the loop does after that call (an average of the weights, another
-cell, a count of its own) only the loop knows: it ends a batch by ``manager.step``.
+cell, a count of its own) only the loop knows: it ends a batch by ``manager.step``, or as it asks for the next one.
 
-Guarantees: from the moment in which `ckptkit.data.resumable` hands out a batch to its ``step``, nothing is saved,
+Guarantees: from the moment in which `ckptkit.data.resumable` hands out a batch to its end, nothing is saved,
 whoever asks: the loop, an ``except`` block, a signal handler, another thread. A ``step`` within a signal handler, or
 while an error of this batch is handled, as in ``finally``, does not end it. In a loop that takes its batches from
 elsewhere, nobody sees where a batch begins: nothing is saved in a signal handler, or while an error is handled.
@@ -22,7 +22,7 @@ from ckptkit.snapshot.capture import IncompleteStepError
 
 
 class OpenBatch:
-    """Keeps one flag: set when a batch is handed out, cleared by ``step``.
+    """Keeps one flag: set when a batch is handed out, cleared by ``step``, or when the next one is asked for.
 
     Args:
         is_handed_out: Whether `begin` is called for each batch before it is trained, as by `ckptkit.data.resumable`.

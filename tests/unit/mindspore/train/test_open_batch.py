@@ -274,6 +274,17 @@ def test_save_before_the_step_of_its_batch_is_refused_wherever_it_comes_from(tmp
 
 
 @pytest.mark.parametrize("kind", ["own", "stock"])
+def test_loop_without_step_is_saved_at_its_end(tmp_path, kind):
+    """It has asked for a batch after the last one."""
+    job = Job(tmp_path, kind)
+    for batch in job.batches:
+        job.train(*batch)
+    job.manager.save_final(job.state)
+    assert job.committed() == [8]
+    job.manager.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
 def test_batch_that_a_break_left_is_not_saved(tmp_path, kind):
     job = Job(tmp_path, kind)
     for number, batch in enumerate(job.batches):
