@@ -260,6 +260,8 @@ class CheckpointManager:
 
         Raises:
             SaveFailedError, StaleAttemptError: As in `step`.
+            ResumeError: If `ckptkit.data.resumable` handed out a batch and `step` was not called after it; in any other
+                loop, if an error or a signal is being handled.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored, for example because two
                 leaves have the same name.
         """
@@ -315,6 +317,7 @@ class CheckpointManager:
         Raises:
             SaveFailedError: If the state could not be committed, or not be uploaded to the mirror.
             StaleAttemptError: As in `step`.
+            ResumeError: As in `save`.
             Preempted: After a signal, once the state is committed; see `Preemption`.
         """
         left = self._nothing_left_at

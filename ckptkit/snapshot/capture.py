@@ -57,8 +57,7 @@ class Capturable(Protocol):
         Must not advance any random generator.
 
         Raises:
-            IncompleteStepError: If an error or a signal brings the capture, and nothing shows that all that belongs to
-                the last micro-step is done.
+            IncompleteStepError: If nothing shows that all that belongs to the last micro-step is done.
         """
         ...
 

@@ -193,7 +193,7 @@ class Examination:
         for doubt, certain in self._memory.doubts(leaves, compiled=self._sources.is_compiled):
             self.judge_doubt(doubt, may_refuse=certain or is_first)
         if self._sources.ended is None:
-            self.judge_doubt(self._sources.counting.doubt())
+            self._sources.counting.tell_updates()
         self._judge_aliases(sections["user"])
 
     def _judge_aliases(self, states: Mapping[str, Any]) -> None:

@@ -41,6 +41,7 @@ from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import Switches, switches_of
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.mindspore.train.named_cell import NamedCell, refuse_sums_of_parts, refuse_uncounted, steady_beside
+from ckptkit.mindspore.train.open_batch import OpenBatch
 from ckptkit.mindspore.train.step_counting import counting_of
 
 __all__ = ["StateManager", "Stateful"]
@@ -109,9 +110,7 @@ class StateManager:
         cells = cells_of(train_cell, stateful)
         refuse_uncounted(cells, stateful)
         self.cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), cells[0])
-        counting = counting_of(
-            self.cell, cells, training.cycle, may_change_k=may_change_k, delivers_first=isinstance(dataset, Resumable)
-        )
+        counting = counting_of(self.cell, cells, training.cycle, may_change_k=may_change_k)
         self.position = position_of(dataset, training.augmentation, self)
         stores = {
             name: NamedCell(name, one, may_change_k=may_change_k)
@@ -131,6 +130,7 @@ class StateManager:
             stateful=stores,
             named_cells=named_cells,
             counting=counting,
+            open_batch=OpenBatch(is_handed_out=isinstance(dataset, Resumable)),
             position=self.position,
             batches=dataset if isinstance(dataset, Resumable) else None,
             parameters=parameters,
@@ -240,7 +240,7 @@ class StateManager:
 
     def complete_step(self) -> Progress:
         """Return the same as `progress`, and note that the last batch has been trained."""
-        self._sources.counting.complete_step()
+        self._sources.open_batch.end()
         self._sources.began_with = {}  # from here on, training changes them
         self._examination.end_step()
         return self.progress()
@@ -250,9 +250,11 @@ class StateManager:
 
         Raises:
             ResumeError: As `progress`: such a checkpoint could not be resumed exactly. Or ``strict`` refuses.
+            IncompleteStepError: If a batch was handed out, and `complete_step` was not called after it.
             TypeError: If a checkpoint cannot store something in the state; names it.
         """
         progress = self.progress()
+        self._sources.open_batch.refuse(progress.batches_delivered)
         leaves = self._sources.parameters.leaves(at_boundary=progress.at_boundary)
         sections = self._sources.sections(progress, self.world.size)
         if (observed := self._examination.observed()) is not None:  # before judge_save, with which strict refuses less
@@ -353,6 +355,7 @@ class StateManager:
 
     def _begin_own_loop(self) -> None:
         """Begin to observe a loop that positions its data itself: there is no later moment that ckptkit knows."""
+        self._sources.open_batch.restored()
         if self.position is None:
             self._examination.begin()
 
@@ -379,7 +382,8 @@ class StateManager:
         self._examination.begin(ends_epoch=ends_epoch)
 
     def ask_batch(self) -> None:
-        """Look at what the script does after its step(); call it as a batch is asked for."""
+        """Note that the last batch is done, and look at what the script does after its step(); call it for the next."""
+        self._sources.open_batch.end()
         self._examination.ask_batch()
 
     def restore_random_state(self) -> None:

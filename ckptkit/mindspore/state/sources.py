@@ -38,6 +38,7 @@ from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
 from ckptkit.mindspore.train.counting import Counting
 from ckptkit.mindspore.train.named_cell import NamedCell
+from ckptkit.mindspore.train.open_batch import OpenBatch
 
 
 @dataclass(kw_only=True)
@@ -51,6 +52,7 @@ class Sources:
         stateful: What stores each of them.
         named_cells: Those that store a train cell.
         counting: Counts for ``cell``.
+        open_batch: Knows whether a batch was handed out that is not done.
         position: Position in the dataset; None without one.
         batches: The `ckptkit.data.resumable` that gave it, or None.
         parameters: Parameters and buffers of ``cells``.
@@ -76,6 +78,7 @@ class Sources:
     stateful: Mapping[str, Stateful]
     named_cells: Mapping[str, NamedCell]
     counting: Counting
+    open_batch: OpenBatch
     position: Position | None
     batches: Resumable | None
     parameters: CellParameters
@@ -169,6 +172,7 @@ class Sources:
 
     def deliver(self, batches: int | None) -> None:
         """Count a delivered batch as `Counting.deliver`; note the modes of its micro-step."""
+        self.open_batch.begin()
         delivered = self.counting.deliver(batches)
         for one in (self.own_switches, *self.switches_by_name.values()):
             one.note(delivered, compiled=self.is_compiled)

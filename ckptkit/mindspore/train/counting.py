@@ -46,10 +46,6 @@ class Counting(Protocol):
         """Set the number of batches delivered since epoch 0; with None, add one. Return it."""
         ...
 
-    def complete_step(self) -> None:
-        """Note that the batch that was delivered last has been trained."""
-        ...
-
     def now(self) -> tuple[CycleCounters, int]:
         """Return the train cell's counters and the number of delivered batches."""
         ...
@@ -76,12 +72,8 @@ class Counting(Protocol):
         """Raise ResumeError unless the counts in the parameters, given by name, agree with ``progress``."""
         ...
 
-    def doubt(self) -> str | None:
-        """Return a warning if the batch that was delivered last may not have been trained, before `prove`.
-
-        Raises:
-            ResumeError: If an error that is being handled shows that it was not, or not wholly.
-        """
+    def tell_updates(self) -> None:
+        """Log once that batches are counted as steps although the optimizer counts fewer."""
         ...
 
     def begin_loop(self) -> None:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import mindspore as ms
 from mindspore import nn
 
 from ckptkit.core.accumulation import AccumulationSchedule
@@ -24,14 +25,13 @@ from ckptkit.mindspore.train.adapter import (
     counters_of,
     updates_next,
 )
-from ckptkit.mindspore.train.completion import Completion
 from ckptkit.mindspore.train.counters import CycleCounters
 from ckptkit.mindspore.train.counting import Arrays, CycleLeft, global_step_of
-from ckptkit.mindspore.train.last_call import LastCall
 
 _log = logging.getLogger("ckptkit")
 
 _FENCES = "_ckptkit_fences"
+_STEPS = ("global_step", "state_step", "step_t")  # in MindSpore's optimizers, including the experimental ones
 
 
 class ForeignCounting:
@@ -41,34 +41,26 @@ class ForeignCounting:
         cell: The train cell.
         cells: All cells of the training.
         cycle: Reports K and the micro-step; None if every call counts as a cycle.
-        delivers_first: Whether a batch counts as delivered before it is trained.
     """
 
-    def __init__(
-        self, cell: nn.Cell, cells: Sequence[nn.Cell], cycle: CycleAdapter | None, *, delivers_first: bool
-    ) -> None:
+    def __init__(self, cell: nn.Cell, cells: Sequence[nn.Cell], cycle: CycleAdapter | None) -> None:
         self._cell = cell
         self._cycle = cycle
-        self._completion = Completion(delivers_first=delivers_first)
-        self._last_call = LastCall(cells, self._completion, counts=accumulation_steps_of(cycle) == 1)
+        counters = [getattr(optimizer, name, None) for optimizer in optimizers_of(cells) for name in _STEPS]
+        self._counters = [counter for counter in counters if isinstance(counter, ms.Parameter)]
         self._delivered = 0
         self._began: tuple[CycleCounters, list[int]] | None = None
         # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so
         # that a restore by one of them runs the fences of the others.
         self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
         self._base = global_step_of(cell)
-        self._first, self._told = (0, self._last_call.counts()), False
+        self._first, self._told = (0, self._counts()), False
 
     def deliver(self, batches: int | None) -> int:
         """See `Counting`."""
-        self._completion.begin()
         self._delivered = self._delivered + 1 if batches is None else batches
         self._fence_if_due()
         return self._delivered
-
-    def complete_step(self) -> None:
-        """See `Counting`."""
-        self._completion.step(self._delivered)
 
     def now(self) -> tuple[CycleCounters, int]:
         """See `Counting`."""
@@ -90,18 +82,16 @@ class ForeignCounting:
         """See `Counting`; raises StateMismatchError if the adapter contradicts the checkpoint."""
         self._delivered = progress.batches_delivered
         self._base = recorded["global_step_at_start"]
-        self._completion.restored(self._delivered, self._delivered)
-        self._last_call.restored(self._delivered)
-        self._first = self._delivered, self._last_call.counts()
+        self._first = self._delivered, self._counts()
         check_restored(self._cycle, progress)
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """Do nothing: ckptkit does not know a foreign cell's counters. `now` asks the adapter."""
 
-    def doubt(self) -> str | None:
-        """See `Counting`; also log once that batches are counted as steps although the optimizer counts fewer."""
+    def tell_updates(self) -> None:
+        """See `Counting`."""
         batches = self._delivered - self._first[0]
-        updates = self._last_call.updates_since(self._first[1], default=0)
+        updates = self._updates_since(self._first[1], default=0)
         if self._cycle is None and not self._told and 0 < updates < batches:
             self._told = True
             _log.info(
@@ -109,13 +99,10 @@ class ForeignCounting:
                 "is a batch (SaveEvery(optimizer_steps=...), ls, report). Training(cycle=...) tells K",
                 *(updates, batches, type(self._cell).__name__),
             )
-        return self._last_call.doubt(self._delivered)
 
     def begin_loop(self) -> None:
         """See `Counting`."""
-        self._completion.restored(self._delivered, self._delivered)
-        self._last_call.restored(self._delivered)
-        self._began = self.now()[0], self._last_call.counts()
+        self._began = self.now()[0], self._counts()
 
     def read_ahead(self) -> str | None:
         """See `Counting`. Only the first call after a taken batch decides; later, a loop may skip batches on purpose.
@@ -128,7 +115,7 @@ class ForeignCounting:
             return None
         before, counts = self._began
         taken, cycles = self._delivered - before.micro_steps, self.now()[0].cycles - before.cycles
-        updates = self._last_call.updates_since(counts, default=cycles)
+        updates = self._updates_since(counts, default=cycles)
         if taken > 1 and self._cycle is None and updates == 0:
             return None
         self._began = None
@@ -165,6 +152,14 @@ class ForeignCounting:
         while self._fences:
             self._fences[-1]()  # popped only afterwards: a fence that raises runs again at the next call
             self._fences.pop()
+
+    def _counts(self) -> list[int]:
+        """Return the counts of those optimizers that count. Waits for the device."""
+        return [int(counter.asnumpy().reshape(-1)[0]) for counter in self._counters]
+
+    def _updates_since(self, counts: Sequence[int], *, default: int) -> int:
+        """Return how far the optimizer went that went farthest since `counts`; ``default`` if none counts."""
+        return max((now - then for now, then in zip(self._counts(), counts, strict=True)), default=default)
 
     def _fence_if_due(self) -> None:
         """Run the fences if the next call updates: nothing can run between that call's micro-step and its update."""

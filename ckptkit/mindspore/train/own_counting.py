@@ -18,7 +18,6 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.state.compatibility import check_cycle, check_same_training, prove_divisor, prove_updates
 from ckptkit.mindspore.state.reshard import Worlds, schedule_in
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
-from ckptkit.mindspore.train.completion import Completion
 from ckptkit.mindspore.train.counters import CycleCounters
 from ckptkit.mindspore.train.counting import Arrays, CycleLeft, global_step_of
 
@@ -31,34 +30,22 @@ class OwnCounting:
     Args:
         cell: The train cell; the run began as many updates ago as it has counted.
         may_change_k: Whether a restore accepts another K than the checkpoint's.
-        delivers_first: Whether a batch counts as delivered before it is trained, as by `ckptkit.data.resumable`.
     """
 
-    def __init__(self, cell: AccumulationTrainCell, *, may_change_k: bool, delivers_first: bool) -> None:
+    def __init__(self, cell: AccumulationTrainCell, *, may_change_k: bool) -> None:
         self._cell = cell
         self._may_change_k = may_change_k
         self._delivered: int | None = None
         step = global_step_of(cell)
         self._base = None if step is None else step - cell.counters.updates
-        self._completion = Completion(delivers_first=delivers_first)
 
     def deliver(self, batches: int | None) -> int:
         """See `Counting`."""
-        self._completion.begin()
         if batches is not None:
             self._delivered = batches
         else:  # the cell has already counted this batch
             self._delivered = self._cell.counters.micro_steps if self._delivered is None else self._delivered + 1
         return self._delivered
-
-    def complete_step(self) -> None:
-        """See `Counting`."""
-        self._completion.step(self._place())
-
-    def _place(self) -> tuple[int, int]:
-        """Return the numbers of calls and of delivered batches: one of them is ahead while a batch is not done."""
-        micro_steps = self._cell.counters.micro_steps
-        return micro_steps, micro_steps if self._delivered is None else self._delivered
 
     def now(self) -> tuple[CycleCounters, int]:
         """See `Counting`."""
@@ -101,19 +88,16 @@ class OwnCounting:
             )
         self._delivered = None
         self._base = recorded["global_step_at_start"]
-        self._completion.restored(self._place(), self.now()[1])
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """See `Counting`."""
         self._prove(progress, arrays, self._base)
 
-    def doubt(self) -> str | None:
-        """See `Counting`; the cell refuses to be saved after a call that did not return."""
-        return self._completion.judge(self._place(), self.now()[1])
+    def tell_updates(self) -> None:
+        """Do nothing: the cell counts its updates."""
 
     def begin_loop(self) -> None:
-        """See `Counting`."""
-        self._completion.restored(self._place(), self.now()[1])
+        """Do nothing: `read_ahead` needs no count."""
 
     def read_ahead(self) -> str | None:
         """Return None: `now` gives both counts, which have to agree."""

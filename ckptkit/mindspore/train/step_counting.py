@@ -27,7 +27,6 @@ def counting_of(
     cycle: CycleAdapter | None = None,
     *,
     may_change_k: bool = False,
-    delivers_first: bool = False,
 ) -> Counting:
     """Return the counting for ``cell``.
 
@@ -36,7 +35,6 @@ def counting_of(
         cells: All cells of the training.
         cycle: Reports K and the micro-step of another cell than an `AccumulationTrainCell`.
         may_change_k: Whether a restore accepts another K than the checkpoint's.
-        delivers_first: Whether a batch counts as delivered before it is trained, as by `ckptkit.data.resumable`.
 
     Raises:
         ValueError: If ``cycle`` is given with an `AccumulationTrainCell`.
@@ -45,15 +43,15 @@ def counting_of(
     if isinstance(cell, AccumulationTrainCell):
         if cycle is not None:
             raise ValueError("an AccumulationTrainCell counts for itself; leave Training(cycle=...) out")
-        return OwnCounting(cell, may_change_k=may_change_k, delivers_first=delivers_first)
+        return OwnCounting(cell, may_change_k=may_change_k)
     if cycle is None and reports_cycles(cell):
         cycle = cell
     if cycle is None:
         _hint_at_boost(cell)
-        return ForeignCounting(cell, cells, None, delivers_first=delivers_first)
+        return ForeignCounting(cell, cells, None)
     if not reports_cycles(cycle):
         raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(cycle).__name__}")
-    return ForeignCounting(cell, cells, cycle, delivers_first=delivers_first)
+    return ForeignCounting(cell, cells, cycle)
 
 
 def _hint_at_boost(cell: nn.Cell) -> None:

@@ -56,6 +56,7 @@ def record(name, root, folder, wanted):
         manager.restore(state)
         for batch in batches:
             digests.append(digest_of(batch))
+            manager.step(state)
             if len(digests) in cuts:
                 saved[len(digests)] = manager.save(state).result()
     return {"digests": digests, "saved": saved}
