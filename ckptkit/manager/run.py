@@ -187,7 +187,7 @@ class Run:
             if not self.final_save.is_held and not self.heed(state, metrics, progress):
                 since = timedelta(seconds=self._monotonic() - self.last_save_at)
                 if self._due_saves.is_due(progress, since):
-                    handle = self._save_due(state, _numbers(metrics), progress, since)
+                    handle = self._save_due(state, metrics, progress, since)
             if self._hooks is not None and handle is not None:
                 self._hooks.saving()
         self.results.tell()
@@ -386,9 +386,7 @@ class Run:
             self.mirrors.agree(committed, [word.free for word in said], is_final=is_final)
             return self._confirm(committed, moment.capture.progress)
 
-    def _save_due(
-        self, state: Capturable, metrics: dict[str, float], progress: Progress, since: timedelta
-    ) -> SaveHandle | None:
+    def _save_due(self, state: Capturable, metrics: Metrics, progress: Progress, since: timedelta) -> SaveHandle | None:
         """Save in all ranks, or in none: where one is still writing, or a commit reaches the moment; a collective."""
         stored_at, waits = self._due_saves.stored_at(progress), self._setup.saving.when_busy == "wait"
         if self.rank_sync.is_alone:  # without waiting for the device, which a capture does
@@ -400,7 +398,7 @@ class Run:
                 return None
         try:
             with self._stalling():
-                moment = self._moment(state, metrics, self._monotonic(), rewound=stored_at != progress)
+                moment = self._moment(state, _numbers(metrics), self._monotonic(), rewound=stored_at != progress)
                 said = self._meet_idle(moment) if waits else self._meet(moment)
                 if any(word.busy for word in said):
                     self._skip(moment.capture.progress, timedelta(seconds=moment.begun - self.last_save_at))
