@@ -25,7 +25,8 @@ from ckptkit.core.contents import Capture, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError, SaveFailedError, StorageError
-from ckptkit.manager import final_save, scheduler
+from ckptkit.manager import final_save
+from ckptkit.manager import run as live_run
 from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.storage.local import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -480,7 +481,7 @@ def test_capture_error_of_one_rank_ends_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("slow", [1, *(pytest.param(rank, marks=pytest.mark.extended) for rank in (0, 2))])
 def test_final_save_outwaits_collective_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
     """The save at the end of training waits for slow storage longer than a collective does."""
-    for module in (final_save, scheduler):
+    for module in (final_save, live_run):
         monkeypatch.setattr(module, "A_WHILE", timedelta(milliseconds=50))
     stall = Fault(lambda: threading.Event().wait(3), operations={"write"}, key=f"*/rank-{slow:05d}.json")
 
