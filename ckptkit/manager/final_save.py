@@ -81,7 +81,6 @@ class FinalSave:
     """Takes the final save of a training, at its end or after a preemption request.
 
     Args:
-        save: Saves in all ranks, as `Run.save` does.
         preemption: Watches for preemption requests.
         step_timing: Measures the duration of micro-steps.
         rank_sync: The ranks of the job.
@@ -98,14 +97,12 @@ class FinalSave:
     def __init__(
         self,
         *,
-        save: SaveAll,
         preemption: PreemptionRequest,
         step_timing: StepTiming,
         rank_sync: RankSync,
         results: SaveResults,
         mirrors: Chain,
     ) -> None:
-        self._save = save
         self._preemption, self._step_timing = preemption, step_timing
         self._rank_sync, self._results, self._mirrors = rank_sync, results, mirrors
         self._next_in = 1
@@ -136,7 +133,7 @@ class FinalSave:
         left = min(one.left_seconds for one in said)
         return self._verdict(progress, said[0].model_copy(update={"left_seconds": left}))
 
-    def commit(self, state: Capturable, metrics: Metrics) -> str:
+    def commit(self, save: SaveAll, state: Capturable, metrics: Metrics) -> str:
         """Save ``state`` at the end of training, wait until it is committed, and return the checkpoint's name.
 
         Raises:
@@ -144,7 +141,7 @@ class FinalSave:
             StaleAttemptError: If another process has taken over the run.
             CkptKitError, TypeError, ValueError: As `Run.save`.
         """
-        settled = self._settle(state, metrics, countdown(None))
+        settled = self._settle(save, state, metrics, countdown(None))
         if settled.checkpoint is None:
             raise SaveFailedError(
                 f"the final save failed ({ERROR_BUDGET} in a row): {settled.why.removesuffix('.')}. Repair the "
@@ -154,7 +151,7 @@ class FinalSave:
             self._mirrors.finish(countdown(None))
         return settled.checkpoint
 
-    def leave(self, state: Capturable, metrics: Metrics) -> None:
+    def leave(self, save: SaveAll, state: Capturable, metrics: Metrics) -> None:
         """Save ``state`` as it is, wait until the save is settled, and end; in all ranks, after `heed` said so.
 
         Raises:
@@ -164,7 +161,7 @@ class FinalSave:
         """
         left = countdown(None) if self._preemption.exits else self._seconds_left
         try:
-            settled = self._settle(state, metrics, left)
+            settled = self._settle(save, state, metrics, left)
             if settled.checkpoint is not None:
                 self._finish_mirror(left)
         except _LateError:
@@ -210,7 +207,7 @@ class FinalSave:
         )
         return "finish the cycle" if goes_on else "save"
 
-    def _settle(self, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
+    def _settle(self, save: SaveAll, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
         """Save ``state`` in all ranks until that is committed or has failed too often; every rank returns the same."""
         settled = _Settled()
         self._results.forgive()
@@ -218,7 +215,7 @@ class FinalSave:
             self._wait(left)
             self._collect()
             try:
-                handle = self._save(state, metrics, is_final=True)
+                handle = save(state, metrics, is_final=True)
             except SaveFailedError as refused:  # an upload's, raised once; or too many saves failed, in every rank
                 settled = _Settled(why=account_of(refused))
                 continue

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Literal
 
 from typing_extensions import Self
@@ -48,7 +49,9 @@ from ckptkit.manager.results import SaveResults
 from ckptkit.manager.setup import Setup, new_auto_interval, new_recorder, new_saver
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.attempt import Opened
+from ckptkit.run.part_saver import PartSaver
 from ckptkit.run.rank_protocol import Failure
+from ckptkit.run.saver import Saver
 from ckptkit.snapshot import Capturable, Handling, IncompleteStepError, Window
 
 _log = logging.getLogger("ckptkit")
@@ -100,19 +103,19 @@ class Run:
         saving, url = setup.saving, setup.storage.url
         self._setup, self._monotonic, self._hooks = setup, setup.system.monotonic, setup.hooks
         self._due_saves, self._began_at = due_saves, began_at.batches_delivered
-        self._restored = None if opened.contents is None else opened.contents.checkpoint
         self.rank_sync, self.mirrors = rank_sync, setup.mirrors
         self.recorder = new_recorder(setup, opened, rank_sync, began_at)
         self.saver = new_saver(setup, opened, rank_sync)
+        newest = partial(_newest, self.saver, None if opened.contents is None else opened.contents.checkpoint)
         self.results = SaveResults(
             url,
             ERROR_BUDGET if saving.on_error == "warn" else 1,
             saving.on_save,
             is_alone=rank_sync.is_alone,
             commits=rank_sync.leads,
-            newest=self._newest,
+            newest=newest,
         )
-        self.preemption = PreemptionRequest(setup.preemption, newest=self._newest, url=url, monotonic=self._monotonic)
+        self.preemption = PreemptionRequest(setup.preemption, newest=newest, url=url, monotonic=self._monotonic)
         self.step_timing = StepTiming(self._monotonic)
         self.auto_interval = new_auto_interval(setup, opened, rank_sync, self.results, began_at)
         self.auto_interval.record = self.recorder.interval
@@ -120,7 +123,6 @@ class Run:
             setup.area, at_boundaries=saving.mid_cycle != "exact" or not may_split_cycles(setup.save)
         )
         self.final_save = FinalSave(
-            save=self._save,
             preemption=self.preemption,
             step_timing=self.step_timing,
             rank_sync=rank_sync,
@@ -198,7 +200,7 @@ class Run:
         """See `CheckpointManager.heed_preemption`."""
         verdict = self.final_save.heed(progress)
         if verdict == "save":
-            self.final_save.leave(state, metrics)
+            self.final_save.leave(self._save, state, metrics)
         return verdict != "train"
 
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
@@ -213,7 +215,7 @@ class Run:
         self._is_finished = True
         progress = self._begin_save(state, metrics)
         self.recorder.flush_next()
-        name = self.final_save.commit(state, metrics)
+        name = self.final_save.commit(self._save, state, metrics)
         self.results.tell()
         if self._hooks is not None:
             self._hooks.finished(progress)
@@ -332,9 +334,6 @@ class Run:
             # Everything is settled; a mirror or the events must not delay the exit beyond the grace.
             return min(self.preemption.left, timeout if timeout is not None else timedelta.max)
         return timeout
-
-    def _newest(self) -> str | None:
-        return self._restored if self.saver.newest is None else str(self.saver.newest)
 
     def _saving(self, state: Capturable, metrics: Metrics) -> Save:
         """Return what saves ``state`` with ``metrics`` and those that the hooks add."""
@@ -576,6 +575,10 @@ class Run:
             rank=self.rank_sync.rank,
             ranks=self.rank_sync.size,
         )
+
+
+def _newest(saver: Saver | PartSaver, restored: str | None) -> str | None:
+    return restored if saver.newest is None else str(saver.newest)
 
 
 def _numbers(metrics: Metrics) -> dict[str, float]:

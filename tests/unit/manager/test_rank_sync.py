@@ -156,7 +156,6 @@ def departure(world, *, asked: bool, in_flight: object = None, micro_step: float
     outcomes = SimpleNamespace(durations=[timedelta(seconds=save)], in_flight=in_flight)
     preemption = Asked(asked)
     made = FinalSave(
-        save=None,
         preemption=preemption,
         step_timing=pace,
         rank_sync=RankSync(world, SaveEvery(micro_steps=1)),
