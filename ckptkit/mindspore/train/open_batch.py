@@ -49,12 +49,13 @@ class OpenBatch:
 
     def end(self) -> None:
         """Note that the loop says that the batch is done; what handles an error or a signal need not know it."""
+        if self._is_handed_out:
+            self._is_open = self._is_open and self._interruption() is not None
+            return
         error = sys.exc_info()[1]
-        if not self._is_handed_out and error is self._error_at_step:  # what outlasts a step belongs to no batch
+        if error is self._error_at_step:  # what outlasts a step belongs to no batch
             self._older_error = error
         self._error_at_step = error
-        if self._interruption() is None:
-            self._is_open = False
 
     def refuse(self, delivered: int) -> None:
         """Raise IncompleteStepError if the last of ``delivered`` batches may not be done."""

@@ -605,6 +605,7 @@ def test_index_loop_continues_in_another_world():
         mine = []
         for numbers in batches:
             state.cell(*micro_batch(0))
+            state.complete_step()
             mine.append(numbers.tolist())
             if len(mine) == 3:
                 break
