@@ -188,7 +188,7 @@ def _stored(checkpoint: Path, ranks: int) -> dict[Leaf, bytes]:
         document = json.loads((checkpoint / f"{file.parent.name}.json").read_text())
         placements = {one["name"]: one["placement"] for shard in document["shards"] for one in shard["tensors"]}
         for name, entry in json.loads(data[8:begin]).items():
-            if name != "__metadata__":
+            if name != "__metadata__" and not name.startswith("observed"):  # the script's variables, FLIP among them
                 first, last = entry["data_offsets"]
                 own = rank if ranks > 1 and placements[name] == "per_rank" else None
                 found[name, own] = found.get((name, own), b"") + data[begin + first : begin + last]
