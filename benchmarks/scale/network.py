@@ -15,8 +15,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ckptkit.core import parallel
-from ckptkit.storage.s3 import storage as s3
+from ckptkit.core import worker
 from ckptkit.storage.s3.retry import Patience, Retry, Transient
 
 P50_SECONDS = 0.030
@@ -27,7 +26,7 @@ MOST_LANES = 64  # of one rank
 SIGMA = math.log(P99_SECONDS / P50_SECONDS) / statistics.NormalDist().inv_cdf(0.99)
 
 # By the names of the threads that the product makes.
-POOLS = {"ckptkit-read": parallel.THREADS, "ckptkit-lane": s3.DELETE_LANES}
+POOLS = {"ckptkit-read": worker.THREADS}
 
 
 class Request(NamedTuple):

@@ -9,8 +9,8 @@ import time
 
 import xxhash
 
-from ckptkit.core.leaf_digests import sampled
 from ckptkit.core.save_report import SaveCost
+from ckptkit.core.tensors import sampled
 from ckptkit.format.documents import MAX_BLOCK_BYTES, Blocks
 from ckptkit.format.shards import Shard
 from ckptkit.storage import ByteStream
@@ -27,7 +27,7 @@ class LeafDigests:
 
     Attributes:
         found: By name, the xxh3_128 of every complete leaf.
-        samples: By name, what `ckptkit.core.leaf_digests.sample_of` gives for it.
+        samples: By name, what `ckptkit.core.tensors.sample_of` gives for it.
     """
 
     def __init__(self, shard: Shard, *, whole: bool = True) -> None:

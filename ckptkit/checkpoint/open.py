@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from ckptkit.checkpoint.commit import keys_below, read_commit
 from ckptkit.checkpoint.reading import reread_if_corrupt
-from ckptkit.core.parallel import each_of
 from ckptkit.core.text import some
+from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.document_json import decode
 from ckptkit.format.documents import (

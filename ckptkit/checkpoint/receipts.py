@@ -25,7 +25,7 @@ from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.checkpoint.open import OpenedCheckpoint
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Latch
 from ckptkit.errors import CheckpointNotFoundError, SaveFailedError
 from ckptkit.format.documents import Commit, FileEntry
 from ckptkit.format.layout import CheckpointName

@@ -17,8 +17,8 @@ from fractions import Fraction
 import numpy as np
 import xxhash
 
+from ckptkit.core.accumulation import fold_progress, shares
 from ckptkit.core.contents import Contents, Sink, TensorInfo, WantedPart
-from ckptkit.core.rescale import fold_progress, shares
 from ckptkit.core.tensors import Array, bytes_of
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 

@@ -25,10 +25,9 @@ from ckptkit.checkpoint.parts import CutOut, read_sharded
 from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.checkpoint.verified_reader import ShardBytes
 from ckptkit.core.contents import Buffers, Sink, WantedPart
-from ckptkit.core.latch import Latch
-from ckptkit.core.parallel import each_of
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array, bytes_of
+from ckptkit.core.worker import Latch, each_of
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage

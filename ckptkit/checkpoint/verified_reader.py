@@ -25,7 +25,7 @@ import xxhash
 
 from ckptkit.checkpoint.open import check_digest, missing
 from ckptkit.checkpoint.reading import reread_if_corrupt
-from ckptkit.core.parallel import FEW, each_of
+from ckptkit.core.worker import FEW, each_of
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.format.documents import FileEntry, ShardEntry
 from ckptkit.format.layout import CheckpointName

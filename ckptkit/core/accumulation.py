@@ -1,11 +1,8 @@
-"""Computes the accumulation steps K of a cycle from the optimizer steps done, and plans K for a batch size.
+"""Computes accumulation steps K: of a cycle, for a batch size, and for another number of ranks.
 
-Guarantees for a schedule: K depends on the optimizer step alone, so that a resumed run gets the same K. A user's
-function is trusted to do so; its answers are checked, but its code cannot be compared. A folded schedule gives the K
-that keeps the micro-batches of an update, summed over all ranks, in another world.
-
-Guarantees for a plan: ``global batch = world size x K x micro-batch`` holds exactly. A request that cannot be met is
-refused with the nearest plans and their effective batch. Pure values, any thread.
+K depends on the optimizer step alone, so that a resumed run gets the same K; a user's function is trusted to do so. A
+run on N ranks that goes on with M keeps the micro-batches of all ranks together, in a cycle, in an epoch and since it
+began, or is refused with the numbers of ranks for which that is possible. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -13,11 +10,15 @@ from __future__ import annotations
 import inspect
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ckptkit.core.rescale import fold_steps
+from ckptkit.core.progress import Progress
+from ckptkit.errors import ResumeError
+
+_SHOWN = 12  # numbers of ranks, in a message
 
 AccumulationSteps: TypeAlias = int | Mapping[int, int] | Callable[[int], int]
 
@@ -43,11 +44,11 @@ class AccumulationSchedule:
         if callable(steps):
             self._function = steps
         elif isinstance(steps, Mapping):
-            self._from = tuple(sorted((_whole(at, 0, "a step of the schedule"), _k(k)) for at, k in steps.items()))
+            self._from = tuple(sorted((_whole(at, 0, "a step of the schedule"), _whole(k, 1, "accumulation_steps")) for at, k in steps.items()))
             if not self._from or self._from[0][0] != 0:
                 raise ValueError(f"the schedule of accumulation_steps must give K for step 0, got {dict(steps)!r}")
         else:
-            self._from = ((0, _k(steps)),)
+            self._from = ((0, _whole(steps, 1, "accumulation_steps")),)
         self.given = self
         self.at(0)
 
@@ -82,7 +83,7 @@ class AccumulationSchedule:
             return []
         read = inspect.getclosurevars(function)
         values = {**read.globals, **read.nonlocals}
-        return [name for name, one in values.items() if not (callable(one) or isinstance(one, types.ModuleType))]
+        return [name for name, value in values.items() if not (callable(value) or isinstance(value, types.ModuleType))]
 
     def recorded(self) -> list[list[int]] | None:
         """Return plain values to compare after a restart; None for a function."""
@@ -90,11 +91,7 @@ class AccumulationSchedule:
 
 
 def _answer(function: Callable[[int], int], optimizer_step: int) -> int:
-    return _k(function(optimizer_step), f"accumulation_steps({optimizer_step})")
-
-
-def _k(value: object, name: str = "accumulation_steps") -> int:
-    return _whole(value, 1, name)
+    return _whole(function(optimizer_step), 1, f"accumulation_steps({optimizer_step})")
 
 
 def _whole(value: object, least: int, name: str) -> int:
@@ -195,5 +192,98 @@ def scale_learning_rate(base: float, k: float, rule: Literal["linear", "sqrt", "
 
 def _check_positive(**numbers: int) -> None:
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be an int of at least 1, got {value!r}")
+        _whole(value, 1, name)
+
+
+def fold_progress(progress: Progress, ranks: int, onto: int, steps: Iterable[int] = ()) -> Progress:
+    """Convert ``progress`` of a run of ``ranks`` to a world of ``onto`` with the same micro-batch.
+
+    Args:
+        progress: Progress of each of the old ranks.
+        ranks: The old number of ranks.
+        onto: The new number of ranks.
+        steps: The accumulation steps of other cycles, before and after, that must be convertible, too.
+
+    Raises:
+        ResumeError: If one of the numbers is not whole in the new world; names the worlds for which they are.
+    """
+    steps = (progress.accumulation_steps, *steps)
+    done = (progress.micro_step, progress.batches_delivered, progress.cycle_first_batch, progress.batch)
+    if not all(ranks * number % onto == 0 for number in (*steps, *done)):
+        raise ResumeError(_refusal(progress, ranks, onto, steps, done))
+
+    changed = ("batch", "micro_step", "accumulation_steps", "batches_delivered", "cycle_first_batch")
+    return Progress(**progress.model_dump() | {name: ranks * getattr(progress, name) // onto for name in changed})
+
+
+def fold_steps(accumulation_steps: int, ranks: int, onto: int) -> int:
+    """Convert K for ``ranks`` to K for ``onto``.
+
+    Raises:
+        ValueError: If it is not whole; names the worlds for which it is.
+    """
+    folded, rest = divmod(ranks * accumulation_steps, onto)
+    if rest:
+        raise ValueError(
+            f"{ranks} ranks x accumulation_steps={accumulation_steps} = {ranks * accumulation_steps} micro-batches "
+            f"per update cannot be shared by {onto} ranks, only by "
+            f"{_words(_divisors([ranks * accumulation_steps]), onto)}"
+        )
+    return folded
+
+
+def shares(ranks: int, onto: int, rank: int) -> list[tuple[int, Fraction]]:
+    """Return which old ranks the new ``rank`` takes over, in order, and how much of each.
+
+    Old rank q covers the interval [q/ranks, (q+1)/ranks) of everything, a new one likewise. A share is the fraction of
+    the old interval that lies in the new one, 1 for all of it.
+    """
+    first, end = rank * ranks, (rank + 1) * ranks  # in units in which an old rank is `onto` long, a new one `ranks`
+    return [
+        (old, Fraction(min(end, (old + 1) * onto) - max(first, old * onto), onto))
+        for old in range(first // onto, -(-end // onto))
+    ]
+
+
+def _refusal(progress: Progress, ranks: int, onto: int, steps: Sequence[int], done: Sequence[int]) -> str:
+    cycle = next((k for k in steps if ranks * k % onto), None)
+    if cycle is not None:
+        why = f"an update is made of {ranks} x {cycle} = {ranks * cycle} micro-batches, not divisible by {onto}"
+    elif ranks * progress.micro_step % onto:
+        whole = ranks * progress.micro_step
+        why = (
+            f"the running cycle has trained {ranks} x {progress.micro_step} = {whole} of its "
+            f"{ranks * progress.accumulation_steps} micro-batches, not divisible by {onto}"
+        )
+    else:
+        why = f"{ranks} x {progress.batches_delivered} micro-batches were trained, cut into cycles or epochs unevenly"
+    anywhere = _divisors([ranks * number for number in (*steps, *done)])
+    lines = [
+        f"a run of {ranks} ranks with accumulation_steps={progress.accumulation_steps} cannot continue with {onto} "
+        f"here: {why}. It can continue with {_words(anywhere, onto)}",
+    ]
+    at_boundary = _divisors([ranks * number for number in steps])
+    if not progress.at_boundary and at_boundary != anywhere:
+        lines.append(
+            f"or, from a checkpoint at a boundary, with {_words(at_boundary, onto)}: start with the old number of "
+            'ranks and Saving(mid_cycle="align"), which saves at boundaries, or "rewind", which stores where the cycle '
+            "began"
+        )
+    else:
+        lines.append(f"or start with {ranks} ranks as before")
+    return "; ".join(lines)
+
+
+def _divisors(numbers: Iterable[int]) -> list[int]:
+    common = math.gcd(*numbers)
+    small = [divisor for divisor in range(1, math.isqrt(common) + 1) if common % divisor == 0]
+    return sorted({*small, *(common // divisor for divisor in small)})
+
+
+def _words(worlds: Sequence[int], near: int) -> str:
+    """Return the worlds as text; if there are many, those around ``near``."""
+    shown = sorted(sorted(worlds, key=lambda world: abs(world - near))[:_SHOWN])
+    listed = ", ".join(map(str, shown))
+    if len(shown) == len(worlds):
+        return f"{listed} ranks" if worlds != [1] else "1 rank"
+    return f"{listed} ranks (and {len(worlds) - len(shown)} other numbers)"

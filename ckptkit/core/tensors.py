@@ -1,4 +1,4 @@
-"""Represents tensors as bytes: the dtype table, and the leaves of a checkpoint.
+"""Represents tensors as bytes: the dtype table, the leaves of a checkpoint, and digests of their bits.
 
 Guarantees: bits go in and out unchanged, including NaN payloads, signed zeros and bfloat16. Any thread.
 """
@@ -6,6 +6,7 @@ Guarantees: bits go in and out unchanged, including NaN payloads, signed zeros a
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +14,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from ckptkit.core.placement import Box, Placement
+from ckptkit.core.worker import each_of
 
 Role = Literal["weights", "optimizer", "accumulators", "state"]
 Lifetime = Literal["frozen", "cycle", "micro"]
@@ -39,6 +42,10 @@ DTYPES: dict[str, np.dtype[np.generic]] = {
     "BOOL": np.dtype("?"),
     "C64": np.dtype("<c8"),
 }
+
+_BLOCKS, _BLOCK_BYTES = 16, 1 << 12
+_LANES = 4  # more would compete for the memory's bandwidth
+_LANES_FROM_BYTES = 256 << 20  # less is not worth threads
 
 _NAME_OF = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
@@ -73,7 +80,6 @@ class LeafSpec:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes of the tensor."""
         return size_bytes_of(self.dtype, self.shape)
 
 
@@ -92,32 +98,26 @@ class Leaf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """See `LeafSpec`."""
         return self.spec.name
 
     @property
     def role(self) -> Role:
-        """See `LeafSpec`."""
         return self.spec.role
 
     @property
     def lifetime(self) -> Lifetime:
-        """See `LeafSpec`."""
         return self.spec.lifetime
 
     @property
     def dtype(self) -> str:
-        """See `LeafSpec`."""
         return self.spec.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `LeafSpec`."""
         return self.spec.shape
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the tensor."""
         return self.spec.size_bytes
 
     @property
@@ -167,3 +167,34 @@ def bytes_of(array: Array) -> npt.NDArray[np.uint8]:
 
 def _is_bfloat16(array: Array) -> bool:
     return array.dtype.itemsize == 2 and array.dtype.name == "bfloat16"  # itemsize first: getting the name is slow
+
+
+def digest_of_bits(array: Array) -> str:
+    """Return the xxh3_128 of the bits of a C-contiguous ``array``."""
+    return xxhash.xxh3_128_hexdigest(bytes_of(array).data)
+
+
+def sampled(size_bytes: int) -> list[tuple[int, int]]:
+    """Return the ranges of bytes that `sample_of` reads: all up to 64 KiB, of more 16 blocks, the ends among them."""
+    if size_bytes <= _BLOCKS * _BLOCK_BYTES:
+        return [(0, size_bytes)]
+    last = size_bytes - _BLOCK_BYTES
+    starts = [last * block // (_BLOCKS - 1) for block in range(_BLOCKS)]
+    return [(start, start + _BLOCK_BYTES) for start in starts]
+
+
+def sample_of(array: Array) -> str:
+    """Return the xxh3_128 of a sample of the bits of a C-contiguous ``array``, whatever its size in the same time."""
+    data, hasher = bytes_of(array).data, xxhash.xxh3_128()
+    for start, stop in sampled(array.nbytes):
+        hasher.update(data[start:stop])
+    return hasher.hexdigest()
+
+
+def digests_of(leaves: Sequence[Leaf]) -> dict[str, str]:
+    """Return the digest of each of ``leaves``, by name."""
+    in_lanes = sum(leaf.size_bytes for leaf in leaves) >= _LANES_FROM_BYTES
+    in_lanes = in_lanes and not any(callable(leaf.source) for leaf in leaves)  # these are for one thread
+    threads = min(_LANES, os.cpu_count() or 1) if in_lanes else 1
+    digests = each_of(leaves, lambda leaf: digest_of_bits(leaf.array), threads=threads, few=1)
+    return {leaf.name: digest for leaf, digest in zip(leaves, digests, strict=True)}

@@ -1,14 +1,10 @@
-"""Defines `Worker`, which runs a function in a thread of its own, and `awaited`, for whoever waits for one.
+"""Runs functions in threads of their own and waits for them, such that Ctrl-C never leaves a thread that waits for ever.
 
-A worker may give way to training: it has the lowest priority on Linux, and so have the workers that it starts. On a
-machine whose cores are all busy, it then gets less than a hundredth of one. So nothing may wait for it like that:
-`awaited` gives such workers the priority of the main thread, for as long as a thread waits. A process that is not
-allowed to raise a priority again (neither CAP_SYS_NICE nor RLIMIT_NICE) does not go so low in the first place.
-
-Guarantees: wherever Ctrl-C arrives in `Worker.start`, it is raised as itself, and the function either runs or never
-does. `Worker.join` returns only when it has ended or never begins. `threading.Thread` promises neither: Ctrl-C in its
-``start`` may become a RuntimeError, and in ``is_alive`` or ``join`` it marks a thread that runs as ended
-(https://github.com/python/cpython/issues/89437). In a forked process, a worker that had not ended is lost. Any thread.
+`threading.Event`, `Condition`, `queue.Queue` and `concurrent.futures` do not promise that: they are Python code around
+a lock, and Ctrl-C right after it was taken leaves it taken. `threading.Thread` turns Ctrl-C in ``start`` into a
+RuntimeError, and in ``is_alive`` or ``join`` marks a thread that runs as ended
+(https://github.com/python/cpython/issues/89437). So all of ckptkit waits for `Latch` and starts `Worker` (ADR 17). Any
+thread may call what is here.
 """
 
 from __future__ import annotations
@@ -17,15 +13,62 @@ import contextlib
 import functools
 import logging
 import os
+import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TypeVar
 
-from ckptkit.core.latch import Latch, what_arrived
+from typing_extensions import Self
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _log = logging.getLogger("ckptkit")
+
+THREADS = 64  # the storage keeps as many connections
+FEW = 4  # items that are not worth threads
 _GLANCE_SECONDS = 0.5
 _LOWEST, _LOW = 19, 10  # a busy thread of priority 0 gets 68 times as much of a core, or 9 times
+
+
+class Latch:
+    """Opens once, and stays open. Ctrl-C in a call lets no other thread wait longer than it asked for."""
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._closed = threading.Lock()  # taken until the latch opens
+        self._closed.acquire()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def open(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            with contextlib.suppress(RuntimeError):  # another thread has released it meanwhile
+                self._closed.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most ``seconds`` until the latch is open; return whether it is."""
+        if not self._is_open and self._closed.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX)):
+            # Ctrl-C before this line leaves the lock taken: others that wait see the open latch when their time is up.
+            with contextlib.suppress(RuntimeError):  # a thread that opens the latch, too, has released it meanwhile
+                self._closed.release()
+        return self._is_open
+
+
+def what_arrived(error: RuntimeError) -> BaseException:
+    """Return what a RuntimeError stands for: Ctrl-C, if it made a ``with`` release a lock that it did not hold.
+
+    `threading.Condition.wait`, and with it `threading.Thread.start`, release a lock within a ``with`` for it. What
+    arrives before they have taken it again is the context of the error.
+    """
+    is_of_a_lock = "un-acquired lock" in str(error) or "unlocked lock" in str(error)
+    return error.__context__ if is_of_a_lock and error.__context__ is not None else error
 
 
 class NoThreadError(RuntimeError):
@@ -33,7 +76,9 @@ class NoThreadError(RuntimeError):
 
 
 class Worker:
-    """Runs a function once.
+    """Runs a function once, in a thread. Wherever Ctrl-C arrives in `start`, the function either runs or never does.
+
+    In a forked process, a worker that had not ended is lost.
 
     Args:
         run: The function; it must handle its errors.
@@ -56,7 +101,6 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the function has run to its end."""
         return self._ended.is_open
 
     @property
@@ -72,11 +116,7 @@ class Worker:
         return runs is False or os.getpid() != self._process or not may_begin
 
     def start(self) -> None:
-        """Start the thread.
-
-        Raises:
-            NoThreadError: If there can be no more threads; the function has not run, and may still be taken back.
-        """
+        """Start the thread; after a NoThreadError, the function has not run and may still be taken back."""
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -114,6 +154,8 @@ class Worker:
                 self._ended.open()
 
 
+# A worker that gives way has the lowest priority on Linux: less than a hundredth of a core, where all are busy. So
+# nothing may wait for it like that, and `awaited` gives it the main thread's priority meanwhile.
 _GIVING_WAY: dict[int, int] = {}  # threads, and the process of each
 _WAITS: dict[object, int] = {}  # of threads that wait for one of them, and the process of each
 # No lock: a signal handler may wait, too, and Ctrl-C could leave it locked. Each step on a dict is atomic.
@@ -125,13 +167,11 @@ def awaited() -> Iterator[None]:
     mine = object()
     try:
         _WAITS[mine] = os.getpid()
-        for thread in _giving_way():
-            _adapt(thread)
+        _adapt_all()
         yield
     finally:
         _WAITS.pop(mine, None)
-        for thread in _giving_way():
-            _adapt(thread)
+        _adapt_all()
 
 
 def _give_way() -> None:
@@ -141,25 +181,25 @@ def _give_way() -> None:
     _adapt(threading.get_native_id())
 
 
+def _adapt_all() -> None:
+    for thread, process in [*_GIVING_WAY.items()]:
+        if process == os.getpid():  # and not of the one that it was forked from
+            _adapt(thread)
+
+
 def _adapt(thread: int) -> None:
     """Give a thread the priority that it should have now."""
     is_awaited = None
     while is_awaited is not _is_awaited():  # another thread begins or ends to wait meanwhile
         is_awaited = _is_awaited()
-        _set(thread, is_awaited=is_awaited)
+        _set_priority(thread, is_awaited=is_awaited)
 
 
 def _is_awaited() -> bool:
-    """Return whether a thread of this process waits, and not only one of the process that it was forked from."""
     return os.getpid() in [*_WAITS.values()]
 
 
-def _giving_way() -> list[int]:
-    """Return the threads of this process that give way, without those of the one that it was forked from."""
-    return [thread for thread, process in [*_GIVING_WAY.items()] if process == os.getpid()]
-
-
-def _set(thread: int, *, is_awaited: bool) -> None:
+def _set_priority(thread: int, *, is_awaited: bool) -> None:
     if sys.platform != "linux":
         return  # elsewhere the call would change the whole process
     try:
@@ -173,7 +213,7 @@ def _set(thread: int, *, is_awaited: bool) -> None:
 
 @functools.cache
 def _lowest() -> int:
-    """Return how low threads go, by what the system allows; tries it on this thread, once in a process."""
+    """Return how low threads go; tries on this thread whether the system lets them rise again (CAP_SYS_NICE)."""
     if sys.platform != "linux":
         return _LOW
     try:
@@ -183,3 +223,149 @@ def _lowest() -> int:
     except OSError:
         return _LOW
     return _LOWEST
+
+
+def each_of(
+    items: Sequence[Item],
+    function: Callable[[Item], Result],
+    *,
+    threads: int = THREADS,
+    few: int = FEW,
+    stop: Callable[[], None] = lambda: None,
+) -> list[Result]:
+    """Return the results of ``function`` for each item, in their order, from calls in several threads.
+
+    An error of a call, or Ctrl-C, is raised after the calls under way have ended. Where no thread can be started, the
+    caller's thread does the work.
+
+    Args:
+        items: What to call it for.
+        function: Called once for each.
+        threads: How many calls are under way at most.
+        few: A number of items that is not worth a thread.
+        stop: Called once an error ends the work, so that the calls under way can end early.
+    """
+    if len(items) <= few or threads < 2:
+        return [function(item) for item in items]
+    left = deque(enumerate(items))
+    results: dict[int, Result] = {}
+    errors: dict[int, BaseException] = {}
+
+    def run() -> None:
+        while left:
+            try:
+                at, item = left.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            try:
+                results[at] = function(item)
+            except BaseException as error:  # noqa: BLE001 - raised below, whatever it is
+                errors[at] = error
+                end()  # after the first error the rest is not needed
+
+    def end() -> None:
+        left.clear()
+        stop()
+
+    workers: list[Worker] = []
+    try:
+        for _ in range(min(threads, len(items))):
+            workers.append(Worker(run, "ckptkit-read"))  # first: it may run although Ctrl-C arrives in its start
+            workers[-1].start()
+    except NoThreadError:  # from Python 3.12 on, an ending interpreter starts none
+        run()
+    except BaseException:  # Ctrl-C
+        end()
+        raise
+    finally:
+        _join(workers, end)
+    if errors:
+        raise errors[min(errors)]
+    return [results[at] for at in range(len(items))]
+
+
+def _join(workers: Sequence[Worker], stop: Callable[[], None]) -> None:
+    """Wait for all workers, also if Ctrl-C arrives meanwhile; a second one is raised at once."""
+    try:
+        for worker in workers:
+            worker.join()
+    except BaseException:
+        stop()
+        for worker in workers:
+            worker.join()
+        raise
+
+
+class Lanes:
+    """Runs jobs in a few threads while the caller prepares the next ones; a context manager.
+
+    When it is left, no job runs any more. No job is taken after a failure, which `submit` or `finish` raises. The
+    threads live only while it is entered, so that a fork between files loses none. Where no thread can be started, the
+    caller's does the work.
+
+    Args:
+        count: Maximum number of jobs that run at once; one more may wait, and `submit` blocks beyond that.
+
+    Attributes:
+        stop: Opened when a job has raised or the context is left by an exception: running jobs may give up.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.stop = Latch()
+        self._count = count
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # written in C
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._room.put(None)
+        self._workers: list[Worker] = []
+        self._error: BaseException | None = None
+
+    def submit(self, job: Callable[[], None]) -> None:
+        self._raise()
+        if len(self._workers) < self._count:
+            worker = Worker(self._run, "ckptkit-lane")
+            self._workers.append(worker)  # first: it may run although Ctrl-C arrives in its start
+            try:
+                worker.start()
+            except NoThreadError:  # use those that run, or this one
+                self._workers.remove(worker)
+                self._count = len(self._workers)
+        if self._workers:
+            self._room.get()
+            self._jobs.put(job)
+        else:
+            job()
+
+    def finish(self) -> None:
+        """Wait for all jobs."""
+        self._end()
+        self._raise()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.stop.open()
+        self._end()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._room.put(None)
+            try:
+                job()
+            except BaseException as error:  # noqa: BLE001 - whatever it is, `submit` or `finish` raises it
+                self._error = error
+                self.stop.open()
+        self._jobs.put(None)  # for the next thread
+
+    def _end(self) -> None:
+        self._jobs.put(None)
+        _join(self._workers, self.stop.open)
+        self._workers.clear()
+        self._jobs = queue.SimpleQueue()  # without the end
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error

@@ -16,10 +16,9 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from ckptkit.checkpoint.staged import Staged
-from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport
-from ckptkit.core.worker import NoThreadError, Worker, awaited
+from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError
 from ckptkit.manager.process.at_exit import AT_EXIT
 

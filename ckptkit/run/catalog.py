@@ -21,8 +21,8 @@ from typing import Literal
 from ckptkit.checkpoint.open import decode_manifest, missing, open_checkpoint, open_manifest
 from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.checkpoint.receipts import certified_from
-from ckptkit.core.parallel import each_of
 from ckptkit.core.progress import Progress
+from ckptkit.core.worker import each_of
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.reading import reread_if_corrupt
-from ckptkit.core.parallel import each_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.events import Event

@@ -21,7 +21,7 @@ from itertools import compress
 from ckptkit.checkpoint.commit import read_commit, remove_checkpoint
 from ckptkit.checkpoint.open import check_token, read_metrics
 from ckptkit.checkpoint.receipts import is_certified
-from ckptkit.core.parallel import each_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,

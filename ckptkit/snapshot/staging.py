@@ -19,10 +19,9 @@ from functools import partial
 import numpy as np
 
 from ckptkit.core.contents import Capture
-from ckptkit.core.leaf_digests import sample_of
-from ckptkit.core.parallel import each_of
 from ckptkit.core.save_report import SaveCost
-from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of
+from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of, sample_of
+from ckptkit.core.worker import each_of
 from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.snapshot.ahead import CopyAhead, Pace
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes

@@ -26,10 +26,10 @@ from typing import cast
 import numpy as np
 from pydantic import JsonValue
 
-from ckptkit.core.latch import what_arrived
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.stack import call_of
+from ckptkit.core.worker import what_arrived
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.shards import Shard
 from ckptkit.snapshot.ahead import CopyAhead

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
 
 # Files at a run root that belong to the storage and not to the run.

@@ -22,7 +22,7 @@ PAGES = {"en": DOCS / "troubleshooting.md", "zh": DOCS / "zh/troubleshooting.md"
 WORDS = {"en": ("Message", "Cause", "Fix"), "zh": ("信息", "原因", "处理")}
 
 EVERYDAY = (
-    *("mindspore", "storage", "snapshot", "core/tree.py", "core/rescale.py"),
+    *("mindspore", "storage", "snapshot", "core/tree.py", "core/accumulation.py"),
     *(f"checkpoint/{name}.py" for name in ("frozen", "receipts", "resharded")),
     *(f"run/{name}.py" for name in ("attempt", "fence", "rank_protocol", "resolve", "retention", "saver", "sweep")),
     "run/homes",

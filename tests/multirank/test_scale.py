@@ -17,7 +17,7 @@ from benchmarks.scale.costs import SIZES, Row, commits, median, rows
 from benchmarks.scale.job import KEPT, Commit, Job
 from benchmarks.scale.network import FAILING, Line, Network
 from benchmarks.scale.storage import PAGE, Objects, storage_over
-from ckptkit.core import parallel
+from ckptkit.core import worker
 from ckptkit.run.catalog import latest_checkpoint, list_rows
 from ckptkit.storage.s3.options import CONNECTIONS, S3Options, connect
 
@@ -138,7 +138,7 @@ def test_the_network_is_as_slow_as_it_says():
 
 def test_pool_requests_take_time_concurrently():
     network = Network(1)
-    parallel.each_of(range(640), lambda number: network.send("get", str(number)))
+    worker.each_of(range(640), lambda number: network.send("get", str(number)))
     beside = network.now()
     assert len(network.line.requests) == 640
     network.become(Line())
@@ -180,4 +180,4 @@ def test_listings_come_in_pages_and_hold_everything():
 def test_real_client_pools_enough_connections():
     options = S3Options(key="k", secret="s", endpoint_url="http://localhost:1")
     client = connect(options, {}, options.keys(), "us-east-1")
-    assert client.api.meta.config.max_pool_connections >= CONNECTIONS >= parallel.THREADS
+    assert client.api.meta.config.max_pool_connections >= CONNECTIONS >= worker.THREADS

@@ -18,10 +18,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
-from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import Countdown, LongWait, countdown
 from ckptkit.core.text import many
-from ckptkit.core.worker import NoThreadError, Worker, awaited
+from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import NotEndedError, account_of, warn_of_failure

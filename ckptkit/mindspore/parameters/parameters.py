@@ -14,9 +14,8 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.core.contents import Contents, WantedPart
-from ckptkit.core.leaf_digests import digest_of_bits, digests_of
 from ckptkit.core.placement import Box, PlacementByName
-from ckptkit.core.tensors import Array, Leaf, Role
+from ckptkit.core.tensors import Array, Leaf, Role, digest_of_bits, digests_of
 from ckptkit.core.text import some
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.parameters.apply import can_be_live

@@ -16,9 +16,8 @@ from typing import Any
 from mindspore.train import Callback
 
 from ckptkit.core.contents import Contents
-from ckptkit.core.leaf_digests import digest_of_bits
 from ckptkit.core.process_group import World
-from ckptkit.core.tensors import bits_of
+from ckptkit.core.tensors import bits_of, digest_of_bits
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere

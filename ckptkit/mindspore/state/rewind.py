@@ -12,9 +12,8 @@ from typing import Any
 
 from mindspore import nn
 
-from ckptkit.core.leaf_digests import digests_of
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import Leaf
+from ckptkit.core.tensors import Leaf, digests_of
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.nn.dropout import Dropout

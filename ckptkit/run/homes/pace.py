@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Latch
 
 
 class Pace:

@@ -16,7 +16,7 @@ from ckptkit.checkpoint.commit import read_commit
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint, open_part
 from ckptkit.checkpoint.receipts import FAREWELL, failure_key, post, post_failure, receipt_of
 from ckptkit.checkpoint.transfer import Transfer
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Latch
 from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import FROZEN, CheckpointName

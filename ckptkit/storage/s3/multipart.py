@@ -16,9 +16,8 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Lanes, Latch
 from ckptkit.errors import StorageError
-from ckptkit.storage.s3.lanes import Lanes
 from ckptkit.storage.s3.requests import Bucket
 from ckptkit.storage.source import Source
 

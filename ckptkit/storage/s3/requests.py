@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
 from ckptkit.scrubber import scrubbed
 from ckptkit.storage.s3.body import BLOCK_BYTES, MemoryBody, receive, size_of_part

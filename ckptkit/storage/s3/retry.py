@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
 
 _log = logging.getLogger("ckptkit")

@@ -12,16 +12,14 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from botocore.exceptions import ClientError
 
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Lanes, Latch, each_of
 from ckptkit.errors import StorageError
 from ckptkit.storage.lease import PROBE, SETTLE, Lease
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.s3.errors import status_of
-from ckptkit.storage.s3.lanes import Lanes, in_lanes
 from ckptkit.storage.s3.multipart import Upload
 from ckptkit.storage.s3.options import LANES, PART_BYTES
 from ckptkit.storage.s3.part_memory import PartMemory
@@ -30,7 +28,6 @@ from ckptkit.storage.source import ByteStream, Source
 
 _log = logging.getLogger("ckptkit")
 _MOST_PARTS = 10_000  # the limit of the S3 API for a multipart upload
-DELETE_LANES = 64  # a checkpoint of thousands of ranks has tens of thousands of files
 
 
 class S3Storage:
@@ -125,14 +122,13 @@ class S3Storage:
             return 0
         if len(parts) == 1:
             return self._bucket.get_into(self._below + key, parts[0], offset_bytes)
-        counts = [0] * len(parts)
+        stop = Latch()
 
-        def fetch(number: int, stop: Latch) -> None:
+        def fetch(number: int) -> int:
             at = offset_bytes + number * self._part_bytes
-            counts[number] = self._bucket.get_into(self._below + key, parts[number], at, stop)
+            return self._bucket.get_into(self._below + key, parts[number], at, stop)
 
-        in_lanes(self._lanes, [partial(fetch, number) for number in range(len(parts))])
-        return sum(counts)
+        return sum(each_of(range(len(parts)), fetch, threads=self._lanes, few=1, stop=stop.open))
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new object, in parts if it is large."""
@@ -173,8 +169,8 @@ class S3Storage:
     def delete(self, keys: Sequence[str]) -> None:
         """Remove ``keys``."""
         # One request per key: for the call that takes a thousand, stores other than Amazon's want other checksums.
-        jobs = [partial(self._bucket.delete, self._below + key) for key in dict.fromkeys(keys)]
-        in_lanes(min(DELETE_LANES, len(jobs)), jobs)
+        stop = Latch()
+        each_of([*dict.fromkeys(keys)], lambda key: self._bucket.delete(self._below + key, stop), few=1, stop=stop.open)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
         """Abort dead uploads, whose parts cost space and are not listed; returns how many."""

@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 
 from ckptkit.checkpoint.open import decode_manifest
 from ckptkit.checkpoint.reading import read_document, reread_if_corrupt
-from ckptkit.core.parallel import each_of
 from ckptkit.core.text import escaped, time_in
+from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, Manifest, RunDocument
 from ckptkit.format.events import Began, Ended, Event, LeftOut, LifeEnded, Point, Removed, Saved, SaveFailed

@@ -13,9 +13,8 @@ from datetime import datetime, timedelta
 
 from tenacity import RetryCallState, wait_exponential
 
-from ckptkit.core.latch import Latch
 from ckptkit.core.text import many
-from ckptkit.core.worker import Worker
+from ckptkit.core.worker import Latch, Worker
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.heartbeat.record import Record
 from ckptkit.storage import Storage

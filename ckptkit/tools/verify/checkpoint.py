@@ -25,7 +25,7 @@ from ckptkit.checkpoint.open import (
     read_rank,
 )
 from ckptkit.checkpoint.reading import reread_if_corrupt
-from ckptkit.core.parallel import each_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import xxhash
 
 from ckptkit.checkpoint.digesting import BlockDigests
-from ckptkit.core.latch import Latch
 from ckptkit.core.text import some
+from ckptkit.core.worker import Latch
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.storage import Storage

@@ -12,8 +12,8 @@ from support.runs.grown import opened
 from ckptkit.checkpoint import stream
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Buffers, Capture
-from ckptkit.core.parallel import each_of
 from ckptkit.core.tensors import leaf_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage

@@ -12,11 +12,11 @@ import pytest
 from support.interrupted import InterruptedCall
 
 import ckptkit
-from ckptkit.core import latch
-from ckptkit.core.latch import Latch
+from ckptkit.core import worker
+from ckptkit.core.worker import Latch
 
 LONG_SECONDS = 10.0
-PLACES = (latch, contextlib, threading)
+PLACES = (worker, contextlib, threading)
 
 
 def waiter_for(one):

@@ -9,8 +9,8 @@ import threading
 import pytest
 from support.interrupted import InterruptedCall, InterruptedStart
 
-from ckptkit.core import parallel
-from ckptkit.core.parallel import FEW, each_of
+from ckptkit.core import worker
+from ckptkit.core.worker import FEW, each_of
 
 MANY = 3 * FEW
 
@@ -63,7 +63,7 @@ def test_ctrl_c_while_a_thread_starts_is_raised(runs, monkeypatch):
 
 def test_no_ctrl_c_leaves_a_thread():
     for nth in itertools.count(1):
-        ctrl_c = InterruptedCall(nth, (parallel, threading))
+        ctrl_c = InterruptedCall(nth, (worker, threading))
         caller = threading.Thread(target=_call, args=(ctrl_c,), daemon=True)
         caller.start()
         caller.join(10.0)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.core.accumulation import AccumulationSchedule
+from ckptkit.core.accumulation import AccumulationSchedule, fold_progress, fold_steps, shares
 from ckptkit.core.progress import Progress
-from ckptkit.core.rescale import fold_progress, fold_steps, shares
 from ckptkit.errors import ResumeError
 
 worlds = st.integers(1, 40)

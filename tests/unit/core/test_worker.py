@@ -11,11 +11,11 @@ import threading
 import pytest
 from support.interrupted import InterruptedCall
 
-from ckptkit.core import latch, worker
+from ckptkit.core import worker
 from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.errors import ResumeError
 
-PLACES = (worker, latch, threading, contextlib)
+PLACES = (worker, threading, contextlib)
 LONG_SECONDS = 30.0
 
 

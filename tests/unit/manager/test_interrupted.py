@@ -14,8 +14,8 @@ from support.interrupted import InterruptedCall
 
 from ckptkit import CheckpointManager, Mirror, Preemption, SaveEvery
 from ckptkit.core import latch
-from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import countdown
+from ckptkit.core.worker import Latch
 from ckptkit.manager import background, results
 from ckptkit.manager import run as live_run
 from ckptkit.manager.mirroring import uploads

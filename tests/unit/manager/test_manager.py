@@ -29,12 +29,11 @@ from support.runs.grown import ON_REQUEST, WatchedRun, grow, opened, run_at, tra
 from ckptkit.checkpoint.verify import load
 from ckptkit.core import worker
 from ckptkit.core.contents import Capture
-from ckptkit.core.latch import Latch
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import leaf_of
-from ckptkit.core.worker import Worker
+from ckptkit.core.worker import Latch, Worker
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
 from ckptkit.storage.s3.retry import Patience, Retry, Transient
 

@@ -22,7 +22,7 @@ from botocore.exceptions import (
 from support.runs.bucket import Clock
 from urllib3 import HTTPResponse
 
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import open_storage

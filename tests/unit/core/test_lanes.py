@@ -1,10 +1,21 @@
 """Jobs beside each other: all are done or one has failed, and then no other begins."""
 
 import threading
+from functools import partial
 
 import pytest
+from support.interrupted import InterruptedStart
 
-from ckptkit.storage.s3.lanes import Lanes, in_lanes
+from ckptkit.core.worker import Lanes
+
+LONG_SECONDS = 10.0
+
+
+def in_lanes(count, jobs):
+    with Lanes(count) as lanes:
+        for job in jobs:
+            lanes.submit(partial(job, lanes.stop))
+        lanes.finish()
 
 
 @pytest.mark.parametrize("startable", [0, 1, 4])
@@ -78,3 +89,38 @@ def test_what_still_runs_learns_of_a_failure():
     with pytest.raises(ValueError, match="lost"):
         in_lanes(2, [waiting, failing])
     assert told == [True]
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("runs", [True, False])
+def test_ctrl_c_in_the_start_of_a_lane_ends_all(nth, runs, monkeypatch):
+    ended, raised = [], []
+
+    def use():
+        try:
+            with Lanes(3) as lanes:
+                for number in range(6):
+                    if number == nth - 1:
+                        raised.append(InterruptedStart(monkeypatch, "ckptkit-lane", runs=runs))
+                    lanes.submit(lambda number=number: ended.append(number))
+        except KeyboardInterrupt:
+            pass
+
+    user = threading.Thread(target=use, daemon=True)
+    user.start()
+    user.join(LONG_SECONDS)
+    assert not user.is_alive()
+    assert raised[0].fired == 1
+    for one in [one for one in threading.enumerate() if one.name == "ckptkit-lane" and one.is_alive()]:
+        one.join(LONG_SECONDS)
+        assert not one.is_alive()
+
+
+def test_lanes_can_be_used_again_after_they_have_finished():
+    done = []
+    with Lanes(2) as lanes:
+        for _ in range(3):
+            for number in range(5):
+                lanes.submit(lambda number=number: done.append(number))
+            lanes.finish()
+    assert sorted(done) == sorted([*range(5)] * 3)
