@@ -1,9 +1,8 @@
 """Injects faults into a `Storage`: it fails, dies or calls a function at exactly the call that a test names.
 
-Guarantees: without faults it behaves like the wrapped storage. With a fault, the wrapped storage holds exactly what
-reached it, so that a test finds what a crash at that moment leaves behind. After a `Killed`, no call passes. Does not
-break up what the wrapped storage makes atomic (``create``), and loses nothing that was written: a power loss that
-undoes writes is another test. Any thread may call it.
+Without faults it behaves like the wrapped storage. With a fault, the wrapped storage holds exactly what reached it, so
+that a test finds what a crash at that moment leaves behind. What the wrapped storage makes atomic (``create``) is not
+broken up, and nothing that was written is lost: a power loss is another test. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import fnmatch
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal, NamedTuple
 
 from ckptkit.errors import StorageError
@@ -141,7 +141,6 @@ class FaultyStorage:
 
     @property
     def url(self) -> str:
-        """The URL of the wrapped storage."""
         return self._inner.url
 
     @property
@@ -162,75 +161,64 @@ class FaultyStorage:
 
     @property
     def is_remote(self) -> bool:
-        """The value of the wrapped storage."""
         return self._inner.is_remote
 
     @property
     def window_bytes(self) -> int:
-        """The value of the wrapped storage."""
         return self._inner.window_bytes
 
     def probe(self) -> None:
-        """Probe, with the faults."""
         with self._call("probe"):
             self._inner.probe()
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List a folder, with the faults."""
         with self._call("list", folder):
             return self._inner.list(folder, prefix)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """List all files, with the faults."""
         with self._call("walk", prefix):
             return self._inner.walk(prefix)
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """Read a file, with the faults."""
         with self._call("read", key):
             return self._inner.read(key, max_bytes)
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Read into buffers, with the faults."""
         with self._call("read_into", key):
             return self._inner.read_into(key, buffers, offset_bytes)
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        """Write a file, with the faults; an interrupted write leaves half of its bytes at the key."""
-        with self._call("write", key) as inside:
-            if inside is None:
+        with self._call("write", key) as happen:
+            if happen is None:
                 self._inner.write(key, stream, size_bytes)
                 return
             # A separate write of the first half, so that even a backend that buffers or discards parts leaves it.
             first = _FirstPart(stream, size_bytes // 2)
             self._inner.write(key, first, size_bytes // 2)
-            inside.happen_now()
+            happen()
             self._inner.delete([key])
             self._inner.write(key, _Joined(first.given, stream), size_bytes)
 
     def create(self, key: str, data: bytes) -> None:
-        """Create a file, with the faults."""
         with self._call("create", key):
             self._inner.create(key, data)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete files, with the faults; an interrupted delete has removed half of its keys."""
-        with self._call("delete", *keys) as inside:
-            if inside is None:
+        with self._call("delete", *keys) as happen:
+            if happen is None:
                 self._inner.delete(keys)
                 return
             half = len(keys) // 2
             self._inner.delete(keys[:half])
-            inside.happen_now()
+            happen()
             self._inner.delete(keys[half:])
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Clear what is unfinished, with the faults."""
         with self._call("clear_unfinished", prefix):
             return self._inner.clear_unfinished(prefix, is_dead)
 
     @contextmanager
-    def _call(self, operation: Operation, *keys: str) -> Iterator[_Inside | None]:
+    def _call(self, operation: Operation, *keys: str) -> Iterator[Callable[[], None] | None]:
         """Run the faults before and after one call; yields the fault that happens during it, if any."""
         call = Call(operation, keys)
         with self._lock:
@@ -239,36 +227,24 @@ class FaultyStorage:
             self.calls.append(call)
             struck = [fault for fault in self._faults if fault.strikes(call)]
         try:
-            for fault in struck:
-                if fault.when == "before":
-                    fault.happen(call)
+            _happen("before", struck, call)
             try:
-                yield next((_Inside(fault, call) for fault in struck if fault.when == "during"), None)
+                yield next((partial(fault.happen, call) for fault in struck if fault.when == "during"), None)
             except (FileNotFoundError, FileExistsError):
                 # These two are answers, and an answer can be lost, too; a failed call has no answer.
-                _after(struck, call)
+                _happen("after", struck, call)
                 raise
-            _after(struck, call)
+            _happen("after", struck, call)
         except Killed:
             with self._lock:
                 self._dead = True
             raise
 
 
-def _after(struck: list[Fault], call: Call) -> None:
+def _happen(when: When, struck: Iterable[Fault], call: Call) -> None:
     for fault in struck:
-        if fault.when == "after":
+        if fault.when == when:
             fault.happen(call)
-
-
-class _Inside(NamedTuple):
-    """Holds a fault that happens in the middle of a call."""
-
-    fault: Fault
-    call: Call
-
-    def happen_now(self) -> None:
-        self.fault.happen(self.call)
 
 
 class _FirstPart:

@@ -1,8 +1,7 @@
 """Provides `NumpyRun`: a training run without a framework, small enough to compare bit by bit.
 
-Guarantees: deterministic on one machine. Two runs with equal options and equally many micro-steps have equal digests,
-whatever was saved, killed and restored in between. The digest covers every bit that a later step depends on. Does not
-model any real training. Only one thread may call it.
+Two runs on one machine with equal options and equally many micro-steps have equal digests, whatever was saved, killed
+and restored in between. The digest covers every bit that a later step depends on. Only one thread may call it.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class NumpyRun:
     def _reduce(self) -> None:
         if self.world.size > 1:
             words = self.world.gather(self.accumulators.tobytes().hex())
-            parts = [np.frombuffer(bytes.fromhex(one), np.float32) for one in words]
+            parts = [np.frombuffer(bytes.fromhex(word), np.float32) for word in words]
             self.accumulators[:] = sum(parts[1:], start=parts[0])
 
     def train_until(self, batches: int) -> Iterator[int]:
@@ -88,13 +87,11 @@ class NumpyRun:
             yield self.batches
 
     def digest(self) -> str:
-        """Return a digest of every bit of the state."""
         tensors = (self.weights, self.embedding, self.moments, self.accumulators)
         parts = [digest_of(tensor.tobytes()) for tensor in tensors]
         return digest_of(canonical([*parts, self.batches, encode_tree(self._rng.bit_generator.state, "rng", [])]))
 
     def progress(self) -> Progress:
-        """Return the progress of the run."""
         return self._progress_at(self.batches)
 
     def complete_step(self) -> Progress:
@@ -128,7 +125,6 @@ class NumpyRun:
         return leaves if at_boundary else [*leaves, leaf_of("accumulators", self.accumulators, role="accumulators")]
 
     def guard(self, fence: Callable[[], None]) -> None:
-        """Call ``fence`` before the next update."""
         if fence not in self._fences:
             self._fences.append(fence)
 
@@ -156,20 +152,12 @@ class NumpyRun:
         return Capture(progress, (*leaves[:3], *state_leaves, *leaves[3:]), {"rng": rng})
 
     def is_over(self) -> bool:
-        """Return False: the caller decides how long to train."""
-        return False
+        return False  # the caller decides how long to train
 
     def begin(self, root: str) -> None:
         """Accept any state: checkpoints do not hold what a run began with."""
 
     def apply(self, contents: Contents) -> None:
-        """Restore the state from ``contents``.
-
-        Raises:
-            StateMismatchError: If a tensor is missing, unknown, or has another shape or dtype than this run's, or K
-                differs; nothing was changed.
-            ResumeError: If the checkpoint has another number of ranks; nothing was changed.
-        """
         targets = {"weights": self.weights, "embedding": self.embedding, "moments": self.moments}
         if not contents.progress.at_boundary:
             targets["accumulators"] = self.accumulators

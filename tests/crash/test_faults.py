@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.memory import MemorySource, contents_of
 from support.runs.scenario import digest_at, tree
 
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError, StorageError
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
-from ckptkit.testing.memory import MemorySource, contents_of
 from ckptkit.testing.state import NumpyRun
 
 ACTIONS = {"error": StorageError, "kill": Killed}

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from support.runs.ranks import check_whole, committed, digests_at, job, live, lost
 from support.runs.roots import Root
+from support.thread_ranks import results_of, run_ranks
 
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
-from ckptkit.testing.ranks import results_of, run_ranks
 
 SIZE = 2
 FIRST, SECOND = 3, 6  # batches that the two lives train

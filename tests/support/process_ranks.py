@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ckptkit.core.process_group import ALONE, World
-from ckptkit.testing.ranks import RankLostError
+from support.thread_ranks import RankLostError
 
 TESTS = Path(__file__).parents[1]
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import ckptkit as ck
-from ckptkit.testing.ranks import RankLostError
 from ckptkit.testing.state import NumpyRun
 from support.process_ranks import world
+from support.thread_ranks import RankLostError
 
 STEPS, K, EVERY = 18, 3, 4
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from support.thread_ranks import ThreadWorld, results_of, run_ranks
 
 from ckptkit.core.contents import Capture, Contents, WantedPart
 from ckptkit.core.placement import Box
@@ -27,7 +28,6 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.ranks import ThreadWorld, results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
 
 HOME = Path(__file__).parent / f"v{FORMAT_VERSION}"

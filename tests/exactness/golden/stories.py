@@ -9,12 +9,12 @@ from dataclasses import asdict
 from support.corrupt import corrupt
 from support.runs.ranks import Life as RankLife
 from support.runs.ranks import live
+from support.thread_ranks import ThreadWorld, run_ranks
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.storage import Storage
 from ckptkit.testing.faults import MUTATING, Fault, Killed
-from ckptkit.testing.ranks import ThreadWorld, run_ranks
 from exactness.golden.transcript import Life, Transcript
 
 STORIES: dict[str, Callable[[Transcript], None]] = {}

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from support.options import grouped
 from support.runs.ranks import CYCLE, PATIENCE, SIZE, Life, Mortal, check_whole, committed, digests_at, new_run
+from support.thread_ranks import Ended, RankLostError, results_of, run_ranks
 
 import ckptkit as ck
 from ckptkit.core import worker
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import EVERY, MUTATING, Fault, FaultyStorage
-from ckptkit.testing.ranks import Ended, RankLostError, results_of, run_ranks
 
 HOMES = ("memory", "neighbour", "bucket")
 RANKS = 3

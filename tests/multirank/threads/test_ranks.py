@@ -18,6 +18,7 @@ import pytest
 from support.process import forked
 from support.runs.grown import opened
 from support.runs.ranks import CYCLE, SIZE, check_whole, committed, digests_at, job, new_run
+from support.thread_ranks import RankLostError, ThreadWorld, results_of, run_ranks
 
 import ckptkit as ck
 from ckptkit.checkpoint.verify import load
@@ -30,7 +31,6 @@ from ckptkit.manager import run as live_run
 from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.storage.local import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
-from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
 
 

@@ -14,11 +14,11 @@ import xxhash
 import ckptkit as ck
 from ckptkit.storage import Storage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
-from ckptkit.testing.ranks import Ended, RankLostError, ThreadWorld, run_ranks
 from ckptkit.testing.state import NumpyRun
 from support.options import grouped
 from support.runs.roots import Place, root_at
 from support.runs.scenario import folders
+from support.thread_ranks import Ended, RankLostError, ThreadWorld, run_ranks
 
 CYCLE = 4  # K
 SIZE = 40  # elements of each tensor

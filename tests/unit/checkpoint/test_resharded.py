@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.memory import MemorySource
 
 from ckptkit.checkpoint.resharded import folded
 from ckptkit.core.contents import Contents, TensorInfo
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
-from ckptkit.testing.memory import MemorySource
 
 SHAPES = {"accum.a": (3, 2), "accum.divisor": ()}
 

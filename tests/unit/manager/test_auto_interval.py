@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.options import grouped
+from support.thread_ranks import run_ranks
 
 import ckptkit as ck
 from ckptkit.core.progress import Progress
@@ -24,7 +25,6 @@ from ckptkit.run.goodput.history import read_history
 from ckptkit.run.goodput.interval import Failures
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
-from ckptkit.testing.ranks import run_ranks
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.report.reader import read_story
 

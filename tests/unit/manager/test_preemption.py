@@ -22,6 +22,7 @@ from support.options import grouped
 from support.process import forked, python
 from support.runs.grown import run_at
 from support.runs.ranks import new_run
+from support.thread_ranks import results_of, run_ranks
 
 import ckptkit as ck
 from ckptkit.manager.preemption.request import PreemptionRequest
@@ -29,7 +30,6 @@ from ckptkit.manager.preemption.signals import SIGNALS, SignalWatch, name_of
 from ckptkit.manager.step_timing import StepTiming, fits
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
-from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
 
 VICTIM = Path(__file__).parents[2] / "support/victim.py"

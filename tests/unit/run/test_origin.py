@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from support.runs.ranks import Life, Mortal, digests_at, live
 from support.runs.roots import root_at
+from support.thread_ranks import Ended, results_of, run_ranks
 
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.storage import LocalStorage, Storage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
-from ckptkit.testing.ranks import Ended, results_of, run_ranks
 
 COMMITS = "checkpoints/*/COMMIT"
 

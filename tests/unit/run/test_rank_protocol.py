@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from support.runs.dict_storage import DictStorage
 from support.runs.rank_files import ATTEMPT, PROGRESS, leaf, opened, write_ranks
+from support.thread_ranks import results_of, run_ranks
 
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
 from ckptkit.errors import StateMismatchError as Mismatch
 from ckptkit.format.layout import attempt_key
 from ckptkit.run.attempt import Opened
 from ckptkit.run.rank_protocol import follow, lead
-from ckptkit.testing.ranks import results_of, run_ranks
 
 CORRUPT, GONE, MISMATCH, OTHER = CorruptCheckpointError, CheckpointNotFoundError, Mismatch, RuntimeError
 

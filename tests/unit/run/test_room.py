@@ -11,6 +11,7 @@ from support.room import CountedRoom, install, small_tmpfs
 from support.runs.ranks import check_whole, digests_at, job
 from support.runs.ranks import committed as committed_by_ranks
 from support.runs.scenario import Life, check_new_start, committed, digest_at, digest_of, folders, name_at, tree
+from support.thread_ranks import results_of
 
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
@@ -20,7 +21,6 @@ from ckptkit.run.keep_policy import KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.capacity import UNLIMITED, Room, in_pages
 from ckptkit.testing.faults import Fault, FaultyStorage
-from ckptkit.testing.ranks import results_of
 from ckptkit.testing.state import NumpyRun
 
 PAGE = in_pages(1)

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 from mindspore.train import Callback
+from support.memory import contents_of
 from support.options import grouped
 from support.training import accumulation_cell, begin_process
 
 import ckptkit as ck
-from ckptkit.testing.memory import contents_of
 
 
 class Counter:

@@ -13,6 +13,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from support.memory import MemorySource, contents_of
 from support.options import grouped
 from support.training import begin_process, samples, sums_prefix, tensors
 
@@ -26,7 +27,6 @@ from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.reshard import Worlds, schedule_in
 from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
-from ckptkit.testing.memory import MemorySource, contents_of
 
 ACCUM = sums_prefix()
 DIVISOR = f"{ACCUM}divisor"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 from support.corrupt import corrupt
+from support.memory import contents_of
 from support.options import grouped
 from support.training import MODES, Mlp, accumulation_cell, adam, begin_process, digest, disturb, samples, tensors
 from test_state import Box, with_mixed
@@ -22,7 +23,6 @@ from ckptkit.mindspore.parameters import apply, restore
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
-from ckptkit.testing.memory import contents_of
 
 both_modes = pytest.mark.usefixtures("mode")
 

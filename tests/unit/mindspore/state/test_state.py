@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from mindspore import amp, mint, nn, ops
 from mindspore.common import np_dtype
+from support.memory import contents_of
 from support.options import grouped
 from support.training import (
     NOTES,
@@ -40,7 +41,6 @@ from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
-from ckptkit.testing.memory import contents_of
 
 
 def stored(capture, name="a000001-c0000000001-m0001"):

@@ -8,6 +8,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from support.memory import contents_of
 from support.own_loop import OwnLoop
 from support.training import NOTES, Job, begin_process, checkpoints, digest, disturb, each_mode, pipeline
 
@@ -17,7 +18,6 @@ from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.train.counters import CycleCounters
 from ckptkit.mindspore.train.named_cell import steady_beside
 from ckptkit.nn import Dropout
-from ckptkit.testing.memory import contents_of
 
 SIZE = 11  # batches
 

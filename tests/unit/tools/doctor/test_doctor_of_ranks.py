@@ -16,6 +16,7 @@ import pytest
 from support import ranked_training
 from support.doctor_lives import life, stepped
 from support.process_ranks import environment, launcher
+from support.thread_ranks import results_of, run_ranks
 
 from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.core.progress import ResumePoint
@@ -23,7 +24,6 @@ from ckptkit.manager.background import NotEndedError
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage
-from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.compare import first_difference, first_unequal_replica, other_losses
 from ckptkit.tools.doctor.examine import Examination

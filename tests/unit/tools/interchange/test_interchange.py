@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from support.process import python
+from support.thread_ranks import results_of, run_ranks
 from typer.testing import CliRunner
 
 import ckptkit as ck
@@ -25,7 +26,6 @@ from ckptkit.manager.options import Saving
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
-from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.interchange import Renames, ckpt_format, export_weights, import_weights, renames, safetensors_format
 from ckptkit.tools.interchange.atomic_file import NewFile
