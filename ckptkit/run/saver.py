@@ -36,7 +36,7 @@ from ckptkit.run.fence import check_fence
 from ckptkit.run.retention import Retention
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import UNLIMITED, Room
-from ckptkit.storage.local_errors import has_no_room
+from ckptkit.storage.local_files import has_no_room
 
 _log = logging.getLogger("ckptkit")
 

@@ -1,10 +1,8 @@
 """Tells how many more bytes fit at a run root in memory (tmpfs or ramfs), before the first of them is written.
 
-The pages of such a file system belong to the control group of the process that writes them. A group above its limit
-gets a process killed, mostly the training. Guarantees: only reads. The tightest limit counts; page cache that the
-kernel can reclaim counts as free, swap does not. What cannot be read limits nothing. No other file system has a limit
-here, since a disk that compresses may hold more than it says. What other processes write meanwhile is not foreseen. Any
-thread.
+The pages of such a file system belong to the control group of the process that writes them, and a group above its limit
+gets a process killed, mostly the training. The tightest limit counts; page cache that the kernel can reclaim is free,
+swap is not; what cannot be read limits nothing. Other file systems have no limit here. Any thread.
 """
 
 from __future__ import annotations
@@ -41,11 +39,7 @@ class Limit(NamedTuple):
 
 
 class Room:
-    """Has room for what fits into a folder.
-
-    Args:
-        folder: Need not exist; None has room for everything, as every folder on a disk.
-    """
+    """Has room for what fits into ``folder``, which need not exist; for everything, if that is None or on a disk."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -57,10 +51,10 @@ class Room:
         folder = next(parent for parent in (self._folder, *self._folder.absolute().parents) if parent.exists())
         if not is_in_memory(folder):
             return None
-        found = os.statvfs(folder)
-        free_bytes, total_bytes = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-        mount = Limit(free_bytes, total_bytes, f"the size of the file system (`df -h {folder}`)", errno.ENOSPC)
-        return min([*_of_memory(), *([mount] if total_bytes else [])], default=None)  # ramfs has no size
+        mounted = os.statvfs(folder)
+        free_bytes, total_bytes = mounted.f_bavail * mounted.f_frsize, mounted.f_blocks * mounted.f_frsize
+        limit = Limit(free_bytes, total_bytes, f"the size of the file system (`df -h {folder}`)", errno.ENOSPC)
+        return min([*_of_memory(), *([limit] if total_bytes else [])], default=None)  # ramfs has no size
 
     def lacking_bytes(self, needed_bytes: int) -> int:
         """Return how many of ``needed_bytes`` do not fit now."""
@@ -83,7 +77,6 @@ UNLIMITED = Room()
 
 
 def room_of(storage: Storage, folder: str) -> Room:
-    """Return the room for files in ``folder`` of a run root."""
     return Room(Path(storage.url) / folder) if isinstance(storage, LocalStorage) else UNLIMITED
 
 
@@ -113,11 +106,11 @@ def in_pages(size_bytes: int) -> int:
 
 def _of_memory() -> list[Limit]:
     """Return the limits of the machine, of the control groups of this process and of those above them."""
-    limits = []
     machine = _table(_PROC / "meminfo")
+    found = []  # free bytes, all bytes, name
     if "MemAvailable:" in machine:
-        free_bytes, total_bytes = 1024 * machine["MemAvailable:"], 1024 * machine["MemTotal:"]
-        limits.append(_limit(free_bytes, total_bytes, "the memory of this machine (MemAvailable)"))
+        kib = machine["MemAvailable:"], machine["MemTotal:"]
+        found.append((1024 * kib[0], 1024 * kib[1], "the memory of this machine (MemAvailable)"))
     for line in _lines(_PROC / "self/cgroup"):
         _, controllers, path = line.split(":", 2)
         version = 1 if "memory" in controllers.split(",") else 2
@@ -131,13 +124,8 @@ def _of_memory() -> list[Limit]:
             if limit.isdigit() and usage.isdigit():  # "max" is no limit; that of version 1 is too large to decide
                 stat = _table(folder / "memory.stat")
                 free_bytes = int(limit) - int(usage) + sum(stat.get(key, 0) for key in cache)
-                name = f"the memory limit of this container ({folder / limit_file})"
-                limits.append(_limit(free_bytes, int(limit), name))
-    return limits
-
-
-def _limit(free_bytes: int, total_bytes: int, name: str) -> Limit:
-    return Limit(free_bytes - min(RESERVE_BYTES, total_bytes // 16), total_bytes, name, errno.ENOMEM)
+                found.append((free_bytes, int(limit), f"the memory limit of this container ({folder / limit_file})"))
+    return [Limit(free - min(RESERVE_BYTES, total // 16), total, name, errno.ENOMEM) for free, total, name in found]
 
 
 def _lines(file: Path) -> list[str]:
@@ -148,6 +136,5 @@ def _lines(file: Path) -> list[str]:
 
 
 def _table(file: Path) -> dict[str, int]:
-    """Read lines of a name and a number."""
     words = [line.split() for line in _lines(file)]
     return {row[0]: int(row[1]) for row in words if len(row) > 1 and row[1].isdigit()}

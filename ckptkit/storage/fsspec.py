@@ -1,10 +1,9 @@
 """Stores a run root through fsspec: the backend for every URL that has no backend of its own.
 
-Guarantees: keeps the promises of the `Storage` protocol as far as the file system keeps those of fsspec. Takes nothing
-from a listing cache, and never treats a failure as an answer. Creates create-only files with a lease, since few fsspec
-file systems honour ``mode="create"`` and none says whether it is atomic; threads of one process exclude each other.
-Does not guarantee deadlines or retries (the file system has its own), durability beyond ``close``, or more than one
-transfer at a time. Any thread may call it.
+It keeps the promises of the `Storage` protocol as far as the file system keeps those of fsspec, takes nothing from a
+listing cache, and treats no failure as an answer. Create-only files take a lease, since few fsspec file systems honour
+``mode="create"`` and none says whether it is atomic. Deadlines and retries are the file system's, durability ends with
+its ``close``. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ import fsspec
 
 from ckptkit.errors import StorageError
 from ckptkit.scrubber import clean_url, scrubbed
-from ckptkit.storage.folders import walk_folders
 from ckptkit.storage.lease import PROBE, SETTLE, Lease
-from ckptkit.storage.protocol import Listing
-from ckptkit.storage.source import ByteStream, Source
+from ckptkit.storage.protocol import Listing, walk_folders
+from ckptkit.storage.source import ByteStream, SizedStream
 
 _log = logging.getLogger("ckptkit")
 _PIECE_BYTES = 8 << 20
@@ -44,12 +42,7 @@ os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
-    """Open a run root with fsspec; ``settle`` in ``storage_options`` goes to the lease, the rest to the file system.
-
-    Raises:
-        StorageError: If ``settle`` is not a timedelta, fsspec does not know the scheme, or the file system refuses
-            the options.
-    """
+    """Open a run root with fsspec; ``settle`` in ``storage_options`` goes to the lease, the rest to the file system."""
     options = dict(storage_options)
     settle = options.pop("settle", SETTLE)
     if not isinstance(settle, timedelta):
@@ -65,14 +58,7 @@ def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
 
 
 class FsspecStorage:
-    """Stores files below ``path`` of an fsspec file system.
-
-    Args:
-        url: The URL as the user typed it, without secrets.
-        system: An `fsspec.AbstractFileSystem`.
-        path: Path of the run root, as ``system`` writes paths.
-        settle: Settle time of the lease.
-    """
+    """Stores files below ``path`` of ``system``, an `fsspec.AbstractFileSystem`."""
 
     def __init__(self, url: str, system: Any, path: str, *, settle: timedelta = SETTLE) -> None:
         self._url = url
@@ -84,17 +70,14 @@ class FsspecStorage:
 
     @property
     def url(self) -> str:
-        """The run root as the user typed it, without secrets."""
         return self._url
 
     @property
     def is_remote(self) -> bool:
-        """True: ckptkit cannot tell, so it assumes a network."""
-        return True
+        return True  # ckptkit cannot tell, so it assumes a network
 
     @property
     def window_bytes(self) -> int:
-        """32 MiB, enough to make a request efficient."""
         return _WINDOW_BYTES
 
     def probe(self) -> None:
@@ -110,24 +93,14 @@ class FsspecStorage:
             )
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List the entries directly below ``folder`` whose names begin with ``prefix``."""
-        folders: set[str] = set()
-        files: dict[str, int] = {}
-        for name, size in self._entries(folder):
-            if not name.startswith(prefix):
-                continue
-            if size is None:
-                folders.add(name)
-            else:
-                files[name] = size
-        return Listing(frozenset(folders), files)
+        entries = {name: size for name, size in self._entries(folder) if name.startswith(prefix)}
+        files = {name: size for name, size in entries.items() if size is not None}
+        return Listing(frozenset(entries.keys() - files.keys()), files)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """Return the sizes in bytes of all files whose keys begin with ``prefix``."""
         return walk_folders(self.list, prefix)
 
     def exists(self, key: str) -> bool:
-        """Return whether the file exists."""
         try:
             with self._errors("read", key):
                 self._forget()
@@ -137,11 +110,9 @@ class FsspecStorage:
             return False
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """Return the content of ``key``, cut after ``max_bytes + 1`` bytes."""
         return self._range(key, 0, min(self._size_bytes(key), max_bytes + 1))
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Fill ``buffers`` with the bytes from ``offset_bytes`` on; returns the number of bytes read."""
         size_bytes = self._size_bytes(key)
         begin = offset_bytes
         for buffer in buffers:
@@ -156,7 +127,7 @@ class FsspecStorage:
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file; a failure may leave a part of it, which is not taken for the whole file."""
-        source = Source(stream, size_bytes, f"{self._url}/{key}")
+        source = SizedStream(stream, size_bytes, f"{self._url}/{key}")
         if self.exists(key):
             raise StorageError(f"could not write {self._url}/{key}: it exists, and nothing is ever overwritten")
         memory = memoryview(bytearray(min(_PIECE_BYTES, size_bytes)))
@@ -192,12 +163,10 @@ class FsspecStorage:
             self._forget()
 
     def create(self, key: str, data: bytes) -> None:
-        """Publish ``data`` at ``key`` unless it exists."""
         with _creating:
             self._lease.create(key, data)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove ``keys``, and the folders that become empty if the file system has folders."""
         for key in dict.fromkeys(keys):
             try:
                 with self._errors("delete", key):
@@ -268,16 +237,12 @@ class FsspecStorage:
 
     @contextmanager
     def _errors(self, verb: str, key: str) -> Iterator[None]:
-        with scrubbed(), self._as_ours(verb, key):
-            yield
-
-    @contextmanager
-    def _as_ours(self, verb: str, key: str) -> Iterator[None]:
-        try:
-            yield
-        except StorageError:
-            raise
-        except Exception as error:  # every fsspec file system has its own errors
-            if isinstance(error, FileNotFoundError) and verb in ("read", "list", "delete"):
+        with scrubbed():
+            try:
+                yield
+            except StorageError:
                 raise
-            raise StorageError(f"could not {verb} {self._url}/{key}: {error}") from error
+            except Exception as error:  # every fsspec file system has its own errors
+                if isinstance(error, FileNotFoundError) and verb in ("read", "list", "delete"):
+                    raise
+                raise StorageError(f"could not {verb} {self._url}/{key}: {error}") from error

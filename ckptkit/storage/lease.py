@@ -1,9 +1,9 @@
 """Creates files with a lease, on a storage that cannot refuse to overwrite.
 
 A writer puts its token into ``lease.json``, waits for the settle time, and creates the file only if its token is still
-there (``docs/adr/0003``). Guarantees: one writer creates a key and the others see it, as long as each writer's last
-three requests, from the answer that its token stayed to the end of the put, together take less than the settle time.
-Does NOT guarantee this if they take longer: two writers may then both create it. Any thread may call it.
+there (``docs/adr/0003``). One writer creates a key and the others see it, as long as each writer's last three requests,
+from the answer that its token stayed to the end of the put, together take less than the settle time. If they take
+longer, two writers may both create it. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -29,29 +29,15 @@ _MAX_BYTES = 1000
 
 
 class Overwritable(Protocol):
-    """Interface of a storage where the last put wins."""
+    """Describes a storage where the last put wins."""
 
-    def exists(self, key: str) -> bool:
-        """Return whether the file exists."""
-        ...
-
-    def read(self, key: str, max_bytes: int) -> bytes:
-        """Do the same as `ckptkit.storage.Storage.read`."""
-        ...
-
-    def put(self, key: str, data: bytes) -> None:
-        """Write a file, replacing an existing one."""
-        ...
+    def exists(self, key: str) -> bool: ...
+    def read(self, key: str, max_bytes: int) -> bytes: ...
+    def put(self, key: str, data: bytes) -> None: ...
 
 
 class Lease:
-    """Creates files below one run root, one writer at a time.
-
-    Args:
-        storage: The storage to create files in.
-        settle: How long a token must stay in place before its writer goes on.
-        wait: Waits for the given number of seconds.
-    """
+    """Creates files below one run root, one writer at a time; a writer goes on if its token stays for ``settle``."""
 
     def __init__(
         self,
@@ -66,12 +52,7 @@ class Lease:
         self._own = threading.Lock()  # threads of one process exclude each other without a lease
 
     def create(self, key: str, data: bytes) -> None:
-        """Write ``key`` unless it exists.
-
-        Raises:
-            FileExistsError: If it exists.
-            StorageError: If other processes took the lease at every try, or the storage failed.
-        """
+        """Write ``key``; raise FileExistsError if it exists, StorageError if others took the lease at every try."""
         with self._own:
             for _ in range(_TRIES):
                 self._refuse_existing(key)

@@ -1,15 +1,11 @@
 """Stores a run root in a local (or locally mounted) file system.
 
-Guarantees: a file that was written, created or deleted stays so after a power loss, because the file is fsynced first
-and then the directories that name it, up to the mount point. ``create`` is atomic and never replaces a file
-(``link()``). An existing file is never overwritten. A file, a name or a folder whose fsync failed is removed again,
-since a second fsync may succeed without having written it (``docs/adr/0004``). Before a file is written, ``.reserve/``
-gets a few files whose only use is to be deleted on a full disk: then another process, such as the next start, can still
-``create`` the small files that it needs to remove what fills the disk. Large files bypass the page cache where the file
-system allows it (`ckptkit.storage.direct`). An unreadable file is corrupt only if the fault is proven to be in this
-file alone (``docs/adr/0004``); any other failure is one of the storage and says nothing about the file. The root may be
-a link; links below it are listed and removed as files, and never followed. Does not protect against a file system whose
-fsync lies. Any thread may call it.
+What was written, created or deleted stays so after a power loss: the file is fsynced first, and then the directories
+that name it, up to the mount point. ``create`` is atomic (``link()``), and no file is ever overwritten. A file, a name
+or a folder whose fsync failed is removed again, since a second fsync may succeed without having written it
+(``docs/adr/0004``). The files in ``.reserve/`` are there to be deleted on a full disk, so that another process, such as
+the next start, can still ``create`` what it needs to remove what fills the disk. The root may be a link; links below
+it are listed and removed as files, and never followed. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -19,18 +15,24 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ckptkit.storage.descriptors import hide, show
 from ckptkit.storage.direct import DirectWriter
-from ckptkit.storage.folders import walk_folders
-from ckptkit.storage.local_errors import NO_ROOM, naming, refuse_dangling, refuse_links, storage_errors
-from ckptkit.storage.local_reads import past_stale, read_all, read_file
-from ckptkit.storage.protocol import Listing
-from ckptkit.storage.source import ByteStream, Source
-from ckptkit.storage.system_calls import SYSTEM
+from ckptkit.storage.local_files import (
+    NO_ROOM,
+    naming,
+    past_stale,
+    read_all,
+    read_file,
+    refuse_dangling,
+    refuse_links,
+    storage_errors,
+)
+from ckptkit.storage.protocol import Listing, walk_folders
+from ckptkit.storage.source import ByteStream, SizedStream
+from ckptkit.storage.system_calls import SYSTEM, hide, show
 
 LARGE_BYTES = 1 << 20
 
@@ -45,55 +47,43 @@ _RESERVED_BYTES = 8 << 10
 
 _FOLDER_TRIES = 5
 _MOST_EMPTIED = 5  # times that another process empties a folder between two calls
-_MOST_KNOWN = 256  # folders of each kind: a save makes a few folders, which retention removes later
+_MOST_KNOWN = 256  # folders: a save makes a few, which retention removes later
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # the file of an unfinished create
 
 
 class LocalStorage:
-    """Stores files below ``root``, which is created at the first write.
-
-    Args:
-        root: A directory, existing or not.
-        large_files: Writes files of at least `LARGE_BYTES`.
-    """
+    """Stores files below ``root``, which is created at the first write."""
 
     def __init__(self, root: str | os.PathLike[str], *, large_files: DirectWriter | None = None) -> None:
         self._root = Path(os.path.abspath(os.path.expanduser(root)))
         self._durable: set[Path] = set()
-        self._no_links: set[str] = set()
         self._has_written = False
         self._large_files = large_files or DirectWriter()
 
     @property
     def url(self) -> str:
-        """The absolute path of the root."""
         return str(self._root)
 
     @property
-    def is_remote(self) -> bool:
-        """False: even a network file system is written through this machine's cache."""
+    def is_remote(self) -> bool:  # even a network file system is written through this machine's cache
         return False
 
     @property
     def window_bytes(self) -> int:
-        """2 MiB, which fit into a processor's cache."""
         return WINDOW_BYTES
 
     def probe(self) -> None:
         """Do nothing: a start writes its first file before training, which is the same check."""
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List the entries directly below ``folder`` whose names begin with ``prefix``."""
         with storage_errors("list", self._root / folder):
             refuse_links(self._root, folder)
             return past_stale(lambda: _entries(self._root / folder, prefix))
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """Return the sizes in bytes of all files whose keys begin with ``prefix``."""
         return walk_folders(self.list, prefix)
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """Return the content of ``key``, cut after ``max_bytes + 1`` bytes."""
 
         def whole(descriptor: int) -> bytes:
             # At least one byte, so that reading a folder fails instead of returning nothing.
@@ -103,22 +93,16 @@ class LocalStorage:
         return self._read(key, whole)
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Fill ``buffers`` with the bytes from ``offset_bytes`` on; returns the number of bytes read."""
         return self._read(key, lambda descriptor: read_all(descriptor, buffers, offset_bytes))
 
     def _read(self, key: str, read: Callable[[int], _T]) -> _T:
-        folder = key.rpartition("/")[0]
-        if folder not in self._no_links:  # a restore reads a file in many calls
-            refuse_links(self._root, folder)
-            if len(self._no_links) > _MOST_KNOWN:
-                self._no_links.clear()
-            self._no_links.add(folder)
+        refuse_links(self._root, key.rpartition("/")[0])
         return read_file(self._root, key, read)
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file and fsync it and its directories; an error leaves nothing of it."""
         path = self._root / key
-        source = Source(stream, size_bytes, path)
+        source = SizedStream(stream, size_bytes, path)
         self._reserve()
         with storage_errors("write", path):
             descriptor = hide(self._open_new(path))
@@ -132,13 +116,13 @@ class LocalStorage:
                 SYSTEM.unlink(path)
             raise
 
-    def _fill(self, descriptor: int, source: Source, path: Path) -> None:
+    def _fill(self, descriptor: int, source: SizedStream, path: Path) -> None:
         """Write all of ``source``, fsync the file and close it."""
         try:
             if source.left_bytes < LARGE_BYTES:
                 _write_small(descriptor, source, path)
             else:
-                self._write_large(descriptor, source, path)
+                self._large_files.write(descriptor, source, path)
             source.expect_end()
             with storage_errors("write", path), naming("fsync"):
                 SYSTEM.fsync(descriptor)
@@ -150,20 +134,6 @@ class LocalStorage:
         show(descriptor)
         with storage_errors("write", path):
             os.close(descriptor)
-
-    def _write_large(self, descriptor: int, source: Source, path: Path) -> None:
-        # Read the source outside of the error handling: its errors are not errors of the storage.
-        with storage_errors("write", path):
-            begun = self._large_files.begin(descriptor)
-        with begun as file:
-            while source.left_bytes:
-                with storage_errors("write", path):
-                    buffer = file.buffer()
-                filled_bytes = source.fill(buffer)
-                with storage_errors("write", path):
-                    file.put(buffer, filled_bytes)
-            with storage_errors("write", path):
-                file.finish()
 
     def create(self, key: str, data: bytes) -> None:
         """Publish ``data`` at ``key`` unless it exists, by tmp + fsync + link; on a full disk, the reserve is used."""
@@ -225,36 +195,22 @@ class LocalStorage:
         """Remove temporary files of killed creates, and folders that stayed empty; returns how many."""
         folder, _, start = prefix.rpartition("/")
         files, empty = [], []
-        for path, folders, names in self._below(folder, start):
-            parent = f"{path}/" if path else ""
-            targets = {name: f"{parent}{match[1]}" for name in names if (match := _TEMPORARY.fullmatch(name))}
-            files += [f"{parent}{name}" for name, key in targets.items() if key.startswith(prefix) and is_dead(key)]
-            if "/" in path and not folders and not names and is_dead(f"{path}/"):
-                empty.append(path)
-        self.delete(files)
-        for path in empty:
-            with storage_errors("delete", self._root / path):
-                self._fsync_or_remove(self._root / path)
-        return len(files) + len(empty)
-
-    def _below(self, folder: str, start: str) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
-        """Walk ``folder`` and the folders in it whose names begin with ``start``; does not follow links.
-
-        Yields key, folder names and file names; the files directly in ``folder`` are not filtered by ``start``.
-        """
-
-        def refuse(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):  # it was removed, or never existed
-                raise error
-
-        top = self._root / folder
-        with storage_errors("list", top):
+        with storage_errors("list", self._root / folder):
             refuse_links(self._root, folder)
-            for path, folders, names in os.walk(top, onerror=refuse):
-                if Path(path) == top:
+            for path, folders, names in os.walk(self._root / folder, onerror=_refuse_unlisted):  # follows no link
+                at = Path(path).relative_to(self._root).as_posix()
+                if Path(path) == self._root / folder:
                     folders[:] = [name for name in folders if name.startswith(start)]
-                key = Path(path).relative_to(self._root).as_posix()
-                yield "" if key == "." else key, folders, names
+                below = "" if at == "." else f"{at}/"
+                targets = {name: f"{below}{match[1]}" for name in names if (match := _TEMPORARY.fullmatch(name))}
+                files += [f"{below}{name}" for name, key in targets.items() if key.startswith(prefix) and is_dead(key)]
+                if "/" in at and not folders and not names and is_dead(below):
+                    empty.append(self._root / path)
+        self.delete(files)
+        for gone in empty:
+            with storage_errors("delete", gone):
+                self._fsync_or_remove(gone)
+        return len(files) + len(empty)
 
     def _fsync_or_remove(self, folder: Path) -> None:
         emptied = 0
@@ -279,15 +235,13 @@ class LocalStorage:
             folder = folder.parent
 
     def _open_new(self, path: Path) -> int:
-        for remaining in reversed(range(_FOLDER_TRIES)):
-            try:
+        for _ in range(_FOLDER_TRIES - 1):
+            # Another process may remove the empty folder between the two calls.
+            with contextlib.suppress(FileNotFoundError):
                 self._make_folder(path.parent)
                 return SYSTEM.open_new(path)
-            except FileNotFoundError:
-                # Another process removed the empty folder between the two calls.
-                if not remaining:
-                    raise
-        raise AssertionError("unreachable")
+        self._make_folder(path.parent)
+        return SYSTEM.open_new(path)
 
     def _make_folder(self, folder: Path) -> None:
         if folder not in self._durable:
@@ -303,35 +257,35 @@ class LocalStorage:
         if folder not in self._durable:
             self._fsync_names(folder)
             self._durable.add(folder)
-        for one in reversed(missing):
+        for folder in reversed(missing):
             try:
-                SYSTEM.mkdir(one)
+                SYSTEM.mkdir(folder)
             except FileExistsError as error:
-                if not one.is_dir():
-                    refuse_dangling(one)
+                if not folder.is_dir():
+                    refuse_dangling(folder)
                     # A file is in the folder's place. FileExistsError would mean that a create lost its race.
-                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one)) from error
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
             # The new name must be durable before anything below it.
             try:
                 with naming("fsync"):
-                    SYSTEM.fsync_folder(one.parent)
+                    SYSTEM.fsync_folder(folder.parent)
             except OSError:
                 with contextlib.suppress(OSError):
-                    SYSTEM.rmdir(one)
+                    SYSTEM.rmdir(folder)
                 raise
-            self._durable.add(one)
+            self._durable.add(folder)
 
     def _fsync_names(self, folder: Path) -> None:
         """Make every name on the path to ``folder`` durable, both as given and with symbolic links resolved."""
         for end in {folder, folder.resolve()}:
-            for one in (end, *end.parents):
-                if os.path.ismount(one):
+            for path in (end, *end.parents):
+                if os.path.ismount(path):
                     break
                 try:
                     with naming("fsync"):
-                        SYSTEM.fsync_folder(one.parent)
+                        SYSTEM.fsync_folder(path.parent)
                 except PermissionError:
-                    if self._root in one.parents:
+                    if self._root in path.parents:
                         raise
                     # This user may be allowed to traverse a folder above the root, but not to open it.
 
@@ -354,11 +308,16 @@ def _link_new(path: Path, data: bytes) -> bool:
     return True
 
 
-def _write_small(descriptor: int, source: Source, path: Path) -> None:
+def _write_small(descriptor: int, source: SizedStream, path: Path) -> None:
     data = memoryview(bytearray(source.left_bytes))
     source.fill(data)
     with storage_errors("write", path):
         SYSTEM.write_all(descriptor, data)
+
+
+def _refuse_unlisted(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # it was removed, or never existed
+        raise error
 
 
 def _remove(path: Path) -> None:

@@ -1,9 +1,8 @@
 """Keeps two programs of one machine from uploading from the same local root at once.
 
 A training holds the root's lock together with other trainings, which fence each other (`ckptkit.run.fence`); a program
-that uploads in its place holds it alone. Guarantees: the kernel releases the lock with the last process that has it,
-also after SIGKILL. Does not protect against other machines that share the root by a file system without such locks.
-Source: flock(2). Threads: any.
+that uploads in its place holds it alone. The kernel releases the lock with the last process that has it, also after
+SIGKILL (flock(2)). It keeps no other machine away. Any thread.
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ _log = logging.getLogger("ckptkit")
 
 
 class RootLock:
-    """Locks the folder of a local root; other roots have no lock, and nothing happens.
-
-    Args:
-        storage: The run root.
-    """
+    """Locks the folder of a local root; other roots have no lock, and nothing happens."""
 
     def __init__(self, storage: Storage) -> None:
         self._path = None if storage.is_remote or not os.path.isabs(storage.url) else storage.url
@@ -41,11 +36,7 @@ class RootLock:
             _log.info("the folder %s cannot be locked: %s", self._path, error)
 
     def take_alone(self) -> bool:
-        """Hold the lock alone, if nobody else holds it; returns whether it is held now.
-
-        Raises:
-            StorageError: If the root is not a local folder, or its file system has no locks.
-        """
+        """Hold the lock alone, if nobody else holds it; returns whether it is held now."""
         descriptor = self._open()
         if descriptor is None:
             raise StorageError("only a local folder can be locked")
@@ -58,7 +49,6 @@ class RootLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back, if it is held."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):  # a file system without locks

@@ -19,6 +19,8 @@ from typing import Protocol, runtime_checkable
 
 from ckptkit.storage.source import ByteStream
 
+_MOST_DEPTH = 8  # folders; a run has three. A file system that follows links may have folders without end.
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -151,3 +153,18 @@ class Storage(Protocol):
             StorageError: If one could not be removed; others may have been removed.
         """
         ...
+
+
+def walk_folders(list_folder: Callable[[str, str], Listing], prefix: str) -> dict[str, int]:
+    """Do what `Storage.walk` does where only folders can be listed; leaves out what lies deeper than a run's files."""
+    folder, _, start = prefix.rpartition("/")
+    found: dict[str, int] = {}
+    waiting = [(folder, start)]
+    while waiting:
+        folder, start = waiting.pop()
+        below = f"{folder}/" if folder else ""
+        listing = list_folder(folder, start)
+        found.update({below + file: size for file, size in listing.files.items()})
+        if below.count("/") < _MOST_DEPTH:
+            waiting.extend((below + child, "") for child in listing.folders)
+    return found

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -33,7 +34,6 @@ class SystemCalls:
         return os.pwrite(descriptor, data, offset_bytes)
 
     def truncate(self, descriptor: int, size_bytes: int) -> None:
-        """Truncate an open file to ``size_bytes``."""
         os.ftruncate(descriptor, size_bytes)
 
     def fsync(self, descriptor: int) -> None:
@@ -45,19 +45,15 @@ class SystemCalls:
         os.link(existing, new)
 
     def replace(self, old: Place, new: Place) -> None:
-        """Rename a file, replacing a file that has the new name."""
         os.replace(old, new)
 
     def unlink(self, path: Place) -> None:
-        """Remove a name of a file."""
         os.unlink(path)
 
     def mkdir(self, path: Place) -> None:
-        """Create a folder."""
         os.mkdir(path)
 
     def rmdir(self, path: Place) -> None:
-        """Remove an empty folder."""
         os.rmdir(path)
 
     def fsync_folder(self, folder: Place) -> None:
@@ -79,3 +75,29 @@ class SystemCalls:
 
 
 SYSTEM = SystemCalls()
+
+
+# A data worker, which is forked, lives as long as training does. A file that it holds open takes disk space long after
+# retention has deleted it, and keeps a network file system from removing the folder.
+_HIDDEN: set[int] = set()
+
+
+def hide(descriptor: int) -> int:
+    """Close ``descriptor`` in every process forked from now on, before it runs anything; returns ``descriptor``."""
+    _HIDDEN.add(descriptor)
+    return descriptor
+
+
+def show(descriptor: int) -> None:
+    """Undo `hide`. Call it before closing ``descriptor``: right afterwards another file may get its number."""
+    _HIDDEN.discard(descriptor)
+
+
+def _close_in_child() -> None:
+    for descriptor in _HIDDEN:
+        with contextlib.suppress(OSError):  # a network file system may fail here; the parent gets the same error
+            os.close(descriptor)
+    _HIDDEN.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -72,22 +72,15 @@ def _open(text: str, options: dict[str, Any]) -> Storage:
 def for_a_person(root: str, storage_options: Mapping[str, Any], *, writes: bool = False) -> dict[str, Any]:
     """Return ``storage_options`` for a person who waits: gives up an unreachable endpoint after about 10 s.
 
-    Options that the caller set stay. A storage that has answered once gets the usual timeouts.
-
-    Args:
-        root: A path or a URL; only options for S3 and OBS are changed.
-        storage_options: Options of the caller.
-        writes: Whether files will be written; a store may then be silent for longer, so the read timeout stays.
+    Options that the caller set stay. A storage that has answered once gets the usual timeouts. With ``writes``, a store
+    may be silent for longer, so the read timeout stays.
     """
     options = dict(storage_options)
     if _split(root)[0] not in _S3:
         return options
     silence = {} if writes or "request_timeout" in options else {"read_timeout": _SILENCE_SECONDS}
-    options["config_kwargs"] = {
-        "connect_timeout": _CONNECT_SECONDS,
-        **silence,
-        **(options.get("config_kwargs") or {}),
-    }
+    own = options.get("config_kwargs") or {}
+    options["config_kwargs"] = {"connect_timeout": _CONNECT_SECONDS, **silence, **own}
     if "retry_for" not in options:
         options.setdefault("answer_within", _ANSWER_WITHIN)
     return options
@@ -138,7 +131,7 @@ def _split(text: str) -> tuple[str | None, str]:
 
 def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
     try:
-        from ckptkit.storage.s3.open import open_s3
+        from ckptkit.storage.s3.storage import open_s3
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(("botocore", "urllib3")):
             raise

@@ -180,7 +180,7 @@ def test_the_test_sees_the_package():
     """Guards the guard: known arrows are among those that it read."""
     graph = edges(PACKAGE)
     assert "ckptkit.run.attempt" in graph["ckptkit.manager.opening"]
-    assert "ckptkit.errors" in graph["ckptkit.storage.local_errors"]
+    assert "ckptkit.errors" in graph["ckptkit.storage.local_files"]
     assert "ckptkit.core.tensors" in graph["ckptkit.format.documents"]
     assert len(graph) > 25
     found = modules(PACKAGE)

@@ -47,7 +47,7 @@ from ckptkit.run.retention import Retention
 from ckptkit.run.sweep import remove_each, remove_frozen, sweep
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import room_of
-from ckptkit.storage.local_errors import has_no_room
+from ckptkit.storage.local_files import has_no_room
 
 _log = logging.getLogger("ckptkit")
 

@@ -1,7 +1,7 @@
 """Renews access keys that may change while a job runs.
 
-Guarantees: signs each request with the newest keys that the source gave. Asks the source again shortly before keys
-expire and when the server says that they have expired. Any thread may call it; one thread at a time calls the source.
+Each request is signed with the newest keys that the source gave. The source is asked again shortly before keys expire
+and when the server says that they have expired, by one thread at a time. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,7 @@ _EARLY = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Keys:
-    """Holds the keys that sign a request.
-
-    Attributes:
-        key: The access key.
-        secret: The secret key.
-        token: The session token of temporary keys.
-        expires: When the keys expire, with a time zone; None if not known.
-    """
+    """Holds the access key, secret key and session token that sign a request, and when they expire, if known."""
 
     key: str
     secret: str
@@ -43,11 +36,7 @@ class Keys:
 
     @classmethod
     def of(cls, given: object) -> Keys:
-        """Convert what a user's function returned: `Keys`, or a mapping with the names of its attributes.
-
-        Raises:
-            StorageError: If it is neither, or ``expires`` is not a datetime with a time zone.
-        """
+        """Convert what a user's function returned: `Keys`, or a mapping with the names of its attributes."""
         if isinstance(given, Keys):
             return given
         known = {"key", "secret", "token", "expires"}
@@ -63,18 +52,7 @@ class Keys:
 
 
 class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships no types
-    """Gives botocore the keys for each request, and renews them.
-
-    Args:
-        source: Returns keys; called now, and when they are about to expire or have expired.
-        now: The clock.
-
-    Attributes:
-        generation: Number that grows with every change of keys.
-
-    Raises:
-        StorageError: If the source fails.
-    """
+    """Gives botocore the keys for each request, and renews them from ``source``; ``generation`` counts changes."""
 
     def __init__(
         self,
@@ -89,7 +67,6 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
         super().__init__(self._keys.key, self._keys.secret, self._keys.token, method="ckptkit")
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Return the keys to sign the next request with."""
         with self._lock:
             expires = self._keys.expires
             if expires is not None and self._now() >= expires - _EARLY:
@@ -102,17 +79,13 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
             return ReadOnlyCredentials(self._keys.key, self._keys.secret, self._keys.token)
 
     def renew(self, used: int) -> bool:
-        """Ask the source, unless the keys changed since generation ``used``; returns whether they differ now.
-
-        Raises:
-            Transient: If the source fails, since it may succeed later.
-        """
+        """Ask the source, unless the keys changed since generation ``used``; returns whether they differ now."""
         with self._lock:
             if self.generation == used:
                 try:
                     self._take(self._ask())
                 except StorageError as error:
-                    raise Transient(str(error)) from error
+                    raise Transient(str(error)) from error  # it may succeed later
             return self.generation != used
 
     def _take(self, keys: Keys) -> None:

@@ -1,9 +1,8 @@
 """Classifies failed S3 requests: absent, exists already, temporary, or permanent with a hint on what to change.
 
 Sources: the error codes of the Amazon S3 API reference ("Error responses") and of Huawei OBS ("OBS server-side error
-codes"). Servers differ in the codes that they send, so the HTTP status decides where the code is unknown. Guarantees:
-an error is never taken for an answer; only the code NoSuchKey for a requested key means absence. Pure functions; any
-thread may call them.
+codes"). Servers differ in their codes, so the HTTP status decides where the code is unknown. An error is never taken
+for an answer; only the code NoSuchKey for a requested key means absence.
 """
 
 from __future__ import annotations
@@ -79,12 +78,10 @@ _STATUS_HINTS = {
 
 
 def code_of(error: BaseException) -> str:
-    """Return the error code that the server gave, or an empty text."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def status_of(error: ClientError) -> int:
-    """Return the HTTP status; 0 if there is none."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
@@ -94,14 +91,7 @@ def is_expired(error: BaseException) -> bool:
 
 
 def raise_as_ours(error: Exception, what: str, *, may_be_absent: bool) -> NoReturn:
-    """Raise the exception that ``error`` stands for; raises ``error`` itself if it is not botocore's.
-
-    Raises:
-        FileNotFoundError: If the key does not exist and ``may_be_absent``.
-        FileExistsError: If a condition did not hold.
-        Transient: If another try may help.
-        StorageError: If another try will not help.
-    """
+    """Raise `Transient` if another try may help, else the exception that ``error`` stands for, or itself."""
     if isinstance(error, ClientError):
         _raise_answer(error, what, may_be_absent)
     if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):

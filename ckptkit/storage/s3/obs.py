@@ -1,9 +1,8 @@
-"""Configures S3 clients for Huawei OBS: endpoint, addressing, region, and the sources of keys.
+"""Makes S3 clients for Huawei OBS: endpoint, addressing, region, and the sources of keys.
 
 Sources: "Accessing an OBS Bucket Using a Domain Name" of the OBS documentation (virtual-hosted addressing on
 ``obs.<region>.myhuaweicloud.com``; path style is refused there), and the names of environment variables in obsfs, the
-Huawei Cloud SDK and MoXing. Not tested against the real service: see docs/obs.md. Pure functions; any thread may call
-them.
+Huawei Cloud SDK and MoXing. Not tested against the real service: see docs/obs.md. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 from urllib.parse import urlsplit
 
 from ckptkit.errors import StorageError
 from ckptkit.storage.s3.credentials import Keys
-from ckptkit.storage.s3.options import S3Options
+from ckptkit.storage.s3.options import Client, S3Options, connect
 
 _PUBLIC = re.compile(r"obs\.([a-z0-9-]+)\.myhuaweicloud\.[a-z.]+")
 
@@ -33,24 +31,28 @@ ENDPOINTS = ("OBS_ENDPOINT", "S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT
 SECRETS = tuple(name for names in _KEYS for name in names[1:])
 
 
-def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.environ) -> S3Options:
-    """Return ``options`` with an endpoint, taken from the environment if they name none.
+def client_of(options: S3Options) -> Client:
+    """Make a client for OBS; sends nothing."""
+    options = with_endpoint(options)
+    endpoint = str(options.endpoint_url)
+    config = {"signature_version": "s3v4", "s3": {"addressing_style": addressing_of(endpoint)}}
+    return connect(options, config, keys_of(options), region_of(endpoint))
 
-    Raises:
-        StorageError: If neither names one.
-    """
-    found = options.endpoint_url or options.client_kwargs.get("endpoint_url")
-    found = found or next((environment[name] for name in ENDPOINTS if environment.get(name)), None)
-    if not found:
+
+def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.environ) -> S3Options:
+    """Return ``options`` with an endpoint, taken from the environment if they name none."""
+    endpoint = options.endpoint_url or options.client_kwargs.get("endpoint_url")
+    endpoint = endpoint or next((environment[name] for name in ENDPOINTS if environment.get(name)), None)
+    if not endpoint:
         raise StorageError(
             "obs:// needs an endpoint such as https://obs.cn-north-4.myhuaweicloud.com: set OBS_ENDPOINT, or give "
             'storage_options={"endpoint_url": ...}'
         )
-    if "://" not in found:
+    if "://" not in endpoint:
         secure = options.use_ssl and environment.get("S3_USE_HTTPS", "1") != "0"  # the latter is MoXing's
-        found = f"{'https' if secure else 'http'}://{found}"
+        endpoint = f"{'https' if secure else 'http'}://{endpoint}"
     rest = {name: value for name, value in options.client_kwargs.items() if name != "endpoint_url"}
-    return replace(options, endpoint_url=found, client_kwargs=rest)
+    return replace(options, endpoint_url=endpoint, client_kwargs=rest)
 
 
 def region_of(endpoint_url: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -69,19 +71,10 @@ def addressing_of(endpoint_url: str) -> str:
     return "path"
 
 
-def config_of(endpoint_url: str) -> dict[str, Any]:
-    """Return the arguments of botocore's ``Config`` that OBS needs."""
-    return {"signature_version": "s3v4", "s3": {"addressing_style": addressing_of(endpoint_url)}}
-
-
 def keys_of(options: S3Options, environment: Mapping[str, str] = os.environ) -> Callable[[], Keys] | None:
     """Return the source of keys: the options, else the environment, which is read again whenever keys have expired.
 
-    Returns:
-        A function that returns keys; None if requests are not signed or ``profile`` names the keys.
-
-    Raises:
-        StorageError: If there are no keys.
+    Returns None if requests are not signed or ``profile`` names the keys.
     """
     given = options.keys()
     if given is not None or options.anon or options.profile is not None:

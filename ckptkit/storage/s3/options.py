@@ -1,9 +1,4 @@
-"""Makes a botocore client from ``storage_options``, which are named as in s3fs.
-
-Guarantees: an unknown option is an error and never ignored. botocore's own retries are off, because they have no
-deadline and draw from Python's random generator, whose state belongs to training. Checksums are sent only where the
-protocol requires them, since stores other than Amazon's refuse the others. Any thread may call it.
-"""
+"""Makes a botocore client from ``storage_options``, which are named as in s3fs; an unknown option is an error."""
 
 from __future__ import annotations
 
@@ -38,51 +33,29 @@ _SILENCE_SECONDS = 30.0  # a connection that gives no byte for so long counts as
 class S3Options:
     """Holds the options of a bucket; all but the last five are named as in `s3fs.S3FileSystem`.
 
-    Attributes:
-        key: Access key; without it, botocore looks where the AWS command line does.
-        secret: Secret key.
-        token: Session token of temporary keys.
-        anon: Do not sign requests.
-        endpoint_url: Endpoint of the service; None for Amazon's.
-        use_ssl: Whether an endpoint without a scheme is ``https``.
-        profile: Profile in the AWS configuration files.
-        client_kwargs: Arguments for botocore's ``create_client``, such as ``region_name`` and ``verify``.
-        config_kwargs: Arguments for `botocore.config.Config`.
-        s3_additional_kwargs: Arguments for each object written, such as ``ServerSideEncryption``.
-        default_block_size: Size of a part in bytes.
-        max_concurrency: Number of parts that are transferred at once.
-        credentials: Returns a mapping with key, secret, token, expires; called now and whenever keys expire.
-        request_timeout: Time limit of one request.
-        retry_for: Time limit of a request and its retries; the default is shorter until the endpoint's first answer.
-        answer_within: Replaces ``retry_for`` until the endpoint has answered once.
-        settle: Settle time of the lease, which is used where the server ignores ``If-None-Match``.
+    docs/object-storage.md says what each one means.
     """
 
-    key: str | None = None
+    key: str | None = None  # without it, botocore looks where the AWS command line does
     secret: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     anon: bool = False
     endpoint_url: str | None = None
-    use_ssl: bool = True
+    use_ssl: bool = True  # whether an endpoint without a scheme is https
     profile: str | None = None
     client_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     config_kwargs: Mapping[str, Any] = field(default_factory=dict)
     s3_additional_kwargs: Mapping[str, Any] = field(default_factory=dict)
     default_block_size: int = PART_BYTES
-    max_concurrency: int = LANES
+    max_concurrency: int = LANES  # parts that are transferred at once
     credentials: Callable[[], object] | None = None
     request_timeout: timedelta = Patience.request
     retry_for: timedelta = Patience.retrying
-    answer_within: timedelta | None = None
+    answer_within: timedelta | None = None  # replaces ``retry_for`` until the endpoint has answered once
     settle: timedelta = SETTLE
 
     @classmethod
     def of(cls, given: Mapping[str, Any], scheme: str) -> S3Options:
-        """Check ``given`` and convert it to options.
-
-        Raises:
-            StorageError: If an option is unknown or invalid.
-        """
         unknown = sorted(set(given) - set(cls.__dataclass_fields__))
         if unknown:
             known = ", ".join(cls.__dataclass_fields__)
@@ -105,7 +78,6 @@ class S3Options:
 
     @property
     def patience(self) -> Patience:
-        """The time limits for requests to the server."""
         first = Patience.first if self.retry_for == Patience.retrying else self.retry_for
         return Patience(
             self.request_timeout, self.retry_for, first if self.answer_within is None else self.answer_within
@@ -132,12 +104,7 @@ def _refuse_own_keys(written_with: object) -> None:
 
 @dataclass(frozen=True)
 class Client:
-    """Holds a client and the credentials that it signs with.
-
-    Attributes:
-        api: botocore's client for S3; any thread may call it.
-        credentials: Credentials that can be renewed; None if botocore finds its own, or requests are not signed.
-    """
+    """Holds botocore's client, and its keys if they can be renewed: None if botocore finds its own, or none."""
 
     api: Any
     credentials: RenewedCredentials | None
@@ -146,16 +113,9 @@ class Client:
 def connect(
     options: S3Options, config: Mapping[str, Any], keys: Callable[[], Keys] | None, region: str | None = None
 ) -> Client:
-    """Make a client; sends nothing.
+    """Make a client with these arguments of `Config`; sends nothing.
 
-    Args:
-        options: The user's options.
-        config: Arguments of `Config`; the user's ``config_kwargs`` override them.
-        keys: Returns the keys to sign with; None for botocore's own chain.
-        region: Region of the endpoint; None to look where the AWS command line does.
-
-    Raises:
-        StorageError: If botocore refuses the options, or ``keys`` fails.
+    Without ``keys`` or ``region``, botocore looks where the AWS command line does.
     """
     session = botocore.session.Session(profile=options.profile)
     session.register_component("data_loader", _models(session.get_config_variable("data_path")))
@@ -163,10 +123,10 @@ def connect(
     if credentials is not None:
         use(session, credentials)
     own = {
-        "retries": {"total_max_attempts": 1},
+        "retries": {"total_max_attempts": 1},  # ours have a deadline, and draw nothing from training's generator
         "connect_timeout": min(_CONNECT_SECONDS, options.request_timeout.total_seconds()),
         "read_timeout": min(_SILENCE_SECONDS, options.request_timeout.total_seconds()),
-        "request_checksum_calculation": "when_required",
+        "request_checksum_calculation": "when_required",  # stores other than Amazon's refuse the others
         "response_checksum_validation": "when_required",
         "max_pool_connections": max(CONNECTIONS, 2 * options.max_concurrency + 4),
         "tcp_keepalive": True,

@@ -1,18 +1,17 @@
 """Sends a run's requests to a bucket, each with a deadline and with retries while they may help.
 
-Guarantees: a request ends by its deadline, or a read timeout after it, wherever a server stalls. A body is sent from
-the caller's memory and received into the caller's memory. Absence is FileNotFoundError, a condition that did not hold
-is FileExistsError, any other failure is a StorageError. After a lost reply, a conditional put may report its own file
-as an existing one. Does not end a request whose server sends a byte of a header or a listing now and then. Any thread
-may call it.
+A request ends by its deadline, or a read timeout after it, wherever a server stalls; only a server that sends a byte of
+a header or a listing now and then can make it longer. Absence is FileNotFoundError, a condition that did not hold is
+FileExistsError, any other failure is a StorageError. After a lost reply, a conditional put may report its own file as
+an existing one. Bodies are sent from the caller's memory and received into it. Any thread may call it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
@@ -20,7 +19,6 @@ from urllib3.exceptions import HTTPError
 from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
 from ckptkit.scrubber import scrubbed
-from ckptkit.storage.s3.body import BLOCK_BYTES, MemoryBody, receive, size_of_part
 from ckptkit.storage.s3.errors import code_of, is_expired, raise_as_ours
 from ckptkit.storage.s3.options import Client
 from ckptkit.storage.s3.retry import Retry, Transient
@@ -29,16 +27,12 @@ _T = TypeVar("_T")
 
 _BEYOND_THE_END = {"InvalidRange", "416"}
 _GONE = {"NoSuchUpload"}
+_BLOCK_BYTES = 1 << 20
+_SPAN = re.compile(r"bytes (\d+)-(\d+)/.*")
 
 
-@dataclass(frozen=True)
-class Page:
-    """Holds one page of a listing.
-
-    Attributes:
-        files: Size in bytes by key.
-        folders: Common prefixes, each with its trailing slash.
-    """
+class Page(NamedTuple):
+    """Holds one page of a listing: sizes in bytes by key, and common prefixes, each with its trailing slash."""
 
     files: Mapping[str, int]
     folders: Sequence[str]
@@ -68,15 +62,13 @@ class Bucket:
         """List the keys that begin with ``prefix``, in pages of at most 1000."""
         # The first version of the call: stores other than Amazon's may lack the second one.
         arguments = {"Prefix": prefix, **({"Delimiter": delimiter} if delimiter else {})}
-        marker: str | None = None
         used: set[str] = set()  # a set, since some servers make up tokens, which have no order
         while True:
-            begin = {} if marker is None else {"Marker": marker}
             # An answer without this element is not a listing, and must never be taken for an empty run.
-            answer = self._send("list", prefix, "list_objects", {**arguments, **begin}, needs="IsTruncated")
-            files = {one["Key"]: int(one["Size"]) for one in answer.get("Contents", ())}
-            folders = [one["Prefix"] for one in answer.get("CommonPrefixes", ())]
-            foreign = next((one for one in (*files, *folders) if not one.startswith(prefix)), None)
+            answer = self._send("list", prefix, "list_objects", arguments, needs="IsTruncated")
+            files = {entry["Key"]: int(entry["Size"]) for entry in answer.get("Contents", ())}
+            folders = [entry["Prefix"] for entry in answer.get("CommonPrefixes", ())]
+            foreign = next((key for key in (*files, *folders) if not key.startswith(prefix)), None)
             if foreign is not None:
                 raise StorageError(f"could not list {self._where(prefix)}: the server lists {foreign!r} below it")
             yield Page(files, folders)
@@ -85,10 +77,11 @@ class Bucket:
             last = answer.get("NextMarker") or max((*files, *folders), default=None)
             if last is None or last in used:
                 raise StorageError(
-                    f"could not list {self._where(prefix)}: the server's pages do not continue after {marker!r}"
+                    f"could not list {self._where(prefix)}: the server's pages do not continue after "
+                    f"{arguments.get('Marker')!r}"
                 )
             used.add(last)
-            marker = last
+            arguments["Marker"] = last
 
     def mark(self, key: str) -> Mapping[str, str] | None:
         """Return the metadata of an object, with lower-case names; None if there is no object."""
@@ -112,35 +105,47 @@ class Bucket:
     def get_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int, stop: Latch | None = None) -> int:
         """Fill ``buffers``, which hold at least one byte, from ``offset_bytes`` on; returns the bytes received."""
         room = sum(map(len, buffers))
-        arguments = {"Key": key, "Range": f"bytes={offset_bytes}-{offset_bytes + room - 1}"}
+        asked = f"bytes={offset_bytes}-{offset_bytes + room - 1}"
 
         def request(until: float) -> int:
             try:
-                answer = self._client.api.get_object(Bucket=self.name, **arguments)
+                answer = self._client.api.get_object(Bucket=self.name, Key=key, Range=asked)
             except ClientError as error:
                 if code_of(error) in _BEYOND_THE_END:
                     return 0
                 raise
-            _with(
-                "ETag", answer
-            )  # else a proxy's page would be taken for the file, and the checkpoint would seem corrupt
-            size_bytes = size_of_part(answer, offset_bytes)
+            _with("ETag", answer)  # else a proxy's page would be taken for the file, which would seem corrupt
+            size_bytes = _size_of_part(answer, offset_bytes)
             if size_bytes is None or size_bytes > room:
                 raise StorageError(
                     f"could not read {self._where(key)}: the server does not support reading a part of a file"
                 )
             with answer["Body"] as raw:
-                received = receive(raw, buffers, size_bytes, lambda: self._check(until))
+                received = self._receive(raw, buffers, size_bytes, until)
             if received != size_bytes:
                 raise TimeoutError(f"the answer ended after {received} of {size_bytes} bytes")
             return received
 
         return self._call(f"read {self._where(key)}", request, may_be_absent=True, stop=stop)
 
+    def _receive(self, raw: Any, buffers: Sequence[memoryview], size_bytes: int, until: float) -> int:
+        received = 0
+        for buffer in buffers:
+            at = 0
+            while at < len(buffer) and received < size_bytes:
+                self._check(until)
+                data = raw.read1(min(_BLOCK_BYTES, len(buffer) - at))  # only what has arrived
+                if not data:
+                    return received
+                buffer[at : at + len(data)] = data
+                at += len(data)
+                received += len(data)
+        return received
+
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         """Write an object in one request; with ``if_absent`` only if the key is free."""
         condition = {"IfNoneMatch": "*"} if if_absent else {}
-        self._send_body("write", key, data, "put_object", {"Key": key, **self._written_with, **condition})
+        self._send_body("write", key, data, "put_object", {**self._written_with, **condition})
 
     def delete(self, key: str, stop: Latch | None = None) -> None:
         """Delete an object, if it exists."""
@@ -165,7 +170,7 @@ class Bucket:
 
     def put_part(self, key: str, upload: str, number: int, data: memoryview, stop: Latch | None = None) -> str:
         """Write part ``number``, counted from 1; returns its tag. Raises FileNotFoundError if the upload is gone."""
-        arguments = {"Key": key, "UploadId": upload, "PartNumber": number}
+        arguments = {"UploadId": upload, "PartNumber": number}
         return str(self._send_body(f"write part {number} of", key, data, "upload_part", arguments, stop=stop)["ETag"])
 
     def complete_upload(self, key: str, upload: str, tags: Sequence[str]) -> None:
@@ -176,10 +181,8 @@ class Bucket:
 
     def abort_upload(self, key: str, upload: str) -> None:
         """Discard an upload and its parts, if the upload exists."""
-        try:
+        with suppress(FileNotFoundError):
             self._send("abort", key, "abort_multipart_upload", {"Key": key, "UploadId": upload})
-        except FileNotFoundError:
-            return
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
         """Yield key and id of every unfinished upload whose key begins with ``prefix``."""
@@ -189,10 +192,10 @@ class Bucket:
                 answer = self._send("list uploads of", prefix, "list_multipart_uploads", {"Prefix": prefix, **begin})
             except FileNotFoundError:
                 return  # rclone answers NoSuchUpload if there is none
-            for one in answer.get("Uploads", ()):
+            for upload in answer.get("Uploads", ()):
                 # Some servers ignore the prefix and list everything.
-                if one["Key"].startswith(prefix):
-                    yield one["Key"], one["UploadId"]
+                if upload["Key"].startswith(prefix):
+                    yield upload["Key"], upload["UploadId"]
             after = {
                 "KeyMarker": answer.get("NextKeyMarker", ""),
                 "UploadIdMarker": answer.get("NextUploadIdMarker", ""),
@@ -202,22 +205,11 @@ class Bucket:
             begin = after
 
     def _send(
-        self,
-        verb: str,
-        key: str,
-        operation: str,
-        arguments: Mapping[str, Any],
-        *,
-        needs: str | None = None,
-        may_be_absent: bool = False,
-        stop: Latch | None = None,
+        self, verb: str, key: str, operation: str, arguments: Mapping[str, Any], *, needs: str = "", **options: Any
     ) -> Any:
         send = getattr(self._client.api, operation)
         return self._call(
-            f"{verb} {self._where(key)}",
-            lambda _: _with(needs, send(Bucket=self.name, **arguments)),
-            may_be_absent=may_be_absent,
-            stop=stop,
+            f"{verb} {self._where(key)}", lambda _: _with(needs, send(Bucket=self.name, **arguments)), **options
         )
 
     def _send_body(
@@ -233,22 +225,17 @@ class Bucket:
         send = getattr(self._client.api, operation)
 
         def request(until: float) -> Any:
-            body = MemoryBody(data, lambda: self._check(until)) if len(data) > BLOCK_BYTES else bytes(data)
-            return _with("ETag", send(Bucket=self.name, Body=body, **arguments))
+            body = _SentBody(data, lambda: self._check(until)) if len(data) > _BLOCK_BYTES else bytes(data)
+            return _with("ETag", send(Bucket=self.name, Key=key, Body=body, **arguments))
 
         return self._call(f"{verb} {self._where(key)}", request, stop=stop)
 
     def _call(
-        self,
-        what: str,
-        request: Callable[[float], _T],
-        *,
-        may_be_absent: bool = False,
-        stop: Latch | None = None,
+        self, what: str, request: Callable[[float], _T], *, may_be_absent: bool = False, stop: Latch | None = None
     ) -> _T:
         credentials = self._client.credentials
 
-        def once(until: float) -> _T:
+        def send(until: float) -> _T:
             used = credentials.generation if credentials is not None else 0
             try:
                 return request(until)
@@ -264,7 +251,7 @@ class Bucket:
                 raise Transient(str(error)) from error
 
         with scrubbed():
-            return self._retry.call(what, once, stop)
+            return self._retry.call(what, send, stop)
 
     def _check(self, until: float) -> None:
         if self._retry.monotonic() >= until:
@@ -274,8 +261,44 @@ class Bucket:
         return f"{self._scheme}://{self.name}/{key}"
 
 
-def _with(element: str | None, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+class _SentBody:
+    """Presents memory as the file that botocore sends, and calls ``check`` before every block."""
+
+    def __init__(self, data: bytes | memoryview, check: Callable[[], None]) -> None:
+        self._data = memoryview(data)
+        self._check = check
+        self._at = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, size: int | None = None) -> memoryview:
+        # The HTTP library asks for 16 KiB but sends whatever it gets: larger blocks save a thousand iterations.
+        self._check()
+        wanted = _BLOCK_BYTES if size is not None and size >= 0 else len(self._data)
+        block = self._data[self._at : self._at + wanted]
+        self._at += len(block)
+        return block
+
+    def seek(self, offset: int) -> int:
+        self._at = offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+def _size_of_part(answer: Mapping[str, Any], offset_bytes: int) -> int | None:
+    """Return how many bytes from ``offset_bytes`` on the answer holds; None if it gives no size or another range."""
+    span = _SPAN.fullmatch(answer.get("ContentRange", ""))
+    if span is not None:
+        return int(span[2]) - int(span[1]) + 1 if int(span[1]) == offset_bytes else None
+    # Some servers send the right part without Content-Range, as if it were the whole file.
+    return int(answer["ContentLength"]) if "ContentLength" in answer else None
+
+
+def _with(element: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``answer`` if it has ``element``, else raise TimeoutError: a proxy's page lacks the element."""
-    if element is not None and element not in answer:
+    if element and element not in answer:
         raise TimeoutError(f"the answer did not come from the storage: it has no {element}")
     return answer

@@ -1,9 +1,8 @@
 """Retries a request while its failure may be temporary, with backoff and jitter, until a deadline.
 
-The delays are "full jitter" (exponential, drawn from zero on), as in "Exponential Backoff And Jitter" of the AWS
-Architecture Blog. Guarantees: a request that failed permanently is never repeated. The log reports trouble that lasts,
-and its end. No random number is drawn from Python's own generator, whose state belongs to training. The clients' own
-retries are off for these reasons: they have no deadline and draw from that generator. Any thread may call it.
+A request that failed permanently is never repeated. The log reports trouble that lasts, and its end. No random number
+is drawn from Python's own generator, whose state belongs to training; botocore's own retries draw from it and have no
+deadline, and are off. The delays are "full jitter", as in the AWS Architecture Blog. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
+
+from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception_type
 
 from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
@@ -48,21 +49,13 @@ class Patience:
     first: timedelta = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
-        """Refuse a limit that is not a timedelta above zero."""
-        for name, value in (("request", self.request), ("retrying", self.retrying), ("first", self.first)):
+        for name, value in vars(self).items():
             if not isinstance(value, timedelta) or value <= timedelta():
                 raise ValueError(f"{name} must be a timedelta above zero, got {value!r}")
 
 
 class Retry:
-    """Repeats requests to one storage.
-
-    Args:
-        patience: The time limits.
-        monotonic: Clock, in seconds.
-        wait: Waits for the given number of seconds.
-        rng: Draws the delays.
-    """
+    """Repeats requests to one storage; clock, sleep and random generator are arguments for tests."""
 
     def __init__(
         self,
@@ -75,7 +68,6 @@ class Retry:
         self._patience = patience
         self.monotonic = monotonic
         self._wait = wait
-        self._never = Latch()
         self._answered = False
         self._rng = rng or random.Random()  # noqa: S311 - delays are not secret
         self._lock = threading.Lock()
@@ -95,35 +87,47 @@ class Retry:
         """
         patience = (self._patience.retrying if self._answered else self._patience.first).total_seconds()
         until = self.monotonic() + patience
-        tries = 0
-        while True:
-            tries += 1
+        begun = 0.0
+
+        def send() -> _T:
+            nonlocal begun
             begun = self.monotonic()
-            try:
-                answer = request(begun + self._patience.request.total_seconds())
-            except Transient as trouble:
-                delay = self._delay(tries)
-                if self.monotonic() + delay >= until or (stop is not None and stop.is_open):
-                    raise StorageError(
-                        f"could not {what}: {trouble}. ckptkit tried {tries} times within {patience:.0f} s. Check "
-                        "that endpoint_url is right and the storage is reachable, then try again"
-                    ) from trouble.__cause__
-                self._tell_of(what, trouble, begun)
-            except (FileNotFoundError, FileExistsError):
-                self._tell_of_recovery()  # these are answers, too
-                raise
-            else:
-                self._tell_of_recovery()
-                return answer
-            if self._wait is not None:
-                self._wait(delay)
-            else:
-                (stop or self._never).wait(delay)
+            return request(begun + self._patience.request.total_seconds())
 
-    def _delay(self, tries: int) -> float:
-        return self._rng.uniform(0.0, min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(tries, 16)))
+        def is_over(state: RetryCallState) -> bool:
+            return self.monotonic() + state.upcoming_sleep >= until or (stop is not None and stop.is_open)
 
-    def _tell_of(self, what: str, trouble: Transient, begun: float) -> None:
+        wait = self._wait or (stop or Latch()).wait
+
+        def sleep(seconds: float) -> None:
+            wait(seconds)
+
+        sends = Retrying(
+            retry=retry_if_exception_type(Transient),
+            wait=self._delay,
+            stop=is_over,
+            before_sleep=lambda state: self._tell_of(what, state, begun),
+            sleep=sleep,
+        )
+        try:
+            answer = sends(send)
+        except RetryError as error:
+            trouble = error.last_attempt.exception() or error
+            raise StorageError(
+                f"could not {what}: {trouble}. ckptkit tried {error.last_attempt.attempt_number} times within "
+                f"{patience:.0f} s. Check that endpoint_url is right and the storage is reachable, then try again"
+            ) from trouble.__cause__
+        except (FileNotFoundError, FileExistsError):
+            self._tell_of_recovery()  # these are answers, too
+            raise
+        self._tell_of_recovery()
+        return answer
+
+    def _delay(self, state: RetryCallState) -> float:
+        longest = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(state.attempt_number, 16))
+        return self._rng.uniform(0.0, longest)
+
+    def _tell_of(self, what: str, state: RetryCallState, begun: float) -> None:
         now = self.monotonic()
         with self._lock:
             self._since = begun if self._since is None else self._since
@@ -132,6 +136,7 @@ class Retry:
             if silent < (_TELL_AFTER_SECONDS if self._told_at is None else _TELL_EVERY_SECONDS):
                 return
             self._told_at = now
+        trouble = state.outcome and state.outcome.exception()
         _log.warning("the storage has failed for %.0f s; retrying (could not %s: %s)", lasted, what, trouble)
 
     def _tell_of_recovery(self) -> None:

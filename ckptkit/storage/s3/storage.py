@@ -1,33 +1,70 @@
 """Stores a run root in a bucket of S3 or of a store that speaks its protocol.
 
-Guarantees: when `write` or `create` returns, the file is as durable as the store makes it. `create` publishes with one
-conditional put (``If-None-Match: *``), or with a lease where the server ignores the condition; this is tested once and
-a lease is logged. Files are sent in parts from a few reused buffers, and received into the caller's memory. Nothing is
-cached. Any thread may call it; it uses its own threads to send and receive parts and to delete.
+When `write` or `create` returns, the file is as durable as the store makes it. `create` publishes with one conditional
+put (``If-None-Match: *``), or with a lease where the server ignores the condition; this is tested once and a lease is
+logged. A large file appears whole or not at all: its parts are sent from a few reused buffers, and a failed upload is
+aborted, by a later start if that fails, too. Nothing is cached. Any thread may call it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from botocore.exceptions import ClientError
 
 from ckptkit.core.worker import Lanes, Latch, each_of
 from ckptkit.errors import StorageError
+from ckptkit.scrubber import learn, learn_url
 from ckptkit.storage.lease import PROBE, SETTLE, Lease
 from ckptkit.storage.protocol import Listing
+from ckptkit.storage.s3 import obs
 from ckptkit.storage.s3.errors import status_of
-from ckptkit.storage.s3.multipart import Upload
-from ckptkit.storage.s3.options import LANES, PART_BYTES
-from ckptkit.storage.s3.part_memory import PartMemory
+from ckptkit.storage.s3.options import LANES, PART_BYTES, S3Options, connect
 from ckptkit.storage.s3.requests import Bucket
-from ckptkit.storage.source import ByteStream, Source
+from ckptkit.storage.s3.retry import Retry
+from ckptkit.storage.source import ByteStream, ReusedMemory, SizedStream
 
 _log = logging.getLogger("ckptkit")
 _MOST_PARTS = 10_000  # the limit of the S3 API for a multipart upload
+_MARK = "ckptkit-upload"  # metadata of an object that was uploaded in parts
+
+
+def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Storage:
+    """Open the run root ``bucket/prefix`` of the scheme ``s3``, ``s3a`` or ``obs``; see `S3Options`. Sends nothing.
+
+    Raises:
+        StorageError: If the path names no folder in a bucket, or the options are invalid.
+    """
+    learn(*(os.environ.get(name) for name in obs.SECRETS))
+    for name in obs.ENDPOINTS:
+        learn_url(os.environ.get(name))
+    options = S3Options.of(storage_options, scheme)
+    bucket, _, prefix = path.partition("/")
+    prefix = prefix.removesuffix("/")
+    if "@" in bucket or ":" in bucket:
+        raise StorageError(f"a {scheme}:// URL must not contain keys: give key and secret in storage_options")
+    if "?" in path:
+        raise StorageError(f"a {scheme}:// URL must not have a query: leave out what follows the question mark")
+    if not prefix.isprintable():
+        raise StorageError(f"{scheme}://{bucket}/... has characters that cannot be printed")
+    if not bucket or not prefix or "//" in f"/{prefix}/":
+        raise StorageError(
+            f"{scheme}://{path} names no folder in a bucket: give {scheme}://bucket/folder, one folder for each run"
+        )
+    client = obs.client_of(options) if scheme == "obs" else connect(options, {}, options.keys())
+    return S3Storage(
+        f"{scheme}://{bucket}/{prefix}",
+        Bucket(bucket, client, Retry(options.patience), options.s3_additional_kwargs, scheme=scheme),
+        prefix,
+        part_bytes=options.default_block_size,
+        lanes=options.max_concurrency,
+        lease=lambda storage: Lease(storage, settle=options.settle),
+    )
 
 
 class S3Storage:
@@ -57,19 +94,17 @@ class S3Storage:
         self._below = f"{prefix}/" if prefix else ""
         self._part_bytes = part_bytes
         self._lanes = lanes
-        self._memory = PartMemory(lanes)
+        self._memory = ReusedMemory(lanes)
         self._lease = lease(self)
         self._probing = threading.Lock()
         self._has_conditions: bool | None = None
 
     @property
     def url(self) -> str:
-        """The run root as the user typed it."""
         return self._url
 
     @property
     def is_remote(self) -> bool:
-        """True: a bucket is reached over a network."""
         return True
 
     @property
@@ -86,17 +121,15 @@ class S3Storage:
             _log.warning("%s. Saves continue, but retention cannot remove any checkpoint", error)
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List the entries directly below ``folder`` whose names begin with ``prefix``."""
         below = f"{self._below}{folder}/" if folder else self._below
         folders: set[str] = set()
         files: dict[str, int] = {}
         for page in self._bucket.pages(below + prefix, "/"):
-            folders.update(one[len(below) : -1] for one in page.folders)
+            folders.update(folder[len(below) : -1] for folder in page.folders)
             files.update({key[len(below) :]: size for key, size in page.files.items() if key != below})
         return Listing(frozenset(folders), files)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """Return the sizes in bytes of all files whose keys begin with ``prefix``."""
         pages = self._bucket.pages(self._below + prefix)
         # Cloud consoles make an object whose key ends in a slash for a folder.
         return {
@@ -104,17 +137,14 @@ class S3Storage:
         }
 
     def exists(self, key: str) -> bool:
-        """Return whether the file exists."""
         return self._bucket.mark(self._below + key) is not None
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """Return the content of ``key``, cut after ``max_bytes + 1`` bytes."""
         data = bytearray(max_bytes + 1)
         count = self._bucket.get_into(self._below + key, [memoryview(data)], 0)
         return bytes(data[:count])
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Fill ``buffers`` with the bytes from ``offset_bytes`` on, in concurrent ranges; returns the bytes read."""
         parts = _in_parts(buffers, self._part_bytes)
         if not parts:
             if not self.exists(key):
@@ -131,43 +161,75 @@ class S3Storage:
         return sum(each_of(range(len(parts)), fetch, threads=self._lanes, few=1, stop=stop.open))
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        """Write a new object, in parts if it is large."""
         where = f"{self._url}/{key}"
-        source = Source(stream, size_bytes, where)
+        source = SizedStream(stream, size_bytes, where)
         if self.exists(key):
             raise StorageError(f"could not write {where}: it exists, and nothing is ever overwritten")
         if size_bytes > self._part_bytes:
-            self._write_parts(key, source, size_bytes)
+            self._write_parts(self._below + key, source, size_bytes)
             return
-        with self._memory.lent(1, self._part_bytes) as (buffer,):
-            data = buffer[:size_bytes]
-            source.fill(data)
-            source.expect_end()
-            self._bucket.put(self._below + key, data)
+        buffers = self._memory.take(self._part_bytes, 1)
+        data = buffers[0][:size_bytes]
+        source.fill(data)
+        source.expect_end()
+        self._bucket.put(self._below + key, data)
+        self._memory.give_back(buffers)
 
-    def _write_parts(self, key: str, source: Source, size_bytes: int) -> None:
+    def _write_parts(self, key: str, source: SizedStream, size_bytes: int) -> None:
         part_bytes = max(self._part_bytes, -(-size_bytes // _MOST_PARTS))
-        upload = Upload(self._bucket, self._below + key)
-        # In this order: the lanes must end before their memory is lent to another file.
-        with self._memory.lent(self._lanes, part_bytes) as buffers, upload, Lanes(self._lanes) as lanes:
-            upload.send(source, lanes, buffers)
-            source.expect_end()
-            lanes.finish()
-            upload.complete()
+        tags = [""] * -(-size_bytes // part_bytes)
+        token = secrets.token_hex(16)
+        upload, has_lost = self._bucket.begin_upload(key, {_MARK: token})
+        try:
+            with Lanes(self._lanes) as lanes:
+
+                def put(number: int, buffer: memoryview, part_bytes: int) -> None:
+                    try:
+                        part = buffer[:part_bytes]
+                        tags[number] = self._bucket.put_part(key, upload, number + 1, part, lanes.stop)
+                    except FileNotFoundError as error:
+                        raise _gone(key) from error
+
+                buffers = self._memory.take(part_bytes)
+                source.send(put, lanes, buffers)
+                source.expect_end()
+                lanes.finish()
+            self._complete(key, upload, tags, token)
+        except Exception:  # and not Ctrl-C: an interrupted process must not wait for a server
+            self._abort(key, upload, has_lost=has_lost)
+            raise
+        self._memory.give_back(buffers)
+        if has_lost:
+            self._abort(key, "", has_lost=True)
+
+    def _complete(self, key: str, upload: str, tags: Sequence[str], token: str) -> None:
+        try:
+            self._bucket.complete_upload(key, upload, tags)
+        except FileNotFoundError as error:
+            # Perhaps only a reply was lost: an earlier try has made the object.
+            if (self._bucket.mark(key) or {}).get(_MARK) != token:
+                raise _gone(key) from error
+
+    def _abort(self, key: str, upload: str, *, has_lost: bool) -> None:
+        """Abort an upload, and those that a lost reply to its beginning has left: no other process writes this key."""
+        try:
+            lost = [there for name, there in self._bucket.uploads(key) if name == key] if has_lost else []
+            for unfinished in dict.fromkeys([upload, *lost] if upload else lost):
+                self._bucket.abort_upload(key, unfinished)
+        except StorageError as also:
+            _log.warning("could not abort a failed upload; a later start will abort it: %s", also)
 
     def put(self, key: str, data: bytes) -> None:
         """Write a file, replacing an existing one; for the lease."""
         self._bucket.put(self._below + key, data)
 
     def create(self, key: str, data: bytes) -> None:
-        """Publish ``data`` at ``key`` unless it exists."""
         if self._conditional():
             self._bucket.put(self._below + key, data, if_absent=True)
         else:
             self._lease.create(key, data)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove ``keys``."""
         # One request per key: for the call that takes a thousand, stores other than Amazon's want other checksums.
         stop = Latch()
         each_of([*dict.fromkeys(keys)], lambda key: self._bucket.delete(self._below + key, stop), few=1, stop=stop.open)
@@ -230,3 +292,10 @@ def _in_parts(buffers: Sequence[memoryview], part_bytes: int) -> list[list[memor
             at += len(piece)
             room -= len(piece)
     return parts
+
+
+def _gone(key: str) -> StorageError:
+    return StorageError(
+        f"could not write {key}: its upload no longer exists. Another process that took over this run removed it, or a "
+        "lifecycle rule of the bucket did"
+    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import ByteStream, Listing
-from ckptkit.storage.source import Source
+from ckptkit.storage.source import SizedStream
 from ckptkit.testing.faults import FaultyStorage
 
 PAGE = 1000  # entries of one list request of an object store
@@ -67,7 +67,7 @@ class DictStorage:
         return done
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        source = Source(stream, size_bytes, key)
+        source = SizedStream(stream, size_bytes, key)
         data = bytearray(size_bytes)
         source.fill(memoryview(data))
         source.expect_end()

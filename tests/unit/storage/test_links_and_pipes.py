@@ -22,8 +22,7 @@ from ckptkit.run.catalog import list_rows
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
-from ckptkit.storage.folders import walk_folders
-from ckptkit.storage.protocol import Listing
+from ckptkit.storage.protocol import Listing, walk_folders
 from ckptkit.tools.verify.run import audit
 
 NEWEST = "a000001-c0000000002-m0001"  # after nine micro-steps, four of which make a cycle

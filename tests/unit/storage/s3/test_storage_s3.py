@@ -6,7 +6,6 @@ import pytest
 from support.servers.moto_server import LISTED_KEYS
 
 from ckptkit.storage import open_storage
-from ckptkit.storage.s3.part_memory import PartMemory
 from ckptkit.testing.contract import StorageContract
 
 PART = 5 << 20
@@ -61,20 +60,3 @@ class TestThroughALease(InBucket):
     def storage(self, bucket, proxy):
         proxy.without_conditions = True
         return opened(proxy.endpoint, bucket, settle=timedelta(milliseconds=1))
-
-
-def test_memory_of_one_file_is_kept():
-    """However many were written at once."""
-    memory = PartMemory(2)
-    with memory.lent(2, 10) as first, memory.lent(2, 10) as second:
-        pass
-    with memory.lent(4, 10) as later:
-        assert sum(any(one.obj is old.obj for old in (*first, *second)) for one in later) == 2
-
-
-def test_memory_lent_has_the_size_asked_for():
-    """Parts of a huge file are larger than those of the one before, and of the one after it."""
-    memory = PartMemory(2)
-    for size_bytes in (20, 10, 30, 10):
-        with memory.lent(2, size_bytes) as lent:
-            assert [len(one) for one in lent] == [size_bytes] * 2
