@@ -26,16 +26,8 @@ AccumulationSteps: TypeAlias = int | Mapping[int, int] | Callable[[int], int]
 class AccumulationSchedule:
     """Gives K for every cycle.
 
-    Args:
-        steps: An int; or a mapping from an optimizer step to the K in force from there on, with 0 among its keys, such
-            as ``{0: 1, 1000: 4}``; or a function from the optimizer step to K.
-
-    Attributes:
-        given: The user's schedule from which this one was folded; itself if it was not folded.
-
-    Raises:
-        TypeError: If it is none of these.
-        ValueError: If a K is not an int of at least 1, or a mapping has no K for step 0.
+    ``steps`` is an int; or a mapping from an optimizer step to the K in force from there on, with 0 among its keys; or
+    a function from the optimizer step to K. ``given`` is the user's schedule that this one was folded from, or itself.
     """
 
     def __init__(self, steps: AccumulationSteps) -> None:
@@ -44,7 +36,12 @@ class AccumulationSchedule:
         if callable(steps):
             self._function = steps
         elif isinstance(steps, Mapping):
-            self._from = tuple(sorted((_whole(at, 0, "a step of the schedule"), _whole(k, 1, "accumulation_steps")) for at, k in steps.items()))
+            self._from = tuple(
+                sorted(
+                    (_whole(at, 0, "a step of the schedule"), _whole(k, 1, "accumulation_steps"))
+                    for at, k in steps.items()
+                )
+            )
             if not self._from or self._from[0][0] != 0:
                 raise ValueError(f"the schedule of accumulation_steps must give K for step 0, got {dict(steps)!r}")
         else:
@@ -53,11 +50,7 @@ class AccumulationSchedule:
         self.at(0)
 
     def folded(self, ranks: int, onto: int) -> AccumulationSchedule:
-        """Convert this schedule for ``ranks`` into one for ``onto``; a mapping at once, a function at each use.
-
-        Raises:
-            ValueError: If a K is then not whole; for a function, only the K for step 0 is checked here.
-        """
+        """Convert this schedule for ``ranks`` into one for ``onto``; a mapping at once, a function at each use."""
         function = self._function
         if function is not None:
             folded = AccumulationSchedule(lambda step: fold_steps(_answer(function, step), ranks, onto))
@@ -67,11 +60,7 @@ class AccumulationSchedule:
         return folded
 
     def at(self, optimizer_step: int) -> int:
-        """Return K of the cycle that begins after ``optimizer_step`` updates.
-
-        Raises:
-            ValueError: If a function did not return an int of at least 1.
-        """
+        """Return K of the cycle that begins after ``optimizer_step`` updates."""
         if self._function is not None:
             return _answer(self._function, optimizer_step)
         return next(k for first, k in reversed(self._from) if first <= optimizer_step)
@@ -196,16 +185,10 @@ def _check_positive(**numbers: int) -> None:
 
 
 def fold_progress(progress: Progress, ranks: int, onto: int, steps: Iterable[int] = ()) -> Progress:
-    """Convert ``progress`` of a run of ``ranks`` to a world of ``onto`` with the same micro-batch.
+    """Convert ``progress`` of each of ``ranks`` to that of each of ``onto`` ranks with the same micro-batch.
 
-    Args:
-        progress: Progress of each of the old ranks.
-        ranks: The old number of ranks.
-        onto: The new number of ranks.
-        steps: The accumulation steps of other cycles, before and after, that must be convertible, too.
-
-    Raises:
-        ResumeError: If one of the numbers is not whole in the new world; names the worlds for which they are.
+    ``steps`` are the accumulation steps of other cycles that must be convertible, too. If a number is not whole, a
+    ResumeError names the worlds for which all are.
     """
     steps = (progress.accumulation_steps, *steps)
     done = (progress.micro_step, progress.batches_delivered, progress.cycle_first_batch, progress.batch)
@@ -217,11 +200,7 @@ def fold_progress(progress: Progress, ranks: int, onto: int, steps: Iterable[int
 
 
 def fold_steps(accumulation_steps: int, ranks: int, onto: int) -> int:
-    """Convert K for ``ranks`` to K for ``onto``.
-
-    Raises:
-        ValueError: If it is not whole; names the worlds for which it is.
-    """
+    """Convert K for ``ranks`` to K for ``onto``; a ValueError names the worlds for which that is whole."""
     folded, rest = divmod(ranks * accumulation_steps, onto)
     if rest:
         raise ValueError(

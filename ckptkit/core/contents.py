@@ -1,8 +1,8 @@
 """Defines what goes into a checkpoint and what comes out of it, as values instead of bytes.
 
-Guarantees: a `Contents` holds no tensor of the model itself, so that a restore needs no memory for a second state,
-unless `Contents.tensors` is used. Any thread may use the values, with one limit: the arrays of a `Capture`, and the
-memory given to `Contents.read_into`, may be live memory, which is valid only between two micro-steps.
+A `Contents` holds no tensor of the model itself, so that a restore needs no memory for a second state, unless
+`Contents.tensors` is used. The arrays of a `Capture`, and the memory given to `Contents.read_into`, may be live memory,
+which is valid only between two micro-steps. Any thread.
 """
 
 from __future__ import annotations
@@ -32,38 +32,24 @@ NOT_IMPORTED = (
 
 @dataclass(frozen=True)
 class Capture:
-    """Refers to the whole state at one moment; valid only until the next micro-step.
-
-    Attributes:
-        progress: Progress of the run.
-        leaves: Every tensor; their arrays may be live memory.
-        state: Everything else, by section, encoded by `ckptkit.core.tree`.
-    """
+    """Refers to the whole state at one moment; valid only until the next micro-step."""
 
     progress: Progress
     leaves: tuple[Leaf, ...]
-    state: Mapping[str, JsonValue]
+    state: Mapping[str, JsonValue]  # everything but tensors, by section, encoded by `ckptkit.core.tree`
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Describes a stored tensor before its bytes are read.
+    """Describes a stored tensor before its bytes are read."""
 
-    Attributes:
-        dtype: Name in `ckptkit.core.tensors.DTYPES`, because BF16 and U16 look alike in NumPy.
-        shape: Shape of the tensor; ``()`` for a scalar; the whole shape if the tensor is stored in parts.
-        role: Kind of file that holds it.
-        placement: Placement in the job that stored it.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: str  # name in `ckptkit.core.tensors.DTYPES`, because BF16 and U16 look alike in NumPy
+    shape: tuple[int, ...]  # the whole shape, if the tensor is stored in parts
     role: Role
-    placement: Tag = "per_rank"
+    placement: Tag = "per_rank"  # in the job that stored it
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the tensor."""
         return size_bytes_of(self.dtype, self.shape)
 
     def empty(self) -> Array:
@@ -72,17 +58,10 @@ class TensorInfo:
 
 
 class WantedPart(NamedTuple):
-    """Names a part of a tensor and its destination.
-
-    Attributes:
-        name: Name of the tensor.
-        box: Location of the part in the whole; its ``replica`` does not matter.
-        shape: Shape of the part.
-        memory: Flat, writable, unsigned bytes: as many as the part has.
-    """
+    """Names a part of a tensor and its destination: flat, writable, unsigned bytes."""
 
     name: str
-    box: Box
+    box: Box  # its ``replica`` does not matter
     shape: tuple[int, ...]
     memory: memoryview
 
@@ -91,9 +70,7 @@ class Sink(Protocol):
     """Receives tensors from `Contents.read_into`."""
 
     @property
-    def names(self) -> Collection[str]:
-        """Names of the tensors that it receives."""
-        ...
+    def names(self) -> Collection[str]: ...
 
     def ready(self, name: str) -> memoryview | None:
         """Return what `buffer` would, if that memory exists already, so that it may be filled at any time; or None."""
@@ -109,18 +86,13 @@ class Sink(Protocol):
 
 
 class Buffers:
-    """Receives tensors into memory that exists already; implements `Sink`.
-
-    Args:
-        memory: Memory by the name of the tensor: flat, writable, unsigned bytes.
-    """
+    """Is a `Sink` of memory that exists already: flat, writable, unsigned bytes by the name of the tensor."""
 
     def __init__(self, memory: Mapping[str, memoryview]) -> None:
         self.names: Collection[str] = memory.keys()
         self._memory = memory
 
     def ready(self, name: str) -> memoryview:
-        """Return the memory of a tensor."""
         return self._memory[name]
 
     buffer = ready
@@ -130,27 +102,13 @@ class Buffers:
 
 
 class Source(Protocol):
-    """Supplies the bytes of a `Contents`; keeps it independent of storages."""
+    """Supplies the bytes of a `Contents`, whose methods of these names say how; keeps it independent of storages."""
 
-    def read_into(self, sink: Sink) -> None:
-        """Do what `Contents.read_into` describes."""
-        ...
-
-    def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None) -> None:
-        """Do what `Contents.read_parts` describes."""
-        ...
-
-    def peek(self, name: str) -> Array:
-        """Do what `Contents.peek` describes."""
-        ...
-
-    def prove(self, names: Collection[str]) -> None:
-        """Do what `Contents.prove` describes."""
-        ...
-
-    def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """Do what `Contents.differing` describes."""
-        ...
+    def read_into(self, sink: Sink) -> None: ...
+    def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None) -> None: ...
+    def peek(self, name: str) -> Array: ...
+    def prove(self, names: Collection[str]) -> None: ...
+    def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]: ...
 
 
 def _nobody(rank: int) -> Contents:
@@ -163,51 +121,31 @@ class Contents:
 
     The documents and the tensors of the role ``state`` are already read and verified; every other tensor is read on
     request.
-
-    Attributes:
-        checkpoint: Name of the checkpoint.
-        progress: Progress of the run at the checkpoint.
-        entries: Description of every tensor, by name.
-        state: As in `Capture`.
-        state_tensors: The tensors that ``state`` refers to, by name.
-        source: Reads the other tensors.
-        rank: Rank to which this belonged in the job that stored it.
-        world_size: Number of ranks of that job.
-        of_rank: Returns what the checkpoint holds for another of these ranks; reads the tensors of its state.
-        root: Location of the checkpoint.
     """
 
     checkpoint: str
     progress: Progress
     entries: Mapping[str, TensorInfo]
     state: Mapping[str, JsonValue]
-    state_tensors: Mapping[str, Array]
-    source: Source
-    rank: int = 0
+    state_tensors: Mapping[str, Array]  # those that ``state`` refers to
+    source: Source  # reads the other tensors
+    rank: int = 0  # in the job that stored it
     world_size: int = 1
-    of_rank: Callable[[int], Contents] = _nobody
-    root: str = ""
+    of_rank: Callable[[int], Contents] = _nobody  # for another of its ranks; reads the tensors of its state
+    root: str = ""  # location of the checkpoint
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, Array]:
-        """Bits of every tensor by name, verified: read into new memory at the first use, and kept.
-
-        For small states; read a large one into its place with `read_into`.
-
-        Raises:
-            CheckpointNotFoundError, CorruptCheckpointError, StorageError: As in `read_into`.
-        """
-        found = {name: one.empty() for name, one in self.entries.items() if name not in self.state_tensors}
-        self.read_into(Buffers({name: bytes_of(array).data for name, array in found.items()}))
-        return {**found, **self.state_tensors}
+        """Bits of every tensor by name, verified: read into new memory at the first use, and kept; for small states."""
+        arrays = {name: info.empty() for name, info in self.entries.items() if name not in self.state_tensors}
+        self.read_into(Buffers({name: bytes_of(array).data for name, array in arrays.items()}))
+        return {**arrays, **self.state_tensors}
 
     def read_into(self, sink: Sink) -> None:
         """Read the tensors that ``sink`` receives, file by file, and verify each file in the same pass.
 
-        If this raises, the memory of ``sink`` may hold old, correct and wrong bytes.
-
-        Args:
-            sink: Receives the tensors, and need not hold all at once. A file without any of them is not read.
+        ``sink`` need not hold all at once. A file without any of them is not read. If this raises, the memory may hold
+        old, correct and wrong bytes.
 
         Raises:
             ValueError: If the checkpoint has no such tensor, or its size differs; some tensors may have been read.
@@ -227,16 +165,13 @@ class Contents:
         Tested with cuts made by hand, because MindSpore cuts no parameters on CPU: never run on Ascend with MindSpore's
         own layouts.
 
-        Args:
-            wanted: The parts; several of one tensor are allowed.
-            done: Called with a tensor's name whenever all bytes of one of its parts are read.
+        ``done`` is called with a tensor's name whenever all bytes of one of its parts are read.
 
         Raises:
             ValueError: If the checkpoint has no such tensor, a part lies outside it, or its memory has another size;
                 nothing has been read.
             CorruptCheckpointError: Also if what was stored does not hold every element of a part exactly once, which is
                 noticed before anything is read. If raised later, the parts hold arbitrary bytes.
-            CheckpointNotFoundError, StorageError: As in `read_into`.
         """
         self._refuse_unknown({part.name for part in wanted})
         for part in wanted:
@@ -266,9 +201,6 @@ class Contents:
 
         For comparisons before anything is changed. A restore that proceeds reads the same bytes again with `read_into`,
         and fails there if they were altered. A restore that is about to be refused must `prove` them first.
-
-        Raises:
-            CheckpointNotFoundError, CorruptCheckpointError, StorageError: As in `read_into`.
         """
         return self.state_tensors[name] if name in self.state_tensors else self.source.peek(name)
 
@@ -280,10 +212,7 @@ class Contents:
         """Return the names of the tensors, except those of the role ``state``, that must be read again.
 
         Reads nothing from the storage: for each file that `read_into` verified before, it digests ``held`` instead.
-        Tensors stored in parts of a user's cut (``sharded``) must always be read again.
-
-        Args:
-            held: Current values of the tensors, by name; if one of a file is left out, all of that file must be read
-                again.
+        If a tensor of a file is not in ``held``, all of that file must be read again; tensors stored in parts of a
+        user's cut (``sharded``) always.
         """
         return self.source.differing(held)

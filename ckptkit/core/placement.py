@@ -1,6 +1,6 @@
 """Describes how a leaf lies in a job of many ranks: the same in all, separate in each, or cut.
 
-Guarantees: a placement is always declared, never inferred from a shape. Pure values, any thread.
+A placement is always declared, never inferred from a shape. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ Tag = Literal["replicated", "per_rank", "sharded"]
 
 
 def tag_of(placement: Placement) -> Tag:
-    """Return the kind of ``placement``."""
     return "sharded" if isinstance(placement, Box) else placement
 
 
@@ -94,6 +93,6 @@ def fault_of_cut(global_shape: Sequence[int], parts: Sequence[tuple[Sequence[int
 def any_overlap(begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> bool:
     """Return whether two of the parts, which are not empty and lie from ``begin`` to ``end``, share an element."""
     return any(
-        (np.maximum(begin[one], begin[one + 1 :]) < np.minimum(end[one], end[one + 1 :])).all(axis=1).any()
-        for one in range(len(begin))
+        (np.maximum(begin[part], begin[part + 1 :]) < np.minimum(end[part], end[part + 1 :])).all(axis=1).any()
+        for part in range(len(begin))
     )

@@ -39,17 +39,15 @@ class World(Protocol):
 
 @dataclass(frozen=True)
 class Alone:
-    """Represents a job of one rank."""
+    """Is the `World` of a job of one rank."""
 
     rank: int = 0
     size: int = 1
 
     def gather(self, message: str) -> Sequence[str]:
-        """See `World`."""
         return (message,)
 
     def broadcast(self, message: str) -> str:
-        """See `World`."""
         return message
 
 

@@ -1,7 +1,6 @@
 """Records where a training run stands: the counters that name a checkpoint and prove a resume.
 
-Guarantees: every `Progress` is consistent with itself, so that building one from several counters applies the checks of
-docs/format.md. It does not depend on datasets or optimizers. Pure values, any thread.
+Every `Progress` is consistent with itself, so that building one applies the checks of docs/format.md. Any thread.
 """
 
 from __future__ import annotations
@@ -90,11 +89,5 @@ class ResumePoint:
     @classmethod
     def at(cls, progress: Progress, checkpoint: str) -> ResumePoint:
         """Return the resume point for ``progress``."""
-        return cls(
-            epoch=progress.epoch,
-            batch=progress.batch,
-            optimizer_step=progress.updates,
-            micro_step=progress.micro_step,
-            batches_delivered=progress.batches_delivered,
-            checkpoint=checkpoint,
-        )
+        now = progress
+        return cls(now.epoch, now.batch, now.updates, now.micro_step, now.batches_delivered, checkpoint=checkpoint)

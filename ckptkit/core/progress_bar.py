@@ -1,7 +1,6 @@
 """Shows the progress of a long wait: a bar on a terminal, log lines elsewhere.
 
-Guarantees: a short wait shows nothing. The display draws from no random generator. It starts no thread, so nothing
-moves between two calls. One thread.
+A short wait shows nothing. The display draws from no random generator, and starts no thread. One thread.
 """
 
 from __future__ import annotations
@@ -41,14 +40,7 @@ def countdown(timeout: timedelta | None) -> Countdown:
 
 
 class LongWait:
-    """Shows one wait; a context manager.
-
-    Args:
-        what: Name of the wait, for people.
-        total_bytes: Size of the work.
-        monotonic: Gives seconds.
-        console: Console for the bar; if it is not a terminal, log lines appear instead.
-    """
+    """Shows one wait on ``console``, or in log lines if that is no terminal; a context manager."""
 
     def __init__(
         self,

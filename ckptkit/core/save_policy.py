@@ -1,7 +1,7 @@
 """Defines when to save, as pure values combined with ``|``.
 
-Guarantees: a policy reads only its arguments. It holds no counter, clock or path, so equal inputs give equal answers in
-every process. Any thread.
+A policy reads only its arguments. It holds no counter, clock or path, so equal inputs give equal answers in every
+process. Any thread.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ class AnySave:
 
     @property
     def by_clock(self) -> bool:
-        """Whether any part uses a clock; a part that does not say so counts."""
-        return any(getattr(policy, "by_clock", True) for policy in self.policies)
+        return any(getattr(policy, "by_clock", True) for policy in self.policies)  # one that does not say so counts
 
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
-        """Return whether any part is due."""
         return any(policy.due(progress, since_last_save) for policy in self.policies)
 
     def __or__(self, other: SavePolicy) -> SavePolicy:
@@ -126,15 +124,10 @@ class SaveEvery:
 
 @dataclass(frozen=True)
 class SaveAuto:
-    """Is due at the boundary that the manager has chosen; the result of `SaveEvery.auto`.
-
-    Args:
-        overhead: Share of the time that saves may take as long as the run has not failed.
-        next_cycle: Due at the first boundary after so many cycles since epoch 0; None before a manager uses it.
-    """
+    """Is due at the boundary that the manager has chosen; the result of `SaveEvery.auto`."""
 
     overhead: float
-    next_cycle: int | None = None
+    next_cycle: int | None = None  # since epoch 0; None before a manager uses it
     by_clock = False  # the manager reads the clock, and tells all ranks
 
     def __post_init__(self) -> None:
@@ -144,11 +137,6 @@ class SaveAuto:
             )
 
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
-        """Return whether a save is due at ``progress``.
-
-        Raises:
-            ResumeError: If no manager has chosen an interval.
-        """
         if self.next_cycle is None:
             raise ResumeError(
                 "SaveEvery.auto has no interval: only the manager can choose it. Pass the policy as save= itself, or "
@@ -165,7 +153,7 @@ def automatic(policy: SavePolicy) -> SaveAuto | None:
     if isinstance(policy, SaveAuto):
         return policy
     parts = policy.policies if isinstance(policy, AnySave) else ()
-    return min(filter(None, map(automatic, parts)), key=lambda one: one.overhead, default=None)
+    return min(filter(None, map(automatic, parts)), key=lambda part: part.overhead, default=None)
 
 
 def due_from(policy: SavePolicy, cycle: int) -> SavePolicy:

@@ -1,7 +1,7 @@
 """Reports what saves cost: time of the training thread and the writer, memory, and bytes.
 
-Guarantees: every figure is measured, none is estimated. The training thread adds to some fields and the writer to the
-others. Any thread may read them; they grow until the save and its window have ended.
+Every figure is measured. The training thread adds to some fields and the writer to the others, until the save and its
+window have ended. Any thread may read them.
 """
 
 from __future__ import annotations
@@ -76,16 +76,7 @@ class SaveReport:
 
 @dataclass
 class SaveTotals:
-    """Sums the cost of a training's saves.
-
-    Attributes:
-        saves: Committed and reported saves.
-        stall_seconds: Time taken from the training thread.
-        longest_stall_seconds: Longest stall of one save.
-        size_bytes: Bytes written.
-        took_seconds: Time from the save calls to the commits.
-        buffer_bytes: Most memory that the buffers ever took.
-    """
+    """Sums the cost of a training's saves."""
 
     saves: int = 0
     stall_seconds: float = 0.0
@@ -95,7 +86,6 @@ class SaveTotals:
     buffer_bytes: int = 0
 
     def add(self, report: SaveReport) -> None:
-        """Add ``report``."""
         self.saves += 1
         self.stall_seconds += report.cost.stall_seconds
         self.longest_stall_seconds = max(self.longest_stall_seconds, report.cost.stall_seconds)

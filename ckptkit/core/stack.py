@@ -1,7 +1,4 @@
-"""Finds the calls that the present thread is in, such as those that a signal handler interrupted.
-
-Threads: any; each sees its own calls.
-"""
+"""Finds the calls that the present thread is in, such as those that a signal handler interrupted. Any thread."""
 
 from __future__ import annotations
 
@@ -20,13 +17,9 @@ def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
 def call_of(
     methods: Mapping[int, str], owner: Any, frame: FrameType | None, *, until: CodeType | None = None
 ) -> str | None:
-    """Return the name of the innermost of an object's ``methods`` that a frame is a part of; None if of none.
+    """Return the name of the innermost of an object's ``methods`` that ``frame`` is a part of, up to ``until``.
 
-    Args:
-        methods: What to look for: names by the `id` of the code. The hash of a code reads all of it.
-        owner: The object.
-        frame: Where to begin.
-        until: A call where the search ends.
+    ``methods`` has names by the `id` of the code: the hash of a code reads all of it.
     """
     while frame is not None and frame.f_code is not until:
         # The code first: reading the variables of a frame costs more.

@@ -1,6 +1,6 @@
 """Represents tensors as bytes: the dtype table, the leaves of a checkpoint, and digests of their bits.
 
-Guarantees: bits go in and out unchanged, including NaN payloads, signed zeros and bfloat16. Any thread.
+Bits go in and out unchanged, including NaN payloads, signed zeros and bfloat16. Any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ckptkit.core.placement import Box, Placement
 from ckptkit.core.worker import each_of
 
 Role = Literal["weights", "optimizer", "accumulators", "state"]
-Lifetime = Literal["frozen", "cycle", "micro"]
+Lifetime = Literal["frozen", "cycle", "micro"]  # bytes stay: for the attempt, until the next update, or micro-step
 Array = npt.NDArray[np.generic]
 
 ROLES: tuple[Role, ...] = ("weights", "optimizer", "accumulators", "state")
@@ -57,26 +57,15 @@ def size_bytes_of(dtype: str, shape: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class LeafSpec:
-    """Describes a leaf apart from its bits; the same object from save to save, so that plans can be reused.
-
-    Attributes:
-        name: Unique in the checkpoint.
-        role: Kind of file that stores it.
-        lifetime: How long its bytes stay unchanged: ``cycle`` until the next update, ``micro`` until the next
-            micro-step, ``frozen`` for the whole attempt.
-        dtype: Name in `DTYPES`.
-        shape: Shape of the tensor; ``()`` for a scalar.
-        placement: Placement in a job of many ranks; the default is always correct.
-        part: Piece of a replicated leaf, if ranks share the work of storing it; None for all of it.
-    """
+    """Describes a leaf apart from its bits; the same object from save to save, so that plans can be reused."""
 
     name: str
     role: Role
     lifetime: Lifetime
-    dtype: str
+    dtype: str  # name in `DTYPES`
     shape: tuple[int, ...]
-    placement: Placement = "per_rank"
-    part: Box | None = None
+    placement: Placement = "per_rank"  # always correct
+    part: Box | None = None  # piece of a replicated leaf, if ranks share the work of storing it
 
     @cached_property
     def size_bytes(self) -> int:
@@ -84,13 +73,10 @@ class LeafSpec:
 
 
 class Leaf(NamedTuple):
-    """Holds one tensor of a checkpoint.
+    """Holds one tensor of a checkpoint: its bits, C-contiguous, in the NumPy dtype of `DTYPES`.
 
-    Attributes:
-        spec: Description of the leaf.
-        source: Its bits, C-contiguous, in the NumPy dtype of `DTYPES`; or, where every access to a tensor copies it
-            (from the memory of an accelerator), a function that returns them, for one thread at a time: the training
-            thread, or one that waits for the save.
+    Where every access to a tensor copies it (from the memory of an accelerator), ``source`` is a function that returns
+    them, for one thread at a time: the training thread, or one that waits for the save.
     """
 
     spec: LeafSpec
@@ -129,18 +115,13 @@ class Leaf(NamedTuple):
 def leaf_of(
     name: str, array: Array, *, role: Role, lifetime: Lifetime = "micro", placement: Placement = "per_rank"
 ) -> Leaf:
-    """Make a leaf from a NumPy array; recognises bfloat16 by the name of its dtype.
-
-    Raises:
-        TypeError: If safetensors has no such dtype; names the leaf.
-    """
-    bits = bits_of(array)
-    dtype = dtype_of(name, array)
-    return Leaf(LeafSpec(name, role, lifetime, dtype, tuple(array.shape), placement), bits)
+    """Make a leaf from a NumPy array; a TypeError names a leaf whose dtype safetensors does not have."""
+    spec = LeafSpec(name, role, lifetime, dtype_of(name, array), tuple(array.shape), placement)
+    return Leaf(spec, bits_of(array))
 
 
 def dtype_of(name: str, array: Array) -> str:
-    """Return the name in `DTYPES` of the elements of ``array``; raises as `leaf_of` does."""
+    """Return the name in `DTYPES`; bfloat16 is recognised by the name of its dtype."""
     if _is_bfloat16(array):
         return "BF16"
     known = _NAME_OF.get(array.dtype.newbyteorder("<"))

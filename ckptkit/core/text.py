@@ -35,7 +35,7 @@ def listed(problems: Sequence[str]) -> str:
     if not wants_all and len(problems) > _MOST_LISTED:
         shown = problems[: _MOST_LISTED - 1]
         problems = [*shown, f"and {len(problems) - len(shown)} more; CKPTKIT_DEBUG=1 lists them"]
-    return "".join(f"\n  {one}" for one in problems)
+    return "".join(f"\n  {problem}" for problem in problems)
 
 
 def some(names: Sequence[str], most: int = _MOST_NAMES) -> str:
@@ -96,7 +96,6 @@ def rough_span(seconds: float) -> str:
 
 
 def size(size_bytes: float | None) -> str:
-    """Format a number of bytes."""
     if size_bytes is None:
         return "–"
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -107,7 +106,6 @@ def size(size_bytes: float | None) -> str:
 
 
 def number(value: int | None) -> str:
-    """Format a count."""
     return "–" if value is None else f"{value:,}"
 
 
@@ -117,7 +115,6 @@ def when(at: datetime | None) -> str:
 
 
 def many(count: int, one: str, more: str | None = None) -> str:
-    """Format a count with its noun."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
@@ -131,7 +128,7 @@ def time_in(text: str) -> datetime | None:
 
     Python 3.10 reads neither "Z" nor a fraction of other than three or six digits by itself.
     """
-    whole = _FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text.replace("Z", "+00:00"))
+    whole = _FRACTION.sub(lambda match: f".{match[1]:0<6.6}", text.replace("Z", "+00:00"))
     try:
         at = datetime.fromisoformat(whole)
     except ValueError:

@@ -1,6 +1,6 @@
 """Encodes nested Python state as JSON plus tensors, without pickle.
 
-Guarantees: `decode_tree` returns what `encode_tree` accepted, equal and of the same types: None, bool, int of any size,
+`decode_tree` returns what `encode_tree` accepted, equal and of the same types: None, bool, int of any size,
 float to the bit (infinities and NaN included), str, bytes, list, tuple, dict and OrderedDict in their order and with
 any such keys, NumPy arrays (no subclass of them) and scalars. Anything else is a TypeError that names the place, so
 that nothing is stored that could not be restored. Plain JSON values stay readable. Pure functions, any thread.

@@ -1,4 +1,4 @@
-"""Runs functions in threads of their own and waits for them, such that Ctrl-C never leaves a thread that waits for ever.
+"""Runs functions in threads of their own, and waits for them such that Ctrl-C leaves no thread that waits for ever.
 
 `threading.Event`, `Condition`, `queue.Queue` and `concurrent.futures` do not promise that: they are Python code around
 a lock, and Ctrl-C right after it was taken leaves it taken. `threading.Thread` turns Ctrl-C in ``start`` into a
@@ -83,16 +83,13 @@ class Worker:
     Args:
         run: The function; it must handle its errors.
         name: Name of the thread.
-        daemon: Whether the interpreter exits without waiting for the thread; None: as for the caller's thread.
         gives_way: Whether the function runs beside training. What a worker starts that gives way does so, too.
     """
 
-    def __init__(
-        self, run: Callable[[], None], name: str, *, daemon: bool | None = True, gives_way: bool = False
-    ) -> None:
+    def __init__(self, run: Callable[[], None], name: str, *, gives_way: bool = False) -> None:
         self._run = run
         self._gives_way = gives_way or threading.get_native_id() in _GIVING_WAY
-        self._thread = threading.Thread(target=self._begin, name=name, daemon=daemon)
+        self._thread = threading.Thread(target=self._begin, name=name, daemon=True)
         self._runs: dict[str, bool] = {}  # decided once, in one step of C: by the thread, or by who takes it back
         self._ended = Latch()
         self._is_started = False
@@ -305,13 +302,15 @@ class Lanes:
 
     Args:
         count: Maximum number of jobs that run at once; one more may wait, and `submit` blocks beyond that.
+        at_end: Called once after the last job, in the thread if there is only one: also if the caller leaves earlier.
 
     Attributes:
         stop: Opened when a job has raised or the context is left by an exception: running jobs may give up.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, at_end: Callable[[], None] = lambda: None) -> None:
         self.stop = Latch()
+        self._at_end = deque([at_end])  # whoever takes it out calls it
         self._count = count
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # written in C
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -333,7 +332,8 @@ class Lanes:
             self._room.get()
             self._jobs.put(job)
         else:
-            job()
+            self._call(job)
+            self._raise()
 
     def finish(self) -> None:
         """Wait for all jobs."""
@@ -353,18 +353,27 @@ class Lanes:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._room.put(None)
-            try:
-                job()
-            except BaseException as error:  # noqa: BLE001 - whatever it is, `submit` or `finish` raises it
-                self._error = error
-                self.stop.open()
+            self._call(job)
         self._jobs.put(None)  # for the next thread
+        self._finish_up()
+
+    def _call(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, `submit` or `finish` raises it
+            self._error = self._error or error  # the first one says more
+            self.stop.open()
 
     def _end(self) -> None:
         self._jobs.put(None)
         _join(self._workers, self.stop.open)
         self._workers.clear()
         self._jobs = queue.SimpleQueue()  # without the end
+        self._finish_up()
+
+    def _finish_up(self) -> None:
+        with contextlib.suppress(IndexError):
+            self._call(self._at_end.popleft())
 
     def _raise(self) -> None:
         if self._error is not None:
