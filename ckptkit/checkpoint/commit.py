@@ -22,12 +22,6 @@ _log = logging.getLogger("ckptkit")
 
 
 def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
-    """Read the COMMIT of a folder; return None if there is none.
-
-    Raises:
-        CorruptCheckpointError: If COMMIT does not parse.
-    """
-
     def read() -> Commit | Void:
         data = storage.read(name.commit_key, MAX_SEALED_BYTES)
         if len(data) > MAX_SEALED_BYTES:
@@ -41,17 +35,7 @@ def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
 
 
 def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> bytes:
-    """Create ``key`` with ``data`` unless it exists, and return the content that is there afterwards.
-
-    Args:
-        storage: The run root.
-        key: The key of the file.
-        data: Its content, unless another process has created it.
-        max_bytes: The longest content that such a file may have.
-
-    Raises:
-        StorageError: If the outcome is unknown; nothing may be concluded from it.
-    """
+    """Create ``key`` with ``data`` unless it exists, and return the content that is there afterwards."""
     for remaining in reversed(range(_TRIES)):
         try:
             storage.create(key, data)
@@ -91,12 +75,7 @@ def make_durable(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_S
 
 
 def publish(storage: Storage, name: CheckpointName, commit: Commit) -> None:
-    """Commit the folder ``name``; on return the checkpoint exists.
-
-    Raises:
-        StaleAttemptError: If the folder was voided, or committed by another process.
-        StorageError: If it is unknown whether the folder is committed.
-    """
+    """Commit the folder ``name``; on return the checkpoint exists."""
     data = encode(commit)
     found = create_once(storage, name.commit_key, data)
     if found == data:
@@ -110,26 +89,13 @@ def publish(storage: Storage, name: CheckpointName, commit: Commit) -> None:
 
 
 def void(storage: Storage, name: CheckpointName, token: str) -> Commit | Void:
-    """Create COMMIT of ``name`` as void, so that it can never be committed; return the COMMIT that is there now.
-
-    A real `Commit` was there first: the folder is a checkpoint and must stay.
-
-    Raises:
-        StorageError: If it is unknown which of the two is there.
-        CorruptCheckpointError: If there is a COMMIT that does not parse; the folder must stay too.
-    """
+    """Create COMMIT of ``name`` as void, so that it can never be committed; return the COMMIT that is there now."""
     found = create_once(storage, name.commit_key, encode(Void(void_by=token)))
     return decode_commit(found, name.commit_key)
 
 
 def void_or_leave(storage: Storage, name: CheckpointName, token: str) -> bool:
-    """Void the folder of ``name``; return whether it can never become a checkpoint.
-
-    A folder whose COMMIT does not parse stays as it is, with a warning, because it may have been a checkpoint.
-
-    Raises:
-        StorageError: If it is unknown whether the folder is void.
-    """
+    """Void the folder of ``name``; return whether it can never become a checkpoint."""
     try:
         return isinstance(void(storage, name, token), Void)
     except CorruptCheckpointError as error:
@@ -138,11 +104,7 @@ def void_or_leave(storage: Storage, name: CheckpointName, token: str) -> bool:
 
 
 def remove_data(storage: Storage, name: CheckpointName) -> bool:
-    """Delete everything in a void folder except the void marker; return whether there was anything.
-
-    Raises:
-        ValueError: If there is data and the folder is not void.
-    """
+    """Delete everything in a void folder except the void marker; return whether there was anything."""
     keys = [key for key in keys_below(storage, name.folder) if key != name.commit_key]
     if keys and not isinstance(read_commit(storage, name), Void):
         raise ValueError(f"{name} is not void; its data must not be deleted")
@@ -157,5 +119,4 @@ def remove_checkpoint(storage: Storage, name: CheckpointName) -> None:
 
 
 def keys_below(storage: Storage, folder: str) -> list[str]:
-    """Return the keys of all files below ``folder``."""
     return sorted(storage.walk(f"{folder}/"))

@@ -19,16 +19,7 @@ PIECE_BYTES = 4 << 20  # each piece takes the interpreter lock twice, and traini
 
 
 class LeafDigests:
-    """Computes the digests of the leaves of ``shard`` from the bytes of its file, in order.
-
-    Args:
-        shard: What the file holds.
-        whole: Whether the whole leaves are digested, too.
-
-    Attributes:
-        found: By name, the xxh3_128 of every complete leaf.
-        samples: By name, what `ckptkit.core.tensors.sample_of` gives for it.
-    """
+    """Computes the digests of the leaves of ``shard`` from the bytes of its file, in order."""
 
     def __init__(self, shard: Shard, *, whole: bool = True) -> None:
         self.found: dict[str, str] = {}
@@ -49,7 +40,6 @@ class LeafDigests:
         self._sampler = xxhash.xxh3_128()
 
     def update(self, data: memoryview) -> None:
-        """Take the next bytes."""
         until = self._at + len(data)
         while self._next < len(self._leaves):
             name, ranges, offset, size_bytes = self._leaves[self._next]
@@ -72,11 +62,7 @@ class LeafDigests:
 
 
 class BlockDigests:
-    """Computes the digests of the blocks of a file from its bytes, in order.
-
-    Args:
-        block_bytes: The size of a block.
-    """
+    """Computes the digests of the blocks of a file from its bytes, in order."""
 
     def __init__(self, block_bytes: int = MAX_BLOCK_BYTES) -> None:
         self._block_bytes = block_bytes
@@ -85,7 +71,6 @@ class BlockDigests:
         self._filled = 0
 
     def update(self, data: memoryview) -> None:
-        """Take the next bytes."""
         at = 0
         while at < len(data):
             part = data[at : at + self._block_bytes - self._filled]
@@ -104,15 +89,6 @@ class BlockDigests:
 
 
 class DigestingStream:
-    """Passes on the bytes of ``inner`` and computes their digest.
-
-    Args:
-        inner: The bytes of the file.
-        leaves: Gets the same bytes.
-        blocks: Gets the same bytes.
-        cost: Counts the bytes and seconds.
-    """
-
     def __init__(
         self,
         inner: ByteStream,
@@ -127,7 +103,6 @@ class DigestingStream:
         self._hasher = xxhash.xxh3_128()
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill ``buffer`` with the next bytes; return how many, fewer than its length only at the end."""
         begun = time.perf_counter()
         filled = 0
         while filled < len(buffer):
@@ -153,5 +128,4 @@ class DigestingStream:
         return self.digest()
 
     def digest(self) -> str:
-        """Return the xxh3_128 of all bytes handed out so far."""
         return self._hasher.hexdigest()

@@ -28,17 +28,7 @@ _IN_PLACE = (
 
 
 class FrozenShards:
-    """Writes the shards of one attempt below ``frozen/``, and remembers them.
-
-    Args:
-        storage: The run root.
-        attempt: The attempt that writes.
-        check_fence: Raises StaleAttemptError if the attempt no longer owns the run.
-
-    Attributes:
-        demoted: Names of leaves, frozen or read in place, that changed when they were to stay.
-        written_bytes: How many bytes were written there.
-    """
+    """Writes the shards of one attempt below ``frozen/``, and remembers them."""
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, check_fence: Callable[[], object]) -> None:
         self._storage = storage
@@ -52,18 +42,10 @@ class FrozenShards:
 
     @property
     def settled(self) -> frozenset[str]:
-        """The names of the leaves that need not be written again."""
         return frozenset(name for names in self._written for name in names)
 
     def share(self, staged: Staged, number: int) -> tuple[str, str, Blocks | None]:
-        """Write shard ``number`` unless this attempt already has; return its key, its digest and its block digests.
-
-        Raises:
-            StateMismatchError: If a leaf of the shard changed after or while it was written. From the next save on,
-                that leaf is demoted.
-            StaleAttemptError: If another process has this attempt's number now; the shard may belong to it.
-            StorageError: If the shard could not be written.
-        """
+        """Write shard ``number`` unless this attempt already has; return its key, its digest and its block digests."""
         shard = staged.shards[number]
         names = tuple(leaf.name for leaf in shard.leaves)
         known = self._written.get(names)
@@ -114,11 +96,7 @@ class FrozenShards:
         return f"{self._folder}/{digest}.safetensors"
 
     def refuse_changed(self, before: Mapping[str, str], now: Mapping[str, str], words: str = _IN_PLACE) -> None:
-        """Compare the digests of leaves that were to stay; those that are not in ``before`` are not compared.
-
-        Raises:
-            StateMismatchError: If one changed. From the next save on, it is demoted. Says so in ``words``.
-        """
+        """Compare the digests of leaves that were to stay; those that are not in ``before`` are not compared."""
         changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
         if changed:
             self.demoted |= set(changed)

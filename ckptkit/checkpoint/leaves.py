@@ -35,7 +35,6 @@ class StoredPiece(NamedTuple):
 
     @property
     def info(self) -> TensorInfo:
-        """The description of the whole leaf, according to this piece."""
         return TensorInfo(self.entry.dtype, self.entry.whole_shape, self.shard.role, self.entry.placement)
 
 
@@ -48,15 +47,7 @@ class StoredLeaf:
 
 
 class StoredLeaves:
-    """Collects the leaves of a checkpoint from the documents of its ranks.
-
-    Args:
-        ranks: The documents of all its ranks; their ``state`` is not used.
-
-    Raises:
-        CorruptCheckpointError: If a piece of a leaf is missing or is there twice, or two ranks contradict each other;
-            names the leaf and a file.
-    """
+    """Collects the leaves of a checkpoint from the documents of its ranks."""
 
     def __init__(self, ranks: Sequence[RankManifest]) -> None:
         self._own: list[dict[str, StoredLeaf]] = []
@@ -79,7 +70,6 @@ class StoredLeaves:
                 )
 
     def of_rank(self, rank: int) -> dict[str, StoredLeaf]:
-        """Return the leaves for ``rank`` by name: its own and the shared ones."""
         return {**self._own[rank], **self._shared}
 
 

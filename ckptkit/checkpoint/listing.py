@@ -10,16 +10,12 @@ from ckptkit.storage import Storage
 
 
 def list_attempts(storage: Storage) -> frozenset[int]:
-    """Return the numbers of all attempts that have a document."""
     files = storage.list(ATTEMPTS).files
     return frozenset(number for file in files if (number := parse_attempt(file)) is not None)
 
 
 def list_names(storage: Storage, prefix: str = "") -> tuple[CheckpointName, ...]:
-    """Return the checkpoint folders whose names begin with ``prefix``, committed or not, in order.
-
-    A file in the place of a folder counts, such as a link to a disk that is not mounted: to read there is an error.
-    """
+    """Return the checkpoint folders whose names begin with ``prefix``, committed or not, in order."""
     listing = storage.list(CHECKPOINTS, prefix)
     parsed = {CheckpointName.parse(name) for name in (*listing.folders, *listing.files)}
     return tuple(sorted(name for name in parsed if name is not None))

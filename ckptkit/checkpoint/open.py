@@ -42,7 +42,6 @@ class OpenedCheckpoint:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all its shards, shared frozen ones included."""
         return sum(shard.size_bytes for rank in self.ranks for shard in rank.shards)
 
     def size_bytes_for(self, rank: int) -> int:
@@ -56,13 +55,7 @@ class OpenedCheckpoint:
 
 
 def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocument) -> OpenedCheckpoint:
-    """Read and check the documents of ``name``, which ``attempt`` wrote.
-
-    Raises:
-        CheckpointNotFoundError: If it is not committed, or no longer.
-        CorruptCheckpointError: If a document is missing, altered or contradicts another; names the file.
-        FormatVersionError: If it was written by a newer format.
-    """
+    """Read and check the documents of ``name``, which ``attempt`` wrote."""
     commit = committed(storage, name)
     check_token(name, commit, attempt)
     manifest = open_manifest(storage, name, commit)
@@ -74,10 +67,7 @@ def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocu
 
 
 def open_part(storage: Storage, name: CheckpointName, attempt: AttemptDocument, rank: int) -> OpenedCheckpoint:
-    """Read and check the documents of ``name`` that ``rank`` needs for its own part; raise as `open_checkpoint` does.
-
-    The documents of the other ranks are not read: theirs have no shards and no state.
-    """
+    """Open ``name`` for one rank: the documents of the other ranks are not read; theirs have no shards and no state."""
     commit = committed(storage, name)
     check_token(name, commit, attempt)
     manifest = open_manifest(storage, name, commit)
@@ -103,7 +93,6 @@ def check_together(opened: OpenedCheckpoint) -> None:
 
 
 def check_token(name: CheckpointName, commit: Commit, attempt: AttemptDocument) -> None:
-    """Raise CorruptCheckpointError unless ``commit`` of ``name`` has the token of ``attempt``."""
     if commit.token != attempt.token:
         raise CorruptCheckpointError(
             f"{name.commit_key} has the token {commit.token}, {attempt_key(name.attempt)} has {attempt.token}"
@@ -117,12 +106,7 @@ def open_manifest(storage: Storage, name: CheckpointName, commit: Commit) -> Man
 
 
 def read_metrics(storage: Storage, name: CheckpointName, commit: Commit) -> dict[str, float]:
-    """Read the metrics of ``name``; empty if nothing is left of it but COMMIT, as where that arrived late.
-
-    Raises:
-        UnusableCheckpointError: As `open_manifest`.
-        CheckpointNotFoundError: If it was removed meanwhile.
-    """
+    """Read the metrics of ``name``; empty if nothing is left of it but COMMIT, as where that arrived late."""
     try:
         found = open_manifest(storage, name, commit).metrics
     except (UnusableCheckpointError, CheckpointNotFoundError):
@@ -155,7 +139,6 @@ def decode_manifest(data: bytes, name: CheckpointName) -> Manifest:
 
 
 def committed(storage: Storage, name: CheckpointName) -> Commit:
-    """Return the COMMIT of ``name``; raise CheckpointNotFoundError if it is absent or void."""
     commit = read_commit(storage, name)
     if not isinstance(commit, Commit):
         raise CheckpointNotFoundError(f"the checkpoint {name} is not committed, or was removed")
@@ -163,15 +146,7 @@ def committed(storage: Storage, name: CheckpointName) -> Commit:
 
 
 def read_rank(storage: Storage, name: CheckpointName, rank: int, file: FileEntry, token: str | None) -> RankManifest:
-    """Read the document of ``rank``; raise as `open_checkpoint` does.
-
-    Args:
-        storage: The run root.
-        name: The checkpoint.
-        rank: The rank whose document to read.
-        file: The entry of the document in the manifest.
-        token: The token of the attempt; None if it is unknown, and then it is not compared.
-    """
+    """Read the document of ``rank``; raise as `open_checkpoint` does."""
     document = decode(read_entry(storage, name, file), RankManifest, file.key)
     expected = (str(name), rank, document.token if token is None else token)
     if (document.checkpoint, document.rank, document.token) != expected:
@@ -191,7 +166,6 @@ def _check_place(name: CheckpointName, rank: int, shard: ShardEntry) -> None:
 
 
 def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> bytes:
-    """Read the bytes of a document, and check their size and digest."""
     if entry.size_bytes > MAX_DOCUMENT_BYTES:
         raise CorruptCheckpointError(
             f"{entry.key} is listed with {entry.size_bytes} bytes, which is too large for a document"
@@ -212,7 +186,6 @@ def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> byte
 
 
 def check_digest(entry: FileEntry, found: str) -> None:
-    """Raise CorruptCheckpointError unless ``found`` is the digest of ``entry``."""
     if found != entry.digest:
         tensors = [one.name for one in entry.tensors] if isinstance(entry, ShardEntry) else []
         inside = f" (it holds {some(tensors)})" if tensors else ""

@@ -52,14 +52,7 @@ def read_sharded(
     wanted: Sequence[WantedPart],
     done: Callable[[str], None] | None,
 ) -> None:
-    """Read parts as `ckptkit.core.contents.Contents.read_parts` does, for leaves whose placement is ``sharded``.
-
-    Args:
-        files: The files that hold the leaves.
-        leaves: The leaves, by name.
-        wanted: The parts; each lies inside its leaf.
-        done: As in `ckptkit.core.contents.Contents.read_parts`.
-    """
+    """Read parts as `ckptkit.core.contents.Contents.read_parts` does, for leaves whose placement is ``sharded``."""
     by_file: dict[str, list[_Overlap]] = {}
     left: collections.Counter[int] = collections.Counter()
     for number, part in enumerate(wanted):
@@ -77,11 +70,7 @@ def read_sharded(
 
 
 def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[_Overlap]:
-    """Find the pieces that overlap ``part``.
-
-    Raises:
-        CorruptCheckpointError: If an element of the part is in no piece, or in two.
-    """
+    """Find the pieces that overlap ``part``."""
     if not math.prod(part.shape):
         return []
     item = DTYPES[leaf.info.dtype].itemsize
@@ -169,7 +158,6 @@ def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def _verify(files: ShardBytes, shard: ShardEntry, blocks: Blocks, first: int, data: Bytes) -> None:
-    """Fill ``data`` with blocks of ``shard`` from ``first`` on, and verify each."""
     files.fill(shard, [data.data], first * blocks.size_bytes)
     for number in range(first, first - (-len(data) // blocks.size_bytes)):
         at = (number - first) * blocks.size_bytes
@@ -182,12 +170,7 @@ def _verify(files: ShardBytes, shard: ShardEntry, blocks: Blocks, first: int, da
 
 @dataclass(frozen=True)
 class Region:
-    """Describes a box to take from an array of bytes.
-
-    Attributes:
-        shape: The shape of the array, in bytes along its last axis; at least one axis.
-        take: The range to take along each axis; none is empty.
-    """
+    """Describes a box to take from an array of bytes."""
 
     shape: tuple[int, ...]
     take: tuple[slice, ...]
@@ -251,13 +234,7 @@ def _copy(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, ...],
 
 
 class CutOut:
-    """Receives whole leaves and cuts the wanted parts out of them; implements `ckptkit.core.contents.Sink`.
-
-    Args:
-        infos: The dtypes, shapes and placements of the leaves, by name.
-        wanted: Parts of these leaves.
-        done: Called with a leaf's name for each part that was cut out.
-    """
+    """Receives whole leaves and cuts the wanted parts out of them; implements `ckptkit.core.contents.Sink`."""
 
     def __init__(
         self, infos: Mapping[str, TensorInfo], wanted: Sequence[WantedPart], done: Callable[[str], None] | None
@@ -272,12 +249,10 @@ class CutOut:
         """Return None: whole leaves exist one at a time."""
 
     def buffer(self, name: str) -> memoryview:
-        """Return memory for ``name`` until `done` is called for it."""
         whole = self._whole[name] = self._infos[name].empty()
         return bytes_of(whole).data
 
     def done(self, name: str) -> None:
-        """Cut the wanted parts out of ``name``, all bytes of which have been read."""
         whole = self._whole.pop(name)
         for part in self._wanted:
             if part.name != name:

@@ -30,5 +30,4 @@ def reread_if_corrupt(read: Callable[[], _T], reread: Callable[[], _T] | None = 
 
 
 def read_document(storage: Storage, key: str, model: type[Model]) -> Model:
-    """Read and parse a sealed document; raise FileNotFoundError, and what `decode` raises."""
     return reread_if_corrupt(lambda: decode(storage.read(key, MAX_SEALED_BYTES), model, key))

@@ -41,16 +41,6 @@ FAREWELL = timedelta(seconds=10)
 
 @dataclass(frozen=True)
 class Receipt:
-    """Describes what one rank wrote.
-
-    Attributes:
-        rank: The rank.
-        save_number: The number of the save in its attempt.
-        file: The rank's document.
-        own_bytes: The size of its shards in the checkpoint's folder.
-        all_bytes: The size of all its shards, shared frozen ones included.
-    """
-
     rank: int
     save_number: int
     file: FileEntry
@@ -59,7 +49,6 @@ class Receipt:
 
     @property
     def file_name(self) -> str:
-        """The name of its file in the folder of receipts."""
         return (
             f"{self.rank:05d}-{self.save_number:010d}-{self.file.digest}-{self.file.size_bytes}"
             f"-{self.own_bytes}-{self.all_bytes}"
@@ -78,7 +67,6 @@ class Receipt:
 
 
 def receipt_of(opened: OpenedCheckpoint, rank: int) -> Receipt:
-    """Return the receipt that ``rank`` posts for its part of ``opened``."""
     document, own = opened.ranks[rank], opened.name.rank_folder(rank)
     return Receipt(
         rank=rank,
@@ -90,25 +78,16 @@ def receipt_of(opened: OpenedCheckpoint, rank: int) -> Receipt:
 
 
 def post(storage: Storage, checkpoint: CheckpointName, receipt: Receipt) -> None:
-    """Report that a rank's part is durable; the rank writes this last.
-
-    Raises:
-        StorageError: If the receipt could not be written; then the part does not count.
-    """
+    """Report that a rank's part is durable; the rank writes this last."""
     storage.write(f"{checkpoint.receipts_folder}/{receipt.file_name}", io.BytesIO(b""), 0)
 
 
 def post_failure(storage: Storage, checkpoint: CheckpointName, rank: int, save_number: int) -> None:
-    """Report that a rank's part will not arrive, so that rank 0 does not wait for it.
-
-    Raises:
-        StorageError: If this could not be written either; then rank 0 waits until its patience ends.
-    """
+    """Report that a rank's part will not arrive, so that rank 0 does not wait for it."""
     storage.write(failure_key(checkpoint, rank, save_number), io.BytesIO(b""), 0)
 
 
 def failure_key(checkpoint: CheckpointName, rank: int, save_number: int) -> str:
-    """Return the key of what `post_failure` writes."""
     return f"{checkpoint.receipts_folder}/{_failure_name(rank, save_number)}"
 
 
@@ -117,12 +96,7 @@ def _failure_name(rank: int, save_number: int) -> str:
 
 
 def post_certificate(storage: Storage, checkpoint: CheckpointName, begin: CheckpointName) -> None:
-    """Store that the training from ``begin`` to ``checkpoint`` was done again with equal bits.
-
-    Raises:
-        CheckpointNotFoundError: If ``checkpoint`` is not committed; retention may have removed it meanwhile.
-        StorageError: If the storage failed.
-    """
+    """Store that the training from ``begin`` to ``checkpoint`` was done again with equal bits."""
     key = f"{checkpoint.receipts_folder}/{_CERTIFIED}{begin}"
     storage.write(key, io.BytesIO(b""), 0)
     if not isinstance(read_commit(storage, checkpoint), Commit):  # last: whoever removes COMMIT first, then lists
@@ -131,35 +105,19 @@ def post_certificate(storage: Storage, checkpoint: CheckpointName, begin: Checkp
 
 
 def certified_from(files: Iterable[str]) -> tuple[str, ...]:
-    """Return the checkpoints that certificates name, in order.
-
-    Args:
-        files: Paths of the files in the folder of a checkpoint.
-    """
+    """Return the checkpoints that certificates name, in order."""
     names = (CheckpointName.parse(one.removeprefix(_PREFIX)) for one in files if one.startswith(_PREFIX))
     return tuple(map(str, sorted(name for name in names if name is not None)))
 
 
 def is_certified(storage: Storage, checkpoint: CheckpointName) -> bool:
-    """Return whether a certificate of ``checkpoint`` is on storage, by one listing.
-
-    Raises:
-        StorageError: If the storage failed.
-    """
+    """Return whether a certificate of ``checkpoint`` is on storage, by one listing."""
     found = storage.list(checkpoint.receipts_folder, _CERTIFIED).files
     return bool(certified_from(f"receipts/{one}" for one in found))
 
 
 class Receipts:
-    """Makes rank 0 wait for the receipts of the other ranks.
-
-    Args:
-        storage: The run root.
-        ranks: The number of ranks, rank 0 included.
-        patience: The save is given up after this time without a new receipt.
-        monotonic: Returns the time in seconds.
-        pause: Waits the given number of seconds, or less if the save is given up meanwhile.
-    """
+    """Makes rank 0 wait for the receipts of the other ranks."""
 
     def __init__(
         self,
@@ -192,18 +150,6 @@ class Receipts:
         self._woken.open()
 
     def collect(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:
-        """Wait for the receipts of all ranks for the save that ``own`` belongs to; return them by rank.
-
-        Args:
-            checkpoint: The checkpoint that the save writes.
-            own: The receipt of rank 0's part.
-            check: Raises if waiting is useless, for example after another process took the run over, since the other
-                ranks may have stopped then. Called from time to time during a long wait.
-
-        Raises:
-            SaveFailedError: If a part is missing for too long, was given up, or differs from its receipt.
-            StorageError: If the storage failed.
-        """
         found = self._all_of(checkpoint, own, check)
         self._check(checkpoint, found)
         return found
@@ -264,7 +210,6 @@ class Receipts:
 
 
 def _common_prefix(ranks: Sequence[int]) -> str:
-    """Return the common prefix of the receipts of ``ranks``, which are in order."""
     ends = [f"{rank:05d}-" for rank in (*ranks[:1], *ranks[-1:])]
     alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*ends, strict=True))
     return "".join(letters[0] for letters in alike)

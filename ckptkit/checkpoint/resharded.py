@@ -24,19 +24,7 @@ from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 
 
 def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) -> Contents:
-    """Convert ``contents`` for ``rank`` in a world of ``onto`` ranks.
-
-    Args:
-        contents: The contents of the old rank from which ``rank`` takes everything except the sums.
-        onto: The new number of ranks.
-        rank: The new rank.
-        steps: As for `fold_progress`.
-
-    Raises:
-        ResumeError: If the progress is not a whole number in the new world.
-        StateMismatchError: If the accumulators are not float32, or not per rank: such sums cannot be shared.
-        CorruptCheckpointError: If the old ranks hold different accumulators.
-    """
+    """Convert ``contents`` for ``rank`` in a world of ``onto`` ranks."""
     progress = fold_progress(contents.progress, contents.world_size, onto, steps)
     names = frozenset(name for name, one in contents.entries.items() if one.role == "accumulators")
     if not names or progress.at_boundary:  # at a boundary only a foreign cell has accumulators, and it resets them
@@ -58,13 +46,7 @@ def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) 
 
 
 class FoldedSource:
-    """Reads some tensors as sums over several ranks; implements `ckptkit.core.contents.Source`.
-
-    Args:
-        home: The contents with all other tensors.
-        parts: The contents of the old ranks, in the order of the sum, and the share of each.
-        names: The names of the summed tensors, which are float32.
-    """
+    """Reads some tensors as sums over several ranks; implements `ckptkit.core.contents.Source`."""
 
     def __init__(self, home: Contents, parts: Sequence[tuple[Contents, Fraction]], names: frozenset[str]) -> None:
         self._home = home
@@ -75,7 +57,6 @@ class FoldedSource:
         self._written: dict[str, str] = {}
 
     def read_into(self, sink: Sink) -> None:
-        """See `ckptkit.core.contents.Contents.read_into`."""
         summed = self._names & set(sink.names)
         self._home.read_into(_Others(sink, summed))
         sums: dict[str, Array] = {}
@@ -91,11 +72,9 @@ class FoldedSource:
             part.read_into(_Summands(self._home, summed, add))
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """See `ckptkit.core.contents.Contents.read_parts`, for tensors that are not summed."""
         self._home.read_parts(wanted, done)
 
     def peek(self, name: str) -> Array:
-        """See `ckptkit.core.contents.Contents.peek`."""
         if name not in self._names:
             return self._home.peek(name)
         total: Array | None = None
@@ -105,7 +84,6 @@ class FoldedSource:
         return _divided(total, self._fraction)
 
     def prove(self, names: Collection[str]) -> None:
-        """See `ckptkit.core.contents.Contents.prove`."""
         summed = self._names & set(names)
         self._home.prove(set(names) - summed)
         if summed:

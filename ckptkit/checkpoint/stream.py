@@ -48,11 +48,7 @@ class _Piece(NamedTuple):
 
 
 class _FileDigest:
-    """Digests the windows of one file, in order, and keeps what lies between its tensors.
-
-    Args:
-        shard: The file.
-    """
+    """Digests the windows of one file, in order, and keeps what lies between its tensors."""
 
     def __init__(self, shard: ShardEntry) -> None:
         self._shard = shard
@@ -70,11 +66,6 @@ class _FileDigest:
                 filled(piece.tensor.name)
 
     def end(self) -> bytes:
-        """Compare the digest; return the bytes between the tensors.
-
-        Raises:
-            CorruptCheckpointError: If it differs; names the file.
-        """
         check_digest(self._shard, self._hasher.hexdigest())
         return bytes(self._between)
 
@@ -92,12 +83,7 @@ class _Turn(NamedTuple):
 
 
 class _OpenLeaves:
-    """Holds the memory of whole leaves while their pieces are read; requests each once, right before its first piece.
-
-    Args:
-        sink: Receives the leaves; none of those that are read this way is sharded.
-        leaves: The stored leaves.
-    """
+    """Holds the memory of whole leaves while their pieces are read; asks for it once, right before the first piece."""
 
     def __init__(self, sink: Sink, leaves: Mapping[str, StoredLeaf]) -> None:
         self._sink = sink
@@ -120,7 +106,6 @@ class _OpenLeaves:
         return True
 
     def part(self, piece: StoredPiece) -> memoryview:
-        """Return the memory for the bytes of ``piece``."""
         name = piece.entry.name
         if name not in self._open:
             self._open[name] = _checked(self._sink.buffer(name), name, self._leaves[name].info.size_bytes)
@@ -129,7 +114,6 @@ class _OpenLeaves:
         return self._open[name][start : start + piece.entry.size_bytes]
 
     def filled(self, name: str) -> None:
-        """Count one more piece of a leaf as read."""
         self._left[name] -= 1
         if not self._left[name]:
             del self._open[name]
@@ -137,14 +121,7 @@ class _OpenLeaves:
 
 
 class ShardStream:
-    """Reads leaves; implements `ckptkit.core.contents.Source`.
-
-    Args:
-        storage: The run root.
-        name: The checkpoint, to tell a removed one from a corrupt one.
-        leaves: The leaves by name; the sizes of their files have been compared with the storage.
-        report: Called with the number of bytes after each read.
-    """
+    """Reads leaves; implements `ckptkit.core.contents.Source`."""
 
     def __init__(
         self,
@@ -160,7 +137,6 @@ class ShardStream:
         self._between: dict[str, bytes] = {}
 
     def read_into(self, sink: Sink) -> None:
-        """See `ckptkit.core.contents.Contents.read_into`."""
         sharded: list[str] = []
         whole_files: list[ShardEntry] = []
         for shard in self._shards:
@@ -177,7 +153,6 @@ class ShardStream:
             read_sharded(self._files, self._leaves, [whole], sink.done)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """See `ckptkit.core.contents.Contents.read_parts`."""
         sharded = [part for part in wanted if self._leaves[part.name].info.placement == "sharded"]
         others = [part for part in wanted if self._leaves[part.name].info.placement != "sharded"]
         read_sharded(self._files, self._leaves, sharded, done)
@@ -185,7 +160,6 @@ class ShardStream:
             self.read_into(CutOut({part.name: self._leaves[part.name].info for part in others}, others, done))
 
     def peek(self, name: str) -> Array:
-        """See `ckptkit.core.contents.Contents.peek`."""
         leaf = self._leaves[name]
         bits = leaf.info.empty()
         memory = bytes_of(bits).data
@@ -198,15 +172,12 @@ class ShardStream:
         return bits
 
     def prove(self, names: Collection[str]) -> None:
-        """See `ckptkit.core.contents.Contents.prove`."""
         self.prove_files([shard for shard in self._shards if any(one.name in names for one in shard.tensors)])
 
     def prove_files(self, shards: Sequence[ShardEntry]) -> None:
-        """Verify ``shards`` without keeping their bytes."""
         self._read_all(shards, _OpenLeaves(Buffers({}), self._leaves))
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """See `ckptkit.core.contents.Contents.differing`."""
         changed = [shard for shard in self._shards if shard.role != "state" and not self._is_held(shard, held)]
         return frozenset(one.name for shard in changed for one in shard.tensors)
 
@@ -309,7 +280,6 @@ class ShardStream:
 
 
 def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
-    """Yield the whole file in order, with sizes: each tensor, and the bytes before, between and after them (None)."""
     at = 0
     for tensor in shard.tensors:
         if tensor.offset_bytes > at:

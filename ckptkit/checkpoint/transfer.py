@@ -35,24 +35,7 @@ _PADDING_BYTES = 4096  # a killed local write may have padded the last block of 
 
 
 class Transfer:
-    """Copies a checkpoint in two steps, so that several checkpoints are compared before any is written.
-
-    After an interruption, the same steps with a new object continue the copy.
-
-    Args:
-        source: The storage that has the checkpoint.
-        target: The storage to copy it to, under the same keys.
-        opened: Its documents, read from ``source``.
-        proven: Keys that need not be verified again while they are listed with their size, such as frozen shards that
-            another checkpoint shares. Verified keys are added to it, and those that are gone removed.
-        rank: Copy only the files of this rank, rank 0's with the manifest; other processes copy the rest. None: all.
-            Ranks above 0 look for foreign files in their own folder only, and need no documents of ranks above them.
-
-    Attributes:
-        copied_bytes: Bytes written to the target so far.
-        found_bytes: Bytes that were already at the target and were verified there.
-        is_committed: Whether the checkpoint was already committed at the target; known after `compare`.
-    """
+    """Copies a checkpoint in two steps, so that several checkpoints are compared before any is written."""
 
     def __init__(
         self,
@@ -75,13 +58,7 @@ class Transfer:
         self.found_bytes = 0
 
     def compare(self, report: Callable[[int], None] | None = None) -> None:
-        """Compare all files at the target with the source; change nothing.
-
-        Raises:
-            CheckpointNotFoundError: If the source was removed meanwhile.
-            ResumeError: If something differs; names it.
-            StorageError: If one of the two storages failed.
-        """
+        """Compare all files at the target with the source; change nothing."""
         name, sizes = self._opened.name, self._sizes()
         files = {file.key: file for file in files_of(self._opened)}
         self.is_committed = name.commit_key in sizes
@@ -122,21 +99,7 @@ class Transfer:
         before_commit: Callable[[], object] | None = None,
         others: Callable[[], object] | None = None,
     ) -> Literal["copied", "present"]:
-        """Write the files that the target lacks, and commit; call `compare` first.
-
-        Returns ``"present"`` if the same checkpoint was committed there before.
-
-        Args:
-            report: Called with the number of bytes whenever more bytes were copied or verified.
-            before_commit: Called once all files are there, right before COMMIT; an exception prevents COMMIT.
-            others: Called once the files of this process are there; waits for those of the others.
-
-        Raises:
-            CheckpointNotFoundError: If the source was removed meanwhile; nothing was committed.
-            CorruptCheckpointError: If the source's bytes do not match its documents; names the file.
-            StaleAttemptError: If the folder at the target was voided meanwhile, or committed with other content.
-            StorageError: If one of the storages failed. The same calls continue.
-        """
+        """Write the files that the target lacks, and commit; call `compare` first."""
         if self.is_committed:
             make_durable(self._target, self._opened.name.commit_key, encode(self._opened.commit))
             return "present"
@@ -178,7 +141,6 @@ class Transfer:
         self.copied_bytes += file.size_bytes
 
     def _sizes(self) -> dict[str, int]:
-        """Return the sizes of the files at the target in the folders of this checkpoint."""
         name = self._opened.name
         sizes = dict(self._target.walk(f"{name.folder}/"))
         if any(_is_frozen(file) for file in files_of(self._opened)):
@@ -207,11 +169,7 @@ class Transfer:
             return True  # unknown; a file that a checkpoint may need is not deleted
 
     def _is_torn(self, file: FileEntry, size_bytes: int) -> bool:
-        """Whether the file at the target may be the remains of ``file`` after a kill or a power loss.
-
-        Each byte is the source's or zero, as in blocks that never reached the disk, and less than one block of zeros
-        follows. So it holds no data that the source does not have.
-        """
+        """Whether the file at the target may be the remains of ``file`` after a kill or a power loss."""
         if size_bytes - file.size_bytes >= _PADDING_BYTES:
             return False
         common = min(size_bytes, file.size_bytes)
@@ -232,7 +190,6 @@ ADVICE = "Nothing was changed. Copy to a new root, or remove what is at the targ
 
 
 def holds(storage: Storage, key: str, data: bytes) -> bool:
-    """Return whether the document ``key`` of a target is ``data``; one that cannot be read is not."""
     for _ in range(2):  # as `reread_if_corrupt`
         with contextlib.suppress(CorruptCheckpointError):
             if storage.read(key, MAX_SEALED_BYTES) == data:
@@ -241,12 +198,7 @@ def holds(storage: Storage, key: str, data: bytes) -> bool:
 
 
 def files_of(opened: OpenedCheckpoint, rank: int | None = None) -> list[FileEntry]:
-    """Return the files of a checkpoint without COMMIT, in the order in which they must be written.
-
-    Args:
-        opened: The checkpoint.
-        rank: Return only the files of this rank, rank 0's with the manifest; None: all.
-    """
+    """Return the files of a checkpoint without COMMIT, in the order in which they must be written."""
     shards = {shard.key: shard for one in opened.ranks[: None if rank is None else rank + 1] for shard in one.shards}
     if rank is not None:  # a frozen shard that two ranks share belongs to the lower one
         for shared in (shard for one in opened.ranks[:rank] for shard in one.shards):

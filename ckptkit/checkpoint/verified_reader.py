@@ -37,17 +37,7 @@ _WINDOW_BYTES = 32 << 20
 
 
 class ShardBytes:
-    """Reads bytes of the shards of a checkpoint without verifying them.
-
-    Args:
-        storage: The run root.
-        name: The checkpoint, to tell a removed one from a corrupt one.
-        report: Called with the number of bytes after each read, by one thread at a time.
-
-    Attributes:
-        window_bytes: How many bytes to read at once.
-        lanes: How many files to read at once.
-    """
+    """Reads bytes of the shards of a checkpoint without verifying them."""
 
     def __init__(self, storage: Storage, name: CheckpointName, report: Callable[[int], None] | None = None) -> None:
         self._storage = storage
@@ -61,13 +51,7 @@ class ShardBytes:
         self.lanes = 1 if storage.is_remote else min(_LANES, os.cpu_count() or 1)
 
     def fill(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
-        """Fill ``buffers`` with the bytes from ``start`` on; return how many.
-
-        Raises:
-            CheckpointNotFoundError: If the checkpoint was removed meanwhile.
-            CorruptCheckpointError: If the file is missing or too short; names it.
-            StorageError: If it could not be read.
-        """
+        """Fill ``buffers`` with the bytes from ``start`` on; return how many."""
         count = self._copy(shard, buffers, start) if shard.key in self._ahead else self._read(shard, buffers, start)
         self._untold.append(count)
         self.tell()
@@ -102,11 +86,7 @@ class ShardBytes:
 
     @contextmanager
     def fetched(self, batch: Sequence[ShardEntry]) -> Iterator[None]:
-        """Hold the files of ``batch`` in memory, read in parallel, if reading them one by one would take long.
-
-        Raises:
-            CkptKitError: As `fill`.
-        """
+        """Hold the files of ``batch`` in memory, read in parallel, if reading them one by one would take long."""
         if self._storage.is_remote and len(batch) > FEW:
             self._ahead = dict(zip((shard.key for shard in batch), each_of(batch, self._whole), strict=True))
         try:
@@ -152,7 +132,6 @@ class _OpenFile:
         self._start = self._end = 0
 
     def read(self, start: int, into: memoryview) -> None:
-        """Fill ``into`` with the bytes from ``start`` on."""
         if start < self._start:  # these bytes have left the window
             count = min(len(into), self._start - start)
             self._files.fill(self.shard, [into[:count]], start)
@@ -185,13 +164,7 @@ class _OpenFile:
 
 
 class ProvenFiles:
-    """Reads and verifies the files of one checkpoint.
-
-    Args:
-        storage: The run root.
-        name: The checkpoint, to tell a removed one from a corrupt one.
-        report: Called with the number of bytes after each read.
-    """
+    """Reads and verifies the files of one checkpoint."""
 
     def __init__(self, storage: Storage, name: CheckpointName, report: Callable[[int], None]) -> None:
         self._files = ShardBytes(storage, name, report)
@@ -199,14 +172,6 @@ class ProvenFiles:
         self._done: set[str] = set()
 
     def read(self, shard: ShardEntry, start: int, into: memoryview) -> None:
-        """Fill ``into`` with the bytes of ``shard`` from ``start`` on; the shard must have that many.
-
-        Raises:
-            CheckpointNotFoundError: If the checkpoint was removed meanwhile.
-            CorruptCheckpointError: If a file is missing or too short, or if the digest of a file that was read to its
-                end differs; names it.
-            StorageError: If it could not be read.
-        """
         if shard.key in self._done:
             self._files.fill(shard, [into], start)
             return
@@ -227,14 +192,7 @@ class ProvenFiles:
 
 
 class SourceFile:
-    """Streams one file and verifies it; implements `ckptkit.storage.ByteStream`.
-
-    Args:
-        storage: The storage that has the file.
-        name: The checkpoint of the file.
-        file: Its key, size and digest.
-        report: Called with the number of bytes after each read.
-    """
+    """Streams one file and verifies it; implements `ckptkit.storage.ByteStream`."""
 
     def __init__(
         self,
@@ -253,7 +211,6 @@ class SourceFile:
         self._rest = memoryview(b"")
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill ``buffer`` with the next bytes; return how many, fewer than its length only at the end."""
         done = 0
         while done < len(buffer) and (self._rest or self._read_bytes < self._file.size_bytes):
             if not self._rest:

@@ -28,22 +28,7 @@ def load(
     report: Callable[[int], None] | None = None,
     sizes_known: bool = False,
 ) -> Contents:
-    """Load the contents for ``rank``: its own tensors and state, and the tensors that all ranks share.
-
-    This reads only the small tensors that the state refers to.
-
-    Args:
-        storage: The run root.
-        opened: The checkpoint. The ``state`` of another rank's document is needed only if its contents are requested.
-        rank: The rank whose contents to load.
-        report: Called with the number of bytes after each read, also for reads after this call.
-        sizes_known: Whether another rank of this job has compared the sizes, which takes a walk of the whole folder.
-
-    Raises:
-        CheckpointNotFoundError: If the checkpoint was removed meanwhile.
-        CorruptCheckpointError: If a shard is missing or has another size, a shard that was read is altered, or a part
-            of a leaf is in no shard or in two; names it.
-    """
+    """Load the contents for ``rank``: its own tensors and state, and the tensors that all ranks share."""
     if not sizes_known:
         check_sizes(storage, opened)
     return _contents(storage, opened, StoredLeaves(opened.ranks), rank, report=report)
@@ -78,7 +63,6 @@ def _contents(
 
 
 def verify(storage: Storage, opened: OpenedCheckpoint) -> None:
-    """Verify every byte of every rank in bounded memory; raise as `load` and `Contents.read_into` do."""
     check_sizes(storage, opened)
     StoredLeaves(opened.ranks)
     stream = ShardStream(storage, opened.name, {})
@@ -87,7 +71,6 @@ def verify(storage: Storage, opened: OpenedCheckpoint) -> None:
 
 
 def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
-    """Compare the size of every shard with the storage; raise as `load` does."""
     shards = [shard for document in opened.ranks for shard in document.shards]
     # One walk covers the folders of all ranks; only shared frozen shards lie elsewhere.
     found = dict(storage.walk(f"{opened.name.folder}/"))

@@ -40,16 +40,6 @@ _DOCUMENTS = 4  # small files beside the shards, with the temporary one of COMMI
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """Describes one save that the training thread requests.
-
-    Attributes:
-        name: The name of the checkpoint to write.
-        staged: This rank's part of the state.
-        metrics: The metrics given by the user or by ``Model.fit``.
-        created_at: The time by the clock of the training process; for people, never for ordering.
-        number: The number of this save in its attempt, from 1; the same in every rank.
-    """
-
     name: CheckpointName
     staged: Staged
     metrics: Mapping[str, float]
@@ -58,10 +48,7 @@ class SaveRequest:
 
 
 def needed_bytes(request: SaveRequest, frozen: FrozenShards) -> int:
-    """Return how many bytes of memory `write_part` takes where the run root is in memory.
-
-    The documents are estimated: a table of the tensors is about twice as long there as in a shard's header.
-    """
+    """Return how many bytes of memory `write_part` takes where the run root is in memory."""
     settled = frozen.settled
     shards = [
         shard
@@ -75,20 +62,7 @@ def needed_bytes(request: SaveRequest, frozen: FrozenShards) -> int:
 def write_part(
     storage: Storage, attempt: AttemptDocument, request: SaveRequest, frozen: FrozenShards, rank: int
 ) -> Receipt:
-    """Write the shards of ``rank`` and its document; return the receipt for them without writing it.
-
-    Args:
-        storage: The run root.
-        attempt: The attempt that writes.
-        request: What to write; this rank has not used the folder before.
-        frozen: The shards that the attempt's checkpoints share.
-        rank: The rank.
-
-    Raises:
-        StateMismatchError: If a leaf changed before it was read. From the next save on it is demoted.
-        StorageError: If a file could not be written; the files written so far stay uncommitted.
-        ValueError: If the state cannot be stored, for example because of a duplicate leaf name.
-    """
+    """Write the shards of ``rank`` and its document; return the receipt for them without writing it."""
     name = request.name
     entries = _write_shards(storage, request, frozen, rank)
     document = RankManifest(
@@ -113,12 +87,7 @@ def write_part(
 def write_manifest(
     storage: Storage, attempt: AttemptDocument, request: SaveRequest, receipts: Sequence[Receipt]
 ) -> Commit:
-    """Write the manifest for the parts of all ranks, and return the COMMIT that would publish it.
-
-    Raises:
-        StorageError: If the manifest could not be written.
-        ValueError: If it would be larger than readers accept.
-    """
+    """Write the manifest for the parts of all ranks, and return the COMMIT that would publish it."""
     name = request.name
     manifest = Manifest(
         checkpoint=str(name),

@@ -18,10 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def encode(document: BaseModel) -> bytes:
-    """Return the bytes of ``document`` on storage; sealed documents must be sealed already.
-
-    Only sealed and void documents are sorted: a dict of the user's state must keep its order, which a loop may follow.
-    """
+    """Return the bytes of ``document`` on storage; sealed documents must be sealed already."""
     if isinstance(document, Sealed | Void):
         return canonical(document.model_dump(mode="json"))
     # Not the json module: for 100,000 tensors it would hold the interpreter, and thus training, for seconds.
@@ -29,12 +26,7 @@ def encode(document: BaseModel) -> bytes:
 
 
 def decode(data: bytes, model: type[Model], key: str) -> Model:
-    """Parse ``data``, the content of ``key``.
-
-    Raises:
-        FormatVersionError: If the document has a version that this ckptkit does not read.
-        CorruptCheckpointError: If it is not such a document; names ``key``.
-    """
+    """Parse ``data``, the content of ``key``."""
     try:
         if issubclass(model, Sealed):
             _check_seal(data)

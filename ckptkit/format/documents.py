@@ -42,11 +42,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*
 
 
 def checked_key(key: str) -> str:
-    """Return ``key`` if it is a plain relative path below the run root.
-
-    Raises:
-        ValueError: If it is absolute, empty, too long, or has a segment that starts with a dot.
-    """
+    """Return ``key`` if it is a plain relative path below the run root."""
     if len(key) > 512 or not _KEY.fullmatch(key):
         raise ValueError(f"not a plain relative path below the run root: {key[:80]!r}")
     return key
@@ -78,30 +74,17 @@ class _Document(BaseModel):
 
 
 class Sealed(_Document):
-    """Represents a small create-only document: canonical JSON with the digest of all its other fields.
-
-    Every format version seals documents this way, so that a newer version differs from an altered byte.
-    """
+    """Represents a small create-only document: canonical JSON with the digest of all its other fields."""
 
     format_version: Version = FORMAT_VERSION
     digest: Digest | None = None
 
     def sealed(self) -> Self:
-        """Return a copy whose ``digest`` is that of its other fields."""
         rest = self.model_dump(mode="json", exclude={"digest"})
         return self.model_copy(update={"digest": digest_of(canonical(rest))})
 
 
 class CopiedFrom(_Document):
-    """Records the source of a copied run.
-
-    Attributes:
-        url: URL of the source, without credentials; for people.
-        run_id: Run id of the source; None if none could be read.
-        checkpoint: The only checkpoint that was copied; None for a whole run.
-        last_attempt: The attempt whose document is the last file of the copy: without it, the copy is incomplete.
-    """
-
     url: Text
     run_id: Token | None
     checkpoint: Text | None
@@ -117,20 +100,12 @@ class RunDocument(Sealed):
 
 
 class PassedOver(_Document):
-    """Names a checkpoint that a start could not use, and the reason."""
-
     checkpoint: Text
     reason: Text
 
 
 class AttemptDocument(Sealed):
-    """Represents ``attempts/000002.json``: one life of the training job.
-
-    Attributes:
-        parent: The checkpoint that was actually applied; None on a fresh start.
-        branch: The checkpoint that the user named, if the attempt starts a branch.
-        passed_over: Newer checkpoints that were found corrupt before ``parent`` was taken.
-    """
+    """Represents ``attempts/000002.json``: one life of the training job."""
 
     attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     token: Token
@@ -168,15 +143,7 @@ class Part(_Document):
 
 
 class TensorEntry(_Document):
-    """Describes one tensor inside a shard.
-
-    Attributes:
-        shape: Shape of the stored tensor, which may be a part of a leaf.
-        offset_bytes: Offset from the start of the file.
-        placement: Placement of the leaf ``name`` in the job that wrote it.
-        part: Position in a leaf that several files hold; None if this is the whole leaf. A part of a replicated leaf is
-            consecutive memory of the whole.
-    """
+    """Describes one tensor inside a shard."""
 
     name: Annotated[str, Field(min_length=1, max_length=2048)]
     dtype: Text
@@ -188,7 +155,6 @@ class TensorEntry(_Document):
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
-        """Shape of the leaf."""
         return tuple(self.shape if self.part is None else self.part.global_shape)
 
     @model_validator(mode="after")
@@ -219,8 +185,6 @@ class TensorEntry(_Document):
 
 
 class FileEntry(_Document):
-    """Records the size and digest of a file."""
-
     key: Key
     size_bytes: SizeBytes
     digest: Digest
@@ -234,11 +198,7 @@ class Blocks(_Document):
 
 
 class ShardEntry(FileEntry):
-    """Describes a safetensors file and its tensors in file order; all have the same placement.
-
-    Attributes:
-        blocks: Digests for a file with sharded leaves; None for any other.
-    """
+    """Describes a safetensors file and its tensors in file order; all have the same placement."""
 
     role: Role
     tensors: list[TensorEntry]
@@ -246,7 +206,6 @@ class ShardEntry(FileEntry):
 
     @property
     def placement(self) -> Tag:
-        """Placement of its tensors."""
         return self.tensors[0].placement if self.tensors else "per_rank"
 
     @model_validator(mode="after")
@@ -274,12 +233,7 @@ class ShardEntry(FileEntry):
 
 
 class RankManifest(_Document):
-    """Represents ``rank-00000.json``: what one rank wrote.
-
-    Attributes:
-        state: Everything that is not a tensor of the model, by section: ``rng``, ``data``, ``train``, and ``user`` for
-            objects added by name; encoded by `ckptkit.core.tree`.
-    """
+    """Represents ``rank-00000.json``: what one rank wrote."""
 
     format_version: Version = FORMAT_VERSION
     checkpoint: Text
@@ -322,11 +276,7 @@ class Cost(_Document):
 
 
 class Manifest(_Document):
-    """Represents ``manifest.json``: the checkpoint as a whole.
-
-    Attributes:
-        size_bytes: Size of all shards of all ranks, including shared frozen ones; for lists, which read no rank file.
-    """
+    """Represents ``manifest.json``: the checkpoint as a whole."""
 
     format_version: Version = FORMAT_VERSION
     checkpoint: Text
@@ -342,7 +292,6 @@ class Manifest(_Document):
 
 
 def digest_of(data: bytes | memoryview) -> str:
-    """Return xxh3_128 of ``data`` as 32 hexadecimal digits."""
     return xxhash.xxh3_128_hexdigest(data)
 
 

@@ -33,39 +33,16 @@ Spent = dict[PhaseName, Seconds]
 
 
 class _Event(BaseModel):
-    """Represents one line of a segment.
-
-    Attributes:
-        at: Time in ISO 8601, by the clock of the writing process; for people only.
-    """
-
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     at: Annotated[str, Field(max_length=64)]
 
 
 class _Timed(_Event):
-    """Represents an event that also has the time of the monotonic clock.
-
-    Attributes:
-        uptime_seconds: By the host's monotonic clock; None in events of versions that did not record it.
-    """
-
     uptime_seconds: Seconds | None = None
 
 
 class Began(_Timed):
-    """Records that the attempt began.
-
-    Attributes:
-        checkpoint: The checkpoint that was applied; None for a fresh start.
-        progress: Progress from which the attempt continued.
-        world_size: Number of ranks of the job.
-        boot: Identifies the boot of the host; with the same one, monotonic clocks can be compared. None if unknown.
-        born_seconds: When the process began, by the same clock; in a process that trained before, when the restore did.
-        spent: Seconds since then, by phase.
-    """
-
     kind: Literal["began"] = "began"
     checkpoint: Line | None
     progress: Progress
@@ -76,14 +53,7 @@ class Began(_Timed):
 
 
 class Spread(BaseModel):
-    """Summarizes a value over some cycles; its mean in each cycle counts as one number.
-
-    Attributes:
-        mean: Mean of the finite numbers; None if there was none.
-        low: The smallest of them.
-        high: The largest of them.
-        not_finite: How many were NaN or infinite.
-    """
+    """Summarizes a value over some cycles; its mean in each cycle counts as one number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -94,14 +64,7 @@ class Spread(BaseModel):
 
 
 class Point(_Event):
-    """Records values over one cycle, or, later in an attempt, over several consecutive cycles.
-
-    Attributes:
-        first: Optimizer steps after the first of the cycles.
-        last: Optimizer steps after the last one.
-        cycles: Number of cycles.
-        values: Values by name; includes ``loss`` and ``gradient_norm`` if they were known.
-    """
+    """Records values over one cycle, or, later in an attempt, over several consecutive cycles."""
 
     kind: Literal["point"] = "point"
     first: Count
@@ -111,20 +74,6 @@ class Point(_Event):
 
 
 class Saved(_Timed):
-    """Records that a checkpoint was committed.
-
-    Attributes:
-        checkpoint: Name of the checkpoint.
-        progress: Progress that it stores.
-        took_seconds: Time from the save call to the commit.
-        stall_seconds: Time taken from the training thread.
-        queue_seconds: Part of that spent waiting for the previous save.
-        size_bytes: Bytes written for it.
-        skipped_saves: Saves of the whole attempt that were due and skipped before this save began.
-        taken_seconds: When the save took the state, by the monotonic clock.
-        spent: Seconds from the birth of the process until then, by phase.
-    """
-
     kind: Literal["saved"] = "saved"
     checkpoint: Line
     progress: Progress
@@ -138,15 +87,6 @@ class Saved(_Timed):
 
 
 class SaveFailed(_Event):
-    """Records that a save failed.
-
-    Attributes:
-        checkpoint: Name that the checkpoint would have had.
-        progress: Progress that it would have stored.
-        error: Class of the error.
-        message: First line of the error.
-    """
-
     kind: Literal["save_failed"] = "save_failed"
     checkpoint: Line
     progress: Progress
@@ -155,30 +95,13 @@ class SaveFailed(_Event):
 
 
 class Removed(_Event):
-    """Records that retention removed a checkpoint.
-
-    Attributes:
-        checkpoint: Name of the checkpoint.
-        after: The checkpoint whose commit preceded the removal.
-    """
-
     kind: Literal["removed"] = "removed"
     checkpoint: Line
     after: Line
 
 
 class Ended(_Timed):
-    """Records that the attempt ended, if it had time to do so.
-
-    Attributes:
-        how: ``finished``: training reached its end and its last state was committed; ``complete``: nothing was left to
-            train; ``closed``: without an error, but no last state was requested; ``exited``: the program ended without
-            closing the manager; ``overtaken``: by a later attempt.
-        progress: Last known progress.
-        error: Class of the error that ended it.
-        message: First line of the error.
-        spent: Seconds from the birth of the process, by phase.
-    """
+    """Records that the attempt ended, if it had time to do so."""
 
     kind: Literal["ended"] = "ended"
     how: How
@@ -189,19 +112,7 @@ class Ended(_Timed):
 
 
 class Interval(_Event):
-    """Records an interval that `SaveEvery.auto` chose, with its reasons.
-
-    Attributes:
-        cycles: Cycles between two saves.
-        cycle_seconds: Duration of a cycle.
-        seconds: The interval as it was computed.
-        bound: What decided it, as in `ckptkit.run.goodput.interval.Choice`.
-        overhead: Share of the time that saves may take as long as no life failed.
-        stall_seconds: Mean time that a save kept training waiting.
-        took_seconds: Longest time from a save's call to its commit.
-        failures: Lives of the run that failed.
-        exposed_seconds: Time in which they could have.
-    """
+    """Records an interval that `SaveEvery.auto` chose, with its reasons."""
 
     kind: Literal["interval"] = "interval"
     cycles: int = Field(ge=1, le=_COUNT)
@@ -216,47 +127,14 @@ class Interval(_Event):
 
 
 class LeftOut(_Event):
-    """Records that events were dropped, because the storage accepted none for too long.
-
-    Attributes:
-        events: Number of dropped events.
-    """
+    """Records that events were dropped, because the storage accepted none for too long."""
 
     kind: Literal["left_out"] = "left_out"
     events: int = Field(ge=1, le=_COUNT)
 
 
 class LifeEnded(_Timed):
-    """Records the end of a process, or of the processes of one machine, that ``ckptkit run`` had started.
-
-    The supervisor writes it after that end, with the last attempt of the run that it knows. Seconds are by the
-    monotonic clock; ``uptime_seconds`` is the end of ``seconds``.
-
-    Attributes:
-        supervisor: Token of the ``ckptkit run``.
-        number: Number of the life under it, from 1.
-        attempt: The attempt that it began; the last one, if it began several. None if it began none.
-        boot: As in `Began`.
-        began_at: When the command was started, in ISO 8601.
-        seconds: From then until no process was left.
-        earlier_seconds: The part of them before that attempt, if processes of the life trained something before.
-        down_seconds: From the end of the life before until then; 0 for the first one.
-        exit_code: What the command returned; None if a signal ended it.
-        signal: The signal that ended it, such as ``SIGKILL``.
-        cause: Why it ended, by name; see ``docs/run.md``.
-        message: The same for people.
-        then: What the supervisor did next.
-        rank: The rank that the cause is about, if there is one.
-        ranks: Ranks of the job; None if no process restored a run.
-        restored: The checkpoint that was restored; None for a fresh start, or if none was.
-        restored_step: Batches delivered in it; None if no process restored a run.
-        last_step: Batches delivered when the last micro-step ended.
-        committed_step: Batches delivered in the newest checkpoint that the life committed, if it did.
-        committed_seconds: Seconds of the phase ``training`` when that one was captured.
-        phases: Seconds by phase, of rank 0 or the lowest one of that machine. They add up to ``seconds`` without
-            ``earlier_seconds``. ``hung``: without a sign of progress, until the hang was ended. ``dead``: after the
-            death of the process, or of one without which it could not go on.
-    """
+    """Records the end of a process, or of the processes of one machine, that ``ckptkit run`` had started."""
 
     kind: Literal["life_ended"] = "life_ended"
     supervisor: Token
@@ -283,15 +161,7 @@ class LifeEnded(_Timed):
 
 
 class Stacks(_Event):
-    """Records where a process of a life that hung, or crashed, stood.
-
-    Attributes:
-        supervisor: As of the life's `LifeEnded`.
-        number: The same.
-        rank: Rank of the process, if known.
-        pid: Its number.
-        lines: What `faulthandler` or py-spy wrote.
-    """
+    """Records where a process of a life that hung, or crashed, stood."""
 
     kind: Literal["stacks"] = "stacks"
     supervisor: Token

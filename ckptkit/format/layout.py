@@ -29,15 +29,6 @@ _SEGMENT = re.compile(rf"a{_NUMBER}-((?!0000)[0-9]{{4}}|[1-9][0-9]{{4,5}})\.json
 
 @dataclass(frozen=True, order=True)
 class CheckpointName:
-    """Names the folder of one checkpoint.
-
-    Attributes:
-        attempt: Number of the attempt that wrote it.
-        cycles: Cycles ended.
-        micro_step: Micro-step in the running cycle; 0 at a boundary.
-        nth_try: Number of this attempt's try at this progress, from 1.
-    """
-
     attempt: int
     cycles: int
     micro_step: int
@@ -49,7 +40,6 @@ class CheckpointName:
 
     @classmethod
     def parse(cls, text: str) -> CheckpointName | None:
-        """Return the name that ``text`` spells, or None."""
         match = _CHECKPOINT.fullmatch(text)
         if match is None:
             return None
@@ -63,17 +53,14 @@ class CheckpointName:
 
     @property
     def folder(self) -> str:
-        """Key of the folder."""
         return f"{CHECKPOINTS}/{self}"
 
     @property
     def commit_key(self) -> str:
-        """Key of ``COMMIT``."""
         return f"{self.folder}/{COMMIT}"
 
     @property
     def manifest_key(self) -> str:
-        """Key of ``manifest.json``."""
         return f"{self.folder}/{MANIFEST}"
 
     @property
@@ -82,21 +69,17 @@ class CheckpointName:
         return f"{self.folder}/receipts"
 
     def rank_key(self, rank: int) -> str:
-        """Return the key of the rank's own manifest."""
         return f"{self.folder}/rank-{rank:05d}.json"
 
     def rank_folder(self, rank: int) -> str:
-        """Return the key of the folder of the rank's shards."""
         return f"{self.folder}/rank-{rank:05d}"
 
 
 def attempt_key(number: int) -> str:
-    """Return the key of an attempt's document."""
     return f"{ATTEMPTS}/{number:06d}.json"
 
 
 def parse_attempt(file_name: str) -> int | None:
-    """Return the attempt number of a file name below ``attempts/``, or None."""
     match = _ATTEMPT.fullmatch(file_name)
     return int(match[1]) if match else None
 
@@ -107,23 +90,19 @@ def checkpoints_prefix(attempt: int) -> str:
 
 
 def frozen_folder(attempt: int) -> str:
-    """Return the key of the folder of the shards that an attempt's checkpoints share."""
     return f"{FROZEN}/a{attempt:06d}"
 
 
 def parse_frozen(folder_name: str) -> int | None:
-    """Return the attempt number of a folder name below ``frozen/``, or None."""
     match = _FROZEN.fullmatch(folder_name)
     return int(match[1]) if match else None
 
 
 def segment_key(attempt: int, number: int) -> str:
-    """Return the key of the ``number``-th file of events of an attempt."""
     return f"{EVENTS}/a{attempt:06d}-{number:04d}.jsonl"
 
 
 def parse_segment(file_name: str) -> tuple[int, int] | None:
-    """Return the attempt and the number of a file name below ``events/``, or None."""
     match = _SEGMENT.fullmatch(file_name)
     return (int(match[1]), int(match[2])) if match else None
 

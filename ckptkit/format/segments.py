@@ -25,15 +25,7 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="k
 
 
 class SegmentHeader(Sealed):
-    """Represents the first line of ``events/a000002-0001.jsonl``.
-
-    Attributes:
-        attempt: The attempt that wrote it.
-        number: Number of this segment in the attempt, from 1.
-        token: Token of the attempt.
-        events: Number of lines that follow.
-        events_digest: Digest of all bytes after the first line.
-    """
+    """Represents the first line of ``events/a000002-0001.jsonl``."""
 
     attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     number: int = Field(ge=1, le=MAX_SEGMENTS)
@@ -44,8 +36,6 @@ class SegmentHeader(Sealed):
 
 @dataclass(frozen=True)
 class Segment:
-    """Holds one file below ``events/``."""
-
     header: SegmentHeader
     events: Sequence[Event]
 
@@ -68,12 +58,6 @@ def encode_segment(attempt: int, token: str, number: int, events: Sequence[Event
 
 
 def decode_segment(data: bytes, key: str) -> Segment:
-    """Parse ``data``, the content of ``key``.
-
-    Raises:
-        FormatVersionError: If it has a version that this ckptkit does not read.
-        CorruptCheckpointError: If it is not a segment; names ``key``.
-    """
     if len(data) > MAX_SEGMENT_BYTES:
         raise CorruptCheckpointError(f"{key} is longer than {MAX_SEGMENT_BYTES} bytes")
     first, _, rest = data.partition(b"\n")

@@ -22,15 +22,7 @@ _TAGS: tuple[Tag, ...] = ("replicated", "per_rank", "sharded")
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Lists the leaves that share a file.
-
-    Attributes:
-        role: Role of its leaves.
-        frozen: Whether the checkpoints of an attempt share it.
-        placement: Placement of its leaves.
-        leaves: Leaves in file order.
-        header: First bytes of the file.
-    """
+    """Lists the leaves that share a file."""
 
     role: Role
     frozen: bool
@@ -45,12 +37,10 @@ class Shard:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes of the whole file."""
         return len(self.header) + sum(leaf.size_bytes for leaf in self.leaves)
 
     @cached_property
     def table(self) -> list[TensorEntry]:
-        """Its tensors as the rank's document lists them."""
         return [
             TensorEntry(
                 name=leaf.name,
@@ -65,13 +55,6 @@ class Shard:
         ]
 
     def entry(self, key: str, digest: str, blocks: Blocks | None) -> ShardEntry:
-        """Return the entry of the rank's document for this shard.
-
-        Args:
-            key: Key of the written file.
-            digest: Digest of the whole file.
-            blocks: Digests of its blocks, if `has_blocks`.
-        """
         return ShardEntry(
             key=key, size_bytes=self.size_bytes, digest=digest, role=self.role, tensors=self.table, blocks=blocks
         )
@@ -87,18 +70,7 @@ class Shard:
 def plan_shards(
     leaves: Sequence[LeafSpec], shard_bytes: int = SHARD_BYTES, *, rank: int = 0, ranks: int = 1
 ) -> list[Shard]:
-    """Group ``leaves`` by role, frozenness and placement into files of about ``shard_bytes``; a leaf is never cut.
-
-    Args:
-        leaves: The leaves that this rank stores.
-        shard_bytes: Size of a file, if no leaf is larger.
-        rank: The writing rank; in a job of many ranks it is in the headers, because frozen files are named by their
-            digest, and two ranks may have the same bits.
-        ranks: Number of ranks.
-
-    Raises:
-        ValueError: If a name occurs twice, or is reserved by safetensors.
-    """
+    """Group ``leaves`` by role, frozenness and placement into files of about ``shard_bytes``; a leaf is never cut."""
     names = [leaf.name for leaf in leaves]
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})

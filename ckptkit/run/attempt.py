@@ -57,11 +57,9 @@ class Restorable(Protocol):
 
     def apply(self, contents: Contents) -> None:
         """Apply all of ``contents`` or nothing; memory that reading it overwrote is unusable until another call."""
-        ...
 
     def begin(self, root: str) -> None:
         """Use the current state for a fresh start at ``root``; raise if it is not a fresh one."""
-        ...
 
 
 class Target(Protocol):
@@ -69,54 +67,34 @@ class Target(Protocol):
 
     def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
         """Load and apply ``opened`` in every rank; return what this rank applied, and raise what any rank raised."""
-        ...
 
-    def begin(self, root: str) -> None:
-        """Begin afresh at ``root`` in every rank; raise what any rank raised."""
-        ...
+    def begin(self, root: str) -> None: ...
 
 
 class OneRank:
-    """Implements `Target` for a job of one rank.
-
-    Args:
-        state: The state of this rank.
-    """
+    """Implements `Target` for a job of one rank."""
 
     def __init__(self, state: Restorable) -> None:
         self._state = state
 
     def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
-        """See `Target`."""
         contents = load(storage, opened, report=report)
         self._state.apply(contents)
         return contents
 
     def begin(self, root: str) -> None:
-        """See `Target`."""
         self._state.begin(root)
 
 
 @dataclass(frozen=True)
 class Applied:
-    """Holds the outcome of trying the candidates of a choice."""
-
     contents: Contents | None
     passed_over: tuple[PassedOver, ...]
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Says how to open an attempt.
-
-    Attributes:
-        checkpoint: ``"latest"`` or the name of a checkpoint.
-        rewind: Go back to the named checkpoint even if the run already continued from it.
-        host: The host that other processes show in messages.
-        now: The clock; for people, never for ordering.
-        new_token: Returns 32 new random hexadecimal digits.
-        is_over: Returns whether nothing is left to train from the applied checkpoint, as far as is known.
-    """
+    """Says how to open an attempt."""
 
     checkpoint: str
     rewind: bool
@@ -128,13 +106,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Opened:
-    """Holds an attempt that owns the run, and what it started from.
-
-    Attributes:
-        document: The document of the attempt.
-        contents: The contents of the applied checkpoint; None for a fresh start.
-        run_id: The id in ``run.json``; empty if that file is corrupt, and in ranks above 0.
-    """
+    """Holds an attempt that owns the run, and what it started from."""
 
     document: AttemptDocument
     contents: Contents | None
@@ -145,26 +117,7 @@ Copies = Callable[[CheckpointName], Sequence[Storage]]
 
 
 def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Copies | None = None) -> Opened | Contents:
-    """Open the next attempt of the run at ``storage``.
-
-    If nothing is left to train, and the process of the newest attempt is not known to have ended, it opens none and
-    returns the applied contents alone.
-
-    Args:
-        storage: The run root.
-        opening: How to open it.
-        target: Takes over the contents of a checkpoint, or begins afresh; may be called several times.
-        copies: Returns the roots that have a checkpoint, in the order to try them; default: ``storage`` alone.
-
-    Raises:
-        ResumeError: If ``target`` refuses, the run has no attempt number left, is a copy that has not ended, or may be
-            that of a living process.
-        CheckpointNotFoundError: If the named checkpoint does not exist.
-        CorruptCheckpointError: If every candidate is corrupt (names each), or if there were checkpoints and all are
-            gone.
-        StaleAttemptError: If another start overtook this one.
-        StorageError: If the storage failed; no conclusion was drawn from it.
-    """
+    """Open the next attempt of the run at ``storage``."""
     storage.probe()  # fail now, not after gigabytes of reading or an hour of training
     abandoned: set[int] = set()
     copies = copies or (lambda name: [storage])
@@ -281,7 +234,6 @@ def _with_way_on(error: StorageError, name: CheckpointName, choice: Choice) -> S
 
 
 def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target: Target) -> Contents:
-    """Apply the first copy of ``name`` that is not corrupt."""
     problems: list[str] = []
     for storage in places:
         try:

@@ -66,17 +66,7 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class Rows:
-    """Describes the newest checkpoints, from a listing and their manifests.
-
-    Attributes:
-        shown: The checkpoints, oldest attempt first.
-        left_out: How many older checkpoints there are.
-        latest: The name of the checkpoint that a start would try first; None for a fresh start or with a ``problem``.
-        problem: The error that a start would raise, if any.
-        new_bytes: By name, the bytes in the checkpoint's own folder, without the frozen shards that an attempt shares.
-        kept: By name, why the checkpoint is still there; empty if there is a ``problem``.
-        certified: By name, the checkpoints from which the training up to it was done again with equal bits.
-    """
+    """Describes the newest checkpoints, from a listing and their manifests."""
 
     shown: list[CheckpointInfo]
     left_out: int
@@ -88,11 +78,7 @@ class Rows:
 
 
 def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
-    """List every committed checkpoint, oldest attempt first; check all its documents, 16 checkpoints at a time.
-
-    Raises:
-        StorageError: If the storage failed.
-    """
+    """List every committed checkpoint, oldest attempt first; check all its documents, 16 checkpoints at a time."""
     survey = Survey(storage)
     names = list(filter(survey.is_committed, survey.names))
     attempts = {number: _document(survey, number) for number in {name.attempt for name in names}}
@@ -112,15 +98,7 @@ def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
 
 
 def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
-    """Return the checkpoint that a start would try first, or None for a fresh start.
-
-    This takes four requests (the list of ``attempts/``, COMMIT, that attempt's document, the manifest) and the list
-    pages of the newest attempt's folders; more only if that attempt has no commit. It does not read rank files.
-
-    Raises:
-        ResumeError: If the run is an unfinished copy that has no attempt yet.
-        CkptKitError: As `choose`.
-    """
+    """Return the checkpoint that a start would try first, or None for a fresh start."""
     for _ in range(LOOKS):
         name, commit = _newest(storage)
         if name is None:
@@ -138,7 +116,6 @@ def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
 
 
 def _newest(storage: Storage) -> tuple[CheckpointName | None, Commit | Void | CorruptCheckpointError | None]:
-    """Return the name of the newest commit, and its COMMIT."""
     glance = Glance(storage)
     for name in reversed(glance.names_of(max(glance.attempts, default=0))):
         if glance.is_committed(name) and not glance.is_foreign(name):
@@ -150,14 +127,7 @@ def _newest(storage: Storage) -> tuple[CheckpointName | None, Commit | Void | Co
 
 
 def list_rows(storage: Storage, most: int | None) -> Rows:
-    """List the newest ``most`` checkpoints, or all, with one read for each and one for each of their attempts.
-
-    Compares the files with the manifest by size only. Use `ckptkit verify` to find a COMMIT or a manifest altered
-    within its form, a damaged attempt document, or damaged contents of rank files.
-
-    Raises:
-        StorageError: If the storage failed.
-    """
+    """List the newest ``most`` checkpoints, or all, with one read for each and one for each of their attempts."""
     survey = Survey(storage)
     names = list(filter(survey.is_committed, survey.names))
     shown = names if most is None else names[-most:]
@@ -187,7 +157,6 @@ def _row(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> Ch
 
 
 def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> Manifest:
-    """Read the manifest of ``name``, and compare it with the listed files of the folder."""
     size_bytes = files.get(MANIFEST)
     if size_bytes is None:
         raise missing(storage, name, name.manifest_key)
@@ -233,24 +202,14 @@ def _unusable(name: CheckpointName, error: CkptKitError) -> CheckpointInfo:
 
 @dataclass(frozen=True)
 class Kept:
-    """Tells why one checkpoint is still there.
-
-    Attributes:
-        reason: ``latest`` and ``newest-two`` stay under every policy; ``policy``: the run's own policy has kept it;
-            ``off-lineage``: it is on an abandoned branch; ``unknown``: an attempt's document cannot be read.
-        parent_of: The attempt on the lineage that continued from it, if any.
-    """
+    """Tells why one checkpoint is still there."""
 
     reason: Reason
     parent_of: int | None = None
 
 
 def why_kept(look: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointName, Kept]:
-    """Tell why each of ``names`` is still there; takes a read for each attempt of the lineage that is among them.
-
-    Raises:
-        StorageError: If the storage failed.
-    """
+    """Tell why each of ``names`` is still there; takes a read for each attempt of the lineage that is among them."""
     head, _ = newest_head(look)
     if head is None:
         return {name: Kept("unknown") for name in names}
@@ -272,7 +231,6 @@ def why_kept(look: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointN
 
 
 def _segments(head: Head, lowest: int) -> list[Segment]:
-    """Return the segments of the lineage of ``head``, newest first, down to attempt ``lowest``."""
     found = []
     for segment in head.lineage:
         found.append(segment)

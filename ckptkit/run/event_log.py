@@ -23,13 +23,7 @@ from ckptkit.storage import Storage
 
 
 class EventLog:
-    """Stores the segments of one attempt.
-
-    Args:
-        storage: The run root.
-        attempt: The attempt that owns the run.
-        after: Number of the last segment that its process has stored, for one who continues after its death.
-    """
+    """Stores the segments of one attempt."""
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, *, after: int = 0) -> None:
         self._storage = storage
@@ -38,10 +32,7 @@ class EventLog:
         self._unsent: bytes | None = None
 
     def take(self, events: Sequence[Event]) -> int:
-        """Put the first ``events``, as many as fit, into the next segment and return how many.
-
-        From then on they belong to the log. Call this only after a `send` that returned.
-        """
+        """Put the first ``events``, as many as fit, into the next segment and return how many."""
         assert self._unsent is None  # noqa: S101 - one segment at a time
         if self._next > MAX_SEGMENTS:
             return len(events)
@@ -49,11 +40,7 @@ class EventLog:
         return count
 
     def send(self) -> None:
-        """Store the last segment, unless it is already stored.
-
-        Raises:
-            StorageError: If it is unknown whether the segment is stored; the next call tries the same bytes again.
-        """
+        """Store the last segment, unless it is already stored."""
         if self._unsent is None:
             return
         # The name belongs to this attempt, so other content there is foreign. It stays; readers report it.
@@ -63,12 +50,6 @@ class EventLog:
 
 
 def append_events(storage: Storage, attempt: int, events: Sequence[Event]) -> None:
-    """Store events of an attempt whose process has ended, after those that it has stored itself.
-
-    Raises:
-        UnusableCheckpointError: If the attempt's document cannot be used.
-        StorageError: If the storage failed.
-    """
     stored = segments_of(storage, attempt)
     last = parse_segment(stored[0].rpartition("/")[2]) if stored else None
     log = EventLog(storage, Documents(storage).document(attempt), after=last[1] if last is not None else 0)
@@ -79,13 +60,6 @@ def append_events(storage: Storage, attempt: int, events: Sequence[Event]) -> No
 
 @dataclass(frozen=True)
 class EventFiles:
-    """Holds what was read below ``events/``.
-
-    Attributes:
-        segments: The segments that parse, ordered by attempt and number.
-        problems: Why other segments cannot be used, by key.
-    """
-
     segments: Sequence[Segment]
     problems: dict[str, str]
 
@@ -97,15 +71,6 @@ def segments_of(storage: Storage, attempt: int) -> list[str]:
 
 
 def read_events(storage: Storage, documents: Documents) -> EventFiles:
-    """Read all segments.
-
-    Args:
-        storage: The run root.
-        documents: The documents of its attempts, to check the tokens in the segments.
-
-    Raises:
-        StorageError: If the storage failed.
-    """
     order = sorted(filter(None, map(parse_segment, storage.list(EVENTS).files)))
     missing: dict[str, str] = {}
     last: dict[int, int] = {}
@@ -118,11 +83,6 @@ def read_events(storage: Storage, documents: Documents) -> EventFiles:
 
 
 def read_segments(storage: Storage, documents: Documents, places: Sequence[tuple[int, int]]) -> EventFiles:
-    """Read the segments at ``places``, each an attempt and a number, in this order.
-
-    Raises:
-        StorageError: If the storage failed.
-    """
     found: list[Segment] = []
     problems: dict[str, str] = {}
     for place, result in zip(places, each_of(places, lambda place: _read(storage, *place)), strict=True):

@@ -23,21 +23,7 @@ _log = logging.getLogger("ckptkit")
 
 
 def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | None = None) -> bool:
-    """Check that ``attempt`` still owns the run: no later attempt exists, and its document is unchanged.
-
-    Returns whether the document was gone and is put back, so that other files may be gone, too.
-
-    Args:
-        storage: The run root.
-        attempt: The attempt that wants to continue writing.
-        put_back: The id of its run. If given, a deleted attempt document is created again; without it, none of the
-            attempt's commits could be read.
-
-    Raises:
-        StaleAttemptError: If a later attempt exists, or another process began the run anew.
-        StorageError: If the attempt's own document is gone and ``put_back`` is not given: in the middle of a save, the
-            files already written may be gone too.
-    """
+    """Check that ``attempt`` still owns the run: no later attempt exists, and its document is unchanged."""
     numbers = list_attempts(storage)
     highest = max(numbers, default=0)
     if highest > attempt.attempt:
@@ -114,7 +100,6 @@ def _begun_anew(storage: Storage, attempt: AttemptDocument) -> StaleAttemptError
 
 
 def _host_of(storage: Storage, number: int) -> str:
-    """Return " on <host>" of an attempt for messages; empty if its document cannot be read."""
     key = attempt_key(number)
     try:
         return f" on {read_document(storage, key, AttemptDocument).host}"

@@ -44,7 +44,6 @@ VOID_BYTES = len(encode(Void(void_by=_SOME)))
 
 
 def by_attempt(names: Iterable[CheckpointName]) -> Mapping[int, Sequence[CheckpointName]]:
-    """Group names by the attempt that wrote them, and keep their order."""
     found: dict[int, list[CheckpointName]] = {}
     for name in names:
         found.setdefault(name.attempt, []).append(name)
@@ -52,14 +51,7 @@ def by_attempt(names: Iterable[CheckpointName]) -> Mapping[int, Sequence[Checkpo
 
 
 class Documents:
-    """Reads attempt documents and COMMITs on demand, and caches them.
-
-    Args:
-        storage: The run root.
-
-    Attributes:
-        storage: The same.
-    """
+    """Reads attempt documents and COMMITs on demand, and caches them."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -68,11 +60,6 @@ class Documents:
         self._voids = 0  # void markers found so far
 
     def document(self, attempt: int) -> AttemptDocument:
-        """Return the document of ``attempt``.
-
-        Raises:
-            CorruptCheckpointError: If it is missing or does not parse.
-        """
         if attempt not in self._documents:
             key = attempt_key(attempt)
             try:
@@ -94,10 +81,7 @@ class Documents:
         return self._commits[name]
 
     def is_committed(self, name: CheckpointName) -> bool:
-        """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts.
-
-        Where many saves have failed, void markers that are alone in their folders are not read one by one.
-        """
+        """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts."""
         if name not in self._commits and self._voids >= _FEW_VOIDS and name in self._bare_voids:
             return False
         commit = self.commit(name)
@@ -124,19 +108,7 @@ class Documents:
 
 
 class Index(Documents):
-    """Looks at a whole run once: lists all names at once, and reads each COMMIT on demand.
-
-    Args:
-        storage: The run root.
-        ignoring: Attempt numbers to treat as if they did not exist.
-
-    Attributes:
-        names: The names of all folders, in order.
-        attempts: The numbers of the attempts that have a document, without the ignored ones.
-        documented: The same, with the ignored ones.
-        orphans: The numbers of the attempts that have folders and no document.
-        highest: The highest attempt number, even if that attempt's document is gone.
-    """
+    """Looks at a whole run once: lists all names at once, and reads each COMMIT on demand."""
 
     def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
         super().__init__(storage)
@@ -149,7 +121,6 @@ class Index(Documents):
         self.highest = max([0, *self.documented, *self._by_attempt])
 
     def names_of(self, attempt: int) -> Sequence[CheckpointName]:
-        """Return the folders of ``attempt``, committed or not, in order."""
         return self._by_attempt.get(attempt, ())
 
     def has_forgotten(self, attempt: int) -> bool:
@@ -161,18 +132,7 @@ class Index(Documents):
 
 
 class Glance(Documents):
-    """Looks at a run once, and lists the folders of an attempt only on demand.
-
-    It does not know attempts whose document is gone, so an `Index` may find more.
-
-    Args:
-        storage: The run root.
-        ignoring: Attempt numbers to treat as if they did not exist.
-
-    Attributes:
-        attempts: The numbers of the attempts that have a document, without the ignored ones.
-        orphans: Always empty.
-    """
+    """Looks at a run once, and lists the folders of an attempt only on demand."""
 
     def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
         super().__init__(storage)
@@ -198,16 +158,6 @@ def commit_bytes(manifest_bytes: int) -> int:
 
 
 class Folders:
-    """Walks the checkpoint folders once, and holds the sizes of their files.
-
-    Args:
-        storage: The run root.
-        attempt: The attempt whose folders to walk; None for all.
-
-    Attributes:
-        names: The names of all folders that hold a file, in order.
-    """
-
     def __init__(self, storage: Storage, attempt: int | None = None) -> None:
         self._storage = storage
         self._files = _grouped(storage.walk(f"{CHECKPOINTS}/{checkpoints_prefix(attempt) if attempt else ''}"))
@@ -218,11 +168,9 @@ class Folders:
                 storage.list(name.folder)  # a link that leads nowhere raises: the checkpoint behind it may be needed
 
     def files(self, name: CheckpointName) -> Mapping[str, int]:
-        """Return the sizes of the files of ``name``, by path in its folder."""
         return self._files.get(name, {})
 
     def is_uncommitted(self, name: CheckpointName) -> bool:
-        """Whether the folder has neither a real nor a void COMMIT."""
         return COMMIT not in self.files(name)
 
     def may_be_void_with_data(self, name: CheckpointName) -> bool:
@@ -261,16 +209,11 @@ class Folders:
 
 
 class Survey(Index):
-    """Looks at a whole run once and reads hardly any COMMIT; it lists more pages than an `Index`.
-
-    Attributes:
-        folders: The folders that the walk found.
-    """
+    """Looks at a whole run once and reads hardly any COMMIT; it lists more pages than an `Index`."""
 
     folders: Folders
 
     def is_committed(self, name: CheckpointName) -> bool:
-        """Return what `Index.is_committed` does, from the walk."""
         return self.folders.is_committed(name)
 
     def _list_names(self) -> tuple[CheckpointName, ...]:

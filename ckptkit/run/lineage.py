@@ -18,17 +18,11 @@ from ckptkit.format.layout import CheckpointName, attempt_key
 
 
 class AttemptLookup(Protocol):
-    """Looks up attempt documents by number."""
-
-    def document(self, attempt: int) -> AttemptDocument:
-        """Return the document of ``attempt``; raise CorruptCheckpointError if it is missing or cannot be read."""
-        ...
+    def document(self, attempt: int) -> AttemptDocument: ...
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Holds a segment of a lineage: all commits of one attempt, or those up to and including ``last``."""
-
     attempt: int
     last: CheckpointName | None
 
@@ -38,15 +32,6 @@ class Segment:
 
 @dataclass(frozen=True)
 class Lineage:
-    """Holds the segments from the newest attempt back to a fresh start.
-
-    Attributes:
-        segments: Newest first. Only attempts whose document can be read have one, since nothing that an attempt wrote
-            can be checked without its document.
-        broken: Why the lineage could not be followed further; None if it ends at a fresh start.
-        broken_at: The attempt whose document cannot be read, or None.
-    """
-
     segments: tuple[Segment, ...]
     broken: CorruptCheckpointError | None = None
     broken_at: int | None = None
@@ -56,18 +41,7 @@ class Lineage:
 
 
 class Ancestry:
-    """Reads a lineage lazily, from the newest attempt back. One thread.
-
-    Each iteration yields the segments newest first, from the beginning; no document is read twice.
-
-    Args:
-        attempts: Looks up the documents.
-        newest: The attempt to begin with.
-
-    Attributes:
-        broken: As in `Lineage`, once an iteration has reached the end.
-        broken_at: As in `Lineage`, once an iteration has reached the end.
-    """
+    """Reads a lineage lazily, from the newest attempt back. One thread."""
 
     def __init__(self, attempts: AttemptLookup, newest: int) -> None:
         self._attempts = attempts
@@ -90,7 +64,6 @@ class Ancestry:
                 return
 
     def whole(self) -> Lineage:
-        """Read the lineage to the end."""
         segments = tuple(self)
         return Lineage(segments, self.broken, self.broken_at)
 
@@ -110,16 +83,11 @@ class Ancestry:
 
 
 def trace(attempts: AttemptLookup, newest: int) -> Lineage:
-    """Read the whole lineage of ``newest``, following parents to the end."""
     return Ancestry(attempts, newest).whole()
 
 
 def segment_before(document: AttemptDocument) -> Segment | None:
-    """Return the next older segment after the attempt of ``document``; None if that attempt was a fresh start.
-
-    Raises:
-        CorruptCheckpointError: If its parent is not the name of a checkpoint of an earlier attempt.
-    """
+    """Return the next older segment after the attempt of ``document``; None if that attempt was a fresh start."""
     if document.parent is None:
         return None
     parent = CheckpointName.parse(document.parent)

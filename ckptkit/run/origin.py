@@ -17,12 +17,7 @@ from ckptkit.storage import Storage
 
 
 def read_run(storage: Storage) -> RunDocument | None:
-    """Read ``run.json``; return None if it is absent or corrupt, since no checkpoint depends on it.
-
-    Raises:
-        FormatVersionError: If it was written by a newer format.
-        StorageError: If it could not be read.
-    """
+    """Read ``run.json``; return None if it is absent or corrupt, since no checkpoint depends on it."""
     try:
         return read_document(storage, RUN, RunDocument)
     except (FileNotFoundError, CorruptCheckpointError):
@@ -47,11 +42,7 @@ def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -
 
 
 def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
-    """Raise CorruptCheckpointError if the run has lost its checkpoints; call this only if it has none.
-
-    That is the case if ``run`` was copied or imported, or if an attempt has files of checkpoints but no document, which
-    is created before them.
-    """
+    """Raise CorruptCheckpointError if the run has lost its checkpoints; call this only if it has none."""
     folders = {name.attempt: str(name) for name in list_names(storage)}
     frozen = {number for one in storage.list(FROZEN).folders if (number := parse_frozen(one)) is not None}
     known = list_attempts(storage)  # after the files: all of them have one if nothing is lost

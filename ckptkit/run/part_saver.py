@@ -30,18 +30,7 @@ _log = logging.getLogger("ckptkit")
 
 
 class PartSaver:
-    """Writes the parts of one rank above 0; the counterpart of `ckptkit.run.saver.Saver`.
-
-    Args:
-        storage: The run root.
-        attempt: The attempt that owns the run, received from rank 0.
-        rank: The rank.
-        room: What fits at the run root.
-
-    Attributes:
-        frozen: The shards that this rank's parts share.
-        newest: The last commit that rank 0 reported; any thread may read it.
-    """
+    """Writes the parts of one rank above 0; the counterpart of `ckptkit.run.saver.Saver`."""
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, rank: int, room: Room = UNLIMITED) -> None:
         self._storage = storage
@@ -53,44 +42,32 @@ class PartSaver:
         self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress, metrics: Mapping[str, float]) -> CheckpointName | None:
-        """Return rank 0's last commit at ``progress``, as far as it has reported one; rank 0 has the metrics."""
         return self._committed.get((progress.cycles, progress.micro_step))
 
     def next_name(self, progress: Progress) -> CheckpointName:
         """Return a provisional name, which rank 0's name replaces."""
         return CheckpointName(self._attempt.attempt, progress.cycles, progress.micro_step)
 
-    def give_up(self, number: int, why: str) -> None:
-        """Do nothing: this rank does not wait for other ranks."""
+    def give_up(self, number: int, why: str) -> None: ...
 
-    def hurry(self) -> None:
-        """Do nothing: this rank does not wait for other ranks."""
+    def hurry(self) -> None: ...
 
     def learn(self, name: CheckpointName | None) -> None:
-        """Record rank 0's last commit, as it reported it; None if it knows none that is there."""
         self.newest = name
         if name is not None:
             self._committed[(name.cycles, name.micro_step)] = name
             forget_before(name.cycles, self._committed)
 
-    def begin(self, request: SaveRequest) -> None:
-        """Do nothing: rank 0 knows the folder."""
+    def begin(self, request: SaveRequest) -> None: ...
 
     def abandon(self, request: SaveRequest) -> None:
         """Tell rank 0 that `save` will not run, so that it does not wait for this rank's part."""
         self._say_that_it_failed(request)
 
-    def confirm(self, name: CheckpointName) -> None:
-        """Do nothing: rank 0 looks."""
+    def confirm(self, name: CheckpointName) -> None: ...
 
     def save(self, request: SaveRequest) -> Saved:
-        """Write this rank's part.
-
-        Raises:
-            StaleAttemptError: If a later attempt exists.
-            StorageError: If the storage failed, or has no room for the part.
-            ValueError: If the state cannot be stored.
-        """
+        """Write this rank's part."""
         frozen_bytes = self.frozen.written_bytes
         try:
             self._check_fence()

@@ -33,8 +33,6 @@ from ckptkit.storage import Storage
 
 
 class Failure(BaseModel):
-    """Carries an error to other ranks."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: str
@@ -42,7 +40,6 @@ class Failure(BaseModel):
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Record the class and the text of ``error``."""
         return cls(kind=type(error).__name__, text=str(error))
 
     def error(self, rank: int) -> Exception:
@@ -54,16 +51,10 @@ class Failure(BaseModel):
 
 
 class Counted(Restorable, Protocol):
-    """Adds the progress of the run to a `Restorable` state."""
-
-    def progress(self) -> Progress:
-        """Return the current progress of the run."""
-        ...
+    def progress(self) -> Progress: ...
 
 
 class _Order(BaseModel):
-    """Tells the other ranks what to do next."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     do: Literal["take", "begin", "go", "stop"]
@@ -77,8 +68,6 @@ class _Order(BaseModel):
 
 
 class _Outcome(BaseModel):
-    """Reports the outcome of an order in one rank."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     failure: Failure | None = None
@@ -86,13 +75,7 @@ class _Outcome(BaseModel):
 
 
 class Leader:
-    """Implements `ckptkit.run.attempt.Target` on rank 0 for the states of all ranks.
-
-    Args:
-        world: The ranks.
-        homes: The run root and its mirrors; the other ranks have the same, maybe by other paths.
-        state: The state of rank 0.
-    """
+    """Implements `ckptkit.run.attempt.Target` on rank 0 for the states of all ranks."""
 
     def __init__(self, world: World, homes: Sequence[Storage], state: Counted) -> None:
         self._world = world
@@ -102,12 +85,10 @@ class Leader:
 
     @property
     def rank(self) -> int:
-        """See `ckptkit.core.process_group.World`."""
         return self._world.rank
 
     @property
     def size(self) -> int:
-        """See `ckptkit.core.process_group.World`."""
         return self._world.size
 
     def gather(self, message: str) -> Sequence[str]:
@@ -125,7 +106,6 @@ class Leader:
         return said
 
     def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
-        """See `ckptkit.run.attempt.Target`."""
         order = _Order(
             do="take",
             name=str(opened.name),
@@ -146,7 +126,6 @@ class Leader:
         return applied[0]
 
     def begin(self, root: str) -> None:
-        """See `ckptkit.run.attempt.Target`."""
         _tell(self, _Order(do="begin"))
         self._together(functools.partial(self._state.begin, root))
 
@@ -174,14 +153,7 @@ class Leader:
 def lead(
     world: World, homes: Sequence[Storage], state: Counted, open_it: Callable[[Leader], Opened | Contents]
 ) -> Opened | Contents:
-    """Open an attempt as rank 0; raise what ``open_it`` raises, in every rank.
-
-    Args:
-        world: The ranks.
-        homes: The run root and its mirrors.
-        state: The state of rank 0.
-        open_it: Opens the attempt for a `ckptkit.run.attempt.Target`.
-    """
+    """Open an attempt as rank 0; raise what ``open_it`` raises, in every rank."""
     leader = Leader(world, homes, state)
     try:
         opened = open_it(leader)
@@ -193,16 +165,7 @@ def lead(
 
 
 def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened | Contents:
-    """Follow the orders of rank 0, in any other rank, until the attempt is open.
-
-    Args:
-        world: The ranks.
-        homes: The run root and its mirrors, the same as rank 0 has.
-        state: The state of this rank.
-
-    Raises:
-        CkptKitError: The error that made the start fail, in this or another rank.
-    """
+    """Follow the orders of rank 0, in any other rank, until the attempt is open."""
     applied: Contents | None = None
     own: BaseException | None = None
     while True:

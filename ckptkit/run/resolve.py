@@ -38,29 +38,18 @@ class Look(AttemptLookup, Protocol):
     attempts: frozenset[int]
     orphans: frozenset[int]
 
-    def names_of(self, attempt: int) -> Sequence[CheckpointName]:
-        """Return the folders of ``attempt``, committed or not, in order."""
-        ...
+    def names_of(self, attempt: int) -> Sequence[CheckpointName]: ...
 
-    def commit(self, name: CheckpointName) -> Commit | Void | CorruptCheckpointError | None:
-        """Return the COMMIT of ``name``, or the error from reading it; None if there is no COMMIT."""
-        ...
+    def commit(self, name: CheckpointName) -> Commit | Void | CorruptCheckpointError | None: ...
 
-    def is_committed(self, name: CheckpointName) -> bool:
-        """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts."""
-        ...
+    def is_committed(self, name: CheckpointName) -> bool: ...
 
-    def is_foreign(self, name: CheckpointName) -> bool:
-        """Whether a process other than the owner of its attempt created the COMMIT of ``name``."""
-        ...
+    def is_foreign(self, name: CheckpointName) -> bool: ...
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Iterates over the committed checkpoints of a lineage, newest first; each iteration searches the same look again.
-
-    Foreign commits (`Look.is_foreign`) are included, so that a start reports them as it does corrupt ones.
-    """
+    """Iterates over the commits of a lineage, newest first, foreign ones included, so that a start reports them."""
 
     look: Look
     lineage: Iterable[Segment]
@@ -74,15 +63,6 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Choice:
-    """Holds what a start should try, in order.
-
-    Attributes:
-        first: The newest checkpoint that counts; None for a fresh start.
-        candidates: Newest first, ``first`` included; empty for a fresh start.
-        branch: The checkpoint that the user named, if this start begins a branch at it.
-        passed_over: What was passed over before any candidate was looked at.
-    """
-
     first: CheckpointName | None
     candidates: Iterable[CheckpointName] = ()
     branch: str | None = None
@@ -91,31 +71,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Head:
-    """Holds the attempt that a start continues: the newest that committed anything, or that began a branch.
-
-    Attributes:
-        lineage: The lineage of this attempt.
-        first: The newest commit on the lineage that is not foreign.
-    """
-
     lineage: Ancestry
     first: CheckpointName
 
 
 def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) -> Choice:
-    """Choose the checkpoints that a start should try.
-
-    Args:
-        index: A fresh look at the run.
-        checkpoint: ``"latest"``, or the name of a checkpoint.
-        rewind: With a name: go back to it even if the newest lineage already continued from it.
-
-    Raises:
-        CheckpointNotFoundError: If the named checkpoint is not committed.
-        CorruptCheckpointError: If there are commits, but no attempt document leads to them; if documents name commits,
-            but none exists; or if a document is unreadable that shows whether the lineage already continued from the
-            named checkpoint.
-    """
     head, passed_over = newest_head(index)
     if checkpoint != "latest" and (rewind or head is None or not _went_on(index, head, checkpoint)):
         name = _named(index, checkpoint)
@@ -130,11 +90,7 @@ def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) ->
 def first_choice(
     storage: Storage, ignoring: Collection[int] = (), glance: Glance | None = None
 ) -> tuple[Look, CheckpointName | None]:
-    """Return the look and the first choice of `choose` for ``"latest"``; list only the newest attempt's folders.
-
-    If that attempt has no commit, more requests are made. Raises what `choose` raises. Pass a ``glance`` that was just
-    made to save making another.
-    """
+    """Return the look and the first choice of `choose` for ``"latest"``; list only the newest attempt's folders."""
     glance = glance or Glance(storage, ignoring)
     head, _ = newest_head(glance)
     if head is not None:
@@ -144,7 +100,6 @@ def first_choice(
 
 
 def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
-    """Find the head of the run; also return what was passed over."""
     passed_over: dict[str, PassedOver] = {}
     empty: list[int] = []  # attempts without a commit of their own; foreign commits under their number do not count
     head: Head | None = None
@@ -310,21 +265,11 @@ def _down_to_readable(look: Look, newest_first: Iterable[int]) -> Iterator[int]:
 
 
 def _newest_committed(index: Index, most: int) -> list[str]:
-    """Return the names of the newest ``most`` commits of any lineage, oldest first."""
     newest_first = islice(filter(index.is_committed, reversed(index.names)), most)
     return [str(name) for name in newest_first][::-1]
 
 
 def open_wanted(storage: Storage, checkpoint: str = LATEST) -> OpenedCheckpoint:
-    """Read and check the documents of ``checkpoint``.
-
-    Raises:
-        CheckpointNotFoundError: If there is no such checkpoint, or none at all; lists those that exist.
-        CorruptCheckpointError: If a document is missing or altered; names it.
-        FormatVersionError: If it was written by a newer format.
-        ResumeError: If the run is an unfinished copy that has no attempt yet.
-        StorageError: If the storage failed.
-    """
     if checkpoint != LATEST:
         return _open_named(storage, checkpoint)
     for _ in range(LOOKS):

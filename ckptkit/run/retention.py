@@ -56,15 +56,6 @@ Folders = Sequence[_Folder]
 
 
 class Retention:
-    """Applies the keep policy of one attempt.
-
-    Args:
-        storage: The run root.
-        attempt: The attempt that owns the run.
-        policy: What to keep in addition to what is always kept.
-        is_elsewhere: Whether a checkpoint is known to be committed at another root, too.
-    """
-
     def __init__(
         self,
         storage: Storage,
@@ -84,19 +75,7 @@ class Retention:
         self._stuck: set[CheckpointName] = set()  # could not be removed
 
     def prune(self, committed: CheckpointName | None = None) -> list[CheckpointName]:
-        """Remove the checkpoints of this attempt's lineage that need not be kept; return those that are removed.
-
-        Call this only right after a fence check.
-
-        Args:
-            committed: The checkpoint that was committed since the last call, if it is the only one. Then the folders
-                are listed only if one of those that are known may go.
-
-        Raises:
-            StaleAttemptError: If a later attempt exists.
-            StorageError: If the storage failed. If a checkpoint has lost only its COMMIT so far, the sweep of the next
-                attempt removes the rest.
-        """
+        """Remove the checkpoints of this attempt's lineage that need not be kept; return those that are removed."""
         if self._add(committed) and not self._may_remove():
             return []
         self._list()
@@ -127,19 +106,7 @@ class Retention:
         lacking_bytes: Callable[[], int],
         check_fence: Callable[[], object],
     ) -> list[CheckpointName]:
-        """Remove checkpoints one at a time until a save fits; return them. If all would not be enough, remove none.
-
-        First those go that the policy does not want, then those that are elsewhere, oldest first. A failure is only
-        logged: whoever calls this looks whether there is room.
-
-        Args:
-            incoming: The checkpoint to be saved.
-            lacking_bytes: Returns how much does not fit now.
-            check_fence: Called right before each removal.
-
-        Raises:
-            StaleAttemptError: If a later attempt exists.
-        """
+        """Remove checkpoints one at a time until a save fits; return them. If all would not be enough, remove none."""
         removed: list[CheckpointName] = []
         try:
             self._list()

@@ -43,14 +43,6 @@ _log = logging.getLogger("ckptkit")
 
 @dataclass(frozen=True)
 class Saved:
-    """Holds the result of a save.
-
-    Attributes:
-        checkpoint: The committed checkpoint.
-        written_bytes: Bytes written to this rank's shards; 0 if the progress was already committed.
-        removed: The checkpoints that retention removed after the save, or since the last one to make room.
-    """
-
     checkpoint: CheckpointName
     written_bytes: int = 0
     removed: tuple[CheckpointName, ...] = ()
@@ -63,21 +55,6 @@ def forget_before(cycles: int, known: dict[tuple[int, int], Any]) -> None:
 
 
 class Saver:
-    """Runs the saves of one attempt on rank 0.
-
-    Args:
-        storage: The run root.
-        attempt: The attempt that owns the run.
-        run_id: The id of the run that the attempt was opened on.
-        retention: Removes old checkpoints after a commit.
-        receipts: Waits for the parts of the other ranks; None without other ranks.
-        room: What fits at the run root.
-
-    Attributes:
-        frozen: The shards that this attempt's checkpoints share.
-        newest: This attempt's last commit; any thread may read it.
-    """
-
     def __init__(
         self,
         storage: Storage,
@@ -106,16 +83,12 @@ class Saver:
         self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress, metrics: Mapping[str, float]) -> CheckpointName | None:
-        """Return this attempt's commit that holds ``progress`` and ``metrics``, if any.
-
-        Of several at ``progress``, only the last counts. Commits before the newest one's cycle are forgotten.
-        """
+        """Return this attempt's commit that holds ``progress`` and ``metrics``, if any."""
         at = (progress.cycles, progress.micro_step)
         holds_all = stored_metrics(metrics).items() <= self._metrics.get(at, {}).items()
         return self._committed.get(at) if holds_all else None
 
     def next_name(self, progress: Progress) -> CheckpointName:
-        """Return the name for the next save at ``progress``; call this only while no save is running."""
         at = (progress.cycles, progress.micro_step)
         return CheckpointName(self._attempt.attempt, *at, self._tries.get(at, 0) + 1)
 
@@ -129,29 +102,17 @@ class Saver:
         if self._receipts is not None:
             self._receipts.hurry()
 
-    def learn(self, name: CheckpointName | None) -> None:
-        """Do nothing: this rank commits."""
+    def learn(self, name: CheckpointName | None) -> None: ...
 
     def begin(self, request: SaveRequest) -> None:
-        """Register the folder as undecided if other ranks write into it: it must be voided even if `save` never runs.
-
-        The training thread calls this before any rank's writer starts.
-        """
+        """Note the folder before other ranks write into it: it must be voided even if `save` never runs."""
         if self._receipts is not None:
             self._note(request)
 
-    def abandon(self, request: SaveRequest) -> None:
-        """Do nothing: the next save voids the folder."""
+    def abandon(self, request: SaveRequest) -> None: ...
 
     def confirm(self, name: CheckpointName) -> None:
-        """Check that this attempt still owns the run and that its commit ``name`` is there; the writer thread only.
-
-        Raises:
-            StaleAttemptError: If a later attempt exists.
-            StorageError: If the storage failed, or COMMIT is gone. The commit is forgotten then, so that the next save
-                of the same progress writes it again.
-            UnusableCheckpointError: If COMMIT does not parse; the commit is forgotten, too.
-        """
+        """Check that this attempt still owns the run and that its commit ``name`` is there; the writer thread only."""
         check_fence(self._storage, self._attempt, put_back=self._run_id)
         try:
             there = read_commit(self._storage, name)
@@ -166,16 +127,7 @@ class Saver:
             )
 
     def save(self, request: SaveRequest) -> Saved:
-        """Save the contents of ``request``, unless this attempt has already committed its progress and metrics.
-
-        The training thread has called `begin` with the same request.
-
-        Raises:
-            StaleAttemptError: If a later attempt exists.
-            SaveFailedError: If the part of another rank did not arrive, or another save runs.
-            StorageError: If the storage failed, or has no room for this rank's part.
-            ValueError: If the state cannot be stored.
-        """
+        """Save the contents of ``request``, unless this attempt has already committed its progress and metrics."""
         if not self._saving.acquire(blocking=False):  # it would take that one's folder for that of a failed save
             raise SaveFailedError(f"another save of this process is still writing, so {request.name} was not begun")
         try:

@@ -49,18 +49,7 @@ _T = TypeVar("_T")
 def sweep(
     storage: Storage, attempt: AttemptDocument, *, has_mirror: bool, stuck: set[object] | None = None
 ) -> list[CheckpointName]:
-    """Void and then empty the uncommitted folders of earlier attempts; return the emptied ones.
-
-    Args:
-        storage: The run root.
-        attempt: The attempt that owns the run.
-        has_mirror: Whether the run lies on two roots, which are compared by the documents of all starts.
-        stuck: What an earlier sweep could not remove, of which is not warned again; then what this one could not.
-
-    Raises:
-        StaleAttemptError: If a later attempt exists; nothing was deleted.
-        StorageError: If the storage failed; the next sweep removes the rest.
-    """
+    """Void and then empty the uncommitted folders of earlier attempts; return the emptied ones."""
     folders = Folders(storage)  # this may take long: list before the fence check, so that deletions follow it closely
     check = partial(check_fence, storage, attempt)
     check()

@@ -30,14 +30,7 @@ def this_process() -> str:
 
 
 def sign_of_life(storage: Storage, index: Index, me: str, now: datetime) -> str | None:
-    """Return whose the run is, if its process may be alive; empty if nothing tells; None if it has ended, or is none.
-
-    Args:
-        storage: The run root.
-        index: A look at it.
-        me: What attempts of this process record as their ``host``.
-        now: The time of day.
-    """
+    """Return whose the run is, if its process may be alive; empty if nothing tells; None if it has ended."""
     number = max(index.attempts, default=0)
     if not number:
         return None

@@ -40,17 +40,7 @@ _DEATHS = {"finished", "preempted", "interrupted", "complete"}  # causes that ar
 
 @dataclass(frozen=True)
 class LifeAccount:
-    """Holds what the seconds of one life went to, and what lay before it.
-
-    Attributes:
-        attempt: The attempt that it began; None if it died before.
-        how: How it ended: `ckptkit run`'s cause, or what it recorded itself; None if neither is known.
-        seconds: By class; ``down`` and ``unseen`` lie before it, and ``down`` also between its death and the end of
-            the command that it belonged to.
-        phases: Seconds of the life by phase, of which ``starting`` is made up.
-        is_watched: Whether `ckptkit run` saw its end, so that nothing is missing.
-        is_known: Whether its end is known; otherwise it lived at least so long.
-    """
+    """Holds what the seconds of one life went to, and what lay before it."""
 
     attempt: int | None
     how: str | None
@@ -62,19 +52,13 @@ class LifeAccount:
 
 @dataclass(frozen=True)
 class Account:
-    """Holds what the seconds of a run went to.
-
-    Attributes:
-        lives: Every life, in order.
-        is_rough: Whether clocks of the day were compared, or events of an older version lack the phases.
-    """
+    """Holds what the seconds of a run went to."""
 
     lives: Sequence[LifeAccount]
     is_rough: bool = False
 
     @property
     def totals(self) -> dict[Class, float]:
-        """Seconds by class, of all lives."""
         return {one: sum(life.seconds.get(one, 0.0) for life in self.lives) for one in CLASSES}
 
     @property
@@ -84,7 +68,6 @@ class Account:
 
     @property
     def share(self) -> float:
-        """Share of training that counted."""
         return self.totals["trained"] / self.seconds if self.seconds else 0.0
 
     @property
@@ -102,7 +85,6 @@ class Account:
 
 
 def account_of(lives: Sequence[Life]) -> Account:
-    """Return the account of ``lives``, which are ordered by attempt."""
     spans = spans_of(lives)
     last = next((span for span in reversed(spans) if span.life is not None), None)
     kept: int | None = None
@@ -172,10 +154,7 @@ def _lacks_phases(span: Span) -> bool:
 
 
 def _class_between(one: Span, other: Span, *, is_seen: bool) -> Class:
-    """Return what lies between two lives.
-
-    Unless ``is_seen``, others lived between them and left no event. Nobody knows when a life ended that did not say so.
-    """
+    """Return what lies between two lives."""
     if not is_seen or not one.is_known:
         return "unseen"
     return "rest" if one.shares_process(other) else "down"

@@ -19,15 +19,6 @@ _FACTORS = (0.5, 1.0, 2.0)
 
 @dataclass(frozen=True)
 class Alternative:
-    """Says what an interval costs.
-
-    Attributes:
-        interval_seconds: Training between two saves.
-        saving_seconds: Time that saves keep training waiting.
-        lost_seconds: Training that the run's failures destroy, as is to be expected.
-        is_possible: Whether the storage has written a save before the next one is due.
-    """
-
     interval_seconds: float
     saving_seconds: float
     lost_seconds: float
@@ -35,7 +26,6 @@ class Alternative:
 
     @property
     def cost_seconds(self) -> float:
-        """Both together."""
         return self.saving_seconds + self.lost_seconds
 
 
@@ -61,7 +51,6 @@ def alternatives(lives: Sequence[Life]) -> list[Alternative]:
 
 
 def _gaps(life: Life) -> list[float]:
-    """Return the seconds of training between its saves."""
     if all(one.spent is not None for one in life.taken):
         at = [one.spent.get("training", 0.0) for one in life.taken if one.spent is not None]
         return [later - earlier for earlier, later in pairwise(at)]

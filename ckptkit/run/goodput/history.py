@@ -21,12 +21,7 @@ _MOST_LIVES = 64  # the newest; older ones say little about the machines of toda
 
 @dataclass(frozen=True)
 class History:
-    """Holds what earlier attempts recorded.
-
-    Attributes:
-        failures: How many of them failed, and in which time.
-        interval: What `SaveEvery.auto` chose last; None if it has not chosen yet.
-    """
+    """Holds what earlier attempts recorded."""
 
     failures: Failures = field(default_factory=Failures)
     interval: Interval | None = None
@@ -36,11 +31,6 @@ NO_HISTORY = History()
 
 
 def read_history(storage: Storage, before: int) -> History:
-    """Return the history of the attempts below ``before``.
-
-    Raises:
-        StorageError: If the storage failed.
-    """
     numbers: dict[int, list[int]] = {}
     for file in storage.list(EVENTS).files:
         place = parse_segment(file)

@@ -23,18 +23,12 @@ _MANY_FAILURES = 30  # from here on, the prior no longer matters
 
 @dataclass(frozen=True)
 class Failures:
-    """Counts the failures of a run's own history.
-
-    Attributes:
-        count: Lives that trained and then died without a last save.
-        seconds: Time in which they could have died: that of all lives while they trained.
-    """
+    """Counts the failures of a run's own history."""
 
     count: int = 0
     seconds: float = 0.0
 
     def longer(self, seconds: float) -> Failures:
-        """Return the same after another ``seconds`` without a failure."""
         return Failures(self.count, self.seconds + max(0.0, seconds))
 
     @property
@@ -52,29 +46,12 @@ class Failures:
 
 @dataclass(frozen=True)
 class SaveTimes:
-    """Holds what a save costs, measured.
-
-    Attributes:
-        stall_seconds: Mean time that it keeps training waiting.
-        took_seconds: Longest recent time from its call to the commit.
-    """
-
     stall_seconds: float
     took_seconds: float
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Holds a chosen interval and its reasons.
-
-    Attributes:
-        seconds: The interval.
-        bound: What decided it. ``"failures"``: the work that they destroy against the cost of saves, by Young and
-            Daly; ``"overhead"``: the share that saves may take; ``"storage"``: the time that a write takes.
-        failures: The history that it comes from.
-        times: What a save costs.
-    """
-
     seconds: float
     bound: Bound
     failures: Failures
@@ -82,14 +59,6 @@ class Choice:
 
 
 def choose_interval(times: SaveTimes, failures: Failures, overhead: float) -> Choice:
-    """Choose the interval that loses least.
-
-    Args:
-        times: What a save costs.
-        failures: The history of the run.
-        overhead: Share of the time that saves may take as long as no life failed. Afterwards they may take more where
-            the work that failures destroy would cost more still.
-    """
     bound: Bound = "failures"
     best = daly(times.stall_seconds, 1 / failures.rate)
     if failures.count == 0 and best < times.stall_seconds / overhead:
@@ -106,10 +75,7 @@ def frequency(cycles: int, cycle_seconds: float, wanted: float) -> str:
 
 
 def daly(stall_seconds: float, mean_seconds: float) -> float:
-    """Return the best interval for saves that cost ``stall_seconds`` at a mean time between failures.
-
-    Young's first-order value (1974) with Daly's correction (2006): training time between two saves.
-    """
+    """Return the best interval for saves that cost ``stall_seconds`` at a mean time between failures."""
     if stall_seconds <= 0:
         return 0.0
     if stall_seconds >= 2 * mean_seconds:
@@ -120,8 +86,5 @@ def daly(stall_seconds: float, mean_seconds: float) -> float:
 
 
 def lost_seconds(trained_seconds: float, interval: float, took_seconds: float) -> float:
-    """Return the expected seconds of work that a death destroys after ``trained_seconds`` of a life.
-
-    Saves begin every ``interval`` and count once they are committed, ``took_seconds`` later.
-    """
+    """Return the expected seconds of work that a death destroys after ``trained_seconds`` of a life."""
     return min(trained_seconds, interval / 2 + took_seconds)

@@ -18,29 +18,13 @@ FAILED: tuple[How | None, ...] = (None, "failed")  # without a last save
 
 @dataclass(frozen=True)
 class Moment:
-    """Holds a moment by two clocks.
-
-    Attributes:
-        uptime: Seconds by the monotonic clock of the host; None if it was not recorded.
-        wall: Seconds since the epoch, by a clock that may be set; None if it is not known.
-    """
-
     uptime: float | None = None
     wall: float | None = None
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Describes a state that a life committed.
-
-    Attributes:
-        batches: Micro-steps that it includes, since the run's first start.
-        at: When it was taken.
-        spent: What the life's seconds had gone to by then; None if that was not recorded.
-        stall_seconds: Time that the save kept training waiting.
-        took_seconds: Time from the save's call to its commit.
-        step: Optimizer steps that it includes.
-    """
+    """Describes a state that a life committed."""
 
     batches: int
     at: Moment
@@ -52,22 +36,7 @@ class Taken:
 
 @dataclass
 class Life:
-    """Holds what is known of the process of one attempt.
-
-    Attributes:
-        attempt: Its number.
-        boot: Boot of the host; None if unknown.
-        born: When the process began; of older events, when the restore ended.
-        began: When the restore ended.
-        seen: Its last recorded moment.
-        spent: Seconds from ``born`` to ``seen``, by phase; None if they were not recorded.
-        from_batches: Micro-steps in what it continued from.
-        to_batches: Micro-steps at ``seen``, as far as known.
-        taken: The states that it committed, in order.
-        how: How it ended; None if it did not record that.
-        intervals: What `SaveEvery.auto` chose.
-        watched: What `ckptkit run` saw of it, and of lives after it that died before they began an attempt.
-    """
+    """Holds what is known of the process of one attempt."""
 
     attempt: int
     boot: str | None = None
@@ -84,7 +53,6 @@ class Life:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the birth to the last recorded moment."""
         return between(self.born, self.seen) or 0.0
 
     @property
@@ -100,7 +68,6 @@ class Life:
 
 
 def life_of(attempt: int, events: Iterable[Event]) -> Life:
-    """Return what ``events`` tell of the life of ``attempt``."""
     life = Life(attempt)
     for event in events:
         if isinstance(event, Began):
@@ -151,6 +118,5 @@ def between(one: Moment, other: Moment) -> float | None:
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the seconds since the epoch of a recorded time, which is in UTC unless it says otherwise."""
     at = time_in(text)
     return None if at is None else at.timestamp()

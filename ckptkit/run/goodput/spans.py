@@ -18,18 +18,7 @@ Class = Literal["trained", "repeated", "saving", "starting", "evaluating", "stor
 
 @dataclass(eq=False)
 class Span:
-    """Holds one life while its account is made.
-
-    Attributes:
-        life: What its events tell; None if it died before it began an attempt.
-        watched: What `ckptkit run` tells.
-        start: Its birth.
-        end: Its last known moment.
-        boot: Boot of its host.
-        phases: Its seconds by phase.
-        command: Of an attempt, the life under `ckptkit run` in which it lies, if other attempts began in that, too.
-        seconds: Its seconds by class.
-    """
+    """Holds one life while its account is made."""
 
     life: Life | None
     watched: LifeEnded | None
@@ -42,7 +31,6 @@ class Span:
 
     @property
     def is_told(self) -> bool:
-        """Whether any event tells of it."""
         return self.start != Moment()
 
     @property
@@ -70,7 +58,6 @@ class Span:
 
 
 def spans_of(lives: Sequence[Life]) -> list[Span]:
-    """Return the spans of ``lives``, which are ordered by attempt."""
     events = {(one.supervisor, one.number): one for life in lives for one in life.watched}  # each once
     own = {one.attempt: one for one in events.values() if one.attempt is not None}
     spans = [_span_of(life, own.get(life.attempt), events.values()) for life in lives]

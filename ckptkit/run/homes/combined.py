@@ -23,12 +23,7 @@ _T = TypeVar("_T")
 
 
 class Homes:
-    """Combines the homes of a run into one `ckptkit.storage.Storage`, to look at all and to create small files.
-
-    Args:
-        roots: At least one, the nearest first: it is read first. Files are created at the last one first.
-        before_create: Called with the key before a file is created.
-    """
+    """Combines the homes of a run into one `ckptkit.storage.Storage`, to look at all and to create small files."""
 
     def __init__(self, roots: Sequence[Storage], before_create: Callable[[str], None] | None = None) -> None:
         self._roots = tuple(roots)
@@ -36,18 +31,15 @@ class Homes:
 
     @property
     def url(self) -> str:
-        """The URLs of all homes, for messages."""
         nearest, *others = (root.url for root in self._roots)
         return f"{nearest} with the mirror{'s' if others[1:] else ''} {' and '.join(others)}" if others else nearest
 
     @property
     def is_remote(self) -> bool:
-        """Whether any home is remote."""
         return any(root.is_remote for root in self._roots)
 
     @property
     def window_bytes(self) -> int:
-        """The value of the nearest home, which is read first."""
         return self._roots[0].window_bytes
 
     def copies(self, name: CheckpointName) -> Sequence[Storage]:
@@ -59,13 +51,11 @@ class Homes:
         self._roots[0].probe()
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List the folder at all homes."""
         each = [root.list(folder, prefix) for root in self._roots]
         files = {name: size for one in reversed(each) for name, size in one.files.items()}
         return Listing(frozenset().union(*(one.folders for one in each)), files)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """Walk all homes."""
         return {key: size for root in reversed(self._roots) for key, size in root.walk(prefix).items()}
 
     def read(self, key: str, max_bytes: int) -> bytes:
@@ -91,7 +81,6 @@ class Homes:
         return found[0]
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Read from the nearest home that has the file."""
         return self._first(lambda root: root.read_into(key, buffers, offset_bytes))
 
     def _first(self, read: Callable[[Storage], _T]) -> _T:
@@ -103,12 +92,7 @@ class Homes:
         return read(self._roots[-1])
 
     def create(self, key: str, data: bytes) -> None:
-        """Create a file at each home, the farthest first; on return all have it with this content.
-
-        Raises:
-            FileExistsError: If one of them has other content there.
-            StorageError: If it is unknown whether all have it.
-        """
+        """Create a file at each home, the farthest first; on return all have it with this content."""
         if self._before_create is not None:
             self._before_create(key)
         for root in reversed(self._roots):
@@ -116,7 +100,6 @@ class Homes:
                 raise FileExistsError(f"{key} exists at {root.url}")
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        """Raise NotImplementedError: a checkpoint is written at one home and uploaded to the others."""
         raise NotImplementedError("several homes together only support reading and creating documents")
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -125,7 +108,6 @@ class Homes:
             root.delete(keys)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Raise NotImplementedError: unfinished writes are cleared at each home."""
         raise NotImplementedError("several homes together only support reading and creating documents")
 
 

@@ -24,20 +24,7 @@ from ckptkit.storage import Storage
 
 
 def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, target: Target) -> Opened | Contents:
-    """Open the next attempt over all homes, as `ckptkit.run.attempt.open_attempt` does.
-
-    Args:
-        homes: The root and the mirrors that `reach` reached, the nearest first.
-        away: The URLs of the mirrors that cannot be reached.
-        opening: How to open it.
-        target: Takes over a checkpoint.
-
-    Raises:
-        ResumeError: If two homes went on separately.
-        StorageError: If one of them failed. With mirrors away: if the run has checkpoints, but none at ``homes``; or if
-            the newest start continued from a checkpoint that only they have, and committed nothing.
-        CkptKitError: As `ckptkit.run.attempt.open_attempt`.
-    """
+    """Open the next attempt over all homes, as `ckptkit.run.attempt.open_attempt` does."""
     for near, far in combinations(homes, 2):
         refuse_separate(near, far)
 
@@ -55,11 +42,6 @@ def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, 
 
 
 def reach(mirror: Storage) -> None:
-    """Check that the mirror can be used.
-
-    Raises:
-        StorageError: If it cannot.
-    """
     mirror.probe()
     mirror.list(ATTEMPTS)
 
@@ -80,10 +62,7 @@ def _refuse_lost(there: Storage, away: str, opening: Opening) -> None:
 
 
 def _refuse_older(there: Storage, away: str, index: Index) -> None:
-    """Raise StorageError if the newest start continued from a newer checkpoint than ``there``.
-
-    Continuing from an older one would discard that checkpoint, and no attempt number would show it afterwards.
-    """
+    """Raise StorageError if the newest start continued from a newer checkpoint than ``there``."""
     newest = next(name.attempt for name in reversed(index.names) if index.is_committed(name))
     later = sorted((number for number in index.attempts if number > newest), reverse=True)
     document = next(iter(documents_of(there, later)), None)  # that attempt looked at all before it

@@ -13,13 +13,7 @@ from ckptkit.core.worker import Latch
 
 
 class Pace:
-    """Makes its caller wait.
-
-    Args:
-        bytes_per_second: The rate; None for no bound.
-        monotonic: Returns the time in seconds.
-        pause: Waits the given number of seconds, or less if the bound is lifted meanwhile.
-    """
+    """Makes its caller wait."""
 
     def __init__(
         self,
@@ -35,7 +29,6 @@ class Pace:
         self._free_at = monotonic()
 
     def spend(self, size_bytes: int) -> None:
-        """Wait until ``size_bytes`` more are within the rate."""
         if self._bytes_per_second is None or self._lifted.is_open:
             return
         now = self._monotonic()
@@ -46,9 +39,7 @@ class Pace:
         self._lifted.wait(seconds)
 
     def lift(self) -> None:
-        """Let everything through from now on, until `restore`."""
         self._lifted.open()
 
     def restore(self) -> None:
-        """Bound again what comes from now on."""
         self._lifted = Latch()

@@ -30,23 +30,6 @@ _LONGEST_PAUSE = timedelta(seconds=1)
 
 
 class PartUploader:
-    """Uploads the parts of one rank.
-
-    Args:
-        local: The run root, which all ranks see.
-        mirror: The root that the parts are uploaded to.
-        attempt: The attempt that the ranks train in.
-        rank: The rank.
-        patience: How long to wait for rank 0's commit at the run root.
-        monotonic: Returns the time in seconds.
-        pace: Bounds the bytes a second.
-
-    Attributes:
-        size_bytes: The size of the current part, else of the last one.
-        done_bytes: How many of these bytes are at the mirror.
-        pace: Bounds the bytes a second; any thread may lift it.
-    """
-
     def __init__(
         self,
         local: Storage,
@@ -71,13 +54,6 @@ class PartUploader:
         self.done_bytes = 0
 
     def upload(self, name: CheckpointName) -> UploadOutcome:
-        """Upload this rank's part of ``name`` and confirm it; returns as `Uploader.upload`.
-
-        Raises:
-            StaleAttemptError: If a later attempt exists at the mirror.
-            SaveFailedError: If rank 0 has not committed ``name`` at the run root in time.
-            CkptKitError: As `Uploader.upload`.
-        """
         check_fence(self._mirror, self._attempt)
         if not self._is_committed(name):
             return "gone"
@@ -95,12 +71,10 @@ class PartUploader:
         return "copied"
 
     def hurry(self) -> None:
-        """Wait at most a few more seconds for rank 0; any thread may call this."""
         self._patience = min(self._patience, FAREWELL)
         self._hurried.open()
 
     def sweep(self) -> bool:
-        """Return False: rank 0 sweeps."""
         return False
 
     def _is_committed(self, name: CheckpointName) -> bool:

@@ -77,11 +77,7 @@ def _agree(local: Storage, mirror: Storage, numbers: Iterable[int]) -> int:
 def _refuse_two_histories(
     local: Storage, mirror: Storage, ours: Iterable[int], theirs: Iterable[int], *, above: int
 ) -> None:
-    """Raise ResumeError if each root has a commit of an attempt ``above`` the common ones that only it knows.
-
-    Both gave the number after the last common one. A start without ``mirror=`` may have forgotten its own one, if that
-    committed nothing, so that no number shows the difference any more.
-    """
+    """Raise ResumeError if each root has a commit of an attempt ``above`` the common ones that only it knows."""
     alone = [sorted(number for number in numbers if number > above) for numbers in (ours, theirs)]
     if not all(alone):
         return
@@ -95,12 +91,7 @@ def _refuse_two_histories(
 
 
 def bring_up_to_date(local: Storage, mirror: Storage, below: str) -> None:
-    """Create at the mirror the documents of the attempts that were opened locally since it was last up to date.
-
-    Raises:
-        ResumeError: If another job has opened an attempt at the mirror since `refuse_separate` looked, with the number
-            of a local one. Once the new document is on both roots, nothing shows that any more.
-    """
+    """Create at the mirror the documents of the attempts that were opened locally since it was last up to date."""
     here, there = list_attempts(local), list_attempts(mirror)
     common = max(here & there, default=0)
     last = parse_attempt(below.rpartition("/")[2])

@@ -58,27 +58,6 @@ UploadOutcome = Literal["copied", "present", "void", "gone"]
 
 
 class Uploader:
-    """Uploads the checkpoints of one attempt.
-
-    Args:
-        homes: The root where checkpoints are committed first, and the mirrors, the nearest first.
-        mirror: The one of them that this object uploads to.
-        attempt: The attempt, opened over all homes.
-        run_id: The id of the run that the attempt was opened on.
-        policy: What the mirror keeps in addition to what is always kept.
-        brings_home: Whether a checkpoint that is here and not at the local root is copied there.
-        ranks: The number of ranks; the others upload their own parts.
-        patience: How long to wait at the mirror for the parts of other ranks while none arrives; at least `_LONGER` as
-            long as the own part took.
-        monotonic: Returns the time in seconds.
-        pace: Bounds the bytes a second.
-
-    Attributes:
-        size_bytes: The size of the current upload, else of the last one.
-        done_bytes: How many of these bytes are at the mirror.
-        pace: Bounds the bytes a second; any thread may lift it.
-    """
-
     def __init__(
         self,
         homes: Sequence[Storage],
@@ -116,23 +95,7 @@ class Uploader:
         self.done_bytes = 0
 
     def upload(self, name: CheckpointName) -> UploadOutcome:
-        """Commit ``name`` at the mirror too, then apply retention there.
-
-        Args:
-            name: A checkpoint of the local root, or one that another home has.
-
-        Returns:
-            ``"copied"``; ``"present"``: it was already there; ``"void"``: the mirror's folder of that name can never
-            become a checkpoint, because an attempt gave it up; ``"gone"``, of a part only: its save failed.
-
-        Raises:
-            CheckpointNotFoundError: If no home has it any more.
-            StaleAttemptError: If a later attempt exists at the mirror.
-            CorruptCheckpointError: If the copy that is read or the mirror's COMMIT is damaged.
-            ResumeError: If the mirror has another file in its place.
-            SaveFailedError: If another rank's part did not arrive.
-            StorageError: If one of the roots failed. The same call continues the upload.
-        """
+        """Commit ``name`` at the mirror too, then apply retention there."""
         is_damaged = check_fence(self._mirror, self._attempt, put_back=self._run_id)  # somebody removed a document
         there_are = list_attempts(self._local)  # before both: another uploader may bring documents meanwhile
         if is_damaged or there_are != self._shared or not self._has_run:
@@ -162,7 +125,6 @@ class Uploader:
         return "copied"
 
     def hurry(self) -> None:
-        """Wait at most a few more seconds for other ranks; any thread may call this."""
         self._is_hurried = True
         if self._receipts is not None:
             self._receipts.hurry()
@@ -189,11 +151,7 @@ class Uploader:
             raise
 
     def _bring_home(self, name: CheckpointName) -> None:
-        """Copy ``name`` from the mirror to the local root, so that the next start reads it there.
-
-        Nothing depends on this copy, so a failure is a warning. No later upload repeats it, so it is tried several
-        times, and goes on with the files that are there already.
-        """
+        """Copy ``name`` from the mirror to the local root, so that the next start reads it there."""
         self._brings_home = False
         try:
             if read_commit(self._local, name) is not None:  # or void: a start found the remains of such a copy
