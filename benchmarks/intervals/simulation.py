@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ckptkit.run.goodput.interval import Failures, SaveTimes, choose_interval
+from ckptkit.run.interval import Failures, SaveTimes, choose_interval
 
 from .traces import Trace
 

@@ -26,10 +26,9 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.run.part_saver import PartSaver
 from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.run.retention import Retention
-from ckptkit.run.saver import Saver
+from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.snapshot.partition import Partition
 
@@ -77,7 +76,7 @@ def shards_of(ranks: int) -> tuple[tuple[Shard, ...], ...]:
 
 @dataclass
 class TinyCapture:
-    """`ckptkit.checkpoint.staged.Staged` over zeros."""
+    """`ckptkit.checkpoint.write.Staged` over zeros."""
 
     progress: Progress
     shards: tuple[Shard, ...]

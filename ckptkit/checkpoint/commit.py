@@ -1,24 +1,56 @@
-"""Creates COMMIT, which makes a folder a checkpoint, and its void form, which prevents that forever.
+"""Lists a run, reads its small files, and creates COMMIT, which makes a folder a checkpoint, or its void form.
 
-Guarantees: if several processes try to create one key, exactly one content wins and every caller learns which one,
-even if the storage's reply was lost: in doubt, the content is read back. `remove_data` deletes no data of an
-uncommitted folder before the folder is known to be void. Threads: those of the callers.
+Guarantees: if several processes create one key, exactly one content wins and every caller learns which one, even if the
+storage's reply was lost. No data of a folder is deleted before the folder is void. What looks corrupt is read again: a
+memory, a cable or a network may change a bit of one answer. A failed listing is an error, never an empty run.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
-from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
-from ckptkit.format.document_json import decode_commit, encode
-from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, Void
-from ckptkit.format.layout import COMMIT, CheckpointName
+from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, Model, Void, decode, decode_commit, encode
+from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, COMMIT, CheckpointName, parse_attempt
 from ckptkit.storage import Storage
 
-_TRIES = 3
-
+_T = TypeVar("_T")
 _log = logging.getLogger("ckptkit")
+
+
+def reread_if_corrupt(read: Callable[[], _T], reread: Callable[[], _T] | None = None) -> _T:
+    """Return what ``read`` returns; if it finds something corrupt, what ``reread``, or ``read`` once more, returns."""
+    try:
+        return read()
+    except CorruptCheckpointError as error:
+        result = (reread or read)()
+        _log.warning(
+            "%s. It was read once more, and is intact: nothing is lost. If this comes again, test the memory of this "
+            "machine, its disk and its network, which change bytes on their way.",
+            error,
+        )
+        return result
+
+
+def read_document(storage: Storage, key: str, model: type[Model]) -> Model:
+    return reread_if_corrupt(lambda: decode(storage.read(key, MAX_SEALED_BYTES), model, key))
+
+
+def list_attempts(storage: Storage) -> frozenset[int]:
+    files = storage.list(ATTEMPTS).files
+    return frozenset(number for file in files if (number := parse_attempt(file)) is not None)
+
+
+def list_names(storage: Storage, prefix: str = "") -> tuple[CheckpointName, ...]:
+    """Return the checkpoint folders whose names begin with ``prefix``, committed or not, in order."""
+    listing = storage.list(CHECKPOINTS, prefix)
+    parsed = {CheckpointName.parse(name) for name in (*listing.folders, *listing.files)}
+    return tuple(sorted(name for name in parsed if name is not None))
+
+
+_TRIES = 3
 
 
 def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:

@@ -3,7 +3,7 @@
 Guarantees: `open_checkpoint` returns the chain COMMIT -> manifest -> rank files. Every link is checked by size and
 digest, tokens against the attempt's document, and the folder's name against the progress. Every shard lies inside its
 own folder or is a frozen one of the attempt, and all ranks are of one save. No shard byte is read; see
-`ckptkit.checkpoint.verify` for that. A file that is missing while COMMIT is there is corruption; if COMMIT is gone too,
+`ckptkit.checkpoint.read` for that. A file that is missing while COMMIT is there is corruption; if COMMIT is gone too,
 the checkpoint was removed meanwhile. Threads: any.
 """
 
@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ckptkit.checkpoint.commit import keys_below, read_commit
-from ckptkit.checkpoint.reading import reread_if_corrupt
+from ckptkit.checkpoint.commit import keys_below, read_commit, reread_if_corrupt
+from ckptkit.core.parallel import each_of
 from ckptkit.core.text import some
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, UnusableCheckpointError
-from ckptkit.format.document_json import decode
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,
@@ -25,6 +24,7 @@ from ckptkit.format.documents import (
     Manifest,
     RankManifest,
     ShardEntry,
+    decode,
     digest_of,
 )
 from ckptkit.format.layout import CheckpointName, attempt_key, frozen_folder

@@ -19,15 +19,12 @@ from typing import Literal
 import numpy as np
 import xxhash
 
-from ckptkit.checkpoint.commit import make_durable, publish, read_commit
-from ckptkit.checkpoint.listing import list_names
+from ckptkit.checkpoint.commit import list_names, make_durable, publish, read_commit, reread_if_corrupt
+from ckptkit.checkpoint.leaves import SourceFile
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_manifest, read_rank
-from ckptkit.checkpoint.reading import reread_if_corrupt
-from ckptkit.checkpoint.verified_reader import SourceFile
-from ckptkit.checkpoint.verify import check_sizes
+from ckptkit.checkpoint.read import check_sizes
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry
+from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, encode
 from ckptkit.format.layout import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
 from ckptkit.storage import Storage
 

@@ -1,18 +1,20 @@
-"""Defines the events that attempts record below ``events/``, for people and their plots.
+"""Defines the events that attempts record below ``events/``, and the files that hold them (``docs/format.md``).
 
-Guarantees: an event that parses is of a known kind and has bounded fields; `segments` has the files. A start reads
-them only where no checkpoint is committed, to see whether there was one; their clocks order nothing. The normative
-text is ``docs/format.md``. Pure values, any thread.
+Guarantees: a file that parses is complete and unaltered, and holds only known events with bounded fields. Their clocks
+order nothing. Any thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from ckptkit.core.progress import Progress
-from ckptkit.format.documents import MAX_ATTEMPT, Seconds, SizeBytes, Token
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.format.documents import MAX_ATTEMPT, Digest, Sealed, Seconds, SizeBytes, Token, decode, digest_of, encode
 from ckptkit.scrubber import scrub
 
 MAX_CURVES = 32  # of one point
@@ -178,3 +180,67 @@ def plain_line(text: str, most: int = 512) -> str:
     """Return the first line of ``text`` in a form that a document may hold: bounded, valid Unicode, without secrets."""
     first = text.strip().splitlines()[0] if text.strip() else ""
     return scrub(first).encode(errors="backslashreplace").decode()[:most]
+
+
+MAX_SEGMENT_BYTES = 1 << 20
+MAX_EVENTS = 4000  # of one segment
+MAX_SEGMENTS = 999_999  # of one attempt
+_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
+
+
+class SegmentHeader(Sealed):
+    """Represents the first line of ``events/a000002-0001.jsonl``."""
+
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+    number: int = Field(ge=1, le=MAX_SEGMENTS)
+    token: Token
+    events: int = Field(ge=1, le=MAX_EVENTS)
+    events_digest: Digest
+
+
+@dataclass(frozen=True)
+class Segment:
+    header: SegmentHeader
+    events: Sequence[Event]
+
+
+def encode_segment(attempt: int, token: str, number: int, events: Sequence[Event]) -> tuple[bytes, int]:
+    """Encode as many of ``events`` as one segment holds, from the first on; returns its bytes and their number."""
+    room = MAX_SEGMENT_BYTES - 1024  # a header is far smaller
+    lines: list[bytes] = []
+    for event in events[:MAX_EVENTS]:
+        line = event.model_dump_json().encode() + b"\n"
+        room -= len(line)
+        if room < 0:
+            break
+        lines.append(line)
+    rest = b"".join(lines)
+    header = SegmentHeader(
+        attempt=attempt, number=number, token=token, events=len(lines), events_digest=digest_of(rest)
+    )
+    return encode(header.sealed()) + b"\n" + rest, len(lines)
+
+
+def decode_segment(data: bytes, key: str) -> Segment:
+    if len(data) > MAX_SEGMENT_BYTES:
+        raise CorruptCheckpointError(f"{key} is longer than {MAX_SEGMENT_BYTES} bytes")
+    first, _, rest = data.partition(b"\n")
+    header = decode(first, SegmentHeader, key)
+    found = digest_of(rest)
+    if found != header.events_digest:
+        raise CorruptCheckpointError(
+            f"{key} was altered: the digest of its events is {found}, expected {header.events_digest}"
+        )
+    lines = rest.split(b"\n")[:-1]
+    if len(lines) != header.events:
+        raise CorruptCheckpointError(f"{key} has {len(lines)} events, but its first line says {header.events}")
+    return Segment(header, [_decode_event(line, f"{key}, line {number}") for number, line in enumerate(lines, 2)])
+
+
+def _decode_event(line: bytes, where: str) -> Event:
+    try:
+        return _EVENT.validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        at = ".".join(map(str, first["loc"]))
+        raise CorruptCheckpointError(f"{where} is not a valid event: {at}: {first['msg']}"[:600]) from error

@@ -16,8 +16,7 @@ from ckptkit.core.save_policy import SaveAuto
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
 from ckptkit.manager.results import SaveResults
-from ckptkit.run.goodput.history import NO_HISTORY, History
-from ckptkit.run.goodput.interval import Choice, SaveTimes, choose_interval, frequency
+from ckptkit.run.interval import NO_HISTORY, Choice, History, SaveTimes, choose_interval, frequency
 
 _log = logging.getLogger("ckptkit")
 

@@ -49,9 +49,8 @@ from ckptkit.manager.results import SaveResults
 from ckptkit.manager.setup import Setup, new_auto_interval, new_recorder, new_saver
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.attempt import Opened
-from ckptkit.run.part_saver import PartSaver
 from ckptkit.run.rank_protocol import Failure
-from ckptkit.run.saver import Saver
+from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.snapshot import Capturable, Handling, IncompleteStepError, Window
 
 _log = logging.getLogger("ckptkit")

@@ -38,11 +38,10 @@ from ckptkit.manager.recording.recorder import AnyRecorder, NoRecorder, Recorder
 from ckptkit.manager.results import SaveResults
 from ckptkit.run.attempt import Opened
 from ckptkit.run.event_log import EventLog
-from ckptkit.run.goodput.history import NO_HISTORY, History, read_history
+from ckptkit.run.interval import NO_HISTORY, History, read_history
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
-from ckptkit.run.part_saver import PartSaver
 from ckptkit.run.retention import Retention
-from ckptkit.run.saver import Saver
+from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.snapshot import StagingArea
 from ckptkit.storage import Storage, open_storage

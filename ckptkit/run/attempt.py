@@ -2,12 +2,7 @@
 
 The order is the protocol (``docs/format.md``, Starting): list, choose, read, verify, apply; make sure that the applied
 checkpoint stays; create ``attempts/N+1.json`` with it as parent; list again. So a wrong model fails before it fences a
-running job, and of two starts the last one wins. Guarantees: the parent of the returned attempt is exactly the
-checkpoint that the target holds, and no newer commit was on its lineage when it opened. Threads: the training thread
-only, once per process and run.
-
-A `Target` takes over a checkpoint in this rank (`OneRank`) or in all ranks of a job. It guarantees nothing by itself.
-Threads: the training thread only.
+running job, and of two starts the last one wins. The training thread only, once per process and run.
 """
 
 from __future__ import annotations
@@ -15,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import socket
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import dropwhile, islice
+from pathlib import Path
 from typing import Protocol
 
-from ckptkit.checkpoint.commit import create_once, void
-from ckptkit.checkpoint.listing import list_names
+from ckptkit.checkpoint.commit import create_once, list_names, read_document, void
 from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint
-from ckptkit.checkpoint.reading import read_document
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.text import listed
@@ -37,16 +34,63 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.document_json import decode, encode
-from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, PassedOver, RunDocument, Void
-from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix
+from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, PassedOver, RunDocument, Void, decode, encode
+from ckptkit.format.events import Ended, LifeEnded
+from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix, parse_segment
 from ckptkit.format.versions import UNKNOWN, changed
-from ckptkit.run.fence import check_fence
+from ckptkit.run.event_log import read_segments, segments_of
+from ckptkit.run.fence import check_fence, read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.index import Index
-from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.resolve import Choice, choose, first_choice
-from ckptkit.run.takeover import sign_of_life
 from ckptkit.storage import Storage
+
+_RECENT = timedelta(minutes=10)  # events are stored every five minutes at the latest, if something happens
+_PROCESS = re.compile(r"(.+) \(pid ([0-9]{1,9})\)")
+
+
+def this_process() -> str:
+    """Return the host and the number of this process, as attempts record it and `sign_of_life` reads it."""
+    return f"{socket.gethostname()} (pid {os.getpid()})"
+
+
+def sign_of_life(storage: Storage, index: Index, me: str, now: datetime) -> str | None:
+    """Return whose the run is, if its process may be alive; empty if nothing tells; None if it has ended."""
+    number = max(index.attempts, default=0)
+    if not number:
+        return None
+    try:
+        places = [place for key in segments_of(storage, number)[:1] if (place := parse_segment(key.rpartition("/")[2]))]
+        events = [event for segment in read_segments(storage, index, places).segments for event in segment.events]
+        if any(isinstance(event, Ended | LifeEnded) for event in events):
+            return None
+        document = index.document(number)
+        began_at = datetime.fromisoformat(document.created_at)
+        age = max(now - datetime.fromisoformat(events[-1].at if events else document.created_at), timedelta())
+    except (CorruptCheckpointError, StorageError, ValueError, TypeError):
+        return ""  # no start depends on events
+    theirs, mine = _PROCESS.fullmatch(document.host), _PROCESS.fullmatch(me)
+    if theirs is None or mine is None:
+        return ""
+    is_here = theirs[1] == mine[1]
+    if is_here and (theirs[2] == mine[2] or not _runs(int(theirs[2]), now - began_at)):
+        return None
+    seconds = int(age.total_seconds())
+    return (
+        f"attempt {number} on {document.host}, with a record {seconds} s ago"
+        if is_here or (events and age < _RECENT)
+        else ""
+    )
+
+
+def _runs(pid: int, since: timedelta) -> bool:
+    """Return whether a process of this number has run for longer than ``since``: a younger one is another process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return False  # macOS never tells
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return fields[0] not in (b"Z", b"X") and age > since.total_seconds() - 1
+
 
 _log = logging.getLogger("ckptkit")
 _ROUNDS = 50  # a lost round means that another process made progress; this many are no coincidence

@@ -2,7 +2,7 @@
 
 Guarantees: this module reads and never writes. A checkpoint whose documents are corrupt is listed with the reason.
 `list_checkpoints` checks all documents, `latest_checkpoint` all but the rank files, and `list_rows` only the manifest
-and what the listing shows. None of them reads shards or proves a checkpoint sound (`ckptkit.checkpoint.verify`).
+and what the listing shows. None of them reads shards or proves a checkpoint sound (`ckptkit.checkpoint.read`).
 
 `why_kept` uses names and attempts. Guarantees: its answer follows from the protocol (``docs/format.md``, Retention).
 The two newest commits of the lineage always stay, and checkpoints off the lineage are only removed by hand. Policies
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Literal
 
+from ckptkit.checkpoint.commit import reread_if_corrupt
 from ckptkit.checkpoint.open import decode_manifest, missing, open_checkpoint, open_manifest
-from ckptkit.checkpoint.reading import reread_if_corrupt
 from ckptkit.checkpoint.receipts import certified_from
 from ckptkit.core.progress import Progress
 from ckptkit.core.worker import each_of
@@ -32,9 +32,8 @@ from ckptkit.errors import (
 )
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manifest, Void
 from ckptkit.format.layout import MANIFEST, CheckpointName
-from ckptkit.run.index import Documents, Glance, Index, Survey, commit_bytes
-from ckptkit.run.lineage import Segment
-from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.fence import read_run, refuse_unfinished
+from ckptkit.run.index import Documents, Glance, Index, Segment, Survey, commit_bytes
 from ckptkit.run.resolve import LOOKS, Candidates, Head, Look, choose, first_choice, newest_head
 from ckptkit.storage import Storage
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ckptkit.checkpoint.commit import create_once
-from ckptkit.checkpoint.reading import reread_if_corrupt
-from ckptkit.core.worker import each_of
+from ckptkit.checkpoint.commit import create_once, reread_if_corrupt
+from ckptkit.core.parallel import each_of
 from ckptkit.errors import UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument
-from ckptkit.format.events import Event
+from ckptkit.format.events import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Event, Segment, decode_segment, encode_segment
 from ckptkit.format.layout import EVENTS, attempt_key, parse_segment, segment_key
-from ckptkit.format.segments import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Segment, decode_segment, encode_segment
 from ckptkit.run.index import Documents
 from ckptkit.storage import Storage
 

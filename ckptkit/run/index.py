@@ -1,32 +1,21 @@
-"""Finds checkpoints by listing, and determines which ones are committed.
+"""Finds checkpoints by listing, determines which are committed, and follows the lineage of an attempt.
 
-Guarantees: only names and create-only markers decide, never a clock, a modification time or a pointer file. A failed
-listing is an error and never an empty run. A COMMIT that does not parse counts as a corrupt checkpoint, never as an
-uncommitted folder.
-
-`Index` and `Glance` read each COMMIT on demand. `Folders`, and `Survey` with it, determine what is committed from one
-walk of ``checkpoints/``, without reading each COMMIT. Guarantees: the answer is the same as from reading, except that
-a COMMIT alone in its folder with the size of a void marker counts as void: the folder has nothing to list, restore or
-remove. Sealed documents and void markers are canonical to the byte, so a void marker has one size and a COMMIT is
-always larger.
-
-This module does not open checkpoints and does not prove that a COMMIT is sound (`ckptkit.checkpoint.open`), and it
-does not choose what a start should try (`ckptkit.run.resolve`). Every object is one look at the run and becomes stale.
-Threads: any, one at a time.
+Guarantees: only names and create-only markers decide, never a clock or a pointer. A COMMIT that does not parse counts
+as a corrupt checkpoint. `Folders`, and `Survey` with it, read hardly any COMMIT: void markers have one size, real ones
+are larger, and one alone in its folder with that size counts as void. Every object is one look and becomes stale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from typing import Protocol
 
-from ckptkit.checkpoint.commit import read_commit
-from ckptkit.checkpoint.listing import list_attempts, list_names
-from ckptkit.checkpoint.reading import read_document
+from ckptkit.checkpoint.commit import list_attempts, list_names, read_commit, read_document
 from ckptkit.errors import CorruptCheckpointError, UnusableCheckpointError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import AttemptDocument, Commit, Void
+from ckptkit.format.documents import AttemptDocument, Commit, Void, encode
 from ckptkit.format.layout import (
     CHECKPOINTS,
     COMMIT,
@@ -35,6 +24,90 @@ from ckptkit.format.layout import (
     checkpoints_prefix,
 )
 from ckptkit.storage import Storage
+
+
+class AttemptLookup(Protocol):
+    def document(self, attempt: int) -> AttemptDocument: ...
+
+
+@dataclass(frozen=True)
+class Segment:
+    attempt: int
+    last: CheckpointName | None
+
+    def __contains__(self, name: CheckpointName) -> bool:
+        return name.attempt == self.attempt and (self.last is None or name <= self.last)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    segments: tuple[Segment, ...]
+    broken: CorruptCheckpointError | None = None
+    broken_at: int | None = None
+
+    def __contains__(self, name: CheckpointName) -> bool:
+        return any(name in segment for segment in self.segments)
+
+
+class Ancestry:
+    """Reads a lineage lazily, from the newest attempt back. One thread."""
+
+    def __init__(self, attempts: AttemptLookup, newest: int) -> None:
+        self._attempts = attempts
+        self._next: Segment | None = Segment(newest, None)
+        self._segments: list[Segment] = []
+        self.broken: CorruptCheckpointError | None = None
+        self.broken_at: int | None = None
+
+    def __iter__(self) -> Iterator[Segment]:
+        at = 0
+        while at < len(self._segments) or self._go_back():
+            yield self._segments[at]
+            at += 1
+
+    def down_to(self, attempt: int) -> Iterator[Segment]:
+        """Yield the segments, newest first, until no further one can be of ``attempt`` or a later attempt."""
+        for segment in self:
+            yield segment
+            if segment.attempt <= attempt:  # a parent is always of a lower attempt
+                return
+
+    def whole(self) -> Lineage:
+        segments = tuple(self)
+        return Lineage(segments, self.broken, self.broken_at)
+
+    def _go_back(self) -> bool:
+        step = self._next
+        if step is None:
+            return False
+        try:
+            document = self._attempts.document(step.attempt)
+            before = segment_before(document)
+        except CorruptCheckpointError as error:
+            self._next, self.broken, self.broken_at = None, error, step.attempt
+            return False
+        self._segments.append(step)
+        self._next = before
+        return True
+
+
+def trace(attempts: AttemptLookup, newest: int) -> Lineage:
+    return Ancestry(attempts, newest).whole()
+
+
+def segment_before(document: AttemptDocument) -> Segment | None:
+    """Return the next older segment after the attempt of ``document``; None if that attempt was a fresh start."""
+    if document.parent is None:
+        return None
+    parent = CheckpointName.parse(document.parent)
+    # A parent is always of a lower attempt, so the walk ends.
+    if parent is None or parent.attempt >= document.attempt:
+        raise CorruptCheckpointError(
+            f"{attempt_key(document.attempt)} names the parent {document.parent[:80]!r}, which is not a checkpoint "
+            "of an earlier attempt"
+        )
+    return Segment(parent.attempt, parent)
+
 
 _FEW_VOIDS = 2
 _ITSELF = ""  # the path in a folder of what lies in the folder's place

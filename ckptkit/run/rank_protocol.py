@@ -18,15 +18,14 @@ from typing import Literal, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from ckptkit import errors
+from ckptkit.checkpoint.commit import read_document
 from ckptkit.checkpoint.open import OpenedCheckpoint, read_entry
-from ckptkit.checkpoint.reading import read_document
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
-from ckptkit.format.document_json import decode
-from ckptkit.format.documents import AttemptDocument, Commit, Manifest, RankManifest
+from ckptkit.format.documents import AttemptDocument, Commit, Manifest, RankManifest, decode
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.attempt import Opened, Restorable
 from ckptkit.storage import Storage

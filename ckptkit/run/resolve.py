@@ -23,9 +23,8 @@ from ckptkit.format.documents import Commit, PassedOver, Void
 from ckptkit.format.events import Began, Saved
 from ckptkit.format.layout import CHECKPOINTS, EVENTS, CheckpointName, attempt_key
 from ckptkit.run.event_log import read_events
-from ckptkit.run.index import Documents, Glance, Index, Survey
-from ckptkit.run.lineage import Ancestry, AttemptLookup, Segment, segment_before
-from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.fence import read_run, refuse_unfinished
+from ckptkit.run.index import Ancestry, AttemptLookup, Documents, Glance, Index, Segment, Survey, segment_before
 from ckptkit.storage import Storage
 
 LATEST = "latest"

@@ -32,9 +32,8 @@ from ckptkit.errors import (
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName, frozen_folder
 from ckptkit.run.fence import check_fence
-from ckptkit.run.index import Documents
+from ckptkit.run.index import Ancestry, Documents
 from ckptkit.run.keep_policy import Keepable, KeepPolicy, needs_certificates
-from ckptkit.run.lineage import Ancestry
 from ckptkit.run.sweep import remove_each, remove_frozen
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import in_pages

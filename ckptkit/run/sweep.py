@@ -16,8 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from ckptkit.checkpoint.commit import keys_below, remove_data, void_or_leave
-from ckptkit.checkpoint.listing import list_attempts, list_names
+from ckptkit.checkpoint.commit import keys_below, list_attempts, list_names, remove_data, void_or_leave
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.layout import (
@@ -34,10 +33,8 @@ from ckptkit.format.layout import (
     parse_frozen,
 )
 from ckptkit.run.event_log import segments_of
-from ckptkit.run.fence import check_fence
-from ckptkit.run.index import Documents, Folders
-from ckptkit.run.lineage import Ancestry
-from ckptkit.run.origin import read_run
+from ckptkit.run.fence import check_fence, read_run
+from ckptkit.run.index import Ancestry, Documents, Folders
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")

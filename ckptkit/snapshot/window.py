@@ -63,7 +63,7 @@ class Window:
         cost: Receives the costs of this window.
         by_slices: Whether only the training thread may access live memory.
         filling: A buffer that has room left.
-        samples: As `ckptkit.checkpoint.staged.Staged.samples`.
+        samples: As `ckptkit.checkpoint.write.Staged.samples`.
         monotonic: Gives seconds.
         gives_up: Whether a fence that waits for memory gives up the save when nothing has moved for two minutes.
 

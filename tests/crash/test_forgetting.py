@@ -23,8 +23,7 @@ from support.runs.scenario import (
 )
 
 from ckptkit.errors import StaleAttemptError
-from ckptkit.format.document_json import decode, encode
-from ckptkit.format.documents import RunDocument
+from ckptkit.format.documents import RunDocument, decode, encode
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest

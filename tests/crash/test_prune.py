@@ -23,8 +23,7 @@ from support.runs.scenario import (
 )
 
 from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, StorageError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import AttemptDocument
+from ckptkit.format.documents import AttemptDocument, encode
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.testing.faults import DIVISIBLE, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.tools.prune.plan import Rule, plan_prune

@@ -20,8 +20,7 @@ from support.runs.scenario import (
 
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.errors import StaleAttemptError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import Void
+from ckptkit.format.documents import Void, encode
 from ckptkit.run.index import Index
 from ckptkit.run.sweep import sweep
 from ckptkit.storage import LocalStorage

@@ -15,7 +15,7 @@ from support.servers.fixtures import Bucket
 from support.servers.moto_server import MotoServer
 
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 
@@ -52,7 +52,7 @@ setattr(owner, name, call_then_die)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 A_SAVE = ("ckptkit.run.saver", "Saver", "save")
-AN_UPLOAD = ("ckptkit.run.homes.upload", "Uploader", "upload")
+AN_UPLOAD = ("ckptkit.run.upload", "Uploader", "upload")
 
 
 def trained(script: str, folder: Path, *arguments: str) -> str:

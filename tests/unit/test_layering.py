@@ -21,13 +21,10 @@ PACKAGES = (
 )
 # The same within a package; a new module takes its place here.
 MODULES = {
-    "checkpoint": (
-        *("reading", "commit", "listing", "digesting", "leaves", "staged", "resharded", "open", "receipts", "frozen"),
-        *("verified_reader", "write", "parts", "stream", "verify", "transfer"),
-    ),
+    "checkpoint": (*("commit", "open", "leaves", "parts", "read", "resharded", "receipts", "write", "transfer"),),
     "run": (
-        *("keep_policy", "index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog"),
-        *("takeover", "attempt", "retention", "homes", "rank_protocol", "saver", "part_saver", "goodput"),
+        *("keep_policy", "index", "event_log", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
+        *("homes", "rank_protocol", "saver", "upload", "goodput", "interval"),
     ),
     "manager": (
         *("process", "heartbeat", "options", "step_timing", "rank_sync", "hooks", "background"),

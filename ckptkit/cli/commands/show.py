@@ -18,7 +18,7 @@ from rich.table import Column
 
 from ckptkit.checkpoint.leaves import StoredLeaves
 from ckptkit.checkpoint.open import OpenedCheckpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.cli.commands.tensor_stats import histogram, summarise
 from ckptkit.cli.errors import FINE, WrongUsageError
 from ckptkit.cli.output import ago, plain, print_json, print_line, print_table, size

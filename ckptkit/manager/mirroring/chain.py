@@ -28,12 +28,9 @@ from ckptkit.manager.mirroring.uploads import Uploading, Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
-from ckptkit.run.homes.combined import Homes
-from ckptkit.run.homes.opening import open_homes, reach
-from ckptkit.run.homes.pace import Pace
-from ckptkit.run.homes.part_upload import PartUploader
-from ckptkit.run.homes.upload import Uploader
+from ckptkit.run.homes import Homes, open_homes, reach
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
+from ckptkit.run.upload import Pace, PartUploader, Uploader
 from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
 
 _log = logging.getLogger("ckptkit")
@@ -141,7 +138,7 @@ class Chain:
         """Open an attempt; call `reach` first.
 
         Raises:
-            CkptKitError: As in `ckptkit.run.homes.opening.open_homes`.
+            CkptKitError: As in `ckptkit.run.homes.open_homes`.
         """
         if not self.exists:
             return open_attempt(self._local, opening, target)

@@ -25,8 +25,7 @@ from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import NotEndedError, account_of, warn_of_failure
 from ckptkit.manager.process.at_exit import AT_EXIT
-from ckptkit.run.homes.pace import Pace
-from ckptkit.run.homes.upload import UploadOutcome
+from ckptkit.run.upload import Pace, UploadOutcome
 
 _log = logging.getLogger("ckptkit")
 _GLANCE_SECONDS = 0.5
@@ -34,7 +33,7 @@ _MUCH_LAG = 10  # this many commits during one upload
 
 
 class Uploading(Protocol):
-    """Does the uploads: `ckptkit.run.homes.upload.Uploader`, or a replacement in tests."""
+    """Does the uploads: `ckptkit.run.upload.Uploader`, or a replacement in tests."""
 
     size_bytes: int
     done_bytes: int

@@ -2,7 +2,7 @@
 
 The order: compare everything at the target; ``run.json``; the checkpoints, oldest first; events; the attempts'
 documents, last the one that ends the copy. Guarantees: until then no start takes the target for a run
-(`ckptkit.run.origin`); if anything at the target is not the source's, nothing is written; the same call resumes an
+(`ckptkit.run.fence`); if anything at the target is not the source's, nothing is written; the same call resumes an
 interrupted copy, with the same result. The source is only read, and its job may be running. Run one copy to a root at
 a time, and no job on it: conflicts between them are detected only in part. Any single thread.
 """
@@ -17,11 +17,10 @@ from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.core.text import escaped, listed
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, digest_of
+from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, digest_of, encode
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_key
+from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Index
-from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage, is_same_place

@@ -11,13 +11,13 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, remove_data, void_or_leave
+from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, read_document, remove_data, void_or_leave
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.reading import read_document
+from ckptkit.checkpoint.read import verify
 from ckptkit.checkpoint.transfer import ADVICE, files_of, holds, is_hidden
-from ckptkit.checkpoint.verify import verify
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.format.documents import Commit, CopiedFrom, RunDocument, Void
+from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -29,7 +29,6 @@ from ckptkit.format.layout import (
     attempt_of,
     parse_frozen,
 )
-from ckptkit.format.segments import MAX_SEGMENT_BYTES
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 from ckptkit.storage.lease import LEASE, PROBE

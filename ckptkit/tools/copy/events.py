@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from ckptkit.checkpoint.commit import create_once
-from ckptkit.checkpoint.listing import list_attempts
+from ckptkit.checkpoint.commit import create_once, list_attempts
 from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.core.worker import each_of
 from ckptkit.errors import ResumeError, UnusableCheckpointError
+from ckptkit.format.events import MAX_SEGMENT_BYTES, decode_segment
 from ckptkit.format.layout import EVENTS, attempt_of, parse_segment
-from ckptkit.format.segments import MAX_SEGMENT_BYTES, decode_segment
 from ckptkit.storage import Storage
 
 

@@ -15,12 +15,12 @@ from ckptkit.checkpoint.commit import read_commit
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.format.documents import AttemptDocument, Commit
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.homes.separation import refuse_separate, share_documents
-from ckptkit.run.homes.upload import Uploader
+from ckptkit.run.fence import read_run, refuse_unfinished
+from ckptkit.run.homes import refuse_separate, share_documents
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
+from ckptkit.run.upload import Uploader
 from ckptkit.storage import RootLock, Storage
 
 

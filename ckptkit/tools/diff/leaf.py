@@ -1,7 +1,7 @@
 """Compares one leaf of two checkpoints, piece by piece.
 
 Guarantees: each element is compared exactly once, however each side has cut the leaf; every file that is read is
-verified, some only when `ckptkit.checkpoint.verified_reader.ProvenFiles.end` is called. One thread.
+verified, some only when `ckptkit.checkpoint.leaves.ProvenFiles.end` is called. One thread.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ckptkit.checkpoint.leaves import StoredLeaf
+from ckptkit.checkpoint.leaves import ProvenFiles, ShardBytes, StoredLeaf
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.parts import read_sharded
-from ckptkit.checkpoint.verified_reader import ProvenFiles, ShardBytes
-from ckptkit.checkpoint.verify import check_sizes
+from ckptkit.checkpoint.read import check_sizes
 from ckptkit.core.contents import WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, Array, bytes_of

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.tensors import Array, Role
 from ckptkit.errors import CheckpointNotFoundError, StorageError
+from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Index
-from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
 from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.system_calls import SYSTEM

@@ -2,7 +2,7 @@
 
 The first checkpoint of the run holds these weights and nothing else, and is the parent of what follows. The order:
 check everything about the file; write ``run.json``, which marks an import in progress; shards, documents, ``COMMIT``;
-last the document of attempt 1, without which no start takes the root for a run (`ckptkit.run.origin`). Guarantees: if
+last the document of attempt 1, without which no start takes the root for a run (`ckptkit.run.fence`). Guarantees: if
 the file is refused, nothing is written; if writing fails, what was written is deleted as far as possible. Weights are
 copied unchanged, one window at a time. Any single thread; nothing else may use the root meanwhile.
 """
@@ -21,8 +21,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from ckptkit.checkpoint.commit import create_once, keys_below, publish
-from ckptkit.checkpoint.frozen import FrozenShards
-from ckptkit.checkpoint.write import SaveRequest, write_manifest, write_part
+from ckptkit.checkpoint.write import FrozenShards, SaveRequest, write_manifest, write_part
 from ckptkit.core.contents import IMPORTED, NOT_IMPORTED
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import LongWait
@@ -30,8 +29,7 @@ from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import LeafSpec
 from ckptkit.core.text import escaped, some
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument
+from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CHECKPOINTS, RUN, CheckpointName, attempt_key
 from ckptkit.format.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.run.fence import check_fence
@@ -127,7 +125,7 @@ def _refuse_anything(storage: Storage) -> None:
 
 
 class _FromFile:
-    """Implements `ckptkit.checkpoint.staged.Staged` for an import."""
+    """Implements `ckptkit.checkpoint.write.Staged` for an import."""
 
     by_slices = False
 

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckptkit.checkpoint.open import check_token, open_checkpoint, read_metrics
+from ckptkit.checkpoint.read import check_sizes
 from ckptkit.checkpoint.receipts import certified_from
-from ckptkit.checkpoint.verify import check_sizes
-from ckptkit.core.worker import each_of
+from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
 from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of
-from ckptkit.run.index import Survey
+from ckptkit.run.fence import read_run, refuse_unfinished
+from ckptkit.run.index import Lineage, Survey, segment_before, trace
 from ckptkit.run.keep_policy import Keepable, KeepPolicy
-from ckptkit.run.lineage import Lineage, segment_before, trace
-from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import Head, choose, newest_head
 from ckptkit.storage import Storage
 

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ckptkit.checkpoint.commit import create_once, keys_below, read_commit, remove_data, void_or_leave
-from ckptkit.checkpoint.listing import list_attempts
+from ckptkit.checkpoint.commit import create_once, keys_below, list_attempts, read_commit, remove_data, void_or_leave
 from ckptkit.errors import StaleAttemptError
-from ckptkit.format.document_json import encode
+from ckptkit.format.documents import encode
 from ckptkit.format.layout import CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.sweep import delete_each, remove_each, remove_frozen
 from ckptkit.storage import Storage

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.index import Survey
-from ckptkit.run.lineage import Segment, trace
+from ckptkit.run.index import Segment, Survey, trace
 from ckptkit.run.resolve import Candidates, choose, open_wanted
 from ckptkit.storage import Storage
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from html import escape
 
 from ckptkit.core.text import ENDS, many, span
-from ckptkit.run.goodput.account import CLASSES
-from ckptkit.run.goodput.spans import Class
+from ckptkit.run.goodput import CLASSES, Class
 from ckptkit.tools.report.goodput import NAMES, notes_of
 from ckptkit.tools.report.history import RunStory
 

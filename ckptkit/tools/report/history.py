@@ -15,9 +15,7 @@ from typing import Literal
 
 from ckptkit.core.text import ENDS
 from ckptkit.format.events import How, Interval, Point
-from ckptkit.run.goodput.account import Account, account_of
-from ckptkit.run.goodput.alternatives import Alternative, alternatives
-from ckptkit.run.goodput.lives import Life
+from ckptkit.run.goodput import Account, Alternative, Life, account_of, alternatives
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 
+from ckptkit.checkpoint.commit import read_document, reread_if_corrupt
 from ckptkit.checkpoint.open import decode_manifest
-from ckptkit.checkpoint.reading import read_document, reread_if_corrupt
+from ckptkit.core.parallel import each_of
 from ckptkit.core.text import escaped, time_in
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
@@ -20,7 +21,7 @@ from ckptkit.format.events import Began, Ended, Event, LeftOut, LifeEnded, Point
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
-from ckptkit.run.goodput.lives import life_of
+from ckptkit.run.goodput import life_of
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 from ckptkit.tools.report.history import Attempt, Failure, Problem, Removal, RunStory, Save

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ckptkit.format.events import Spread
-from ckptkit.run.goodput.account import account_of
-from ckptkit.run.goodput.lives import Life, Taken, between, seconds_of
+from ckptkit.run.goodput import Life, Taken, account_of, between, seconds_of
 from ckptkit.tools.report.history import Attempt, RunStory, Save
 
 GOODPUT = "goodput"

@@ -1,9 +1,9 @@
 """Verifies one checkpoint, its documents and every byte of its files, and reports all problems.
 
-`ckptkit.checkpoint.open` and `ckptkit.checkpoint.verify` stop at the first problem, since a start must not use damaged
+`ckptkit.checkpoint.open` and `ckptkit.checkpoint.read` stop at the first problem, since a start must not use damaged
 data. This module continues with whatever can still be checked: without a sound COMMIT and manifest, the listed rank
 files are checked by their form alone. Guarantees: reads and never writes; distinguishes a checkpoint removed meanwhile
-from a corrupt one; `ckptkit.checkpoint.verify.verify` accepts a checkpoint without a problem here. Any thread.
+from a corrupt one; `ckptkit.checkpoint.read.verify` accepts a checkpoint without a problem here. Any thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ckptkit.checkpoint.commit import read_commit
+from ckptkit.checkpoint.commit import read_commit, reread_if_corrupt
 from ckptkit.checkpoint.leaves import StoredLeaves
 from ckptkit.checkpoint.open import (
     OpenedCheckpoint,
@@ -24,8 +24,7 @@ from ckptkit.checkpoint.open import (
     open_manifest,
     read_rank,
 )
-from ckptkit.checkpoint.reading import reread_if_corrupt
-from ckptkit.core.worker import each_of
+from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import xxhash
 
-from ckptkit.checkpoint.digesting import BlockDigests
+from ckptkit.checkpoint.write import BlockDigests
+from ckptkit.core.latch import Latch
 from ckptkit.core.text import some
 from ckptkit.core.worker import Latch
 from ckptkit.errors import CorruptCheckpointError
@@ -92,7 +93,7 @@ class FileProver:
             return self._known[key]
 
     def _prove(self, shard: ShardEntry, listed_bytes: int | None) -> Problem | None:
-        # A second time if there is a problem, as `ckptkit.checkpoint.reading.reread_if_corrupt` does.
+        # A second time if there is a problem, as `ckptkit.checkpoint.commit.reread_if_corrupt` does.
         return self._examine(shard, listed_bytes) and self._examine(shard, listed_bytes)
 
     def _examine(self, shard: ShardEntry, listed_bytes: int | None) -> Problem | None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from ckptkit.checkpoint.reading import read_document
-from ckptkit.core.worker import each_of
+from ckptkit.checkpoint.commit import read_document
+from ckptkit.core.parallel import each_of
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
@@ -24,9 +24,8 @@ from ckptkit.errors import (
 )
 from ckptkit.format.documents import AttemptDocument, RunDocument
 from ckptkit.format.layout import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
-from ckptkit.run.index import Survey
-from ckptkit.run.lineage import segment_before
-from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.fence import read_run, refuse_unfinished
+from ckptkit.run.index import Survey, segment_before
 from ckptkit.run.resolve import choose
 from ckptkit.storage import Storage
 from ckptkit.tools.verify.checkpoint import Proof, ProofOutcome, prove_checkpoint

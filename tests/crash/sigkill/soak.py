@@ -43,7 +43,7 @@ from support.servers.moto_server import MotoServer
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Capture
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.layout import CheckpointName
@@ -561,7 +561,7 @@ class Story:
 
     @staticmethod
     def _off_lineage(index: Index, committed: list[str]) -> int:
-        from ckptkit.run.lineage import trace
+        from ckptkit.run.index import trace
 
         lineage = trace(index, max(index.attempts))
         return sum(CheckpointName.parse(name) not in lineage for name in committed)

@@ -50,7 +50,7 @@ import sys
 import xxhash
 from ckptkit.run.index import Index
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.storage import LocalStorage
 
 storage = LocalStorage(sys.argv[1])

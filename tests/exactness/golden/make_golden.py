@@ -21,8 +21,7 @@ from ckptkit.core.placement import Box
 from ckptkit.core.process_group import World
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.tensors import leaf_of
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import FORMAT_VERSION, digest_of
+from ckptkit.format.documents import FORMAT_VERSION, digest_of, encode
 from ckptkit.format.documents import Void as VoidDocument
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving

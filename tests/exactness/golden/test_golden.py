@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import verify
+from ckptkit.checkpoint.read import verify
 from ckptkit.format.documents import FORMAT_VERSION
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager

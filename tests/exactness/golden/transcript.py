@@ -24,7 +24,7 @@ import pytest
 from support.options import grouped
 from typer.testing import CliRunner
 
-from ckptkit.checkpoint import digesting, write
+from ckptkit.checkpoint import write
 from ckptkit.cli import app
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.format import versions
@@ -202,8 +202,7 @@ def written(story: Callable[[Transcript], None], folder: Path) -> str:
 
     listening, log = Listening(), logging.getLogger("ckptkit")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (digesting, write):  # or documents differ in size
-            patch.setattr(module, "time", SimpleNamespace(perf_counter=float))
+        patch.setattr(write, "time", SimpleNamespace(perf_counter=float))  # or documents differ in size
         for other in (versions, write):
             patch.setattr(other, "versions", lambda: dict.fromkeys(("ckptkit", "mindspore", "numpy"), "1"))
         log.addHandler(listening)

@@ -32,7 +32,7 @@ from support.hosts.faults import Fault, HostLost, LinkDown, StorageReboot
 from support.hosts.running import Running, until
 
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage

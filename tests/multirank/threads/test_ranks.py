@@ -21,7 +21,7 @@ from support.runs.ranks import CYCLE, SIZE, check_whole, committed, digests_at, 
 from support.thread_ranks import RankLostError, ThreadWorld, results_of, run_ranks
 
 import ckptkit as ck
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Capture, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Leaf

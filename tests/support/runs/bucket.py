@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ckptkit.checkpoint.digesting import BlockDigests
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
+from ckptkit.checkpoint.write import BlockDigests
 from ckptkit.core.placement import Placement
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import Array, Leaf, Lifetime, Role, bytes_of, leaf_of
-from ckptkit.format.document_json import encode
 from ckptkit.format.documents import (
     MAX_BLOCK_BYTES,
     AttemptDocument,
@@ -22,6 +21,7 @@ from ckptkit.format.documents import (
     Manifest,
     RankManifest,
     digest_of,
+    encode,
 )
 from ckptkit.format.documents import Commit as CommitDocument
 from ckptkit.format.layout import CheckpointName, attempt_key, frozen_folder

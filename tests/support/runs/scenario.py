@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core.progress import ResumePoint
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager, SaveHandle

@@ -12,7 +12,7 @@ import pytest
 from support.corrupt import corrupt
 from support.runs.grown import WatchedRun, grow, opened
 
-from ckptkit.checkpoint.verify import load, verify
+from ckptkit.checkpoint.read import load, verify
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage

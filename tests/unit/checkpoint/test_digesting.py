@@ -5,8 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from ckptkit.checkpoint.digesting import PIECE_BYTES, DigestingStream, LeafDigests
-from ckptkit.checkpoint.frozen import FrozenShards
+from ckptkit.checkpoint.write import PIECE_BYTES, DigestingStream, FrozenShards, LeafDigests
 from ckptkit.core.contents import Capture
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost

@@ -15,7 +15,7 @@ from support.runs.rank_files import documents_of, leaf, opened, write_ranks
 from support.wire import Wire
 
 from ckptkit.checkpoint.parts import CutOut, Region
-from ckptkit.checkpoint.verify import load, verify
+from ckptkit.checkpoint.read import load, verify
 from ckptkit.core.contents import Buffers, TensorInfo, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError

@@ -11,7 +11,7 @@ from support.runs.dict_storage import Counted, DictStorage
 from support.runs.rank_files import NAME, commit, documents_of, leaf, opened, write_ranks
 
 from ckptkit.checkpoint.leaves import StoredLeaves
-from ckptkit.checkpoint.verify import check_sizes, load, verify
+from ckptkit.checkpoint.read import check_sizes, load, verify
 from ckptkit.core.contents import Buffers
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError

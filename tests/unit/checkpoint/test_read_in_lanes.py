@@ -9,8 +9,8 @@ import pytest
 from support.corrupt import corrupt
 from support.runs.grown import opened
 
-from ckptkit.checkpoint import stream
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint import read as stream
+from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Buffers, Capture
 from ckptkit.core.tensors import leaf_of
 from ckptkit.core.worker import each_of

@@ -11,9 +11,9 @@ from support.corrupt import corrupt
 from support.process import python
 from support.runs.grown import opened
 
-from ckptkit.checkpoint import stream
+from ckptkit.checkpoint import read as stream
 from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
-from ckptkit.checkpoint.verify import load, verify
+from ckptkit.checkpoint.read import load, verify
 from ckptkit.core.contents import Buffers, Capture
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError

@@ -7,7 +7,7 @@ import threading
 import pytest
 from support.runs.dict_storage import DictStorage
 
-from ckptkit.checkpoint.verified_reader import ShardBytes
+from ckptkit.checkpoint.leaves import ShardBytes
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry
 from ckptkit.format.layout import CheckpointName

@@ -11,7 +11,7 @@ from support.runs.report_lives import grow_history, grow_short
 
 from ckptkit.cli.commands.goodput import run_goodput
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.run.goodput.account import CLASSES
+from ckptkit.run.goodput import CLASSES
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report.bars import goodput_section
 from ckptkit.tools.report.reader import read_story

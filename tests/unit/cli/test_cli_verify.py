@@ -15,8 +15,7 @@ from ckptkit.cli.commands.verify import ENDS, run_verify
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.progress import CheckpointBar
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import Void, digest_of
+from ckptkit.format.documents import Void, digest_of, encode
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from support.runs.grown import opened
 
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Capture
 from ckptkit.core.tensors import DTYPES, ROLES, Leaf, LeafSpec, bytes_of, leaf_of
 from ckptkit.format.shards import plan_shards

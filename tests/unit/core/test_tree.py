@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.core.tree import decode_tree, encode_tree
-from ckptkit.format.document_json import decode, encode
-from ckptkit.format.documents import RankManifest
+from ckptkit.format.documents import RankManifest, decode, encode
 from ckptkit.format.shards import plan_shards
 
 

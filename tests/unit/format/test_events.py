@@ -10,11 +10,22 @@ from hypothesis import strategies as st
 
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import canonical, digest_of
-from ckptkit.format.events import MAX_CURVES, Ended, Point, Removed, SaveFailed, Spread, plain_line
+from ckptkit.format.documents import canonical, digest_of, encode
+from ckptkit.format.events import (
+    MAX_CURVES,
+    MAX_EVENTS,
+    MAX_SEGMENT_BYTES,
+    Ended,
+    Point,
+    Removed,
+    SaveFailed,
+    SegmentHeader,
+    Spread,
+    decode_segment,
+    encode_segment,
+    plain_line,
+)
 from ckptkit.format.layout import attempt_of, parse_segment, segment_key
-from ckptkit.format.segments import MAX_EVENTS, MAX_SEGMENT_BYTES, SegmentHeader, decode_segment, encode_segment
 from ckptkit.manager.recording.curves import FINE, Curves, Place
 
 TOKEN = "ab" * 16

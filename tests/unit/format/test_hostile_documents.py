@@ -13,7 +13,7 @@ import pytest
 from support.runs.forge import KINDS, forge, key_of, sealed
 from support.runs.grown import WatchedRun, grow, opened
 
-from ckptkit.checkpoint.verify import load, verify
+from ckptkit.checkpoint.read import load, verify
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError, StaleAttemptError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES
 from ckptkit.manager.manager import CheckpointManager

@@ -21,8 +21,7 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.auto_interval import AutoInterval
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.results import SaveResults
-from ckptkit.run.goodput.history import read_history
-from ckptkit.run.goodput.interval import Failures
+from ckptkit.run.interval import Failures, read_history
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun

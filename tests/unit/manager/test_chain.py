@@ -22,7 +22,7 @@ from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, Stor
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring import chain, uploads
 from ckptkit.manager.options import Mirror, System
-from ckptkit.run.homes import upload
+from ckptkit.run import upload
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed

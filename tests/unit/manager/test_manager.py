@@ -26,7 +26,7 @@ from support.options import grouped
 from support.process import forked, python
 from support.runs.grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
 
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core import worker
 from ckptkit.core.contents import Capture
 from ckptkit.core.progress import Progress, ResumePoint

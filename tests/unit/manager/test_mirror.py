@@ -33,16 +33,14 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import CopiedFrom, RunDocument
+from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring import uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, Preemption, Saving, System
-from ckptkit.run.homes.pace import Pace
-from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
+from ckptkit.run.upload import Pace, Uploader
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun

@@ -13,11 +13,10 @@ from support.options import grouped
 from support.runs.dict_storage import DictStorage
 from support.runs.grown import ON_REQUEST, WatchedRun, train
 
-import ckptkit.format.segments
+import ckptkit.format.events
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
-from ckptkit.format.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed
+from ckptkit.format.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed, encode_segment
 from ckptkit.format.layout import segment_key
-from ckptkit.format.segments import encode_segment
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.recording import recorder
 from ckptkit.run.event_log import read_events
@@ -492,7 +491,7 @@ def test_failing_storage_warns_once_without_losing_events(storage, time, caplog)
 
 
 def test_events_behind_failed_segment_keep_their_order(storage, time, monkeypatch):
-    monkeypatch.setattr(ckptkit.format.segments, "MAX_SEGMENT_BYTES", 3000)
+    monkeypatch.setattr(ckptkit.format.events, "MAX_SEGMENT_BYTES", 3000)
     run = NumpyRun(accumulation_steps=1)
     manager = manager_of(storage, time)
     manager.restore(run)

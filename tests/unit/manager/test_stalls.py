@@ -18,7 +18,7 @@ from support.options import grouped
 from support.process import python
 from support.runs.grown import ON_REQUEST, opened
 
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Capture
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.tensors import leaf_of

@@ -12,8 +12,7 @@ from support.runs.long_run import long_run, names_of
 
 from ckptkit.cli.commands import ls
 from ckptkit.errors import StorageError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import Void
+from ckptkit.format.documents import Void, encode
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run import catalog
 from ckptkit.run.catalog import list_checkpoints, list_rows

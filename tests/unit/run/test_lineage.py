@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.layout import CheckpointName, attempt_key
-from ckptkit.run.lineage import Lineage, Segment, trace
+from ckptkit.run.index import Lineage, Segment, trace
 
 
 class Attempts:

@@ -11,12 +11,10 @@ from support.runs.dict_storage import Counted, DictStorage
 from support.runs.long_run import long_run, names_of
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import AttemptDocument, Commit, PassedOver, Void
+from ckptkit.format.documents import AttemptDocument, Commit, PassedOver, Void, encode
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
-from ckptkit.run.index import VOID_BYTES, Index, Survey, commit_bytes
-from ckptkit.run.lineage import Ancestry, trace
+from ckptkit.run.index import VOID_BYTES, Ancestry, Index, Survey, commit_bytes, trace
 from ckptkit.run.resolve import choose, first_choice
 from ckptkit.testing.faults import Fault
 

@@ -9,8 +9,7 @@ from support.runs.dict_storage import Counted, DictStorage
 from support.runs.long_run import long_run, names_of
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import CopiedFrom, RunDocument
+from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Index
 from ckptkit.run.resolve import choose, open_wanted

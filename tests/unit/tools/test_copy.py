@@ -28,8 +28,8 @@ from support.runs.scenario import (
 
 from ckptkit.checkpoint.commit import void
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError, StorageError
+from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import CheckpointName
-from ckptkit.format.segments import MAX_SEGMENT_BYTES
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.scrubber import clean_url
 from ckptkit.storage import LocalStorage

@@ -12,8 +12,7 @@ from support.runs.scenario import AT_6, Life, committed, corrupt, history, name_
 
 from ckptkit.core.placement import Box
 from ckptkit.errors import CheckpointNotFoundError, StorageError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import CopiedFrom, RunDocument, Void
+from ckptkit.format.documents import CopiedFrom, RunDocument, Void, encode
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
 from ckptkit.tools.verify import run as audit_module

@@ -26,7 +26,7 @@ from support.training import (
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core.process_group import Alone
 from ckptkit.format.layout import CheckpointName
 from ckptkit.mindspore.parameters.half_restored import mark_half_restored, refuse_half_restored

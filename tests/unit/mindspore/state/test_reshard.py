@@ -19,7 +19,7 @@ from support.training import begin_process, samples, sums_prefix, tensors
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.core.accumulation import AccumulationSchedule
 from ckptkit.core.process_group import Alone
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError, StorageError

@@ -16,7 +16,7 @@ from support.training import Stop, begin_process, both_modes, each_mode
 
 import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.verify import load
+from ckptkit.checkpoint.read import load
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import SaveHandle
 from ckptkit.mindspore.state.manager import StateManager

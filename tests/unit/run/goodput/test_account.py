@@ -15,8 +15,7 @@ from ckptkit.core.save_policy import SaveEvery
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.event_log import append_events
-from ckptkit.run.goodput.account import CLASSES, Account, account_of
-from ckptkit.run.goodput.lives import Life, Moment, Taken
+from ckptkit.run.goodput import CLASSES, Account, Life, Moment, Taken, account_of
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.report.history import RunStory

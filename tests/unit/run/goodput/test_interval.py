@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.run.goodput.interval import Failures, SaveTimes, choose_interval, daly, lost_seconds
+from ckptkit.run.goodput import lost_seconds
+from ckptkit.run.interval import Failures, SaveTimes, choose_interval, daly
 
 HOUR, DAY = 3600.0, 86_400.0
 

@@ -6,10 +6,9 @@ import pytest
 from support.runs.dict_storage import DictStorage
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void
+from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void, encode
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key
-from ckptkit.run.homes.combined import Homes
+from ckptkit.run.homes import Homes
 
 NAME = CheckpointName(1, 5, 0)
 ONE, OTHER = "1" * 32, "2" * 32

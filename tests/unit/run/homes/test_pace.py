@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ckptkit.run.homes.pace import Pace
+from ckptkit.run.upload import Pace
 
 
 class Clock:

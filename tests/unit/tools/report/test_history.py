@@ -14,8 +14,7 @@ from support.runs.report_lives import Clock, Life, grow_short, loss_at
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.format.events import LeftOut, Point, Saved, Spread
-from ckptkit.format.segments import encode_segment
+from ckptkit.format.events import LeftOut, Point, Saved, Spread, encode_segment
 from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage

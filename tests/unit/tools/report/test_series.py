@@ -13,8 +13,7 @@ from support.runs.report_lives import Clock, Life, dying, loss_at
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.format.events import Point, Spread
 from ckptkit.run.event_log import read_events
-from ckptkit.run.goodput.account import account_of
-from ckptkit.run.goodput.lives import life_of
+from ckptkit.run.goodput import account_of, life_of
 from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report.history import Attempt, RunStory

@@ -20,8 +20,8 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring.chain import Chain
 from ckptkit.manager.run import Run
 from ckptkit.run.catalog import list_checkpoints
-from ckptkit.run.homes.upload import Uploader
 from ckptkit.run.saver import Saver
+from ckptkit.run.upload import Uploader
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.doctor.lives.probe import variables

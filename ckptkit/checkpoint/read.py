@@ -1,16 +1,14 @@
-"""Streams the leaves of a checkpoint into any memory, and verifies their digests on the way.
+"""Loads the contents of an opened checkpoint, and reads leaves into any memory, verified on the way.
 
-Guarantees: `ShardStream.read_into` returns only after the digest of every file that it read matched, and reads each
-byte once; a file whose digest differs is read once more. Of sharded leaves it reads what `ckptkit.checkpoint.parts`
-selects. Files of a local disk whose bytes have their memory already are read in several lanes: each takes the next
-window, and they digest in file order, each its own. A leaf is done once all files with bytes of it are verified.
-Besides the given memory it needs one window per lane, or two if it fetches many small files of a remote storage at
-once, and it keeps the header of each file. If it raises, the given memory holds undefined bytes. Threads: any, one at a
-time; a sink is called by that thread only.
+Guarantees: sizes are compared before memory is allocated, so a hostile manifest asks for no more than what is stored.
+`ShardStream.read_into` returns only after the digest of every file that it read matched; if it raises, the given memory
+holds undefined bytes. Besides that memory it needs a window per lane. Any thread, one at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,17 +17,18 @@ from typing import NamedTuple
 
 import xxhash
 
-from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
-from ckptkit.checkpoint.open import check_digest
+from ckptkit.checkpoint.commit import reread_if_corrupt
+from ckptkit.checkpoint.leaves import ShardBytes, StoredLeaf, StoredLeaves, StoredPiece
+from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, missing
 from ckptkit.checkpoint.parts import CutOut, read_sharded
-from ckptkit.checkpoint.reading import reread_if_corrupt
-from ckptkit.checkpoint.verified_reader import ShardBytes
-from ckptkit.core.contents import Buffers, Sink, WantedPart
+from ckptkit.core.contents import Buffers, Contents, Sink, WantedPart
+from ckptkit.core.latch import Latch
+from ckptkit.core.parallel import each_of
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array, bytes_of
-from ckptkit.core.worker import Latch, each_of
+from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
-from ckptkit.format.layout import CheckpointName
+from ckptkit.format.layout import CheckpointName, frozen_folder
 from ckptkit.storage import Storage
 
 _LANES_FROM_BYTES = 16 << 20  # less is not worth threads
@@ -324,3 +323,70 @@ def _checked(memory: memoryview, name: str, size_bytes: int) -> memoryview:
     if memory.format != "B" or memory.ndim != 1 or len(memory) != size_bytes:
         raise ValueError(f"{name} has {size_bytes} bytes, but its target has {memory.nbytes} bytes of memory")
     return memory
+
+
+def load(
+    storage: Storage,
+    opened: OpenedCheckpoint,
+    rank: int = 0,
+    *,
+    report: Callable[[int], None] | None = None,
+    sizes_known: bool = False,
+) -> Contents:
+    """Load the contents for ``rank``: its own tensors and state, and the tensors that all ranks share."""
+    if not sizes_known:
+        check_sizes(storage, opened)
+    return _contents(storage, opened, StoredLeaves(opened.ranks), rank, report=report)
+
+
+def _contents(
+    storage: Storage,
+    opened: OpenedCheckpoint,
+    stored: StoredLeaves,
+    rank: int,
+    *,
+    report: Callable[[int], None] | None,
+) -> Contents:
+    document = opened.ranks[rank]
+    leaves = stored.of_rank(rank)
+    entries = {name: leaf.info for name, leaf in leaves.items()}
+    stream = ShardStream(storage, opened.name, leaves, report)
+    state_tensors = {name: one.empty() for name, one in entries.items() if one.role == "state"}
+    stream.read_into(Buffers({name: bytes_of(array).data for name, array in state_tensors.items()}))
+    return Contents(
+        str(opened.name),
+        opened.manifest.progress,
+        entries,
+        document.state,
+        state_tensors,
+        stream,
+        rank=rank,
+        world_size=opened.manifest.world_size,
+        of_rank=functools.partial(_contents, storage, opened, stored, report=report),
+        root=storage.url,
+    )
+
+
+def verify(storage: Storage, opened: OpenedCheckpoint) -> None:
+    check_sizes(storage, opened)
+    StoredLeaves(opened.ranks)
+    stream = ShardStream(storage, opened.name, {})
+    for document in opened.ranks:
+        stream.prove_files(document.shards)
+
+
+def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
+    shards = [shard for document in opened.ranks for shard in document.shards]
+    # One walk covers the folders of all ranks; only shared frozen shards lie elsewhere.
+    found = dict(storage.walk(f"{opened.name.folder}/"))
+    folder = frozen_folder(opened.name.attempt)
+    if any(shard.key.startswith(f"{folder}/") for shard in shards):
+        found.update({f"{folder}/{file}": size for file, size in storage.list(folder).files.items()})
+    for shard in shards:
+        if found.get(shard.key) != shard.size_bytes:
+            with contextlib.suppress(FileNotFoundError):
+                storage.read(shard.key, 0)  # raises if a link is there, or something else that is no file
+        if shard.key not in found:
+            raise missing(storage, opened.name, shard.key)
+        if found[shard.key] != shard.size_bytes:
+            raise CorruptCheckpointError(f"{shard.key} has {found[shard.key]} bytes, expected {shard.size_bytes}")

@@ -1,16 +1,21 @@
-"""Chooses how often to save: what saves cost, against the work that failures destroy.
+"""Chooses how often to save: what saves cost, against the work that failures destroy in a run's own history.
 
-Guarantees: pure arithmetic on measured values, so that a report repeats every choice from what was recorded. Failures
-are taken to be independent of each other and of saves. Any thread.
+Guarantees: arithmetic on measured values, so that a report repeats every choice from what was recorded; of the history,
+a bounded number of files is read. Failures are taken to be independent of each other and of saves.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ckptkit.core.text import many, span
-from ckptkit.format.events import Bound
+from ckptkit.format.events import Bound, Interval
+from ckptkit.format.layout import EVENTS, parse_segment
+from ckptkit.run.event_log import read_segments
+from ckptkit.run.goodput import life_of
+from ckptkit.run.index import Documents
+from ckptkit.storage import Storage
 
 SHORTEST_MEAN = 10.0  # seconds between failures; the prior: each octave from here
 LONGEST_MEAN = 100 * 86_400.0  # up to here is as likely as any other
@@ -85,6 +90,36 @@ def daly(stall_seconds: float, mean_seconds: float) -> float:
     return max(young * (1 + math.sqrt(part) / 3 + part / 9) - stall_seconds, stall_seconds)
 
 
-def lost_seconds(trained_seconds: float, interval: float, took_seconds: float) -> float:
-    """Return the expected seconds of work that a death destroys after ``trained_seconds`` of a life."""
-    return min(trained_seconds, interval / 2 + took_seconds)
+_MOST_LIVES = 64  # the newest; older ones say little about the machines of today
+
+
+@dataclass(frozen=True)
+class History:
+    """Holds what earlier attempts recorded."""
+
+    failures: Failures = field(default_factory=Failures)
+    interval: Interval | None = None
+
+
+NO_HISTORY = History()
+
+
+def read_history(storage: Storage, before: int) -> History:
+    numbers: dict[int, list[int]] = {}
+    for file in storage.list(EVENTS).files:
+        place = parse_segment(file)
+        if place is not None and place[0] < before:
+            numbers.setdefault(place[0], []).append(place[1])
+    lives = sorted(numbers)[-_MOST_LIVES:]
+    # The first file of a life tells how it began, the last ones how it ended and what was chosen last; a supervisor may
+    # have added some.
+    places = [(life, number) for life in lives for number in sorted({min(numbers[life]), *sorted(numbers[life])[-4:]})]
+    files = read_segments(storage, Documents(storage), places)
+    count, seconds, interval = 0, 0.0, None
+    for attempt in lives:
+        events = [event for one in files.segments if one.header.attempt == attempt for event in one.events]
+        life = life_of(attempt, events)
+        count += life.has_failed
+        seconds += life.exposed_seconds
+        interval = life.intervals[-1] if life.intervals else interval
+    return History(Failures(count, seconds), interval)

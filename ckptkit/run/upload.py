@@ -1,14 +1,8 @@
 """Uploads committed checkpoints from the local root to one of its mirrors, one at a time.
 
-The order is that of `ckptkit.run.saver`, with the bytes committed at the local root: fence check, attempt documents,
-`ckptkit.checkpoint.transfer`, fence check, COMMIT, fence check, retention. Guarantees: a checkpoint committed at the
-mirror is whole, and its lineage can be followed there. The files of an upload that ended early are completed by the
-next upload of the same checkpoint, or voided and removed after the upload of a later one. Folders of earlier attempts
-are swept only after the first upload, since one of them may be the half-uploaded checkpoint that this attempt began
-with. A checkpoint that the local root lacks is copied from the nearest home that has it, and, by one of the uploaders,
-back to the local root. In a job of many ranks each rank uploads its own part of the job's own checkpoints
-(`PartUploader`) and confirms it with a receipt at the mirror; rank 0 waits for all receipts and commits there, last and
-once. Threads: any, one at a time.
+The order is that of `ckptkit.run.saver`: fence check, attempt documents, files, fence check, COMMIT, fence check,
+retention. Guarantees: a checkpoint committed at the mirror is whole, and its lineage can be followed there. Each rank
+uploads its part and confirms it with a receipt; rank 0 commits there, last and once. Any thread, one at a time.
 """
 
 from __future__ import annotations
@@ -20,11 +14,19 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Literal
 
-from ckptkit.checkpoint.commit import create_once, keys_below, make_durable, read_commit, remove_data, void_or_leave
-from ckptkit.checkpoint.listing import list_attempts
-from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
-from ckptkit.checkpoint.receipts import Receipts, failure_key, receipt_of
+from ckptkit.checkpoint.commit import (
+    create_once,
+    keys_below,
+    list_attempts,
+    make_durable,
+    read_commit,
+    remove_data,
+    void_or_leave,
+)
+from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint, open_part
+from ckptkit.checkpoint.receipts import FAREWELL, Receipts, failure_key, post, post_failure, receipt_of
 from ckptkit.checkpoint.transfer import Transfer
+from ckptkit.core.latch import Latch
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
@@ -33,21 +35,51 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.document_json import encode
-from ckptkit.format.documents import AttemptDocument, Commit, Void
+from ckptkit.format.documents import AttemptDocument, Commit, Void, encode
 from ckptkit.format.layout import CHECKPOINTS, FROZEN, CheckpointName, attempt_key
-from ckptkit.run.fence import check_fence
-from ckptkit.run.homes.combined import Homes
-from ckptkit.run.homes.pace import Pace
-from ckptkit.run.homes.separation import share_documents
+from ckptkit.run.fence import check_fence, read_run
+from ckptkit.run.homes import Homes, share_documents
 from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepPolicy
-from ckptkit.run.origin import read_run
 from ckptkit.run.retention import Retention
 from ckptkit.run.sweep import remove_each, remove_frozen, sweep
 from ckptkit.storage import Storage
 from ckptkit.storage.capacity import room_of
 from ckptkit.storage.local_files import has_no_room
+
+
+class Pace:
+    """Makes its caller wait."""
+
+    def __init__(
+        self,
+        bytes_per_second: int | None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._monotonic = monotonic
+        self._lifted = Latch()
+        self._pause = pause or self._wait
+        self._free_at = monotonic()
+
+    def spend(self, size_bytes: int) -> None:
+        if self._bytes_per_second is None or self._lifted.is_open:
+            return
+        now = self._monotonic()
+        self._free_at = max(now, self._free_at) + size_bytes / self._bytes_per_second
+        self._pause(self._free_at - now)
+
+    def _wait(self, seconds: float) -> None:
+        self._lifted.wait(seconds)
+
+    def lift(self) -> None:
+        self._lifted.open()
+
+    def restore(self) -> None:
+        self._lifted = Latch()
+
 
 _log = logging.getLogger("ckptkit")
 
@@ -255,3 +287,100 @@ class Uploader:
 
         remove_each(self._mirror, given_up, empty, lambda: check_fence(self._mirror, self._attempt))
         self._begun.difference_update(given_up)  # what is stuck is left to the sweep of the next start
+
+
+_FIRST_PAUSE = timedelta(milliseconds=50)
+_LONGEST_PAUSE = timedelta(seconds=1)
+
+
+class PartUploader:
+    def __init__(
+        self,
+        local: Storage,
+        mirror: Storage,
+        attempt: AttemptDocument,
+        rank: int,
+        patience: timedelta,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
+    ) -> None:
+        self._local = local
+        self._mirror = mirror
+        self._attempt = attempt
+        self._rank = rank
+        self._patience = patience
+        self._monotonic = monotonic
+        self.pace = pace or Pace(None)
+        self._proven: set[str] = set()
+        self._hurried = Latch()
+        self.size_bytes = 0
+        self.done_bytes = 0
+
+    def upload(self, name: CheckpointName) -> UploadOutcome:
+        check_fence(self._mirror, self._attempt)
+        if not self._is_committed(name):
+            return "gone"
+        there = read_commit(self._mirror, name)
+        if there is not None:
+            return "void" if isinstance(there, Void) else "present"
+        try:
+            self._copy(name)
+        except StaleAttemptError:
+            raise
+        except CkptKitError:
+            with contextlib.suppress(StorageError):  # the upload's own error is being raised
+                check_fence(self._mirror, self._attempt)
+            raise
+        return "copied"
+
+    def hurry(self) -> None:
+        self._patience = min(self._patience, FAREWELL)
+        self._hurried.open()
+
+    def sweep(self) -> bool:
+        return False
+
+    def _is_committed(self, name: CheckpointName) -> bool:
+        """Wait until rank 0 has committed ``name`` at the run root, or given it up."""
+        begun, pause = self._monotonic(), _FIRST_PAUSE
+        while True:
+            there = read_commit(self._local, name)
+            if there is not None:
+                return isinstance(there, Commit)
+            if self._monotonic() - begun >= self._patience.total_seconds():
+                raise SaveFailedError(f"rank 0 has not committed {name} at {self._local.url}, so no part was uploaded")
+            self._hurried = Latch()  # another one for each wait: an open one would let this loop spin
+            self._hurried.wait(pause.total_seconds())
+            pause = min(_LONGEST_PAUSE, pause * 1.5)
+
+    def _open(self, name: CheckpointName) -> OpenedCheckpoint:
+        """Open ``name`` for this rank's part, without a request for each rank of the job.
+
+        A frozen shard that two ranks share is uploaded by the lower one, so the others' documents are read once for it.
+        """
+        opened = open_part(self._local, name, self._attempt, self._rank)
+        frozen = {one.key for one in opened.ranks[self._rank].shards if one.key.startswith(f"{FROZEN}/")}
+        return opened if frozen <= self._proven else open_checkpoint(self._local, name, self._attempt)
+
+    def _copy(self, name: CheckpointName) -> None:
+        opened = self._open(name)
+        number = opened.ranks[self._rank].save_number
+        failure = failure_key(name, self._rank, number)
+        receipt = receipt_of(opened, self._rank)
+        self.size_bytes, self.done_bytes = receipt.all_bytes, 0
+        transfer = Transfer(self._local, self._mirror, opened, self._proven, rank=self._rank)
+        try:
+            self._mirror.delete([failure])  # first: rank 0 gives up where it finds one, also of an earlier try
+            transfer.compare(self._count)
+            transfer.copy(self._count)
+            post(self._mirror, name, receipt)
+        except CkptKitError:
+            with contextlib.suppress(StorageError):  # rank 0 would wait for this part
+                post_failure(self._mirror, name, self._rank, number)
+            raise
+        self._proven.intersection_update({key for key in self._proven if key.startswith(f"{FROZEN}/")})
+
+    def _count(self, size_bytes: int) -> None:
+        self.done_bytes += size_bytes
+        self.pace.spend(size_bytes)

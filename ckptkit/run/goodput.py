@@ -1,0 +1,469 @@
+"""Tells from the events of a run what its seconds went to (``docs/goodput.md``).
+
+Guarantees: nothing is guessed, and the seconds of all classes add up to the time from the first birth to the last
+recorded moment. Within a life and a boot, a clock counts that nobody sets. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Literal, get_args
+
+from ckptkit.core.text import time_in
+from ckptkit.format.events import Began, Ended, Event, How, Interval, LifeEnded, Saved, Spent
+
+FAILED: tuple[How | None, ...] = (None, "failed")  # without a last save
+
+
+@dataclass(frozen=True)
+class Moment:
+    uptime: float | None = None
+    wall: float | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Describes a state that a life committed."""
+
+    batches: int
+    at: Moment
+    spent: Spent | None
+    stall_seconds: float
+    took_seconds: float
+    step: int = 0
+
+
+@dataclass
+class Life:
+    """Holds what is known of the process of one attempt."""
+
+    attempt: int
+    boot: str | None = None
+    born: Moment = Moment()
+    began: Moment = Moment()
+    seen: Moment = Moment()
+    spent: Spent | None = None
+    from_batches: int | None = None
+    to_batches: int | None = None
+    taken: list[Taken] = field(default_factory=list)
+    how: How | None = None
+    intervals: list[Interval] = field(default_factory=list)
+    watched: list[LifeEnded] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return between(self.born, self.seen) or 0.0
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Seconds from the restore to the last recorded moment, in which a failure costs work."""
+        return between(self.began, self.seen) or 0.0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it trained, and then ended without a last save; only for a life that is over."""
+        trained = self.to_batches is not None and self.to_batches > (self.from_batches or 0)
+        return self.how in FAILED and trained
+
+
+def life_of(attempt: int, events: Iterable[Event]) -> Life:
+    life = Life(attempt)
+    for event in events:
+        if isinstance(event, Began):
+            _begin(life, event)
+        elif isinstance(event, Saved):
+            _save(life, event)
+        elif isinstance(event, Interval):
+            life.intervals.append(event)
+        elif isinstance(event, LifeEnded):
+            life.watched.append(event)
+        elif isinstance(event, Ended):
+            life.how = event.how
+            life.seen = Moment(event.uptime_seconds, seconds_of(event.at))
+            life.spent, life.to_batches = event.spent, event.progress.batches_delivered
+    return life
+
+
+def _begin(life: Life, event: Began) -> None:
+    wall = seconds_of(event.at)
+    life.boot = event.boot
+    life.began = life.seen = life.born = Moment(event.uptime_seconds, wall)
+    if event.uptime_seconds is not None and event.born_seconds is not None:
+        age = max(0.0, event.uptime_seconds - event.born_seconds)
+        life.born = Moment(event.born_seconds, None if wall is None else wall - age)
+    life.spent = event.spent
+    life.from_batches = life.to_batches = event.progress.batches_delivered
+
+
+def _save(life: Life, event: Saved) -> None:
+    wall = seconds_of(event.at)
+    committed = Moment(event.uptime_seconds, wall)
+    at = Moment(event.taken_seconds, None if wall is None else wall - event.took_seconds)
+    costs = event.stall_seconds, event.took_seconds
+    life.taken.append(Taken(event.progress.batches_delivered, at, event.spent, *costs, event.progress.updates))
+    life.seen = committed
+    life.to_batches = max(life.to_batches or 0, event.progress.batches_delivered)
+    if event.spent is not None:  # what follows the taking of the state is training, as far as is known
+        life.spent = {**event.spent, "training": event.spent.get("training", 0.0) + (between(at, committed) or 0.0)}
+
+
+def between(one: Moment, other: Moment) -> float | None:
+    """Return the seconds from ``one`` to ``other`` by the better clock that both have; None if they share none."""
+    if one.uptime is not None and other.uptime is not None:
+        return max(0.0, other.uptime - one.uptime)
+    if one.wall is not None and other.wall is not None:
+        return max(0.0, other.wall - one.wall)
+    return None
+
+
+def seconds_of(text: str) -> float | None:
+    at = time_in(text)
+    return None if at is None else at.timestamp()
+
+
+Class = Literal["trained", "repeated", "saving", "starting", "evaluating", "storage", "hung", "down", "unseen", "rest"]
+
+
+@dataclass(eq=False)
+class Span:
+    """Holds one life while its account is made."""
+
+    life: Life | None
+    watched: LifeEnded | None
+    start: Moment
+    end: Moment
+    boot: str | None
+    phases: dict[str, float]
+    command: LifeEnded | None = None
+    seconds: dict[Class, float] = field(default_factory=dict)
+
+    @property
+    def is_told(self) -> bool:
+        return self.start != Moment()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its end is known."""
+        return self.watched is not None or (self.life is not None and self.life.how is not None)
+
+    @property
+    def from_batches(self) -> int | None:
+        """Micro-steps in what it continued from; None if it began no attempt, or is not told of."""
+        if self.life is not None and self.life.from_batches is not None:
+            return self.life.from_batches
+        return None if self.watched is None else self.watched.restored_step
+
+    @property
+    def committed(self) -> int:
+        """Micro-steps in the newest state of it that is stored."""
+        taken = self.life.taken if self.life is not None else ()
+        seen = None if self.watched is None else self.watched.committed_step
+        return max(taken[-1].batches if taken else 0, seen or 0, self.from_batches or 0)
+
+    def shares_process(self, other: Span) -> bool:
+        """Return whether this attempt and a later one began in one life under `ckptkit run`."""
+        return self.command is not None and self.command is (other.command or other.watched)
+
+
+def spans_of(lives: Sequence[Life]) -> list[Span]:
+    events = {(one.supervisor, one.number): one for life in lives for one in life.watched}  # each once
+    own = {one.attempt: one for one in events.values() if one.attempt is not None}
+    spans = [_span_of(life, own.get(life.attempt), events.values()) for life in lives]
+    for one in events.values():
+        if one.attempt is None:
+            span = _watched_span(None, one)
+            spans.insert(_place(span, spans), span)
+    return spans
+
+
+def _span_of(life: Life, own: LifeEnded | None, events: Iterable[LifeEnded]) -> Span:
+    if own is not None:
+        return _watched_span(life, own)
+    span = Span(life, None, life.born, life.seen, life.boot, _phases_of(life))
+    span.command = next((one for one in events if _has_lived_in(span, one)), None)
+    return span
+
+
+def _watched_span(life: Life | None, watched: LifeEnded) -> Span:
+    end = Moment(watched.uptime_seconds, seconds_of(watched.at))
+    seconds = watched.seconds - watched.earlier_seconds
+    start = Moment(*(None if one is None else one - seconds for one in (end.uptime, end.wall)))
+    if end.uptime is None and life is not None and life.born.uptime is not None:
+        start, end = Moment(life.born.uptime, start.wall), Moment(life.born.uptime + seconds, end.wall)
+    boot = watched.boot or (life.boot if life is not None else None)
+    return Span(life, watched, start, end, boot, dict(watched.phases))
+
+
+def _has_lived_in(span: Span, one: LifeEnded) -> bool:
+    """Return whether ``one`` is the life in which an attempt lies that was not its last."""
+    end, seen = one.uptime_seconds, span.end.uptime  # the birth of a process is known to ten milliseconds only
+    if end is None or seen is None or span.boot is None or span.boot != one.boot:
+        return False
+    return end - one.seconds < seen <= end - one.seconds + one.earlier_seconds
+
+
+def _phases_of(life: Life) -> dict[str, float]:
+    if life.spent is not None:
+        return {str(name): seconds for name, seconds in life.spent.items()}
+    stall = min(sum(one.stall_seconds for one in life.taken), life.seconds)
+    return {"training": life.seconds - stall, "saving": stall}
+
+
+def _place(span: Span, spans: Sequence[Span]) -> int:
+    """Return the place of a life that began no attempt: after all that are not known to be later."""
+    for at in range(len(spans), 0, -1):
+        if spans[at - 1].is_told and not _is_later(spans[at - 1], span):
+            return at
+    return 0
+
+
+def _is_later(one: Span, other: Span) -> bool:
+    watched, before = one.watched or one.command, other.watched
+    if watched is not None and before is not None and watched.supervisor == before.supervisor:
+        return watched.number > before.number
+    if one.boot is not None and one.boot == other.boot and None not in (one.start.uptime, other.start.uptime):
+        return (one.start.uptime or 0.0) > (other.start.uptime or 0.0)
+    if one.start.wall is not None and other.start.wall is not None:
+        return one.start.wall > other.start.wall
+    return False
+
+
+CLASSES: tuple[Class, ...] = get_args(Class)
+
+_CLASS_OF: Mapping[str, Class] = {
+    "starting": "starting",
+    "restoring": "starting",
+    "replaying": "starting",
+    "first_step": "starting",
+    "training": "trained",
+    "evaluating": "evaluating",
+    "saving": "saving",
+    "storage": "storage",
+    "ended": "rest",
+    "hung": "hung",
+    "dead": "down",
+}
+_GIVES_UP: tuple[Class, ...] = (  # in this order, where two lives overlap
+    *("repeated", "rest", "storage", "trained", "saving", "evaluating", "hung", "starting", "down", "unseen"),
+)
+_DEATHS = {"finished", "preempted", "interrupted", "complete"}  # causes that are none
+
+
+@dataclass(frozen=True)
+class LifeAccount:
+    """Holds what the seconds of one life went to, and what lay before it."""
+
+    attempt: int | None
+    how: str | None
+    seconds: Mapping[Class, float]
+    phases: Mapping[str, float]
+    is_watched: bool
+    is_known: bool
+
+
+@dataclass(frozen=True)
+class Account:
+    """Holds what the seconds of a run went to."""
+
+    lives: Sequence[LifeAccount]
+    is_rough: bool = False
+
+    @property
+    def totals(self) -> dict[Class, float]:
+        return {one: sum(life.seconds.get(one, 0.0) for life in self.lives) for one in CLASSES}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the first life's birth to the last recorded moment."""
+        return sum(self.totals.values())
+
+    @property
+    def share(self) -> float:
+        return self.totals["trained"] / self.seconds if self.seconds else 0.0
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether more may have been repeated, because a life ended that no supervisor watched."""
+        return self.totals["unseen"] > 0
+
+    @property
+    def undisturbed_seconds(self) -> float:
+        """Seconds that the same training would have taken in one life."""
+        first = next((life for life in self.lives if life.attempt is not None), None)
+        again = sum(life.seconds.get("starting", 0.0) for life in self.lives if life is not first)
+        lost: tuple[Class, ...] = ("repeated", "hung", "down", "unseen")
+        return self.seconds - again - sum(self.totals[one] for one in lost)
+
+
+def account_of(lives: Sequence[Life]) -> Account:
+    spans = spans_of(lives)
+    last = next((span for span in reversed(spans) if span.life is not None), None)
+    kept: int | None = None
+    for span in reversed(spans):
+        _classify(span, kept, is_last=span is last)
+        if span.from_batches is not None:
+            kept = span.from_batches if kept is None else min(kept, span.from_batches)
+    rough = any(_lacks_phases(span) for span in spans)
+    told = [span for span in spans if span.is_told]
+    for one, other in pairwise(told):
+        between_them = spans[spans.index(one) + 1 : spans.index(other)]
+        rough = _bridge(one, other, _class_between(one, other, is_seen=not between_them)) or rough
+    return Account([_told(span) for span in spans], rough)
+
+
+def _classify(span: Span, kept: int | None, *, is_last: bool) -> None:
+    """Put the phases of a life into classes; ``kept`` is the least that later lives continued from."""
+    found: dict[Class, float] = {}
+    for name, seconds in span.phases.items():
+        into = _CLASS_OF.get(name, "rest")
+        found[into] = found.get(into, 0.0) + seconds
+    training = found.get("trained", 0.0)
+    counted = min(training, _counted(span, kept, training, is_last=is_last))
+    found["trained"], found["repeated"] = counted, training - counted
+    span.seconds = found
+
+
+def _counted(span: Span, kept: int | None, training: float, *, is_last: bool) -> float:
+    """Return the seconds of training that no later life did again."""
+    life, watched = span.life, span.watched
+    if life is None:
+        return 0.0
+    if kept is None:  # nobody has continued yet: what is in no checkpoint will be done again, if the life is over
+        kept = span.committed if _died(span) or not is_last else None
+    if kept is None or kept >= _reached(span):
+        return training
+    if watched is not None and watched.committed_step is not None and kept >= watched.committed_step:
+        return watched.committed_seconds
+    before = [one for one in life.taken if one.batches <= kept]
+    if not before:
+        return 0.0
+    spent = before[-1].spent
+    if spent is not None:
+        return spent.get("training", 0.0)
+    return (between(life.began, before[-1].at) or 0.0) - sum(one.stall_seconds for one in before)
+
+
+def _died(span: Span) -> bool:
+    if span.watched is not None:
+        return span.watched.cause not in _DEATHS
+    return span.life is not None and span.life.how is not None and span.life.how in FAILED
+
+
+def _reached(span: Span) -> int:
+    """Return the micro-steps that a life is known to have reached; a killed one may have reached more."""
+    known = span.life.to_batches if span.life is not None else None
+    if span.watched is not None and span.watched.last_step is not None:
+        return max(known or 0, span.watched.last_step)
+    if span.life is not None and span.life.how is None:
+        return (known or 0) + 1
+    return known or 0
+
+
+def _lacks_phases(span: Span) -> bool:
+    life = span.life
+    return life is not None and life.spent is None and span.watched is None and life.seconds > 0
+
+
+def _class_between(one: Span, other: Span, *, is_seen: bool) -> Class:
+    """Return what lies between two lives."""
+    if not is_seen or not one.is_known:
+        return "unseen"
+    return "rest" if one.shares_process(other) else "down"
+
+
+def _bridge(one: Span, other: Span, into: Class) -> bool:
+    """Add what lies between two lives to the later one; return whether two clocks of the day had to be compared."""
+    gap, is_rough = _gap(one, other)
+    if gap < 0:
+        for name in _GIVES_UP:
+            taken = min(-gap, one.seconds.get(name, 0.0))
+            one.seconds[name] = one.seconds.get(name, 0.0) - taken
+            gap += taken
+    other.seconds[into] = other.seconds.get(into, 0.0) + max(0.0, gap)
+    return is_rough
+
+
+def _gap(one: Span, other: Span) -> tuple[float, bool]:
+    end, start = one.end, other.start
+    if end.uptime is not None and start.uptime is not None and one.boot is not None and one.boot == other.boot:
+        return start.uptime - end.uptime, False
+    watched, after = one.watched, other.watched
+    if watched is not None and after is not None and watched.supervisor == after.supervisor:
+        return after.down_seconds + after.earlier_seconds, False
+    if end.wall is None or start.wall is None:
+        return 0.0, True
+    return max(0.0, start.wall - end.wall), True
+
+
+def _told(span: Span) -> LifeAccount:
+    how = span.watched.cause if span.watched is not None else span.life.how if span.life is not None else None
+    return LifeAccount(
+        attempt=span.life.attempt if span.life is not None else None,
+        how=how,
+        seconds={name: seconds for name, seconds in span.seconds.items() if seconds > 0},
+        phases={name: seconds for name, seconds in span.phases.items() if seconds > 0},
+        is_watched=span.watched is not None,
+        is_known=span.is_known,
+    )
+
+
+_FACTORS = (0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Alternative:
+    interval_seconds: float
+    saving_seconds: float
+    lost_seconds: float
+    is_possible: bool
+
+    @property
+    def cost_seconds(self) -> float:
+        return self.saving_seconds + self.lost_seconds
+
+
+def alternatives(lives: Sequence[Life]) -> list[Alternative]:
+    """Return what half of the run's interval, the interval itself and double of it cost; empty if it is not known."""
+    taken = [one for life in lives for one in life.taken]
+    gaps = [gap for life in lives for gap in _gaps(life) if gap > 0]
+    if not gaps:
+        return []
+    interval, stall = median(gaps), sum(map(_stalled, lives)) / len(taken)
+    took = fmean(one.took_seconds for one in taken)
+    trained = [_trained(life) for life in lives]
+    died = [seconds for life, seconds in zip(lives, trained, strict=True) if life.has_failed]
+    return [
+        Alternative(
+            interval_seconds=factor * interval,
+            saving_seconds=sum(trained) / (factor * interval) * stall,
+            lost_seconds=sum(lost_seconds(seconds, factor * interval, took) for seconds in died),
+            is_possible=factor * interval >= took,
+        )
+        for factor in _FACTORS
+    ]
+
+
+def _gaps(life: Life) -> list[float]:
+    if all(one.spent is not None for one in life.taken):
+        at = [one.spent.get("training", 0.0) for one in life.taken if one.spent is not None]
+        return [later - earlier for earlier, later in pairwise(at)]
+    return [between(one.at, other.at) or 0.0 for one, other in pairwise(life.taken)]
+
+
+def _stalled(life: Life) -> float:
+    """Return the seconds that saves kept its training waiting, with all that belongs to them."""
+    if life.spent is None:
+        return sum(one.stall_seconds for one in life.taken)
+    return life.spent.get("saving", 0.0)
+
+
+def _trained(life: Life) -> float:
+    return life.exposed_seconds if life.spent is None else life.spent.get("training", 0.0)
+
+
+def lost_seconds(trained_seconds: float, interval: float, took_seconds: float) -> float:
+    """Return the expected seconds of work that a death destroys after ``trained_seconds`` of a life."""
+    return min(trained_seconds, interval / 2 + took_seconds)
