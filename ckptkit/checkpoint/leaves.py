@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ import xxhash
 from ckptkit.checkpoint.commit import reread_if_corrupt
 from ckptkit.checkpoint.open import check_digest, missing
 from ckptkit.core.contents import TensorInfo
-from ckptkit.core.parallel import FEW, each_of
+from ckptkit.core.parallel import FEW, THREADS
 from ckptkit.core.placement import first_element
 from ckptkit.core.tensors import DTYPES
 from ckptkit.errors import CorruptCheckpointError, StorageError
@@ -127,14 +126,15 @@ class ShardBytes:
         self._report = report
         self._untold: deque[int] = deque()
         self._may_tell = deque([True])  # whoever takes it tells; not a lock, which Ctrl-C may leave taken (ADR 17)
-        self._ahead: dict[str, memoryview] = {}
         self.window_bytes = storage.window_bytes
-        # A remote storage reads a window in lanes of its own.
-        self.lanes = 1 if storage.is_remote else min(_LANES, os.cpu_count() or 1)
+        self.is_remote = storage.is_remote
+        # A remote storage reads a large file in lanes of its own; many small ones wait for each other's answers.
+        self.lanes = THREADS if storage.is_remote else min(_LANES, os.cpu_count() or 1)
+        self.few = FEW if storage.is_remote else 1
 
     def fill(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
         """Fill ``buffers`` with the bytes from ``start`` on; return how many."""
-        count = self._copy(shard, buffers, start) if shard.key in self._ahead else self._read(shard, buffers, start)
+        count = self._read(shard, buffers, start)
         self._untold.append(count)
         self.tell()
         return count
@@ -153,42 +153,18 @@ class ShardBytes:
         finally:
             self._may_tell.append(True)
 
-    def batches(self, shards: Sequence[ShardEntry]) -> Iterator[Sequence[ShardEntry]]:
-        """Group ``shards``, in order: each group fits into a window, or is one shard."""
-        batch: list[ShardEntry] = []
+    def groups(self, shards: Sequence[ShardEntry]) -> Iterator[Sequence[ShardEntry]]:
+        """Group ``shards``, in order, by what may be read at once; of a remote storage, that fits into a window."""
+        group: list[ShardEntry] = []
         filled = 0
         for shard in shards:
-            if batch and filled + shard.size_bytes > self.window_bytes:
-                yield batch
-                batch, filled = [], 0
-            batch.append(shard)
+            if group and self.is_remote and filled + shard.size_bytes > self.window_bytes:
+                yield group
+                group, filled = [], 0
+            group.append(shard)
             filled += shard.size_bytes
-        if batch:
-            yield batch
-
-    @contextmanager
-    def fetched(self, batch: Sequence[ShardEntry]) -> Iterator[None]:
-        """Hold the files of ``batch`` in memory, read in parallel, if reading them one by one would take long."""
-        if self._storage.is_remote and len(batch) > FEW:
-            self._ahead = dict(zip((shard.key for shard in batch), each_of(batch, self._whole), strict=True))
-        try:
-            yield
-        finally:
-            self._ahead = {}
-
-    def _whole(self, shard: ShardEntry) -> memoryview:
-        memory = memoryview(bytearray(shard.size_bytes))
-        self._read(shard, [memory], 0)
-        return memory
-
-    def _copy(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
-        at = start
-        for buffer in buffers:
-            buffer[:] = self._ahead[shard.key][at : at + len(buffer)]
-            at += len(buffer)
-        if at == shard.size_bytes:
-            del self._ahead[shard.key]  # whoever reads it once more asks the storage
-        return at - start
+        if group:
+            yield group
 
     def _read(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
         def read() -> int:

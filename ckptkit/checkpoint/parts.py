@@ -182,37 +182,25 @@ class Region:
 
     def next_taken(self, at: int) -> int | None:
         """Return the first taken byte of the array at or after byte ``at``; None if there is none."""
-        index = []
-        for size in reversed(self.shape):
-            at, along = divmod(at, size)
-            index.append(along)
-        if at:
+        if at >= math.prod(self.shape):
             return None
-        index.reverse()
+        index = [int(along) for along in np.unravel_index(at, self.shape)]
         for axis, (along, take) in enumerate(zip(index, self.take, strict=True)):
             if along < take.start:
-                return self._place([*index[:axis], *(one.start for one in self.take[axis:])])
-            if along >= take.stop:
-                return self._after(index[:axis])
-        return self._place(index)
+                return self._first_below(index[:axis])
+            if along >= take.stop:  # go on from the last axis before it that has another element
+                while axis and index[axis - 1] + 1 >= self.take[axis - 1].stop:
+                    axis -= 1  # noqa: PLW2901
+                return self._first_below([*index[: axis - 1], index[axis - 1] + 1]) if axis else None
+        return self._first_below(index)
 
     def copy(self, data: Bytes, at: int, into: Bytes) -> None:
         """Copy the taken bytes of ``data``, the array's bytes from ``at`` on; ``into`` has the shape of the box."""
         _copy(data, at, self.shape, self.take, into)
 
-    def _after(self, index: list[int]) -> int | None:
-        """Return the first taken byte after all that begin with ``index``, which lies inside ``take``; None if none."""
-        for axis in reversed(range(len(index))):
-            if index[axis] + 1 < self.take[axis].stop:
-                rest = [one.start for one in self.take[axis + 1 :]]
-                return self._place([*index[:axis], index[axis] + 1, *rest])
-        return None
-
-    def _place(self, index: Sequence[int]) -> int:
-        at = 0
-        for size, along in zip(self.shape, index, strict=True):
-            at = at * size + along
-        return at
+    def _first_below(self, begin: Sequence[int]) -> int:
+        index = (*begin, *(take.start for take in self.take[len(begin) :]))
+        return int(np.ravel_multi_index(index, self.shape))
 
 
 def _copy(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, ...], into: Bytes) -> None:

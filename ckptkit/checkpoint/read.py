@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import xxhash
 
@@ -22,7 +20,6 @@ from ckptkit.checkpoint.leaves import ShardBytes, StoredLeaf, StoredLeaves, Stor
 from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, missing
 from ckptkit.checkpoint.parts import CutOut, read_sharded
 from ckptkit.core.contents import Buffers, Contents, Sink, WantedPart
-from ckptkit.core.latch import Latch
 from ckptkit.core.parallel import each_of
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array, bytes_of
@@ -33,52 +30,6 @@ from ckptkit.storage import Storage
 
 _LANES_FROM_BYTES = 16 << 20  # less is not worth threads
 _BETWEEN_BYTES = 2 << 20  # how many bytes outside of tensors are kept per file
-_GLANCE_SECONDS = 0.5
-_TURNS_AT_ONCE = 1024  # a checkpoint of terabytes has millions
-
-
-class _Piece(NamedTuple):
-    """Holds consecutive bytes of a file: of a tensor, wanted or not, or between tensors."""
-
-    tensor: TensorEntry | None
-    wanted: bool
-    memory: memoryview
-    last: bool
-
-
-class _FileDigest:
-    """Digests the windows of one file, in order, and keeps what lies between its tensors."""
-
-    def __init__(self, shard: ShardEntry) -> None:
-        self._shard = shard
-        self._hasher = xxhash.xxh3_128()
-        self._between = bytearray()
-
-    def take(self, window: Sequence[_Piece], filled: Callable[[str], None]) -> None:
-        """Take the next window, which was read, and call ``filled`` with the name of each leaf that ends in it."""
-        for piece in window:
-            self._hasher.update(piece.memory)
-            if piece.tensor is None:
-                left = _BETWEEN_BYTES - len(self._between)
-                self._between += piece.memory[:left]  # a hostile file may hold no tensors
-            elif piece.wanted and piece.last:
-                filled(piece.tensor.name)
-
-    def end(self) -> bytes:
-        check_digest(self._shard, self._hasher.hexdigest())
-        return bytes(self._between)
-
-
-class _Turn(NamedTuple):
-    """Gives a lane one window to read, and then to digest once ``before`` is open; then it opens ``done``."""
-
-    shard: ShardEntry
-    digest: _FileDigest
-    window: Sequence[_Piece]
-    start: int
-    is_last: bool
-    before: Latch
-    done: Latch
 
 
 class _OpenLeaves:
@@ -90,27 +41,29 @@ class _OpenLeaves:
         self._open: dict[str, memoryview] = {}
         self._left: dict[str, int] = {}
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._sink.names
+    def names_of(self, shard: ShardEntry) -> list[str]:
+        return [tensor.name for tensor in shard.tensors if tensor.name in self._sink.names]
 
     def open(self, shard: ShardEntry) -> bool:
         """Take the memory of all leaves of ``shard`` at once; return whether it exists already."""
-        names = [one.name for one in shard.tensors if one.name in self]
-        memory = {name: ready for name in names if (ready := self._sink.ready(name)) is not None}
-        if len(memory) < len(names):
+        memory = {name: self._sink.ready(name) for name in self.names_of(shard)}
+        if None in memory.values():
             return False
-        for name, one in memory.items():
-            self._open[name] = _checked(one, name, self._leaves[name].info.size_bytes)
-            self._left[name] = len(self._leaves[name].pieces)
+        for name, ready in memory.items():
+            if name not in self._open and ready is not None:
+                self._begin(name, ready)
         return True
 
     def part(self, piece: StoredPiece) -> memoryview:
         name = piece.entry.name
         if name not in self._open:
-            self._open[name] = _checked(self._sink.buffer(name), name, self._leaves[name].info.size_bytes)
-            self._left[name] = len(self._leaves[name].pieces)
+            self._begin(name, self._sink.buffer(name))
         start = piece.start_bytes
         return self._open[name][start : start + piece.entry.size_bytes]
+
+    def _begin(self, name: str, memory: memoryview) -> None:
+        self._open[name] = _checked(memory, name, self._leaves[name].info.size_bytes)
+        self._left[name] = len(self._leaves[name].pieces)
 
     def filled(self, name: str) -> None:
         self._left[name] -= 1
@@ -181,86 +134,30 @@ class ShardStream:
         return frozenset(one.name for shard in changed for one in shard.tensors)
 
     def _read_all(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> None:
-        in_lanes = self._read_in_lanes(shards, leaves)
-        for batch in self._files.batches([shard for shard in shards if shard.key not in in_lanes]):
-            with self._files.fetched(batch):
-                for shard in batch:
-                    for name in reread_if_corrupt(partial(self._read, shard, leaves)):
-                        leaves.filled(name)
+        """Read files whose bytes have their memory already several at once, and the others one by one."""
+        ready: list[ShardEntry] = []
+        if self._files.is_remote or sum(shard.size_bytes for shard in shards) >= _LANES_FROM_BYTES:
+            ready = [shard for shard in shards if leaves.open(shard)]
+        keys = {shard.key for shard in ready}
+        for group in (*self._files.groups(ready), *([shard] for shard in shards if shard.key not in keys)):
+            each_of(group, partial(self._read, leaves), threads=self._files.lanes, few=self._files.few)
+            self._files.tell()
+            for name in itertools.chain.from_iterable(map(leaves.names_of, group)):
+                leaves.filled(name)
 
-    def _read(self, shard: ShardEntry, leaves: _OpenLeaves) -> Sequence[str]:
-        """Read and verify a file; return the leaf of each piece in it, whose memory is kept for a second reading."""
-        digest = _FileDigest(shard)
-        filled: list[str] = []
-        window_bytes = self._files.window_bytes
-        scratch = memoryview(bytearray(min(window_bytes, shard.size_bytes)))
-        at = 0
-        for window in _windows(shard, leaves, window_bytes, itertools.repeat(scratch)):
-            at += self._files.fill(shard, [piece.memory for piece in window], at)
-            digest.take(window, filled.append)
-        self._between[shard.key] = digest.end()
-        return filled
+    def _read(self, leaves: _OpenLeaves, shard: ShardEntry) -> None:
+        reread_if_corrupt(partial(self._read_once, leaves, shard))
 
-    def _read_in_lanes(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> Collection[str]:
-        """Read files whose bytes have their memory already; return their keys."""
-        if self._files.lanes < 2 or sum(one.size_bytes for one in shards) < _LANES_FROM_BYTES:
-            return ()
-        ready = [shard for shard in shards if shard.size_bytes and leaves.open(shard)]
-        turns = self._turns(ready, leaves)
-        filled: deque[str] = deque()
-        while some := [*itertools.islice(turns, _TURNS_AT_ONCE)]:
-            self._take_all(some, leaves, filled.append)
-        self._files.tell()
-        for name in filled:
-            leaves.filled(name)
-        return frozenset(shard.key for shard in ready)
-
-    def _take_all(self, turns: Sequence[_Turn], leaves: _OpenLeaves, filled: Callable[[str], None]) -> None:
-        ends: deque[bool] = deque()  # has an element once an error ends it all
-
-        def stop() -> None:
-            ends.append(True)
-            for turn in turns:
-                turn.done.open()
-
-        each_of(turns, lambda turn: self._take(turn, leaves, filled, ends), threads=self._files.lanes, few=1, stop=stop)
-
-    def _turns(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> Iterator[_Turn]:
-        """Yield every window of ``shards``, in an order in which as many as there are lanes may be read at once."""
-        # A lane's turn ends after those before it. So the window that is as many places back as there are lanes is
-        # digested when one is begun, and its scratch memory is free.
-        window_bytes = self._files.window_bytes
-        scratch = itertools.cycle([memoryview(bytearray(window_bytes)) for _ in range(self._files.lanes)])
-        before = Latch()
-        before.open()
-        for shard in shards:
-            digest = _FileDigest(shard)
-            windows = _windows(shard, leaves, window_bytes, scratch)
-            window = next(windows, None)
-            at = 0
-            while window is not None:
-                following = next(windows, None)
-                turn = _Turn(shard, digest, window, at, following is None, before, Latch())
-                yield turn
-                at += sum(len(piece.memory) for piece in window)
-                before, window = turn.done, following
-
-    def _take(self, turn: _Turn, leaves: _OpenLeaves, filled: Callable[[str], None], ends: Collection[bool]) -> None:
-        if ends:
-            return
-        self._files.fill(turn.shard, [piece.memory for piece in turn.window], turn.start)
-        while not (turn.before.wait(_GLANCE_SECONDS) or ends):
-            pass
-        if ends:
-            return
-        turn.digest.take(turn.window, filled)
-        if turn.is_last:
-            reread_if_corrupt(partial(self._end, turn), partial(self._read, turn.shard, leaves))
-        turn.done.open()
-
-    def _end(self, turn: _Turn) -> Sequence[str]:
-        self._between[turn.shard.key] = turn.digest.end()
-        return ()
+    def _read_once(self, leaves: _OpenLeaves, shard: ShardEntry) -> None:
+        hasher, between, at = xxhash.xxh3_128(), bytearray(), 0
+        for window in _windows(shard, leaves, self._files.window_bytes):
+            at += self._files.fill(shard, [memory for _, memory in window], at)
+            for tensor, memory in window:
+                hasher.update(memory)
+                if tensor is None:
+                    between += memory[: _BETWEEN_BYTES - len(between)]  # a hostile file may hold no tensors
+        check_digest(shard, hasher.hexdigest())
+        self._between[shard.key] = bytes(between)
 
     def _is_held(self, shard: ShardEntry, held: Mapping[str, memoryview]) -> bool:
         between = self._between.get(shard.key)
@@ -290,31 +187,24 @@ def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
 
 
 def _windows(
-    shard: ShardEntry, leaves: _OpenLeaves, window_bytes: int, scratch: Iterator[memoryview]
-) -> Iterator[list[_Piece]]:
-    """Yield the file in parts of ``window_bytes``; the bytes of a part not in ``leaves`` get the next ``scratch``."""
-    window: list[_Piece] = []
+    shard: ShardEntry, leaves: _OpenLeaves, window_bytes: int
+) -> Iterator[list[tuple[TensorEntry | None, memoryview]]]:
+    """Yield the file in parts of ``window_bytes``; what is not wanted shares memory with other windows."""
+    scratch = memoryview(bytearray(min(window_bytes, shard.size_bytes)))
+    wanted = frozenset(leaves.names_of(shard))
+    window: list[tuple[TensorEntry | None, memoryview]] = []
     filled = 0
     for tensor, size_bytes in _segments(shard):
-        if window and size_bytes > window_bytes - filled:
-            yield window  # now, so that the previous tensor is done before memory for this one is requested
-            window, filled = [], 0
-        wanted = tensor is not None and tensor.name in leaves
-        memory = leaves.part(StoredPiece(shard, tensor)) if tensor is not None and wanted else None
-        start = 0
-        while True:
-            if not window:
-                spare = next(scratch)
-            count = min(window_bytes - filled, size_bytes - start)
-            part = memory[start : start + count] if memory is not None else spare[filled : filled + count]
-            start += count
+        leaf = leaves.part(StoredPiece(shard, tensor)) if tensor is not None and tensor.name in wanted else None
+        at = 0
+        while at < size_bytes:
+            count = min(window_bytes - filled, size_bytes - at)
+            window.append((tensor, scratch[filled : filled + count] if leaf is None else leaf[at : at + count]))
+            at += count
             filled += count
-            window.append(_Piece(tensor, wanted, part, last=start == size_bytes))
             if filled == window_bytes:
                 yield window
                 window, filled = [], 0
-            if start == size_bytes:
-                break
     if window:
         yield window
 

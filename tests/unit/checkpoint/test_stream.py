@@ -11,9 +11,9 @@ from support.corrupt import corrupt
 from support.process import python
 from support.runs.grown import opened
 
-from ckptkit.checkpoint import read as stream
+from ckptkit.checkpoint import read
 from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
-from ckptkit.checkpoint.read import load, verify
+from ckptkit.checkpoint.read import ShardStream, load, verify
 from ckptkit.core.contents import Buffers, Capture
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
@@ -191,7 +191,7 @@ def test_differing_names_only_files_with_changed_bytes(checkpoint):
 
 
 def test_bytes_beyond_memory_between_tensors_are_reread(checkpoint, monkeypatch):
-    monkeypatch.setattr(stream, "_BETWEEN_BYTES", 64)  # the headers are longer
+    monkeypatch.setattr(read, "_BETWEEN_BYTES", 64)  # the headers are longer
     contents, _ = loaded(checkpoint)
     _, held = all_held(contents)
     contents.read_into(Buffers(held))
@@ -210,7 +210,7 @@ def test_differing_compares_all_that_is_between_tensors(root):
     shard = ShardEntry(key="file", size_bytes=24, digest=digest, role="weights", tensors=tensors, blocks=None)
     pieces = [StoredPiece(shard, one) for one in tensors]
     leaves = {piece.entry.name: StoredLeaf(piece.info, (piece,)) for piece in pieces}
-    files = stream.ShardStream(storage, CheckpointName(1, 1, 0), leaves)
+    files = ShardStream(storage, CheckpointName(1, 1, 0), leaves)
     held = {"a": bytearray(4), "b": bytearray(4)}
     files.read_into(Buffers({name: memoryview(one) for name, one in held.items()}))
     assert held == {"a": data[8:12], "b": data[16:20]}
