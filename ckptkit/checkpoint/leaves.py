@@ -253,11 +253,7 @@ class SourceFile:
     """Streams one file and verifies it; implements `ckptkit.storage.ByteStream`."""
 
     def __init__(
-        self,
-        storage: Storage,
-        name: CheckpointName,
-        file: FileEntry,
-        report: Callable[[int], None] | None = None,
+        self, storage: Storage, name: CheckpointName, file: FileEntry, report: Callable[[int], None] | None = None
     ) -> None:
         self._storage = storage
         self._name = name

@@ -120,10 +120,7 @@ def decode_manifest(data: bytes, name: CheckpointName) -> Manifest:
     """Parse the manifest of ``name`` and compare it with the name; raise as `open_checkpoint` does."""
     manifest = decode(data, Manifest, name.manifest_key)
     progress = manifest.progress
-    if manifest.checkpoint != str(name) or (progress.cycles, progress.micro_step) != (
-        name.cycles,
-        name.micro_step,
-    ):
+    if manifest.checkpoint != str(name) or (progress.cycles, progress.micro_step) != (name.cycles, name.micro_step):
         raise CorruptCheckpointError(
             f"{name.manifest_key} is the manifest of {manifest.checkpoint[:80]} at cycle {progress.cycles}, "
             f"micro-step {progress.micro_step}"

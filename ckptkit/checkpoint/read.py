@@ -230,12 +230,7 @@ def load(
 
 
 def _contents(
-    storage: Storage,
-    opened: OpenedCheckpoint,
-    stored: StoredLeaves,
-    rank: int,
-    *,
-    report: Callable[[int], None] | None,
+    storage: Storage, opened: OpenedCheckpoint, stored: StoredLeaves, rank: int, *, report: Callable[[int], None] | None
 ) -> Contents:
     document = opened.ranks[rank]
     leaves = stored.of_rank(rank)

@@ -201,9 +201,7 @@ def files_of(opened: OpenedCheckpoint, rank: int | None = None) -> list[FileEntr
         for shared in (shard for one in opened.ranks[:rank] for shard in one.shards):
             shards.pop(shared.key, None)
     manifest = FileEntry(
-        key=opened.name.manifest_key,
-        size_bytes=opened.commit.manifest_size_bytes,
-        digest=opened.commit.manifest_digest,
+        key=opened.name.manifest_key, size_bytes=opened.commit.manifest_size_bytes, digest=opened.commit.manifest_digest
     )
     in_order = sorted(shards.values(), key=_is_frozen)
     if rank is None:

@@ -30,7 +30,7 @@ class Taken:
 
     batches: int
     at: Moment
-    spent: Spent | None
+    spent: Spent
     stall_seconds: float
     took_seconds: float
     step: int = 0
@@ -45,7 +45,7 @@ class Life:
     born: Moment = Moment()
     began: Moment = Moment()
     seen: Moment = Moment()
-    spent: Spent | None = None
+    spent: Spent = field(default_factory=dict)
     from_batches: int | None = None
     to_batches: int | None = None
     taken: list[Taken] = field(default_factory=list)
@@ -73,7 +73,13 @@ def life_of(attempt: int, events: Iterable[Event]) -> Life:
     life = Life(attempt)
     for event in events:
         if isinstance(event, Began):
-            _begin(life, event)
+            wall = seconds_of(event.at)
+            life.boot, life.spent = event.boot, event.spent or {}
+            life.began = life.seen = life.born = Moment(event.uptime_seconds, wall)
+            if event.uptime_seconds is not None and event.born_seconds is not None:
+                age = max(0.0, event.uptime_seconds - event.born_seconds)
+                life.born = Moment(event.born_seconds, None if wall is None else wall - age)
+            life.from_batches = life.to_batches = event.progress.batches_delivered
         elif isinstance(event, Saved):
             _save(life, event)
         elif isinstance(event, Interval):
@@ -83,31 +89,20 @@ def life_of(attempt: int, events: Iterable[Event]) -> Life:
         elif isinstance(event, Ended):
             life.how = event.how
             life.seen = Moment(event.uptime_seconds, seconds_of(event.at))
-            life.spent, life.to_batches = event.spent, event.progress.batches_delivered
+            life.spent, life.to_batches = event.spent or {}, event.progress.batches_delivered
     return life
-
-
-def _begin(life: Life, event: Began) -> None:
-    wall = seconds_of(event.at)
-    life.boot = event.boot
-    life.began = life.seen = life.born = Moment(event.uptime_seconds, wall)
-    if event.uptime_seconds is not None and event.born_seconds is not None:
-        age = max(0.0, event.uptime_seconds - event.born_seconds)
-        life.born = Moment(event.born_seconds, None if wall is None else wall - age)
-    life.spent = event.spent
-    life.from_batches = life.to_batches = event.progress.batches_delivered
 
 
 def _save(life: Life, event: Saved) -> None:
     wall = seconds_of(event.at)
     committed = Moment(event.uptime_seconds, wall)
     at = Moment(event.taken_seconds, None if wall is None else wall - event.took_seconds)
-    costs = event.stall_seconds, event.took_seconds
-    life.taken.append(Taken(event.progress.batches_delivered, at, event.spent, *costs, event.progress.updates))
+    spent, costs = event.spent or {}, (event.stall_seconds, event.took_seconds)
+    life.taken.append(Taken(event.progress.batches_delivered, at, spent, *costs, event.progress.updates))
     life.seen = committed
     life.to_batches = max(life.to_batches or 0, event.progress.batches_delivered)
-    if event.spent is not None:  # what follows the taking of the state is training, as far as is known
-        life.spent = {**event.spent, "training": event.spent.get("training", 0.0) + (between(at, committed) or 0.0)}
+    # What follows the taking of the state is training, as far as is known.
+    life.spent = {**spent, "training": spent.get("training", 0.0) + (between(at, committed) or 0.0)}
 
 
 def between(one: Moment, other: Moment) -> float | None:
@@ -182,7 +177,8 @@ def spans_of(lives: Sequence[Life]) -> list[Span]:
 def _span_of(life: Life, own: LifeEnded | None, events: Iterable[LifeEnded]) -> Span:
     if own is not None:
         return _watched_span(life, own)
-    span = Span(life, None, life.born, life.seen, life.boot, _phases_of(life))
+    phases = {str(name): seconds for name, seconds in life.spent.items()}
+    span = Span(life, None, life.born, life.seen, life.boot, phases)
     span.command = next((one for one in events if _has_lived_in(span, one)), None)
     return span
 
@@ -203,13 +199,6 @@ def _has_lived_in(span: Span, one: LifeEnded) -> bool:
     if end is None or seen is None or span.boot is None or span.boot != one.boot:
         return False
     return end - one.seconds < seen <= end - one.seconds + one.earlier_seconds
-
-
-def _phases_of(life: Life) -> dict[str, float]:
-    if life.spent is not None:
-        return {str(name): seconds for name, seconds in life.spent.items()}
-    stall = min(sum(one.stall_seconds for one in life.taken), life.seconds)
-    return {"training": life.seconds - stall, "saving": stall}
 
 
 def _place(span: Span, spans: Sequence[Span]) -> int:
@@ -306,12 +295,12 @@ def account_of(lives: Sequence[Life]) -> Account:
         _classify(span, kept, is_last=span is last)
         if span.from_batches is not None:
             kept = span.from_batches if kept is None else min(kept, span.from_batches)
-    rough = any(_lacks_phases(span) for span in spans)
+    is_rough = False
     told = [span for span in spans if span.is_told]
     for one, other in pairwise(told):
         between_them = spans[spans.index(one) + 1 : spans.index(other)]
-        rough = _bridge(one, other, _class_between(one, other, is_seen=not between_them)) or rough
-    return Account([_told(span) for span in spans], rough)
+        is_rough = _bridge(one, other, _class_between(one, other, is_seen=not between_them)) or is_rough
+    return Account([_told(span) for span in spans], is_rough)
 
 
 def _classify(span: Span, kept: int | None, *, is_last: bool) -> None:
@@ -337,13 +326,8 @@ def _counted(span: Span, kept: int | None, training: float, *, is_last: bool) ->
         return training
     if watched is not None and watched.committed_step is not None and kept >= watched.committed_step:
         return watched.committed_seconds
-    before = [one for one in life.taken if one.batches <= kept]
-    if not before:
-        return 0.0
-    spent = before[-1].spent
-    if spent is not None:
-        return spent.get("training", 0.0)
-    return (between(life.began, before[-1].at) or 0.0) - sum(one.stall_seconds for one in before)
+    before = [taken for taken in life.taken if taken.batches <= kept]
+    return before[-1].spent.get("training", 0.0) if before else 0.0
 
 
 def _died(span: Span) -> bool:
@@ -360,11 +344,6 @@ def _reached(span: Span) -> int:
     if span.life is not None and span.life.how is None:
         return (known or 0) + 1
     return known or 0
-
-
-def _lacks_phases(span: Span) -> bool:
-    life = span.life
-    return life is not None and life.spent is None and span.watched is None and life.seconds > 0
 
 
 def _class_between(one: Span, other: Span, *, is_seen: bool) -> Class:
@@ -427,13 +406,14 @@ class Alternative:
 
 def alternatives(lives: Sequence[Life]) -> list[Alternative]:
     """Return what half of the run's interval, the interval itself and double of it cost; empty if it is not known."""
-    taken = [one for life in lives for one in life.taken]
-    gaps = [gap for life in lives for gap in _gaps(life) if gap > 0]
+    states = [taken for life in lives for taken in life.taken]
+    trained_at = [[taken.spent.get("training", 0.0) for taken in life.taken] for life in lives]
+    gaps = [later - earlier for at in trained_at for earlier, later in pairwise(at) if later > earlier]
     if not gaps:
         return []
-    interval, stall = median(gaps), sum(map(_stalled, lives)) / len(taken)
-    took = fmean(one.took_seconds for one in taken)
-    trained = [_trained(life) for life in lives]
+    interval, stall = median(gaps), sum(life.spent.get("saving", 0.0) for life in lives) / len(states)
+    took = fmean(taken.took_seconds for taken in states)
+    trained = [life.spent.get("training", 0.0) for life in lives]
     died = [seconds for life, seconds in zip(lives, trained, strict=True) if life.has_failed]
     return [
         Alternative(
@@ -444,24 +424,6 @@ def alternatives(lives: Sequence[Life]) -> list[Alternative]:
         )
         for factor in _FACTORS
     ]
-
-
-def _gaps(life: Life) -> list[float]:
-    if all(one.spent is not None for one in life.taken):
-        at = [one.spent.get("training", 0.0) for one in life.taken if one.spent is not None]
-        return [later - earlier for earlier, later in pairwise(at)]
-    return [between(one.at, other.at) or 0.0 for one, other in pairwise(life.taken)]
-
-
-def _stalled(life: Life) -> float:
-    """Return the seconds that saves kept its training waiting, with all that belongs to them."""
-    if life.spent is None:
-        return sum(one.stall_seconds for one in life.taken)
-    return life.spent.get("saving", 0.0)
-
-
-def _trained(life: Life) -> float:
-    return life.exposed_seconds if life.spent is None else life.spent.get("training", 0.0)
 
 
 def lost_seconds(trained_seconds: float, interval: float, took_seconds: float) -> float:

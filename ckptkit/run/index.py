@@ -16,13 +16,7 @@ from typing import Protocol
 from ckptkit.checkpoint.commit import list_attempts, list_names, read_commit, read_document
 from ckptkit.errors import CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, Void, encode
-from ckptkit.format.layout import (
-    CHECKPOINTS,
-    COMMIT,
-    CheckpointName,
-    attempt_key,
-    checkpoints_prefix,
-)
+from ckptkit.format.layout import CHECKPOINTS, COMMIT, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.storage import Storage
 
 

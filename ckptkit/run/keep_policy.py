@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from ckptkit.core.save_policy import require_positive
 
@@ -39,15 +39,12 @@ class KeepPolicy(Protocol):
     @property
     def needs_metrics(self) -> bool:
         """Whether the answer depends on the metrics, which cost one read per checkpoint."""
-        ...
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         """Return the names to keep out of ``checkpoints``, which are ordered from oldest to newest."""
-        ...
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
         """Return a policy that keeps what either keeps."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -58,24 +55,29 @@ class AnyKeep:
 
     @property
     def needs_metrics(self) -> bool:
-        """Whether any part needs metrics."""
         return any(policy.needs_metrics for policy in self.policies)
 
     @property
     def needs_certificates(self) -> bool:
-        """Whether any part needs certificates."""
-        return any(needs_certificates(policy) for policy in self.policies)
+        return any(map(needs_certificates, self.policies))
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """Return the union of the parts' answers."""
         return frozenset().union(*(policy.keeps(checkpoints) for policy in self.policies))
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
         return AnyKeep((*self.policies, other))
 
 
+class _SinglePolicy:
+    needs_metrics: ClassVar[bool] = False
+    needs_certificates: ClassVar[bool] = False
+
+    def __or__(self: KeepPolicy, other: KeepPolicy) -> KeepPolicy:
+        return AnyKeep((self, other))
+
+
 @dataclass(frozen=True)
-class KeepLatest:
+class KeepLatest(_SinglePolicy):
     """Keeps the ``n`` newest. The two newest are always kept, so 1 acts as 2."""
 
     n: int
@@ -83,21 +85,13 @@ class KeepLatest:
     def __post_init__(self) -> None:
         require_positive("KeepLatest.n", self.n)
 
-    @property
-    def needs_metrics(self) -> bool:
-        """Always False."""
-        return False
-
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         """Return the newest ``n`` names."""
-        return frozenset([one.name for one in checkpoints[-self.n :]])
-
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((self, other))
+        return frozenset([checkpoint.name for checkpoint in checkpoints[-self.n :]])
 
 
 @dataclass(frozen=True)
-class KeepEvery:
+class KeepEvery(_SinglePolicy):
     """Keeps permanently each checkpoint at a boundary whose cycle number is a multiple of ``optimizer_steps``."""
 
     optimizer_steps: int
@@ -105,52 +99,32 @@ class KeepEvery:
     def __post_init__(self) -> None:
         require_positive("KeepEvery.optimizer_steps", self.optimizer_steps)
 
-    @property
-    def needs_metrics(self) -> bool:
-        """Always False."""
-        return False
-
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         """Return the names at a boundary that is a multiple."""
         return frozenset(
-            one.name
-            for one in checkpoints
-            if one.micro_step == 0 and one.cycles > 0 and one.cycles % self.optimizer_steps == 0
+            checkpoint.name
+            for checkpoint in checkpoints
+            if checkpoint.micro_step == 0 and checkpoint.cycles > 0 and checkpoint.cycles % self.optimizer_steps == 0
         )
-
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((self, other))
 
 
 @dataclass(frozen=True)
-class KeepCertified:
+class KeepCertified(_SinglePolicy):
     """Keeps the ``n`` newest that ``ckptkit replay --record`` has certified, as of when older ones are removed."""
 
     n: int
+    needs_certificates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive("KeepCertified.n", self.n)
 
-    @property
-    def needs_metrics(self) -> bool:
-        """Always False."""
-        return False
-
-    @property
-    def needs_certificates(self) -> bool:
-        """Always True."""
-        return True
-
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         """Return the newest ``n`` names that are certified."""
-        return frozenset([one.name for one in checkpoints if one.is_certified][-self.n :])
-
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((self, other))
+        return frozenset([checkpoint.name for checkpoint in checkpoints if checkpoint.is_certified][-self.n :])
 
 
 @dataclass(frozen=True)
-class KeepBest:
+class KeepBest(_SinglePolicy):
     """Keeps the ``n`` best by ``metric``, of equals the newer; ignores checkpoints without the metric or with NaN.
 
     Args:
@@ -162,26 +136,19 @@ class KeepBest:
     n: int
     metric: str
     mode: Literal["max", "min"]
+    needs_metrics: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive("KeepBest.n", self.n)
         if self.mode not in ("max", "min"):
             raise ValueError(f"KeepBest.mode must be 'max' or 'min', got {self.mode!r}")
 
-    @property
-    def needs_metrics(self) -> bool:
-        """Always True."""
-        return True
-
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
         """Return the best ``n`` names that have the metric."""
         sign = 1.0 if self.mode == "max" else -1.0
         scored = [
-            (sign * one.metrics[self.metric], age, one.name)
-            for age, one in enumerate(checkpoints)
-            if not math.isnan(one.metrics.get(self.metric, math.nan))
+            (sign * checkpoint.metrics[self.metric], age, checkpoint.name)
+            for age, checkpoint in enumerate(checkpoints)
+            if not math.isnan(checkpoint.metrics.get(self.metric, math.nan))
         ]
         return frozenset(name for _, _, name in sorted(scored)[-self.n :])
-
-    def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return AnyKeep((self, other))

@@ -100,10 +100,7 @@ class Retention:
         return self._policy.needs_metrics or bool(self._unwanted(possible, possible))
 
     def make_room(
-        self,
-        incoming: CheckpointName,
-        lacking_bytes: Callable[[], int],
-        check_fence: Callable[[], object],
+        self, incoming: CheckpointName, lacking_bytes: Callable[[], int], check_fence: Callable[[], object]
     ) -> list[CheckpointName]:
         """Remove checkpoints one at a time until a save fits; return them. If all would not be enough, remove none."""
         removed: list[CheckpointName] = []

@@ -303,23 +303,6 @@ def test_a_life_without_events_leaves_a_gap_that_nobody_saw():
     assert account.totals["unseen"] == 50
 
 
-def test_events_of_older_versions_are_told_roughly():
-    first = Life(
-        1, None, Moment(None, 0.0), Moment(None, 0.0), Moment(None, 100.0), None, 0, to_batches=10, how="failed"
-    )
-    first.taken = [Taken(8, Moment(None, 80.0), None, 2.0, 1.0)]
-    second = Life(
-        2, None, Moment(None, 130.0), Moment(None, 130.0), Moment(None, 200.0), None, 8, to_batches=20, how="finished"
-    )
-    account = account_of([first, second])
-    assert account.is_rough
-    assert account.seconds == 200
-    assert account.totals["down"] == 30
-    assert account.totals["saving"] == 2
-    assert account.totals["trained"] == 78 + 70
-    assert account.totals["repeated"] == 20
-
-
 @given(
     st.lists(
         st.tuples(
