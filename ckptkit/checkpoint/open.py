@@ -1,10 +1,9 @@
 """Opens a committed checkpoint: reads its documents and checks them against each other and their digests.
 
-Guarantees: `open_checkpoint` returns the chain COMMIT -> manifest -> rank files. Every link is checked by size and
-digest, tokens against the attempt's document, and the folder's name against the progress. Every shard lies inside its
-own folder or is a frozen one of the attempt, and all ranks are of one save. No shard byte is read; see
-`ckptkit.checkpoint.read` for that. A file that is missing while COMMIT is there is corruption; if COMMIT is gone too,
-the checkpoint was removed meanwhile. Threads: any.
+Guarantees: every link of COMMIT -> manifest -> rank files is checked by size and digest, tokens against the attempt's
+document, names against the progress; shards lie in their own folder or are frozen ones of the attempt. No shard is
+read. A file that is missing while COMMIT is there is corruption; if COMMIT is gone too, the checkpoint was removed
+meanwhile.
 """
 
 from __future__ import annotations

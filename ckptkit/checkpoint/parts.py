@@ -1,15 +1,8 @@
 """Reads parts of leaves that were stored in other parts: only the overlaps, block by block.
 
-`read_sharded` reads sharded leaves. Guarantees: before a byte is read, it checks that the stored pieces hold every
-wanted element exactly once. Each block is verified before any of its bytes are delivered, and is read once per call.
-Blocks without wanted bytes are not read. Besides the given memory it needs one window. Threads: any, one at a time.
-It was never run on Ascend with MindSpore's own layouts; its tests cut hand-made boxes.
-
-`Region` copies a box of an array whose bytes arrive in order, in pieces with any boundaries. Guarantees: it is exact
-for any number of axes, and never lists the rows of the box. It is a pure value; any thread.
-
-`CutOut` provides memory for whole leaves of which only parts are wanted, one leaf at a time. Guarantees: it allocates
-the memory of a leaf on request, and releases it once the parts are cut out. One thread.
+Guarantees: before a byte is read, the stored pieces are known to hold every wanted element exactly once. Each block is
+verified before its bytes are delivered, and read once per call; those without wanted bytes are not read. Never run on
+Ascend with MindSpore's own layouts; its tests cut hand-made boxes.
 """
 
 from __future__ import annotations

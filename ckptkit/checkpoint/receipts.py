@@ -1,16 +1,9 @@
 """Writes and collects receipts, by which rank 0 learns from a listing that every rank's part is durable.
 
-A rank writes its shards, then its document, then an empty object in ``receipts/``. The *name* of this object states
-the save that it belongs to, and the digest and size of the document. Rank 0 needs no request per rank: it lists the
-receipts until all are there, and then compares them with one walk of the folder.
-
-Guarantees: `Receipts.collect` returns one receipt per rank, all of the requested save, and every rank's files are on
-storage with the sizes that the rank wrote. It waits for the storage and never for a collective. It gives the save up if
-no further receipt arrives within the patience, or if a part is reported as failed. Threads: the writer thread; any
-thread may call `Receipts.give_up` and `Receipts.hurry`.
-
-Beside the receipts lie certificates, empty files too: each names a checkpoint from which the training up to this one
-was done again, with equal bits. Whoever does not know them takes them for receipts of no save. Any thread.
+A receipt is an empty file, written last, whose *name* states the save, and the digest and size of the rank's document.
+Guarantees: `Receipts.collect` returns one per rank, all of one save, and every rank's files have the sizes that it
+wrote. It waits for the storage, never for a collective. Beside them lie certificates, empty files too: each names a
+checkpoint from which the training up to this one was done again, with equal bits.
 """
 
 from __future__ import annotations

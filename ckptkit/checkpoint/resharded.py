@@ -1,10 +1,7 @@
 """Converts a checkpoint of N ranks to M ranks: folds its progress, and gives each new rank its share of the sums.
 
 Guarantees: the accumulators of all new ranks together have the sum of those of the old ranks, up to floating-point
-order and rounding (float32; bit for bit if every share is a power of two and no sum rounds). Old ranks are added in
-ascending order, so the bits are the same each time. Everything else is taken from the rank of the given contents.
-Threads and memory: as `ckptkit.core.contents`; where the sums of several old ranks are added, one more copy of them is
-held.
+order and rounding (float32; bit for bit if every share is a power of two and no sum rounds), the same bits each time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Copies one committed checkpoint from one storage to another, in a safe order.
+"""Copies one committed checkpoint from one storage to another: shards, frozen ones, rank files, manifest, then COMMIT.
 
-The order is shards, frozen shards, rank files, manifest, then COMMIT. Files are copied byte for byte and digested on
-the way. Guarantees: COMMIT is created only after every file matches the digests of the source and is durable: it was
-written here, or found in an object store or under another COMMIT. Correct bytes in a local file without a COMMIT prove
-nothing, since a digest reads the page cache; such a file is written anew. Nothing at the target is overwritten. Only
-the remains of an interrupted write are deleted there, recognized by their bytes. Memory is one window of the source.
-A second process that copies to the same place at the same time is not detected; callers must prevent that. Threads:
-any.
+Guarantees: COMMIT is created only after every file matches the digests of the source and is durable. Correct bytes in a
+local file without a COMMIT prove nothing, since a digest reads the page cache; such a file is written anew. Nothing is
+overwritten; only remains of an interrupted write are deleted, recognized by their bytes. One process at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Defines the names of everything in a run, relative to its root.
 
 Guarantees: `CheckpointName.parse` accepts exactly what ``str`` gives. Of two names of one attempt, the greater is
-further in training. Pure functions, any thread.
+further in training.
 """
 
 from __future__ import annotations

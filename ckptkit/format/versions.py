@@ -1,7 +1,4 @@
-"""Lists the libraries whose versions a checkpoint records, because other versions may compute different bits.
-
-Guarantees: imports none of them, so that it also works without MindSpore. Any thread.
-"""
+"""Lists the libraries whose versions a checkpoint records: others may compute other bits. Imports none of them."""
 
 from __future__ import annotations
 

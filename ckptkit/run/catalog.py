@@ -1,14 +1,8 @@
 """Lists checkpoints with progress and size, and tells why each one is still kept.
 
-Guarantees: this module reads and never writes. A checkpoint whose documents are corrupt is listed with the reason.
-`list_checkpoints` checks all documents, `latest_checkpoint` all but the rank files, and `list_rows` only the manifest
-and what the listing shows. None of them reads shards or proves a checkpoint sound (`ckptkit.checkpoint.read`).
-
-`why_kept` uses names and attempts. Guarantees: its answer follows from the protocol (``docs/format.md``, Retention).
-The two newest commits of the lineage always stay, and checkpoints off the lineage are only removed by hand. Policies
-are not stored, so for any other checkpoint it only knows that the run's own policy has kept it.
-
-Threads: any; `why_kept` is used by one thread at a time.
+Guarantees: it reads and never writes, and proves no shard. A checkpoint whose documents are corrupt is listed with the
+reason: `list_checkpoints` checks all of them, `latest_checkpoint` all but the rank files, `list_rows` the manifest
+only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Writes and reads the segment files below ``events/``, which are created once and never change.
+"""Writes and reads the files of events, which are created once and never change.
 
-Guarantees: a segment that `EventLog.send` stored is durable and is stored once, even if a reply was lost. An `EventLog`
-writes only files of its own attempt, and holds at most one segment that is not stored yet. A reader gets every
-segment that parses, and the reason why any other one does not. Threads: one at a time.
+Guarantees: what `EventLog.send` stored is durable and stored once, even if a reply was lost. A reader gets every file
+that parses, and the reason why any other one does not. One thread at a time.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, islice
 from typing import TypeVar
 
-from ckptkit.checkpoint.commit import create_once, list_attempts, read_commit, read_document
+from ckptkit.checkpoint.commit import create_once, list_attempts, read_document
 from ckptkit.core.contents import Contents
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, decode, decode_commit, encode
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName, attempt_key, parse_attempt
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.fence import read_run, refuse_unfinished
-from ckptkit.run.index import Index
+from ckptkit.run.index import Index, may_be_committed
 from ckptkit.storage import ByteStream, Listing, Storage
 
 _T = TypeVar("_T")
@@ -46,7 +46,7 @@ class Homes:
 
     def copies(self, name: CheckpointName) -> Sequence[Storage]:
         """Return the homes where ``name`` is committed, nearest first; a COMMIT that does not parse counts."""
-        return [root for root in self._roots if _may_be_committed(root, name)]
+        return [root for root in self._roots if may_be_committed(root, name)]
 
     def probe(self) -> None:
         """Probe the nearest home only: `ckptkit.run.homes.reach` has already probed the others."""
@@ -111,13 +111,6 @@ class Homes:
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
         raise NotImplementedError("several homes together only support reading and creating documents")
-
-
-def _may_be_committed(root: Storage, name: CheckpointName) -> bool:
-    try:
-        return isinstance(read_commit(root, name), Commit)
-    except CorruptCheckpointError:
-        return True
 
 
 def _parser_of(key: str) -> Callable[[bytes, str], bool] | None:

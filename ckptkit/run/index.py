@@ -11,97 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Protocol
+
+from typing_extensions import Self
 
 from ckptkit.checkpoint.commit import list_attempts, list_names, read_commit, read_document
 from ckptkit.errors import CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, Void, encode
 from ckptkit.format.layout import CHECKPOINTS, COMMIT, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.storage import Storage
-
-
-class AttemptLookup(Protocol):
-    def document(self, attempt: int) -> AttemptDocument: ...
-
-
-@dataclass(frozen=True)
-class Segment:
-    attempt: int
-    last: CheckpointName | None
-
-    def __contains__(self, name: CheckpointName) -> bool:
-        return name.attempt == self.attempt and (self.last is None or name <= self.last)
-
-
-@dataclass(frozen=True)
-class Lineage:
-    segments: tuple[Segment, ...]
-    broken: CorruptCheckpointError | None = None
-    broken_at: int | None = None
-
-    def __contains__(self, name: CheckpointName) -> bool:
-        return any(name in segment for segment in self.segments)
-
-
-class Ancestry:
-    """Reads a lineage lazily, from the newest attempt back. One thread."""
-
-    def __init__(self, attempts: AttemptLookup, newest: int) -> None:
-        self._attempts = attempts
-        self._next: Segment | None = Segment(newest, None)
-        self._segments: list[Segment] = []
-        self.broken: CorruptCheckpointError | None = None
-        self.broken_at: int | None = None
-
-    def __iter__(self) -> Iterator[Segment]:
-        at = 0
-        while at < len(self._segments) or self._go_back():
-            yield self._segments[at]
-            at += 1
-
-    def down_to(self, attempt: int) -> Iterator[Segment]:
-        """Yield the segments, newest first, until no further one can be of ``attempt`` or a later attempt."""
-        for segment in self:
-            yield segment
-            if segment.attempt <= attempt:  # a parent is always of a lower attempt
-                return
-
-    def whole(self) -> Lineage:
-        segments = tuple(self)
-        return Lineage(segments, self.broken, self.broken_at)
-
-    def _go_back(self) -> bool:
-        step = self._next
-        if step is None:
-            return False
-        try:
-            document = self._attempts.document(step.attempt)
-            before = segment_before(document)
-        except CorruptCheckpointError as error:
-            self._next, self.broken, self.broken_at = None, error, step.attempt
-            return False
-        self._segments.append(step)
-        self._next = before
-        return True
-
-
-def trace(attempts: AttemptLookup, newest: int) -> Lineage:
-    return Ancestry(attempts, newest).whole()
-
-
-def segment_before(document: AttemptDocument) -> Segment | None:
-    """Return the next older segment after the attempt of ``document``; None if that attempt was a fresh start."""
-    if document.parent is None:
-        return None
-    parent = CheckpointName.parse(document.parent)
-    # A parent is always of a lower attempt, so the walk ends.
-    if parent is None or parent.attempt >= document.attempt:
-        raise CorruptCheckpointError(
-            f"{attempt_key(document.attempt)} names the parent {document.parent[:80]!r}, which is not a checkpoint "
-            "of an earlier attempt"
-        )
-    return Segment(parent.attempt, parent)
-
 
 _FEW_VOIDS = 2
 _ITSELF = ""  # the path in a folder of what lies in the folder's place
@@ -110,11 +27,11 @@ _SOME = "0" * 32  # all tokens and digests have this length
 VOID_BYTES = len(encode(Void(void_by=_SOME)))
 
 
-def by_attempt(names: Iterable[CheckpointName]) -> Mapping[int, Sequence[CheckpointName]]:
-    found: dict[int, list[CheckpointName]] = {}
+def _by_attempt(names: Iterable[CheckpointName]) -> dict[int, list[CheckpointName]]:
+    groups: dict[int, list[CheckpointName]] = {}
     for name in names:
-        found.setdefault(name.attempt, []).append(name)
-    return found
+        groups.setdefault(name.attempt, []).append(name)
+    return groups
 
 
 class Documents:
@@ -174,6 +91,76 @@ class Documents:
             return False  # the owner is unknown
 
 
+@dataclass(frozen=True)
+class Segment:
+    """Refers to the commits of one attempt on a lineage, up to ``last`` if a later attempt continued from it."""
+
+    attempt: int
+    last: CheckpointName | None
+
+    def __contains__(self, name: CheckpointName) -> bool:
+        return name.attempt == self.attempt and (self.last is None or name <= self.last)
+
+
+class Lineage:
+    """Reads a lineage lazily, from the newest attempt back to a fresh start or a document that cannot be read."""
+
+    def __init__(self, documents: Documents, newest: int) -> None:
+        self._documents = documents
+        self._next: Segment | None = Segment(newest, None)
+        self.segments: list[Segment] = []
+        self.broken: CorruptCheckpointError | None = None  # once it was read to its end
+        self.broken_at: int | None = None
+
+    def __iter__(self) -> Iterator[Segment]:
+        at = 0
+        while at < len(self.segments) or self._go_back():
+            yield self.segments[at]
+            at += 1
+
+    def __contains__(self, name: CheckpointName) -> bool:
+        return any(name in segment for segment in self.down_to(name.attempt))
+
+    def down_to(self, attempt: int) -> Iterator[Segment]:
+        """Yield the segments, newest first, until no further one can be of ``attempt`` or a later attempt."""
+        for segment in self:
+            yield segment
+            if segment.attempt <= attempt:  # a parent is always of a lower attempt
+                return
+
+    def whole(self) -> Self:
+        """Read the lineage to the end."""
+        while self._go_back():
+            pass
+        return self
+
+    def _go_back(self) -> bool:
+        segment = self._next
+        if segment is None:
+            return False
+        try:
+            self._next = segment_before(self._documents.document(segment.attempt))
+        except CorruptCheckpointError as error:
+            self._next, self.broken, self.broken_at = None, error, segment.attempt
+            return False
+        self.segments.append(segment)
+        return True
+
+
+def segment_before(document: AttemptDocument) -> Segment | None:
+    """Return the next older segment after the attempt of ``document``; None if that attempt was a fresh start."""
+    if document.parent is None:
+        return None
+    parent = CheckpointName.parse(document.parent)
+    # A parent is always of a lower attempt, so the walk ends.
+    if parent is None or parent.attempt >= document.attempt:
+        raise CorruptCheckpointError(
+            f"{attempt_key(document.attempt)} names the parent {document.parent[:80]!r}, which is not a checkpoint "
+            "of an earlier attempt"
+        )
+    return Segment(parent.attempt, parent)
+
+
 class Index(Documents):
     """Looks at a whole run once: lists all names at once, and reads each COMMIT on demand."""
 
@@ -183,7 +170,7 @@ class Index(Documents):
         self.names = self._list_names()
         self.documented = list_attempts(storage)
         self.attempts = self.documented - set(ignoring)
-        self._by_attempt = by_attempt(self.names)
+        self._by_attempt = _by_attempt(self.names)
         self.orphans = frozenset(self._by_attempt) - self.attempts
         self.highest = max([0, *self.documented, *self._by_attempt])
 
@@ -199,24 +186,23 @@ class Index(Documents):
 
 
 class Glance(Documents):
-    """Looks at a run once, and lists the folders of an attempt only on demand."""
+    """Looks at a run once, and lists the folders of an attempt only on demand; it knows no attempt without document."""
 
     def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
         super().__init__(storage)
         self.attempts = list_attempts(storage) - set(ignoring)
         self.orphans: frozenset[int] = frozenset()
-        self._asked: dict[int, Sequence[CheckpointName]] = {}
-        self._rest: Mapping[int, Sequence[CheckpointName]] | None = None
+        self._listed: dict[int, Sequence[CheckpointName]] = {}
 
     def names_of(self, attempt: int) -> Sequence[CheckpointName]:
         """Return what `Index.names_of` does; from the third attempt on, one listing of all folders serves."""
-        if attempt not in self._asked and len(self._asked) < 2:
-            self._asked[attempt] = list_names(self.storage, checkpoints_prefix(attempt))
-        if attempt in self._asked:
-            return self._asked[attempt]
-        if self._rest is None:
-            self._rest = by_attempt(list_names(self.storage))
-        return self._rest.get(attempt, ())
+        if attempt not in self._listed:
+            if len(self._listed) < 2:
+                self._listed[attempt] = list_names(self.storage, checkpoints_prefix(attempt))
+            else:
+                everything = _by_attempt(list_names(self.storage))
+                self._listed = {**dict.fromkeys((*self.attempts, attempt), ()), **everything, **self._listed}
+        return self._listed.get(attempt, ())
 
 
 def commit_bytes(manifest_bytes: int) -> int:
@@ -253,7 +239,7 @@ class Folders:
         """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts."""
         if self.may_be_void_with_data(name):
             if name not in self._doubtful:
-                self._doubtful[name] = self._is_real(name)
+                self._doubtful[name] = may_be_committed(self._storage, name)
             return self._doubtful[name]
         return self.files(name).get(COMMIT, VOID_BYTES) != VOID_BYTES
 
@@ -267,12 +253,6 @@ class Folders:
         return any(name.attempt == attempt for name in self.names) or (
             len(newest) == 2 and all(name.attempt > attempt for name in newest)
         )
-
-    def _is_real(self, name: CheckpointName) -> bool:
-        try:
-            return isinstance(read_commit(self._storage, name), Commit)
-        except CorruptCheckpointError:
-            return True
 
 
 class Survey(Index):
@@ -294,3 +274,11 @@ def _grouped(sizes: Mapping[str, int]) -> dict[CheckpointName, dict[str, int]]:
         folder, _, file = key.partition("/")[2].partition("/")
         folders.setdefault(folder, {})[file] = size_bytes
     return {name: files for folder, files in folders.items() if (name := CheckpointName.parse(folder)) is not None}
+
+
+def may_be_committed(storage: Storage, name: CheckpointName) -> bool:
+    """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts."""
+    try:
+        return isinstance(read_commit(storage, name), Commit)
+    except CorruptCheckpointError:
+        return True

@@ -1,7 +1,6 @@
-"""Defines which checkpoints to keep, as pure values combined with ``|``.
+"""Defines which checkpoints to keep, as pure values combined with ``|``; `ckptkit.run.retention` keeps some more.
 
-Guarantees: a policy reads only its arguments, so equal inputs give equal answers in every process. It does not decide
-what retention must always keep (the two newest commits, the parent): see `ckptkit.run.retention`. Any thread.
+Guarantees: a policy reads only its arguments, so equal inputs give equal answers in every process.
 """
 
 from __future__ import annotations

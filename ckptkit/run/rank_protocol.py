@@ -1,11 +1,8 @@
 """Opens an attempt for a job of many ranks: rank 0 runs the protocol, and the other ranks follow its orders.
 
-On rank 0, `Leader` takes the place that `ckptkit.run.attempt.OneRank` has in a job of one rank. When the protocol takes
-a checkpoint, it sends the name and the tables of all its files to the others, and every rank reads and applies its own
-part. The outcomes of all ranks are gathered before the protocol continues. So if a part is corrupt for one rank, all
-ranks go back one checkpoint, and if one rank refuses, all refuse. Guarantees: on return every rank holds the state of
-the same checkpoint and the same attempt, or every rank has raised. Ranks above 0 list nothing and choose nothing.
-Threads: the training thread only, in all ranks at the same time.
+Guarantees: on return every rank holds the state of the same checkpoint and the same attempt, or every rank has raised.
+If a part is corrupt for one rank, all go back one checkpoint. Ranks above 0 list nothing and choose nothing. The
+training thread only, in all ranks at the same time.
 """
 
 from __future__ import annotations

@@ -1,49 +1,33 @@
 """Chooses the checkpoints that a start should try, in order, and opens the one that a user asks for.
 
-The choice uses names and markers. Guarantees: it follows the protocol (``docs/format.md``, Starting) with as few
-requests as possible. No document and no COMMIT is read before it is needed, so a run with thousands of them starts as
-fast as a small one. The candidates after the first are looked up on demand.
-
-`open_wanted` opens the latest checkpoint, or one by name. Guarantees: it reads documents and never writes. "latest" is
-what a start would try first; if a running job removes that meanwhile, the next one is opened. Threads: any, one at a
-time.
+Guarantees: it follows the protocol (``docs/format.md``, Starting). No document and no COMMIT is read before it is
+needed, so a run with thousands of them starts as fast as a small one. What a running job removes meanwhile is looked up
+anew.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import TypeAlias
 
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
-from ckptkit.format.documents import Commit, PassedOver, Void
+from ckptkit.format.documents import PassedOver
 from ckptkit.format.events import Began, Saved
 from ckptkit.format.layout import CHECKPOINTS, EVENTS, CheckpointName, attempt_key
 from ckptkit.run.event_log import read_events
 from ckptkit.run.fence import read_run, refuse_unfinished
-from ckptkit.run.index import Ancestry, AttemptLookup, Documents, Glance, Index, Segment, Survey, segment_before
+from ckptkit.run.index import Documents, Glance, Index, Lineage, Segment, Survey, segment_before
 from ckptkit.storage import Storage
 
 LATEST = "latest"
 LOOKS = 10  # a running job may remove the checkpoint that was found, but not this many times in a row
 
 
-class Look(AttemptLookup, Protocol):
-    """Gives one look at a run, such as `ckptkit.run.index.Index`."""
-
-    attempts: frozenset[int]
-    orphans: frozenset[int]
-
-    def names_of(self, attempt: int) -> Sequence[CheckpointName]: ...
-
-    def commit(self, name: CheckpointName) -> Commit | Void | CorruptCheckpointError | None: ...
-
-    def is_committed(self, name: CheckpointName) -> bool: ...
-
-    def is_foreign(self, name: CheckpointName) -> bool: ...
+Look: TypeAlias = Index | Glance
 
 
 @dataclass(frozen=True)
@@ -70,7 +54,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Head:
-    lineage: Ancestry
+    lineage: Lineage
     first: CheckpointName
 
 
@@ -118,7 +102,7 @@ def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
 
 def _head_at(look: Look, attempt: int, passed_over: dict[str, PassedOver]) -> Head | None:
     """Make the head that begins with ``attempt``; return None if no commit on its lineage counts."""
-    lineage = Ancestry(look, attempt)
+    lineage = Lineage(look, attempt)
     candidates = Candidates(look, lineage)
     first = next((name for name in candidates if not look.is_foreign(name)), None)
     if first is not None:

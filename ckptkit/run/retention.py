@@ -1,13 +1,9 @@
 """Removes the checkpoints that the keep policy no longer wants.
 
-Guarantees: retention runs after a commit, and before one only where a save would not fit into memory. Whatever the
-policy says, it keeps the two newest commits of the lineage, the parent until this attempt has two commits of its own,
-everything off the lineage, and everything that it cannot parse. But where a save would not fit, what is committed
-elsewhere too may go, down to the newest commit. The fence has just been checked: if there is a later attempt, nothing
-is deleted. COMMIT is removed first, so a reader never takes a partly removed checkpoint for a whole one. What was read
-is cached as long as it is listed; before a deletion, the folders are listed again, and the two newest commits and their
-attempts' documents are read again. A checkpoint that cannot be removed delays no other one: a warning names it once.
-Threads: the writer thread, or the training thread while no save is running.
+Guarantees: whatever the policy says, the two newest commits of the lineage stay, the parent until this attempt has two
+commits of its own, everything off the lineage, and all that cannot be parsed; where a save would not fit into memory,
+what is committed elsewhere too may go, down to the newest. Right after a fence check only; COMMIT is removed first.
+Before a deletion, folders are listed again, and the two newest commits and their attempts' documents are read again.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from ckptkit.errors import (
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName, frozen_folder
 from ckptkit.run.fence import check_fence
-from ckptkit.run.index import Ancestry, Documents
+from ckptkit.run.index import Documents, Lineage
 from ckptkit.run.keep_policy import Keepable, KeepPolicy, needs_certificates
 from ckptkit.run.sweep import remove_each, remove_frozen
 from ckptkit.storage import Storage
@@ -67,7 +63,7 @@ class Retention:
         self._policy = policy
         self._is_elsewhere = is_elsewhere
         self._documents = Documents(storage)
-        self._ancestry = Ancestry(self._documents, attempt.attempt)
+        self._lineage = Lineage(self._documents, attempt.attempt)
         self._check_fence = partial(check_fence, storage, attempt)
         self._listed: set[str] = set()  # all that lies in checkpoints/, with what was added or removed here since
         self._folders: dict[CheckpointName, _Folder] = {}  # oldest first
@@ -169,14 +165,14 @@ class Retention:
         """List the folders on the lineage, committed or not; what is known of those that stayed is kept."""
         listing = self._storage.list(CHECKPOINTS)
         there = {*listing.folders, *listing.files}
-        if self._ancestry.broken is not None:  # the document may have been restored
-            self._ancestry = Ancestry(self._documents, self._attempt.attempt)
+        if self._lineage.broken is not None:  # the document may have been restored
+            self._lineage = Lineage(self._documents, self._attempt.attempt)
         elif there == self._listed:
             return
         names = sorted(name for name in map(CheckpointName.parse, there) if name is not None)
         # Follow the lineage only as far back as there are folders: a run may have been started a thousand times.
         oldest = min((name.attempt for name in names), default=self._attempt.attempt)
-        segments = {segment.attempt: segment for segment in self._ancestry.down_to(oldest)}
+        segments = {segment.attempt: segment for segment in self._lineage.down_to(oldest)}
         # A COMMIT never changes, but a folder that disappeared may come back with another one.
         self._folders = {
             name: self._folders.get(name) or _new_folder(name)
@@ -251,7 +247,7 @@ class Retention:
         except UnusableCheckpointError as error:
             _log.warning("no checkpoint is removed this time: %s", error)
             self._documents, self._folders, self._listed = Documents(self._storage), {}, set()
-            self._ancestry = Ancestry(self._documents, self._attempt.attempt)
+            self._lineage = Lineage(self._documents, self._attempt.attempt)
             return False
         return True
 

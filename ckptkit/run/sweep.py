@@ -1,11 +1,8 @@
 """Removes what dead attempts left: unfinished writes, the data of saves that never committed, frozen shards.
 
-Guarantees: no data is deleted before its folder is known to be void. A COMMIT that arrives meanwhile wins, and its
-folder and its attempt's frozen shards stay. The frozen shards of an attempt without any folder stay too: its folders
-may be on a disk that is not mounted. Files of the calling or a higher attempt, and files of unknown owner, are not
-touched. Events and the documents of attempts that committed stay. Committed folders cost no read. What cannot be
-removed delays nothing else: one warning names it. Threads: the training thread, once per start; `remove_each`
-those of the callers.
+Guarantees: no data is deleted before its folder is known to be void; a COMMIT that arrives meanwhile wins. Files of the
+calling or a higher attempt, of unknown owner, or of an attempt whose folders may be away, are not touched. What cannot
+be removed delays nothing else: one warning names it.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from ckptkit.format.layout import (
 )
 from ckptkit.run.event_log import segments_of
 from ckptkit.run.fence import check_fence, read_run
-from ckptkit.run.index import Ancestry, Documents, Folders
+from ckptkit.run.index import Documents, Folders, Lineage
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
@@ -208,7 +205,7 @@ def _old_voids(storage: Storage, folders: Folders, attempt: AttemptDocument) -> 
         return []
     documents = Documents(storage)
     newer: list[CheckpointName] = []
-    for segment in Ancestry(documents, attempt.attempt).down_to(voids[0].attempt):
+    for segment in Lineage(documents, attempt.attempt).down_to(voids[0].attempt):
         there = (name for name in reversed(folders.names) if name in segment and folders.is_committed(name))
         newer += [name for name in islice(there, 2) if not documents.is_foreign(name)]
         if len(newer) > 1:

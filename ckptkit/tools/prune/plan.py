@@ -20,7 +20,7 @@ from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
 from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of
 from ckptkit.run.fence import read_run, refuse_unfinished
-from ckptkit.run.index import Lineage, Survey, segment_before, trace
+from ckptkit.run.index import Lineage, Survey, segment_before
 from ckptkit.run.keep_policy import Keepable, KeepPolicy
 from ckptkit.run.resolve import Head, choose, newest_head
 from ckptkit.storage import Storage
@@ -127,7 +127,7 @@ class _Planner:
         head_number = self._head.segments[0].attempt
         # One of them may be starting now, without its own commit yet.
         newer = [number for number in numbers if number > head_number and number not in self._broken]
-        self._newer = {number: trace(survey, number) for number in newer}
+        self._newer = {number: Lineage(survey, number).whole() for number in newer}
         for lineage in (self._head, *self._newer.values()):
             # Also one with no files left: its parent is unknown too.
             if lineage.broken_at is not None and lineage.broken_at not in self._broken:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.index import Segment, Survey, trace
+from ckptkit.run.index import Lineage, Segment, Survey
 from ckptkit.run.resolve import Candidates, choose, open_wanted
 from ckptkit.storage import Storage
 
@@ -65,7 +65,7 @@ def stretch_of(storage: Storage, begin: str | None, end: str) -> Stretch:
 
 def _back_from(survey: Survey, last: CheckpointName) -> Iterable[Segment]:
     """Return the lineage of ``last``, without what was committed after it."""
-    lineage = trace(survey, last.attempt)
+    lineage = Lineage(survey, last.attempt).whole()
     if not lineage.segments:
         assert lineage.broken is not None  # noqa: S101 - otherwise it has the attempt's own segment
         raise lineage.broken

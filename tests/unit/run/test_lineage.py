@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.layout import CheckpointName, attempt_key
-from ckptkit.run.index import Lineage, Segment, trace
+from ckptkit.run.index import Lineage, Segment
 
 
 class Attempts:
@@ -53,9 +53,9 @@ A1C5, A2C9, A3C7 = str(named(1, 5)), str(named(2, 9)), str(named(3, 7))
     ],
 )
 def test_the_walk_goes_from_parent_to_parent(parents, newest, segments):
-    lineage = trace(Attempts(parents), newest)
+    lineage = Lineage(Attempts(parents), newest).whole()
     expected = tuple(Segment(attempt, CheckpointName.parse(last) if last else None) for attempt, last in segments)
-    assert lineage == Lineage(expected, None)
+    assert (tuple(lineage.segments), lineage.broken) == (expected, None)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_the_walk_goes_from_parent_to_parent(parents, newest, segments):
     ],
 )
 def test_saves_above_a_parent_were_left_behind(name, belongs):
-    lineage = trace(Attempts({1: None, 2: A1C5, 3: A2C9, 4: A3C7}), 3)
+    lineage = Lineage(Attempts({1: None, 2: A1C5, 3: A2C9, 4: A3C7}), 3).whole()
     assert (name in lineage) is belongs
 
 
 def test_a_skipped_attempt_is_not_on_the_lineage():
-    lineage = trace(Attempts({1: None, 2: A1C5, 3: A1C5}), 3)
+    lineage = Lineage(Attempts({1: None, 2: A1C5, 3: A1C5}), 3).whole()
     assert named(2, 6) not in lineage
     assert named(1, 5) in lineage
 
@@ -103,7 +103,7 @@ def test_a_skipped_attempt_is_not_on_the_lineage():
     ],
 )
 def test_broken_lineage_names_break_and_keeps_rest(parents, newest, attempts, message):
-    lineage = trace(Attempts(parents), newest)
+    lineage = Lineage(Attempts(parents), newest).whole()
     assert [segment.attempt for segment in lineage.segments] == attempts
     assert lineage.broken_at is not None
     assert lineage.broken_at not in attempts
@@ -121,7 +121,7 @@ def test_only_corruption_breaks_a_lineage():
             raise OSError(f"attempt {attempt}")
 
     with pytest.raises(OSError, match="attempt 1"):
-        trace(Unreachable(), 1)
+        Lineage(Unreachable(), 1).whole()
 
 
 PARENT = st.one_of(
@@ -135,7 +135,7 @@ PARENT = st.one_of(
 def test_lineage_walk_ends_for_any_documents(parents, newest):
     """Whatever the documents say: attempts strictly fall, each is read once, and the end is explained."""
     attempts = Attempts(parents)
-    lineage = trace(attempts, newest)
+    lineage = Lineage(attempts, newest).whole()
     walked = [segment.attempt for segment in lineage.segments]
     # The attempt at a break was looked at, too, but nothing of it can be checked.
     looked_at = [*walked, *([lineage.broken_at] if lineage.broken_at is not None else [])]
@@ -150,7 +150,7 @@ def test_lineage_walk_ends_for_any_documents(parents, newest):
 @given(st.dictionaries(st.integers(1, 8), PARENT), st.integers(1, 8), st.integers(0, 3), st.integers(0, 1))
 def test_lineage_membership_stops_at_childs_parent(parents, newest, cycles, micro_step):
     """The newest attempt has no such limit."""
-    lineage = trace(Attempts(parents), newest)
+    lineage = Lineage(Attempts(parents), newest).whole()
     limits = {segment.attempt: segment.last for segment in lineage.segments}
     for attempt in range(1, 9):
         name = named(attempt, cycles, micro_step)
