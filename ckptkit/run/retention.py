@@ -95,9 +95,7 @@ class Retention:
         possible = self._possible()
         return self._policy.needs_metrics or bool(self._unwanted(possible, possible))
 
-    def make_room(
-        self, incoming: CheckpointName, lacking_bytes: Callable[[], int], check_fence: Callable[[], object]
-    ) -> list[CheckpointName]:
+    def make_room(self, incoming: CheckpointName, lacking_bytes: Callable[[], int]) -> list[CheckpointName]:
         """Remove checkpoints one at a time until a save fits; return them. If all would not be enough, remove none."""
         removed: list[CheckpointName] = []
         try:
@@ -107,7 +105,7 @@ class Retention:
                 for folder in chosen:
                     if not lacking_bytes():
                         break
-                    check_fence()
+                    self._check_fence()
                     removed += self._remove([folder])
                 stuck.update(folder.name for folder in chosen if folder.name in self._stuck)
         except StaleAttemptError:

@@ -38,7 +38,7 @@ _log = logging.getLogger("ckptkit")
 
 
 @dataclass(frozen=True)
-class Saved:
+class SaveResult:
     checkpoint: CheckpointName
     written_bytes: int = 0
     removed: tuple[CheckpointName, ...] = ()
@@ -50,7 +50,34 @@ def forget_before(cycles: int, known: dict[tuple[int, int], Any]) -> None:
         del known[at]
 
 
-class Saver:
+class _RankSaver:
+    """Does nothing where only rank 0, or only the others, have something to do."""
+
+    def __init__(self, storage: Storage, attempt: AttemptDocument, room: Room) -> None:
+        self._storage = storage
+        self._attempt = attempt
+        self._room = room
+        self._committed: dict[tuple[int, int], CheckpointName] = {}
+        self.frozen = FrozenShards(storage, attempt, self._check_fence)
+        self.newest: CheckpointName | None = None  # any thread may read it
+
+    def _check_fence(self) -> None:
+        check_fence(self._storage, self._attempt)
+
+    def learn(self, name: CheckpointName | None) -> None: ...
+
+    def begin(self, request: SaveRequest) -> None: ...
+
+    def abandon(self, request: SaveRequest) -> None: ...
+
+    def confirm(self, name: CheckpointName) -> None: ...
+
+    def give_up(self, number: int, why: str) -> None: ...
+
+    def hurry(self) -> None: ...
+
+
+class Saver(_RankSaver):
     def __init__(
         self,
         storage: Storage,
@@ -61,22 +88,17 @@ class Saver:
         *,
         room: Room = UNLIMITED,
     ) -> None:
-        self._storage = storage
-        self._attempt = attempt
+        super().__init__(storage, attempt, room)
         self._run_id = run_id
         self._retention = retention
         self._receipts = receipts
-        self._room = room
         self._removed: list[CheckpointName] = []  # to make room, and not reported yet
-        self._committed: dict[tuple[int, int], CheckpointName] = {}
         self._tries: dict[tuple[int, int], int] = {}
         self._undecided: dict[CheckpointName, Mapping[str, float | None]] = {}
         self._metrics: dict[tuple[int, int], Mapping[str, float | None]] = {}
         self._void: list[CheckpointName] = []
         self._offered: set[CheckpointName] = set()
         self._saving = threading.Lock()
-        self.frozen = FrozenShards(storage, attempt, self._check_fence)
-        self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress, metrics: Mapping[str, float]) -> CheckpointName | None:
         """Return this attempt's commit that holds ``progress`` and ``metrics``, if any."""
@@ -89,23 +111,17 @@ class Saver:
         return CheckpointName(self._attempt.attempt, *at, self._tries.get(at, 0) + 1)
 
     def give_up(self, number: int, why: str) -> None:
-        """Make the save ``number`` fail, because another rank's part will not arrive; any thread may call this."""
         if self._receipts is not None:
             self._receipts.give_up(number, why)
 
     def hurry(self) -> None:
-        """Wait at most a few more seconds for other ranks; any thread may call this."""
         if self._receipts is not None:
             self._receipts.hurry()
-
-    def learn(self, name: CheckpointName | None) -> None: ...
 
     def begin(self, request: SaveRequest) -> None:
         """Note the folder before other ranks write into it: it must be voided even if `save` never runs."""
         if self._receipts is not None:
             self._note(request)
-
-    def abandon(self, request: SaveRequest) -> None: ...
 
     def confirm(self, name: CheckpointName) -> None:
         """Check that this attempt still owns the run and that its commit ``name`` is there; the writer thread only."""
@@ -122,7 +138,7 @@ class Saver:
                 "part of it, was deleted. The next save of this state writes it again."
             )
 
-    def save(self, request: SaveRequest) -> Saved:
+    def save(self, request: SaveRequest) -> SaveResult:
         """Save the contents of ``request``, unless this attempt has already committed its progress and metrics."""
         if not self._saving.acquire(blocking=False):  # it would take that one's folder for that of a failed save
             raise SaveFailedError(f"another save of this process is still writing, so {request.name} was not begun")
@@ -131,14 +147,14 @@ class Saver:
         finally:
             self._saving.release()
 
-    def _save(self, request: SaveRequest) -> Saved:
+    def _save(self, request: SaveRequest) -> SaveResult:
         name = request.name
         check_fence(self._storage, self._attempt, put_back=self._run_id)
         self._decide(besides=name)
         self._empty()
         there = self.committed_at(request.staged.progress, request.metrics)
         if there is not None:
-            return Saved(there)
+            return SaveResult(there)
         self._make_room(request)
         frozen_bytes = self.frozen.written_bytes
         self._note(request)
@@ -159,7 +175,9 @@ class Saver:
             # Only a reply was lost: the COMMIT was found in place.
         shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
         made_room, self._removed = self._removed, []
-        return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, (*made_room, *self._prune(name)))
+        return SaveResult(
+            name, shards_bytes + self.frozen.written_bytes - frozen_bytes, (*made_room, *self._prune(name))
+        )
 
     def _make_room(self, request: SaveRequest) -> None:
         """Remove what may go if the save does not fit, and refuse the save if it still does not."""
@@ -167,7 +185,7 @@ class Saver:
         lacking_bytes = partial(self._room.lacking_bytes, needed)
         if not lacking_bytes():
             return
-        self._removed += self._retention.make_room(request.name, lacking_bytes, self._check_fence)
+        self._removed += self._retention.make_room(request.name, lacking_bytes)
         try:
             self._room.expect(needed, str(request.name))
         except StorageError:
@@ -188,9 +206,6 @@ class Saver:
         name = request.name
         self._tries[(name.cycles, name.micro_step)] = name.nth_try
         self._undecided[name] = stored_metrics(request.metrics)
-
-    def _check_fence(self) -> None:
-        check_fence(self._storage, self._attempt)
 
     def _settle(self, name: CheckpointName) -> None:
         at = (name.cycles, name.micro_step)
@@ -261,17 +276,12 @@ class Saver:
             return ()
 
 
-class PartSaver:
-    """Writes the parts of one rank above 0; the counterpart of `ckptkit.run.saver.Saver`."""
+class PartSaver(_RankSaver):
+    """Writes the parts of one rank above 0; rank 0 decides whether to commit them."""
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, rank: int, room: Room = UNLIMITED) -> None:
-        self._storage = storage
-        self._attempt = attempt
+        super().__init__(storage, attempt, room)
         self._rank = rank
-        self._room = room
-        self._committed: dict[tuple[int, int], CheckpointName] = {}
-        self.frozen = FrozenShards(storage, attempt, self._check_fence)
-        self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress, metrics: Mapping[str, float]) -> CheckpointName | None:
         return self._committed.get((progress.cycles, progress.micro_step))
@@ -280,25 +290,16 @@ class PartSaver:
         """Return a provisional name, which rank 0's name replaces."""
         return CheckpointName(self._attempt.attempt, progress.cycles, progress.micro_step)
 
-    def give_up(self, number: int, why: str) -> None: ...
-
-    def hurry(self) -> None: ...
-
     def learn(self, name: CheckpointName | None) -> None:
         self.newest = name
         if name is not None:
             self._committed[(name.cycles, name.micro_step)] = name
             forget_before(name.cycles, self._committed)
 
-    def begin(self, request: SaveRequest) -> None: ...
-
     def abandon(self, request: SaveRequest) -> None:
-        """Tell rank 0 that `save` will not run, so that it does not wait for this rank's part."""
         self._say_that_it_failed(request)
 
-    def confirm(self, name: CheckpointName) -> None: ...
-
-    def save(self, request: SaveRequest) -> Saved:
+    def save(self, request: SaveRequest) -> SaveResult:
         """Write this rank's part."""
         frozen_bytes = self.frozen.written_bytes
         try:
@@ -310,16 +311,10 @@ class PartSaver:
             raise  # the later attempt empties the folder, and rank 0 sees that attempt too
         except Exception:
             self._say_that_it_failed(request)
-            self._refuse_if_stale()
+            with contextlib.suppress(StorageError):  # the save's own error is being raised
+                self._check_fence()
             raise
-        return Saved(request.name, receipt.own_bytes + self.frozen.written_bytes - frozen_bytes)
-
-    def _check_fence(self) -> None:
-        check_fence(self._storage, self._attempt)
-
-    def _refuse_if_stale(self) -> None:
-        with contextlib.suppress(StorageError):  # the save's own error is being raised
-            self._check_fence()
+        return SaveResult(request.name, receipt.own_bytes + self.frozen.written_bytes - frozen_bytes)
 
     def _say_that_it_failed(self, request: SaveRequest) -> None:
         try:

@@ -47,9 +47,17 @@ from ckptkit.storage import Storage
 from ckptkit.storage.capacity import room_of
 from ckptkit.storage.local_files import has_no_room
 
+UploadOutcome = Literal["copied", "present", "void", "gone"]
 
-class Pace:
-    """Makes its caller wait."""
+_TRIES = 3  # as many as an upload gets at the end of a training; below them, a bucket repeats each request
+_LONGER = 3  # ranks store about as much as each other, but not every way to a mirror is equally fast
+_FIRST_PAUSE = timedelta(milliseconds=50)
+_LONGEST_PAUSE = timedelta(seconds=1)
+_log = logging.getLogger("ckptkit")
+
+
+class UploadPace:
+    """Makes its caller wait until the bytes so far are within a rate; any thread may lift the bound."""
 
     def __init__(
         self,
@@ -81,15 +89,41 @@ class Pace:
         self._lifted = Latch()
 
 
-_log = logging.getLogger("ckptkit")
+class _Uploads:
+    """Counts the bytes of the current upload, else of the last one, and remembers the files that are proven there."""
 
-_TRIES = 3  # as many as an upload gets at the end of a training; below them, a bucket repeats each request
-_LONGER = 3  # ranks store about as much as each other, but not every way to a mirror is equally fast
+    def __init__(
+        self,
+        local: Storage,
+        mirror: Storage,
+        attempt: AttemptDocument,
+        patience: timedelta,
+        *,
+        monotonic: Callable[[], float],
+        pace: UploadPace | None,
+    ) -> None:
+        self._local = local
+        self._mirror = mirror
+        self._attempt = attempt
+        self._patience = patience
+        self._monotonic = monotonic
+        self._proven: set[str] = set()
+        self.pace = pace or UploadPace(None)
+        self.size_bytes = 0
+        self.done_bytes = 0
 
-UploadOutcome = Literal["copied", "present", "void", "gone"]
+    def _check_fence(self) -> None:
+        check_fence(self._mirror, self._attempt)
+
+    def _count(self, size_bytes: int) -> None:
+        self.done_bytes += size_bytes
+        self.pace.spend(size_bytes)
+
+    def _forget_unshared(self) -> None:
+        self._proven = {key for key in self._proven if key.startswith(f"{FROZEN}/")}
 
 
-class Uploader:
+class Uploader(_Uploads):
     def __init__(
         self,
         homes: Sequence[Storage],
@@ -102,29 +136,21 @@ class Uploader:
         ranks: int = 1,
         patience: timedelta = timedelta(0),
         monotonic: Callable[[], float] = time.monotonic,
-        pace: Pace | None = None,
+        pace: UploadPace | None = None,
     ) -> None:
-        self._local = homes[0]
+        super().__init__(homes[0], mirror, attempt, patience, monotonic=monotonic, pace=pace)
         self._homes = homes
-        self._mirror = mirror
         self._brings_home = brings_home
         self._ranks = ranks
-        self._patience = patience
-        self._monotonic = monotonic
-        self.pace = pace or Pace(None)
         self._receipts: Receipts | None = None
         self._is_hurried = False
-        self._attempt = attempt
         self._run_id = run_id
         self._retention = Retention(mirror, attempt, policy)
-        self._proven: set[str] = set()
         self._begun: set[CheckpointName] = set()
         self._stuck: set[object] = set()  # could not be swept
         self._shared: frozenset[int] = frozenset()  # numbers of the local documents when both had the same
         self._tried: set[CheckpointName] = set()  # whose other parts were waited for
         self._has_run = False  # whether the local root had run.json then, too
-        self.size_bytes = 0
-        self.done_bytes = 0
 
     def upload(self, name: CheckpointName) -> UploadOutcome:
         """Commit ``name`` at the mirror too, then apply retention there."""
@@ -148,11 +174,11 @@ class Uploader:
         except CkptKitError as error:
             # A later attempt may have swept the uploaded files; then StaleAttemptError is the error to raise.
             with contextlib.suppress(StorageError):
-                check_fence(self._mirror, self._attempt)
+                self._check_fence()
                 if isinstance(error, StorageError) and has_no_room(error):
                     self._remove_given_up(besides=name)  # what an earlier upload has left may be what fills it
             raise
-        check_fence(self._mirror, self._attempt)  # a start that looked there before COMMIT does not know of it
+        self._check_fence()  # a start that looked there before COMMIT does not know of it
         self._tidy(name)
         return "copied"
 
@@ -194,7 +220,7 @@ class Uploader:
             self.size_bytes, self.done_bytes = opened.size_bytes, 0
             self._copy_home(Transfer(self._mirror, self._local, opened))
         except CkptKitError as error:
-            check_fence(self._mirror, self._attempt)  # a later attempt may have swept what was copied
+            self._check_fence()  # a later attempt may have swept what was copied
             _log.warning(
                 "could not copy %s back to %s: %s. It stays at %s, where the next start reads it",
                 *(name, self._local.url, str(error).rstrip("."), self._mirror.url),
@@ -231,15 +257,12 @@ class Uploader:
         transfer.compare(self._count)
         transfer.finish(
             self._count,
-            before_commit=lambda: check_fence(self._mirror, self._attempt),
+            before_commit=self._check_fence,
             others=(lambda: self._await_parts(opened, self._monotonic() - begun)) if has_help else None,
         )
-        self._proven.intersection_update({key for key in self._proven if key.startswith(f"{FROZEN}/")})
+        self._forget_unshared()
 
     def _await_parts(self, opened: OpenedCheckpoint, own_seconds: float) -> None:
-        def check() -> None:
-            check_fence(self._mirror, self._attempt)
-
         patience = max(self._patience, timedelta(seconds=_LONGER * own_seconds))
         self._receipts = Receipts(self._mirror, self._ranks, patience, monotonic=self._monotonic)
         if self._is_hurried:
@@ -248,17 +271,13 @@ class Uploader:
             number = opened.ranks[0].save_number
             self._mirror.delete([failure_key(opened.name, rank, number) for rank in range(1, self._ranks)])
         self._tried = {opened.name}
-        found = self._receipts.collect(opened.name, receipt_of(opened, 0), check)
+        found = self._receipts.collect(opened.name, receipt_of(opened, 0), self._check_fence)
         for receipt, file in zip(found, opened.manifest.rank_files, strict=True):
             if receipt.file != file:
                 raise SaveFailedError(
                     f"rank {receipt.rank} uploaded another part of {opened.name} to {self._mirror.url} than is "
                     f"committed at {self._local.url}. Give all ranks the same root and mirrors"
                 )
-
-    def _count(self, size_bytes: int) -> None:
-        self.done_bytes += size_bytes
-        self.pace.spend(size_bytes)
 
     def _tidy(self, name: CheckpointName) -> None:
         """Remove old and abandoned files at the mirror after ``name`` was committed there."""
@@ -279,21 +298,19 @@ class Uploader:
         given_up = sorted(self._begun - {besides})
         if not given_up:
             return
-        check_fence(self._mirror, self._attempt)
+        self._check_fence()
 
         def empty(name: CheckpointName) -> None:
             if keys_below(self._mirror, name.folder) and void_or_leave(self._mirror, name, self._attempt.token):
                 remove_data(self._mirror, name)
 
-        remove_each(self._mirror, given_up, empty, lambda: check_fence(self._mirror, self._attempt))
+        remove_each(self._mirror, given_up, empty, self._check_fence)
         self._begun.difference_update(given_up)  # what is stuck is left to the sweep of the next start
 
 
-_FIRST_PAUSE = timedelta(milliseconds=50)
-_LONGEST_PAUSE = timedelta(seconds=1)
+class PartUploader(_Uploads):
+    """Uploads the parts of one rank above 0; commits and removes nothing."""
 
-
-class PartUploader:
     def __init__(
         self,
         local: Storage,
@@ -303,22 +320,14 @@ class PartUploader:
         patience: timedelta,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        pace: Pace | None = None,
+        pace: UploadPace | None = None,
     ) -> None:
-        self._local = local
-        self._mirror = mirror
-        self._attempt = attempt
+        super().__init__(local, mirror, attempt, patience, monotonic=monotonic, pace=pace)
         self._rank = rank
-        self._patience = patience
-        self._monotonic = monotonic
-        self.pace = pace or Pace(None)
-        self._proven: set[str] = set()
         self._hurried = Latch()
-        self.size_bytes = 0
-        self.done_bytes = 0
 
     def upload(self, name: CheckpointName) -> UploadOutcome:
-        check_fence(self._mirror, self._attempt)
+        self._check_fence()
         if not self._is_committed(name):
             return "gone"
         there = read_commit(self._mirror, name)
@@ -330,7 +339,7 @@ class PartUploader:
             raise
         except CkptKitError:
             with contextlib.suppress(StorageError):  # the upload's own error is being raised
-                check_fence(self._mirror, self._attempt)
+                self._check_fence()
             raise
         return "copied"
 
@@ -379,8 +388,4 @@ class PartUploader:
             with contextlib.suppress(StorageError):  # rank 0 would wait for this part
                 post_failure(self._mirror, name, self._rank, number)
             raise
-        self._proven.intersection_update({key for key in self._proven if key.startswith(f"{FROZEN}/")})
-
-    def _count(self, size_bytes: int) -> None:
-        self.done_bytes += size_bytes
-        self.pace.spend(size_bytes)
+        self._forget_unshared()

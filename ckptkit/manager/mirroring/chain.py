@@ -30,7 +30,7 @@ from ckptkit.manager.rank_sync import RankSync
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.homes import Homes, open_homes, reach
 from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
-from ckptkit.run.upload import Pace, PartUploader, Uploader
+from ckptkit.run.upload import PartUploader, Uploader, UploadPace
 from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
 
 _log = logging.getLogger("ckptkit")
@@ -160,7 +160,7 @@ class Chain:
         self._commits = {str(parent)} if parent is not None else set()
         bringer = self._bringer_of(parent) if rank_sync.leads else None
         for one in self._present:
-            pace = Pace(one.options.bandwidth, monotonic=self._monotonic)
+            pace = UploadPace(one.options.bandwidth, monotonic=self._monotonic)
             if rank_sync.leads:
                 uploader: Uploading = Uploader(
                     self.homes,

@@ -40,7 +40,7 @@ from ckptkit.manager.mirroring import uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, Preemption, Saving, System
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
-from ckptkit.run.upload import Pace, Uploader
+from ckptkit.run.upload import Uploader, UploadPace
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
@@ -1436,7 +1436,7 @@ class Uploading:
 
     def __init__(self, *outcomes) -> None:
         self.outcomes = list(outcomes)
-        self.pace = Pace(None)
+        self.pace = UploadPace(None)
         self.asked: list[str] = []
         self.sweeps = 0
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ckptkit.run.upload import Pace
+from ckptkit.run.upload import UploadPace
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
 
 def test_pieces_wait_for_what_they_take():
     clock = Clock()
-    pace = Pace(1000, monotonic=clock, pause=clock.pause)
+    pace = UploadPace(1000, monotonic=clock, pause=clock.pause)
     for size_bytes in (500, 250, 1000):
         pace.spend(size_bytes)
     assert clock.waited == pytest.approx([0.5, 0.25, 1.0])
@@ -32,7 +32,7 @@ def test_pieces_wait_for_what_they_take():
 
 def test_time_in_which_nothing_was_sent_is_not_saved_up():
     clock = Clock()
-    pace = Pace(1000, monotonic=clock, pause=clock.pause)
+    pace = UploadPace(1000, monotonic=clock, pause=clock.pause)
     clock.now += 60
     pace.spend(1000)
     assert clock.waited == [1.0]
@@ -40,12 +40,12 @@ def test_time_in_which_nothing_was_sent_is_not_saved_up():
 
 def test_without_a_bound_nothing_waits():
     clock = Clock()
-    Pace(None, monotonic=clock, pause=clock.pause).spend(1 << 40)
+    UploadPace(None, monotonic=clock, pause=clock.pause).spend(1 << 40)
     assert clock.waited == []
 
 
 def test_lifting_wakes_who_waits():
-    pace = Pace(1)
+    pace = UploadPace(1)
     waits = threading.Thread(target=pace.spend, args=(10**6,))
     waits.start()
     pace.lift()
