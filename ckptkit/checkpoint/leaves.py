@@ -18,9 +18,9 @@ import xxhash
 from ckptkit.checkpoint.commit import reread_if_corrupt
 from ckptkit.checkpoint.open import check_digest, missing
 from ckptkit.core.contents import TensorInfo
-from ckptkit.core.parallel import FEW, THREADS
 from ckptkit.core.placement import first_element
 from ckptkit.core.tensors import DTYPES
+from ckptkit.core.worker import FEW, THREADS
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.format.documents import FileEntry, RankManifest, ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptkit.checkpoint.commit import keys_below, read_commit, reread_if_corrupt
-from ckptkit.core.parallel import each_of
 from ckptkit.core.text import some
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, UnusableCheckpointError

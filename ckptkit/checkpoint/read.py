@@ -20,9 +20,9 @@ from ckptkit.checkpoint.leaves import ShardBytes, StoredLeaf, StoredLeaves, Stor
 from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, missing
 from ckptkit.checkpoint.parts import CutOut, read_sharded
 from ckptkit.core.contents import Buffers, Contents, Sink, WantedPart
-from ckptkit.core.parallel import each_of
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array, bytes_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName, frozen_folder

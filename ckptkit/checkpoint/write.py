@@ -19,9 +19,9 @@ import xxhash
 from pydantic import JsonValue
 
 from ckptkit.checkpoint.receipts import Receipt
-from ckptkit.core.leaf_digests import sampled
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
+from ckptkit.core.tensors import sampled
 from ckptkit.core.text import some
 from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.format.documents import (

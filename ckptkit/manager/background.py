@@ -16,7 +16,6 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from ckptkit.checkpoint.write import Staged
-from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport
 from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ckptkit.checkpoint.commit import create_once, reread_if_corrupt
-from ckptkit.core.parallel import each_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.events import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Event, Segment, decode_segment, encode_segment

@@ -26,7 +26,7 @@ from ckptkit.checkpoint.commit import (
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint, open_part
 from ckptkit.checkpoint.receipts import FAREWELL, Receipts, failure_key, post, post_failure, receipt_of
 from ckptkit.checkpoint.transfer import Transfer
-from ckptkit.core.latch import Latch
+from ckptkit.core.worker import Latch
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,

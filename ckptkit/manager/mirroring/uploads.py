@@ -25,7 +25,7 @@ from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import NotEndedError, account_of, warn_of_failure
 from ckptkit.manager.process.at_exit import AT_EXIT
-from ckptkit.run.upload import UploadPace, UploadOutcome
+from ckptkit.run.upload import UploadOutcome, UploadPace
 
 _log = logging.getLogger("ckptkit")
 _GLANCE_SECONDS = 0.5

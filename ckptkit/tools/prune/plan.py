@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ckptkit.checkpoint.open import check_token, open_checkpoint, read_metrics
 from ckptkit.checkpoint.read import check_sizes
 from ckptkit.checkpoint.receipts import certified_from
-from ckptkit.core.parallel import each_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
 from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of

@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 
 from ckptkit.checkpoint.commit import read_document, reread_if_corrupt
 from ckptkit.checkpoint.open import decode_manifest
-from ckptkit.core.parallel import each_of
 from ckptkit.core.text import escaped, time_in
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError

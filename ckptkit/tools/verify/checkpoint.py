@@ -24,7 +24,7 @@ from ckptkit.checkpoint.open import (
     open_manifest,
     read_rank,
 )
-from ckptkit.core.parallel import each_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,

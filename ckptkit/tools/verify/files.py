@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import xxhash
 
 from ckptkit.checkpoint.write import BlockDigests
-from ckptkit.core.latch import Latch
 from ckptkit.core.text import some
 from ckptkit.core.worker import Latch
 from ckptkit.errors import CorruptCheckpointError

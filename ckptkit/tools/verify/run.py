@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Protocol
 
 from ckptkit.checkpoint.commit import read_document
-from ckptkit.core.parallel import each_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,

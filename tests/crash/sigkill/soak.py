@@ -561,9 +561,9 @@ class Story:
 
     @staticmethod
     def _off_lineage(index: Index, committed: list[str]) -> int:
-        from ckptkit.run.index import trace
+        from ckptkit.run.index import Lineage
 
-        lineage = trace(index, max(index.attempts))
+        lineage = Lineage(index, max(index.attempts)).whole()
         return sum(CheckpointName.parse(name) not in lineage for name in committed)
 
 

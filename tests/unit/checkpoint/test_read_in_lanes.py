@@ -13,7 +13,6 @@ from ckptkit.checkpoint import read
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Buffers, Capture
 from ckptkit.core.tensors import leaf_of
-from ckptkit.core.worker import each_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage

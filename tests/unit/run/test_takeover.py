@@ -10,7 +10,6 @@ from support.thread_ranks import results_of, run_ranks
 
 from ckptkit.errors import ResumeError, StaleAttemptError
 from ckptkit.run.attempt import this_process
-from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
 
 HERE = this_process().split(" (pid ", maxsplit=1)[0]
