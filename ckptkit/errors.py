@@ -28,7 +28,7 @@ class CkptKitError(Exception):
     """Is the base of every error that ckptkit raises on purpose; its text holds no secret of a storage."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(_plain(one) if isinstance(one, str) else one for one in args))
+        super().__init__(*(_plain(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 def _plain(text: str) -> str:

@@ -1,13 +1,9 @@
 """Removes secrets from everything that ckptkit writes for a person or into a file.
 
-The module first learns the URLs and options with which a storage is opened. Every error of ckptkit, every record of its
-log and every line of an event passes `scrub`; errors of a storage's library pass `scrubbed` together with their causes.
-Code that writes a message therefore need not remove secrets itself.
-
-Guarantees: no such text holds a learned value, nor the user or the query of any URL. Not covered: loggers of other
-libraries, local variables that some tracebacks show, output of the user's program, and secrets of fewer than `LEAST`
-characters, which occur in every text. Applies to the whole process, because an error of one storage may quote another's
-proxy or gateway. Any thread.
+It learns the URLs and options with which a storage is opened. Every error of ckptkit, every record of its log and every
+line of an event passes `scrub`; errors of a storage's library pass `scrubbed` with their causes. No such text holds a
+learned value, nor the user or the query of any URL. Not covered: loggers of other libraries, local variables that some
+tracebacks show, output of the user's program, and secrets of fewer than `LEAST` characters, which occur in every text.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote, unquote
 
@@ -48,19 +44,18 @@ _pattern: re.Pattern[str] | None = None
 
 def learn_root(url: str, options: Mapping[str, object]) -> None:
     """Learn the secrets in the URL of a run root and in its storage options, except what the root itself shows."""
-    found = [*_of_url(url), *_of_option(options, "", _DEEPEST)]
     shown = set(re.split(r"[^\w-]+", clean_url(url)))
-    _remember([one for one in found if one not in shown])
+    _remember(secret for secret in (*_of_url(url), *_of_option(options, "", _DEEPEST)) if secret not in shown)
 
 
 def learn(*secrets: str | None) -> None:
     """Learn whole secrets, such as keys that were renewed."""
-    _remember([one for one in secrets if one])
+    _remember(filter(None, secrets))
 
 
 def learn_url(url: str | None) -> None:
     """Learn the secrets in the URL of a server, which may lack its scheme."""
-    _remember(list(_of_url(url or "")))
+    _remember(_of_url(url or ""))
 
 
 def scrub(text: str) -> str:
@@ -82,47 +77,46 @@ def scrubbed() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = scrub_error(error)
-        if told is error:
+        clean = scrub_error(error)
+        if clean is error:
             raise
-        raise told from None
+        raise clean from None
 
 
 def scrub_error(error: BaseException) -> BaseException:
     """Remove secrets from ``error`` and all its causes in place; returns a replacement if that is impossible."""
-    told = _told(error)
+    clean = _clean_error(error)
     seen: set[int] = set()
-    todo = [told]
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
+    waiting = [clean]
+    while waiting:
+        link = waiting.pop()
+        if id(link) in seen:
             continue
-        seen.add(id(one))
-        is_quiet = one.__suppress_context__
-        if one.__cause__ is not None:
-            one.__cause__ = _told(one.__cause__)
-            todo.append(one.__cause__)
-        if one.__context__ is not None:
-            one.__context__ = _told(one.__context__)
-            todo.append(one.__context__)
-        one.__suppress_context__ = is_quiet
-        todo += [arg for arg in one.args if isinstance(arg, BaseException)]
-    return told
+        seen.add(id(link))
+        is_quiet = link.__suppress_context__  # which setting a cause changes
+        for name in ("__cause__", "__context__"):
+            before = getattr(link, name)
+            if before is not None:
+                setattr(link, name, _clean_error(before))
+                waiting.append(getattr(link, name))
+        link.__suppress_context__ = is_quiet
+        waiting += [arg for arg in link.args if isinstance(arg, BaseException)]
+    return clean
 
 
-class _ToldError(Exception):
+class _CleanError(Exception):
     """Replaces an error whose own text cannot be changed."""
 
 
 _ANSWERS = (FileNotFoundError, FileExistsError)  # answers of a storage, which the caller distinguishes from failures
 
 
-def _told(error: BaseException) -> BaseException:
+def _clean_error(error: BaseException) -> BaseException:
     if not _leaks(error):
         return error
     for arg in error.args:
         if isinstance(arg, BaseException):
-            _told(arg)
+            _clean_error(arg)
     error.args = tuple(scrub(arg) if isinstance(arg, str) else arg for arg in error.args)
     if isinstance(error, OSError):
         for name in ("filename", "filename2", "strerror"):
@@ -131,7 +125,7 @@ def _told(error: BaseException) -> BaseException:
                 setattr(error, name, scrub(value))
     if not _leaks(error):
         return error
-    kind = next((one for one in _ANSWERS if isinstance(error, one)), _ToldError)
+    kind = next((answer for answer in _ANSWERS if isinstance(error, answer)), _CleanError)
     stand_in = kind(f"{type(error).__name__}: {scrub(str(error))}").with_traceback(error.__traceback__)
     stand_in.__cause__, stand_in.__context__ = error.__cause__, error.__context__
     stand_in.__suppress_context__ = error.__suppress_context__
@@ -147,9 +141,9 @@ class _Scrubbing(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        told = scrub(text).encode(errors="backslashreplace").decode()  # a file of the program's may get it
-        if told != text:
-            record.msg, record.args = told, None
+        clean = scrub(text).encode(errors="backslashreplace").decode()  # a file of the program's may get it
+        if clean != text:
+            record.msg, record.args = clean, None
         if record.exc_info and record.exc_info[1] is not None:
             error = scrub_error(record.exc_info[1])
             record.exc_info = (type(error), error, record.exc_info[2])
@@ -168,10 +162,12 @@ def _begin_in_child() -> None:
 os.register_at_fork(after_in_child=_begin_in_child)
 
 
-def _remember(found: list[str]) -> None:
+def _remember(secrets: Iterable[str]) -> None:
     global _pattern  # noqa: PLW0603 - one for the process, as the module says
-    written = {form for one in found for form in (one, unquote(one), quote(one), quote(one, safe=""), repr(one)[1:-1])}
-    new = {one for one in written if len(one) >= LEAST and HIDDEN not in one}
+    forms = {
+        form for text in secrets for form in (text, unquote(text), quote(text), quote(text, safe=""), repr(text)[1:-1])
+    }
+    new = {form for form in forms if len(form) >= LEAST and HIDDEN not in form}
     with _lock:
         if not new <= _known:
             _known.update(new)
@@ -182,7 +178,7 @@ def _current() -> re.Pattern[str] | None:
     global _pattern  # noqa: PLW0603 - as above
     with _lock:
         if _pattern is None and _known:
-            longest_first = sorted(_known, key=lambda one: (-len(one), one))
+            longest_first = sorted(_known, key=lambda secret: (-len(secret), secret))
             _pattern = re.compile("|".join(map(_matching, longest_first)))
         return _pattern
 
@@ -193,11 +189,11 @@ def _matching(secret: str) -> str:
 
 def _of_option(value: object, name: str, depth: int) -> Iterator[str]:
     if isinstance(value, Mapping) and depth:
-        for key, one in value.items():
-            yield from _of_option(one, str(key), depth - 1)
+        for key, inner in value.items():
+            yield from _of_option(inner, str(key), depth - 1)
     elif isinstance(value, list | tuple | set | frozenset) and depth:
-        for one in value:
-            yield from _of_option(one, name, depth - 1)
+        for inner in value:
+            yield from _of_option(inner, name, depth - 1)
     elif isinstance(value, bytes):
         yield from _of_option(value.decode("latin-1"), name, depth)
     elif isinstance(value, str):
@@ -213,9 +209,7 @@ def _of_text(text: str, name: str) -> Iterator[str]:
     yield text
     # An error may quote a part of a header or a connection string.
     for piece in re.split(r"[\s;&,]+", text):
-        for one in (piece, piece.partition("=")[2]):
-            if len(one) >= _WORD_BELOW:
-                yield one
+        yield from (part for part in (piece, piece.partition("=")[2]) if len(part) >= _WORD_BELOW)
 
 
 def _of_url(url: str) -> Iterator[str]:
@@ -232,8 +226,8 @@ def _of_url(url: str) -> Iterator[str]:
             yield base64.b64encode(user.encode()).decode()  # as in a header
         if len(name) >= _WORD_BELOW and (has_password or scheme not in _CONTAINERS):
             yield name
-        for one in re.split("[?#&]", rest)[1:]:
-            value = one.partition("=")[2] or one
+        for pair in re.split("[?#&]", rest)[1:]:
+            value = pair.partition("=")[2] or pair
             if len(value) >= _WORD_BELOW:
                 yield value
 

@@ -145,14 +145,14 @@ def nearest_plans(global_batch: int, world_size: int, micro_batch: int) -> tuple
     """
     _check_positive(global_batch=global_batch, world_size=world_size, micro_batch=micro_batch)
     wanted = global_batch / (world_size * micro_batch)
-    found = set()
+    plans = set()
     for steps in {max(1, math.floor(wanted)), math.ceil(wanted)}:
-        found.add(AccumulationPlan(steps, world_size, micro_batch))
+        plans.add(AccumulationPlan(steps, world_size, micro_batch))
         per_rank = global_batch / (world_size * steps)
         for fitting in (math.floor(per_rank), math.ceil(per_rank)):
             if 1 <= fitting <= micro_batch:
-                found.add(AccumulationPlan(steps, world_size, fitting))
-    return tuple(sorted(found, key=lambda plan: (abs(plan.effective_batch - global_batch), plan)))
+                plans.add(AccumulationPlan(steps, world_size, fitting))
+    return tuple(sorted(plans, key=lambda plan: (abs(plan.effective_batch - global_batch), plan)))
 
 
 def scale_learning_rate(base: float, k: float, rule: Literal["linear", "sqrt", "none"] = "linear") -> float:

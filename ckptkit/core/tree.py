@@ -55,10 +55,10 @@ def encode_tree(  # noqa: PLR0911 - one return per type reads like a table
         return {"$array": path}
     if type(value) in (list, tuple):
         # Most of all values are the 625 numbers of a Python generator, in every save.
-        if _depth < _MAX_DEPTH and all(type(one) is int and -(2**53) < one < 2**53 for one in value):
+        if _depth < _MAX_DEPTH and all(type(item) is int and -(2**53) < item < 2**53 for item in value):
             items: list[JsonValue] = list(value)
             return items if type(value) is list else {"$tuple": items}
-        items = [encode_tree(one, f"{path}/{index}", leaves, _depth=_depth + 1) for index, one in enumerate(value)]
+        items = [encode_tree(item, f"{path}/{index}", leaves, _depth=_depth + 1) for index, item in enumerate(value)]
         return items if type(value) is list else {"$tuple": items}
     if type(value) in (dict, OrderedDict):
         encoded = _encode_dict(value, path, leaves, _depth)
@@ -83,14 +83,14 @@ def _checked_text(value: str, path: str) -> str:
 def _encode_dict(value: dict[Any, Any], path: str, leaves: list[Leaf], depth: int) -> JsonValue:
     if all(type(key) is str and not key.startswith("$") for key in value):
         return {
-            _checked_text(key, path): encode_tree(one, f"{path}/{_segment(key)}", leaves, _depth=depth + 1)
-            for key, one in value.items()
+            _checked_text(key, path): encode_tree(inner, f"{path}/{_segment(key)}", leaves, _depth=depth + 1)
+            for key, inner in value.items()
         }
     depth += type(value) is OrderedDict  # four levels of JSON, where readers take 200 in all
     pairs: list[JsonValue] = []
-    for index, (key, one) in enumerate(value.items()):
+    for index, (key, inner) in enumerate(value.items()):
         encoded_key = encode_tree(key, f"{path}/#{index}.key", leaves, _depth=depth + 1)
-        pairs.append([encoded_key, encode_tree(one, f"{path}/#{index}", leaves, _depth=depth + 1)])
+        pairs.append([encoded_key, encode_tree(inner, f"{path}/#{index}", leaves, _depth=depth + 1)])
     return {"$dict": pairs}
 
 
@@ -100,18 +100,14 @@ def _segment(key: str) -> str:
 
 
 def decode_tree(value: JsonValue, tensors: Mapping[str, Array]) -> Any:
-    """Undo `encode_tree`; ``tensors`` holds the arrays by name.
-
-    Raises:
-        ValueError: If ``value`` is not such an encoding or names a missing tensor.
-    """
+    """Undo `encode_tree`; a ValueError says that ``value`` is no such encoding, or names a missing tensor."""
     if isinstance(value, list):
-        return [decode_tree(one, tensors) for one in value]
+        return [decode_tree(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     tag = next((key for key in value if key.startswith("$")), None)
     if tag is None:
-        return {key: decode_tree(one, tensors) for key, one in value.items()}
+        return {key: decode_tree(inner, tensors) for key, inner in value.items()}
     if len(value) != 1 or tag not in _DECODERS:
         raise ValueError(f"unknown tag {tag[:40]!r} in a state tree")
     return _DECODERS[tag](value[tag], tensors)
@@ -123,22 +119,23 @@ def _tensor(name: JsonValue, tensors: Mapping[str, Array]) -> Array:
     return tensors[name]
 
 
+def _text(value: JsonValue, pattern: str, what: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(pattern, value, re.DOTALL):
+        raise ValueError(f"a {what}")
+    return value
+
+
 def _integer(value: JsonValue, _: Mapping[str, Array]) -> int:
-    if not isinstance(value, str) or not re.fullmatch("-?0x[0-9a-f]+", value):
-        raise ValueError("a '$int' in a state tree is not a hexadecimal number")
-    return int(value, 16)
+    return int(_text(value, "-?0x[0-9a-f]+", "'$int' in a state tree is not a hexadecimal number"), 16)
 
 
 def _double(value: JsonValue, _: Mapping[str, Array]) -> float:
-    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{16}", value):
-        raise ValueError("a '$float' in a state tree is not 16 hexadecimal digits")
-    return float(struct.unpack("<d", bytes.fromhex(value))[0])
+    digits = _text(value, "[0-9a-f]{16}", "'$float' in a state tree is not 16 hexadecimal digits")
+    return float(struct.unpack("<d", bytes.fromhex(digits))[0])
 
 
 def _octets(value: JsonValue, _: Mapping[str, Array]) -> bytes:
-    if not isinstance(value, str):
-        raise ValueError("a '$bytes' in a state tree is not text")
-    return base64.b64decode(value, validate=True)
+    return base64.b64decode(_text(value, ".*", "'$bytes' in a state tree is not text"), validate=True)
 
 
 def _scalar(value: JsonValue, tensors: Mapping[str, Array]) -> Any:
@@ -151,7 +148,7 @@ def _scalar(value: JsonValue, tensors: Mapping[str, Array]) -> Any:
 def _pairs(value: JsonValue, tensors: Mapping[str, Array]) -> dict[Any, Any]:
     if not isinstance(value, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in value):
         raise ValueError("a '$dict' in a state tree is not a list of pairs")
-    decoded = [[decode_tree(one, tensors) for one in pair] for pair in value if isinstance(pair, list)]
+    decoded = [[decode_tree(item, tensors) for item in pair] for pair in value if isinstance(pair, list)]
     try:
         result = dict(decoded)
     except TypeError as error:
@@ -171,7 +168,7 @@ def _ordered(value: JsonValue, tensors: Mapping[str, Array]) -> OrderedDict[Any,
 def _items(value: JsonValue, tensors: Mapping[str, Array]) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise ValueError("a '$tuple' in a state tree is not a list")
-    return tuple(decode_tree(one, tensors) for one in value)
+    return tuple(decode_tree(item, tensors) for item in value)
 
 
 _DECODERS: dict[str, Callable[[JsonValue, Mapping[str, Array]], Any]] = {

@@ -107,10 +107,10 @@ def in_pages(size_bytes: int) -> int:
 def _of_memory() -> list[Limit]:
     """Return the limits of the machine, of the control groups of this process and of those above them."""
     machine = _table(_PROC / "meminfo")
-    found = []  # free bytes, all bytes, name
+    limits = []  # free bytes, all bytes, name
     if "MemAvailable:" in machine:
         kib = machine["MemAvailable:"], machine["MemTotal:"]
-        found.append((1024 * kib[0], 1024 * kib[1], "the memory of this machine (MemAvailable)"))
+        limits.append((1024 * kib[0], 1024 * kib[1], "the memory of this machine (MemAvailable)"))
     for line in _lines(_PROC / "self/cgroup"):
         _, controllers, path = line.split(":", 2)
         version = 1 if "memory" in controllers.split(",") else 2
@@ -124,8 +124,8 @@ def _of_memory() -> list[Limit]:
             if limit.isdigit() and usage.isdigit():  # "max" is no limit; that of version 1 is too large to decide
                 stat = _table(folder / "memory.stat")
                 free_bytes = int(limit) - int(usage) + sum(stat.get(key, 0) for key in cache)
-                found.append((free_bytes, int(limit), f"the memory limit of this container ({folder / limit_file})"))
-    return [Limit(free - min(RESERVE_BYTES, total // 16), total, name, errno.ENOMEM) for free, total, name in found]
+                limits.append((free_bytes, int(limit), f"the memory limit of this container ({folder / limit_file})"))
+    return [Limit(free - min(RESERVE_BYTES, total // 16), total, name, errno.ENOMEM) for free, total, name in limits]
 
 
 def _lines(file: Path) -> list[str]:

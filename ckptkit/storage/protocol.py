@@ -158,13 +158,13 @@ class Storage(Protocol):
 def walk_folders(list_folder: Callable[[str, str], Listing], prefix: str) -> dict[str, int]:
     """Do what `Storage.walk` does where only folders can be listed; leaves out what lies deeper than a run's files."""
     folder, _, start = prefix.rpartition("/")
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     waiting = [(folder, start)]
     while waiting:
         folder, start = waiting.pop()
         below = f"{folder}/" if folder else ""
         listing = list_folder(folder, start)
-        found.update({below + file: size for file, size in listing.files.items()})
+        sizes.update({below + file: size for file, size in listing.files.items()})
         if below.count("/") < _MOST_DEPTH:
             waiting.extend((below + child, "") for child in listing.folders)
-    return found
+    return sizes

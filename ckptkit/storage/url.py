@@ -158,8 +158,8 @@ def _refuse_web(text: str) -> NoReturn:
     """Raise StorageError that says how to name a bucket, given an address as cloud consoles show it."""
     parts = urlsplit(text)
     scheme = "obs" if "obs." in parts.netloc or "huaweicloud" in parts.netloc else "s3"
-    bucket, found, host = parts.netloc.partition(f".{scheme}.")
-    host, path = (f"{scheme}.{host}", f"{bucket}{parts.path}") if found else (parts.netloc, parts.path.strip("/"))
+    bucket, infix, host = parts.netloc.partition(f".{scheme}.")
+    host, path = (f"{scheme}.{host}", f"{bucket}{parts.path}") if infix else (parts.netloc, parts.path.strip("/"))
     raise StorageError(
         f"{text} is a web address, and ckptkit cannot save there. If it is a bucket, write "
         f'CheckpointCallback("{scheme}://{path or "bucket/folder"}", '

@@ -161,10 +161,10 @@ class NumpyRun:
         targets = {"weights": self.weights, "embedding": self.embedding, "moments": self.moments}
         if not contents.progress.at_boundary:
             targets["accumulators"] = self.accumulators
-        found = {name: (tensor.shape, str(tensor.dtype)) for name, tensor in contents.tensors.items()}
+        stored = {name: (tensor.shape, str(tensor.dtype)) for name, tensor in contents.tensors.items()}
         wanted = {name: (tensor.shape, str(tensor.dtype)) for name, tensor in targets.items()}
-        if found != wanted:
-            raise StateMismatchError(f"{contents.checkpoint} holds {found}, this run needs {wanted}")
+        if stored != wanted:
+            raise StateMismatchError(f"{contents.checkpoint} holds {stored}, this run needs {wanted}")
         if contents.progress.accumulation_steps != self._accumulation_steps:
             raise StateMismatchError(
                 f"{contents.checkpoint} has K = {contents.progress.accumulation_steps}, "

@@ -39,15 +39,7 @@ class Page(NamedTuple):
 
 
 class Bucket:
-    """Sends requests to one bucket.
-
-    Args:
-        name: Name of the bucket.
-        client: Sends the requests.
-        retry: Repeats the requests.
-        written_with: Options of every object written, such as its encryption.
-        scheme: Scheme of the URL, for messages.
-    """
+    """Sends requests to one bucket; ``written_with`` has options of every object written, such as its encryption."""
 
     def __init__(
         self, name: str, client: Client, retry: Retry, written_with: Mapping[str, Any], *, scheme: str = "s3"
@@ -144,8 +136,8 @@ class Bucket:
 
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         """Write an object in one request; with ``if_absent`` only if the key is free."""
-        condition = {"IfNoneMatch": "*"} if if_absent else {}
-        self._send_body("write", key, data, "put_object", {**self._written_with, **condition})
+        arguments = {"Key": key, **self._written_with, **({"IfNoneMatch": "*"} if if_absent else {})}
+        self._send("write", key, "put_object", arguments, body=data, needs="ETag")
 
     def delete(self, key: str, stop: Latch | None = None) -> None:
         """Delete an object, if it exists."""
@@ -170,8 +162,9 @@ class Bucket:
 
     def put_part(self, key: str, upload: str, number: int, data: memoryview, stop: Latch | None = None) -> str:
         """Write part ``number``, counted from 1; returns its tag. Raises FileNotFoundError if the upload is gone."""
-        arguments = {"UploadId": upload, "PartNumber": number}
-        return str(self._send_body(f"write part {number} of", key, data, "upload_part", arguments, stop=stop)["ETag"])
+        arguments = {"Key": key, "UploadId": upload, "PartNumber": number}
+        verb = f"write part {number} of"
+        return str(self._send(verb, key, "upload_part", arguments, body=data, needs="ETag", stop=stop)["ETag"])
 
     def complete_upload(self, key: str, upload: str, tags: Sequence[str]) -> None:
         """Make the object from the parts with ``tags``, in order. Raises FileNotFoundError if the upload is gone."""
@@ -205,30 +198,27 @@ class Bucket:
             begin = after
 
     def _send(
-        self, verb: str, key: str, operation: str, arguments: Mapping[str, Any], *, needs: str = "", **options: Any
-    ) -> Any:
-        send = getattr(self._client.api, operation)
-        return self._call(
-            f"{verb} {self._where(key)}", lambda _: _with(needs, send(Bucket=self.name, **arguments)), **options
-        )
-
-    def _send_body(
         self,
         verb: str,
         key: str,
-        data: bytes | memoryview,
         operation: str,
         arguments: Mapping[str, Any],
         *,
+        body: bytes | memoryview | None = None,
+        needs: str = "",
+        may_be_absent: bool = False,
         stop: Latch | None = None,
     ) -> Any:
         send = getattr(self._client.api, operation)
 
         def request(until: float) -> Any:
-            body = _SentBody(data, lambda: self._check(until)) if len(data) > _BLOCK_BYTES else bytes(data)
-            return _with("ETag", send(Bucket=self.name, Key=key, Body=body, **arguments))
+            sent = {} if body is None else {"Body": self._sent(body, until)}
+            return _with(needs, send(Bucket=self.name, **sent, **arguments))
 
-        return self._call(f"{verb} {self._where(key)}", request, stop=stop)
+        return self._call(f"{verb} {self._where(key)}", request, may_be_absent=may_be_absent, stop=stop)
+
+    def _sent(self, body: bytes | memoryview, until: float) -> bytes | _SentBody:
+        return _SentBody(body, lambda: self._check(until)) if len(body) > _BLOCK_BYTES else bytes(body)
 
     def _call(
         self, what: str, request: Callable[[float], _T], *, may_be_absent: bool = False, stop: Latch | None = None

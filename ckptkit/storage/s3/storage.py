@@ -13,6 +13,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -63,21 +64,12 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
         prefix,
         part_bytes=options.default_block_size,
         lanes=options.max_concurrency,
-        lease=lambda storage: Lease(storage, settle=options.settle),
+        settle=options.settle,
     )
 
 
 class S3Storage:
-    """Stores objects below ``prefix`` in ``bucket``.
-
-    Args:
-        url: The URL as the user typed it.
-        bucket: Sends the requests.
-        prefix: Prefix of all keys, without a slash at either end; may be empty.
-        part_bytes: Size of a part, for files that are sent or fetched in parts.
-        lanes: Number of parts that are transferred at once.
-        lease: Makes the lease that replaces conditional puts.
-    """
+    """Stores objects below ``prefix``, which has no slash at either end, in ``bucket``."""
 
     def __init__(
         self,
@@ -87,7 +79,7 @@ class S3Storage:
         *,
         part_bytes: int = PART_BYTES,
         lanes: int = LANES,
-        lease: Callable[[S3Storage], Lease] = lambda storage: Lease(storage, settle=SETTLE),
+        settle: timedelta = SETTLE,
     ) -> None:
         self._url = url
         self._bucket = bucket
@@ -95,7 +87,7 @@ class S3Storage:
         self._part_bytes = part_bytes
         self._lanes = lanes
         self._memory = ReusedMemory(lanes)
-        self._lease = lease(self)
+        self._lease = Lease(self, settle=settle)
         self._probing = threading.Lock()
         self._has_conditions: bool | None = None
 
