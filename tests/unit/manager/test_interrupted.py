@@ -13,7 +13,7 @@ import pytest
 from support.interrupted import InterruptedCall
 
 from ckptkit import CheckpointManager, Mirror, Preemption, SaveEvery
-from ckptkit.core import latch
+from ckptkit.core import worker
 from ckptkit.core.progress_bar import countdown
 from ckptkit.core.worker import Latch
 from ckptkit.manager import background, results
@@ -24,7 +24,7 @@ from ckptkit.storage.local import LocalStorage
 from ckptkit.testing.state import NumpyRun
 
 LONG_SECONDS = 20.0
-LOCKS = (latch, threading, concurrent.futures._base)
+LOCKS = (worker, threading, concurrent.futures._base)
 OPTIONS = {
     "save": SaveEvery(optimizer_steps=10**9),
     "saving": Saving(events=False),
@@ -98,7 +98,7 @@ def test_no_ctrl_c_while_a_commit_is_confirmed_keeps_the_manager_waiting(tmp_pat
         pass
     name = manager.save_final(run)
     for nth in itertools.count(1):
-        ctrl_c = InterruptedCall(nth, (live_run, results, background, latch))
+        ctrl_c = InterruptedCall(nth, (live_run, results, background, worker))
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             manager.save_final(run)
         answers = []
