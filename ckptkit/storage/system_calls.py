@@ -37,12 +37,10 @@ class SystemCalls:
         os.ftruncate(descriptor, size_bytes)
 
     def fsync(self, descriptor: int) -> None:
-        """Wait until the bytes of an open file, or the names in an open folder, are on the disk."""
         os.fsync(descriptor)
 
     def link(self, existing: Place, new: Place) -> None:
-        """Give a file a second name, which must be free."""
-        os.link(existing, new)
+        os.link(existing, new)  # fails if ``new`` exists
 
     def replace(self, old: Place, new: Place) -> None:
         os.replace(old, new)
@@ -57,7 +55,6 @@ class SystemCalls:
         os.rmdir(path)
 
     def fsync_folder(self, folder: Place) -> None:
-        """Open ``folder`` and fsync the names in it, then close it."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self.fsync(descriptor)

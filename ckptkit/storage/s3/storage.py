@@ -160,12 +160,10 @@ class S3Storage:
         if size_bytes > self._part_bytes:
             self._write_parts(self._below + key, source, size_bytes)
             return
-        buffers = self._memory.take(self._part_bytes, 1)
-        data = buffers[0][:size_bytes]
+        data = memoryview(bytearray(size_bytes))
         source.fill(data)
         source.expect_end()
         self._bucket.put(self._below + key, data)
-        self._memory.give_back(buffers)
 
     def _write_parts(self, key: str, source: SizedStream, size_bytes: int) -> None:
         part_bytes = max(self._part_bytes, -(-size_bytes // _MOST_PARTS))
@@ -182,7 +180,7 @@ class S3Storage:
                     except FileNotFoundError as error:
                         raise _gone(key) from error
 
-                buffers = self._memory.take(part_bytes)
+                buffers = self._memory.take(part_bytes, min(self._lanes, len(tags)))
                 source.send(put, lanes, buffers)
                 source.expect_end()
                 lanes.finish()
