@@ -27,7 +27,6 @@ _OF_MODULES = frozenset({"NAME", "GLOBAL", "FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 
 Access: TypeAlias = tuple[str, str, str]  # LOAD, STORE or DELETE; the scope; the name
-Edges: TypeAlias = Sequence[Sequence[int]]
 
 
 def live_names(
@@ -228,42 +227,14 @@ def _live_before(code: types.CodeType, shared: frozenset[str], everywhere: bool)
 _flow_of = functools.lru_cache(maxsize=4096)(_Flow)
 
 
-def _on_cycles(edges: Edges) -> frozenset[int]:
-    """Return the nodes on a cycle."""
-    reverse: list[list[int]] = [[] for _ in edges]
-    for source, targets in enumerate(edges):
-        for target in targets:
-            reverse[target].append(source)
-    looped, component = set[int](), [-1] * len(edges)
-    for root in reversed(_finished(edges)):  # Kosaraju: components of the reversed graph, in this order
-        if component[root] < 0:
-            members, waiting = [], [root]
-            component[root] = root
-            while waiting:
-                node = waiting.pop()
-                members.append(node)
-                for source in reverse[node]:
-                    if component[source] < 0:
-                        component[source] = root
-                        waiting.append(source)
-            if len(members) > 1 or root in edges[root]:
-                looped.update(members)
-    return frozenset(looped)
-
-
-def _finished(edges: Edges) -> list[int]:
-    """Return the nodes in the order in which a depth-first search leaves them."""
-    order, known = list[int](), set[int]()
-    for start in range(len(edges)):
-        stack = [] if start in known else [(start, iter(edges[start]))]
-        known.add(start)
-        while stack:
-            node, targets = stack[-1]
-            target = next((target for target in targets if target not in known), None)
-            if target is None:
-                order.append(node)
-                stack.pop()
-            else:
-                known.add(target)
-                stack.append((target, iter(edges[target])))
-    return order
+def _on_cycles(following: Sequence[Sequence[int]]) -> frozenset[int]:
+    """Return the nodes on a cycle: those that reach themselves, with the reached ones as the bits of a number."""
+    reached, is_stable = [0] * len(following), False
+    while not is_stable:
+        is_stable = True
+        for index in range(len(following) - 1, -1, -1):
+            before = reached[index]
+            for target in following[index]:
+                reached[index] |= reached[target] | 1 << target
+            is_stable &= before == reached[index]
+    return frozenset(index for index, targets in enumerate(reached) if targets >> index & 1)
