@@ -19,7 +19,6 @@ from ckptkit.cli.options import (
     Options,
     Rename,
     Root,
-    ShardSize,
     complete_checkpoint,
     examples,
 )
@@ -207,10 +206,6 @@ def export_file(
     checkpoint: Checkpoint = "latest",
     *,
     file: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="What to write, on this machine.")],
-    file_format: Annotated[
-        Literal["ckpt", "safetensors"] | None, typer.Option("--format", help="Default: the ending of FILE.")
-    ] = None,
-    shard_size: ShardSize = None,
     with_optimizer: Annotated[
         bool, typer.Option("--with-optimizer", help="Also export what the optimizer owns, such as moments.")
     ] = False,
@@ -229,7 +224,7 @@ def export_file(
     from ckptkit.cli.commands.export_import import ExportOptions, NameOptions, run_export
 
     names = NameOptions(name_map, rename or [], drop or [])
-    wanted = ExportOptions(file, file_format, shard_size, with_optimizer, rank, force, names)
+    wanted = ExportOptions(file, with_optimizer, rank, force, names)
     return run_export(root, checkpoint, options or [], wanted, as_json=as_json)
 
 

@@ -52,10 +52,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 Junit = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write the result as a JUnit XML file, for a CI system.")
 ]
-ShardSize = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Write files of at most SIZE (5GB, 500MB), with an index, as Hugging Face does."),
-]
 NameMap = Annotated[
     str | None,
     typer.Option("--map", metavar="FILE.json", help="Maps old names to new ones; null leaves a name out."),

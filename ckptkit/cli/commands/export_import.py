@@ -6,11 +6,8 @@ of `ckptkit.tools.interchange.Imported`. An export only reads the run. Both chec
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from ckptkit.cli.errors import FINE, wrong_values
 from ckptkit.cli.output import plain, print_result, size
@@ -43,8 +40,6 @@ class ExportOptions:
     """Holds the options of an export."""
 
     file: str
-    file_format: str | None
-    shard_size: str | None
     with_optimizer: bool
     rank: int
     overwrite: bool
@@ -59,8 +54,6 @@ def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: Expor
             storage,
             wanted.file,
             checkpoint=checkpoint,
-            file_format=wanted.file_format,
-            most_bytes=None if wanted.shard_size is None else _bytes_of(wanted.shard_size),
             with_optimizer=wanted.with_optimizer,
             renames=wanted.names.read(),
             rank=wanted.rank,
@@ -79,19 +72,8 @@ def run_import(file: str, root: str, options: Iterable[str], names: NameOptions,
     return FINE
 
 
-def _bytes_of(text: str) -> int:
-    wrong = f"--shard-size must be a size such as 5GB or 500MB, got {text!r}"
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)? *[A-Za-z]*", text, re.ASCII):  # pydantic ignores what follows
-        raise ValueError(wrong)
-    try:
-        return TypeAdapter(ByteSize).validate_python(text)
-    except ValidationError as error:
-        raise ValueError(wrong) from error
-
-
 def _words_of_export(done: Exported) -> Iterator[str]:
-    where = done.file if done.files == 1 else f"{done.files} files, with {done.file}"
-    yield f"{done.checkpoint}: {done.tensors} tensors, {size(done.size_bytes)} in {where}"
+    yield f"{done.checkpoint}: {done.tensors} tensors, {size(done.size_bytes)} in {done.file}"
     yield f"not in it: {', '.join(done.left_out)}"
     if done.per_rank:
         yield f"each rank has its own of these, and rank {done.rank}'s were taken: {some(done.per_rank)}"

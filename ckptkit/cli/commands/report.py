@@ -158,8 +158,8 @@ def _write(page: bytes, path: Path) -> None:
     from ckptkit.tools.interchange.atomic_file import NewFile
 
     try:
-        with NewFile(path.resolve(), len(page), overwrite=True) as file:  # resolved, so that a link stays a link
-            file.put(memoryview(page), 0)
+        with NewFile(path.resolve(), overwrite=True) as file:  # resolved, so that a link stays a link
+            file.put(page)
             file.publish()
     except ValueError as error:  # about the path
         raise StorageError(str(error)) from error

@@ -9,6 +9,7 @@ copied unchanged, one window at a time. Any single thread; nothing else may use 
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import socket
@@ -31,14 +32,12 @@ from ckptkit.core.text import escaped, some
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CHECKPOINTS, RUN, CheckpointName, attempt_key
-from ckptkit.format.shards import SHARD_BYTES, Shard, plan_shards
+from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.run.fence import check_fence
 from ckptkit.storage import ByteStream, Storage, open_storage
 from ckptkit.storage.lease import LEASE, PROBE
-from ckptkit.tools.interchange.input_file import ShardedWeights, WeightsFile, open_weights
-from ckptkit.tools.interchange.optimizer_names import of_an_optimizer
-from ckptkit.tools.interchange.places import FileFormat
-from ckptkit.tools.interchange.renames import Renames
+from ckptkit.tools.interchange.names import Renames, of_an_optimizer
+from ckptkit.tools.interchange.weights_file import FileFormat, FileTensor, WeightsFile, open_weights
 
 _NAME = CheckpointName(attempt=1, cycles=0, micro_step=0)
 
@@ -101,7 +100,7 @@ def import_weights(
     return Imported(str(file), source.format, storage.url, str(_NAME), len(kept), size_bytes, left)
 
 
-def _kept(source: WeightsFile | ShardedWeights, renames: Renames) -> tuple[dict[str, str], tuple[str, ...]]:
+def _kept(source: WeightsFile, renames: Renames) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the name in the file by the name in the run, and the names of the optimizer's tensors."""
     owned = of_an_optimizer({name: one.shape for name, one in source.tensors.items()})
     # What a rule names in full is imported, whatever it looks like.
@@ -125,21 +124,12 @@ def _refuse_anything(storage: Storage) -> None:
 
 
 class _FromFile:
-    """Implements `ckptkit.checkpoint.write.Staged` for an import."""
+    """Implements `ckptkit.checkpoint.staged.Staged` for an import: no training, and nothing that changes."""
 
     by_slices = False
 
-    def __init__(
-        self,
-        source: WeightsFile | ShardedWeights,
-        kept: Mapping[str, str],
-        left_out: tuple[str, ...],
-        wait: LongWait,
-    ) -> None:
+    def __init__(self, source: WeightsFile, kept: Mapping[str, str], left_out: tuple[str, ...], wait: LongWait) -> None:
         self.samples: dict[str, str] = {}
-        self._source = source
-        self._wait = wait
-        self._kept = kept
         self.source_path = escaped(os.path.abspath(source.path))
         self.progress = Progress(
             epoch=0,
@@ -157,54 +147,50 @@ class _FromFile:
             "left_out": [*left_out],
         }
         self.state: Mapping[str, JsonValue] = {IMPORTED: imported}
-        tensors = [(new, source.tensors[old]) for new, old in sorted(kept.items())]
+        self._tensors = {new: source.tensors[old] for new, old in sorted(kept.items())}
+        self._wait = wait
         self.shards: tuple[Shard, ...] = tuple(
             plan_shards(
-                [LeafSpec(new, "weights", "micro", one.dtype, one.shape, "replicated") for new, one in tensors],
-                SHARD_BYTES,
+                [
+                    LeafSpec(name, "weights", "micro", tensor.dtype, tensor.shape, "replicated")
+                    for name, tensor in self._tensors.items()
+                ]
             )
         )
         self.cost = SaveCost()
 
     def open_shard(self, number: int, *, last: bool = True) -> ByteStream:
-        """Open file ``number`` at its start."""
-        return _ShardOfFile(self._source, self._kept, self.shards[number], self._wait)
+        return _ShardOfFile(self.shards[number], self._tensors, self._wait)
 
     def release(self) -> None:
         """Do nothing: the caller closes the file."""
 
     def advance(self, micro_steps_left: int) -> bool:
-        """Do nothing: there is no training."""
         return True
 
 
 class _ShardOfFile:
     """Streams a shard: its header, then the tensors, read from the source file."""
 
-    def __init__(
-        self, source: WeightsFile | ShardedWeights, kept: Mapping[str, str], shard: Shard, wait: LongWait
-    ) -> None:
-        self._source = source
-        self._kept = kept
-        self._shard = shard
+    def __init__(self, shard: Shard, tensors: Mapping[str, FileTensor], wait: LongWait) -> None:
+        self._pieces = itertools.chain([shard.header], (tensors[leaf.name].read() for leaf in shard.leaves))
+        self._piece = memoryview(b"")
         self._wait = wait
-        self._pieces = [*shard.offsets_bytes()]
-        self._at = 0
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Read as `ckptkit.storage.ByteStream` does."""
-        wanted = min(len(buffer), self._shard.size_bytes - self._at)
-        start, end = self._at, self._at + wanted
-        header = self._shard.header[start:end]
-        buffer[: len(header)] = header
-        for leaf, offset in self._pieces:
-            first, behind = max(start, offset), min(end, offset + leaf.size_bytes)
-            if first < behind:
-                part = buffer[first - start : behind - start]
-                self._source.read_into(self._kept[leaf.name], part, first - offset)
-        self._at = end
-        self._wait.advance(wanted)
-        return wanted
+        filled = 0
+        while filled < len(buffer):
+            if not self._piece:
+                data = next(self._pieces, None)
+                if data is None:
+                    break
+                self._piece = memoryview(data)
+            count = min(len(buffer) - filled, len(self._piece))
+            buffer[filled : filled + count] = self._piece[:count]
+            self._piece = self._piece[count:]
+            filled += count
+        self._wait.advance(filled)
+        return filled
 
 
 class _Import:

@@ -305,8 +305,8 @@ def test_new_file_never_denies_what_it_left(disk, tmp_path, overwrite):
 
 
 def write(path: Path, overwrite: bool) -> None:
-    with NewFile(path, 3, overwrite=overwrite) as new:
-        new.put(memoryview(b"new"), 0)
+    with NewFile(path, overwrite=overwrite) as new:
+        new.put(b"new")
         new.publish()
 
 

@@ -177,22 +177,22 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
             },
         ),
         (
-            "export R -o F --shard-size 5GB --force --option a=1",
+            "export R -o F --force --option a=1",
             {
                 "root": "R",
                 "checkpoint": "latest",
                 "options": ["a=1"],
-                "wanted": ExportOptions("F", None, "5GB", False, 0, True, NameOptions(None, [], [])),
+                "wanted": ExportOptions("F", False, 0, True, NameOptions(None, [], [])),
                 "as_json": False,
             },
         ),
         (
-            "export R C -o F --format ckpt --with-optimizer --rank 2 --map M --rename a=b --drop c --json",
+            "export R C -o F --with-optimizer --rank 2 --map M --rename a=b --drop c --json",
             {
                 "root": "R",
                 "checkpoint": "C",
                 "options": [],
-                "wanted": ExportOptions("F", "ckpt", None, True, 2, False, NameOptions("M", ["a=b"], ["c"])),
+                "wanted": ExportOptions("F", True, 2, False, NameOptions("M", ["a=b"], ["c"])),
                 "as_json": True,
             },
         ),

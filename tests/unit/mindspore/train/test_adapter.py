@@ -16,7 +16,7 @@ from ckptkit.mindspore.train.adapter import BoostCycle, CycleAdapter
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from ckptkit.tools.interchange import export_weights
-from ckptkit.tools.interchange.input_file import WeightsFile
+from ckptkit.tools.interchange.weights_file import open_weights
 
 K = 3
 
@@ -146,7 +146,7 @@ def test_foreign_accumulators_are_not_exported(root, tmp_path, with_optimizer):
     cell, cycle = boosted()
     saved(root, cell, cycle, 4)
     done = export_weights(root, tmp_path / "x.safetensors", with_optimizer=with_optimizer)
-    with WeightsFile.open(tmp_path / "x.safetensors") as file:
+    with open_weights(tmp_path / "x.safetensors") as file:
         exported = set(file.tensors)
     assert not any("grad_accumulation" in name or "accumulation_step" in name for name in exported)
     assert exported >= {one.name for one in cell.network.get_parameters()}

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import ckptkit as ck
 from ckptkit.checkpoint import write
 from ckptkit.cli.app import app
-from ckptkit.core.tensors import DTYPES, leaf_of
+from ckptkit.core.tensors import DTYPES, dtype_of, leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
@@ -27,11 +27,10 @@ from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.interchange import Renames, ckpt_format, export_weights, import_weights, renames, safetensors_format
+from ckptkit.tools.interchange import Renames, ckpt_format, export_weights, import_weights
 from ckptkit.tools.interchange.atomic_file import NewFile
-from ckptkit.tools.interchange.input_file import WeightsFile
-from ckptkit.tools.interchange.optimizer_names import of_an_optimizer
-from ckptkit.tools.interchange.places import Named
+from ckptkit.tools.interchange.names import of_an_optimizer
+from ckptkit.tools.interchange.weights_file import open_weights
 
 GOLDEN = Path(__file__).parents[3] / "exactness/golden/v1"
 IMPORTED = "a000001-c0000000000-m0000"
@@ -47,13 +46,8 @@ def weights(tmp_path):
 
 def bits_of(path):
     """Dtype, shape and bytes of every tensor of a file by name."""
-    with WeightsFile.open(path) as file:
-        found = {}
-        for name, one in file.tensors.items():
-            data = bytearray(one.size_bytes)
-            file.read_into(name, memoryview(data), 0)
-            found[name] = (one.dtype, one.shape, bytes(data))
-        return found
+    with open_weights(path) as file:
+        return {name: (one.dtype, one.shape, one.read()) for name, one in file.tensors.items()}
 
 
 def every_dtype():
@@ -88,8 +82,6 @@ def test_every_dtype_survives_import_and_export_bitwise(tmp_path, end):
     import_weights(tmp_path / f"out.{end}", tmp_path / "again")
     export_weights(tmp_path / "again", tmp_path / "last.safetensors")
     assert bits_of(tmp_path / "last.safetensors") == tensors
-    with WeightsFile.open(tmp_path / "last.safetensors") as file:  # aligned, so that it can be mapped
-        assert not [one for one in file.tensors.values() if one.spans[0].offset_bytes % DTYPES[one.dtype].itemsize]
 
 
 def test_a_tensor_of_several_slices_is_put_together(tmp_path, monkeypatch):
@@ -98,12 +90,8 @@ def test_a_tensor_of_several_slices_is_put_together(tmp_path, monkeypatch):
     save_file({"w": data}, tmp_path / "in.safetensors")
     import_weights(tmp_path / "in.safetensors", tmp_path / "run")
     export_weights(tmp_path / "run", tmp_path / "out.ckpt")
-    with WeightsFile.open(tmp_path / "out.ckpt") as file:
-        assert len(file.tensors["w"].spans) == 4
-        for start in (70, 170):
-            part = bytearray(150)
-            file.read_into("w", memoryview(part), start)
-            assert bytes(part) == data.tobytes()[start : start + 150]
+    assert (tmp_path / "out.ckpt").read_bytes().count(b"Float32") == 4
+    assert bits_of(tmp_path / "out.ckpt") == {"w": ("F32", (9, 11), data.tobytes())}
     import_weights(tmp_path / "out.ckpt", tmp_path / "again")
     export_weights(tmp_path / "again", tmp_path / "last.safetensors")
     assert load_file(tmp_path / "last.safetensors")["w"].tobytes() == data.tobytes()
@@ -237,8 +225,8 @@ def test_existing_file_is_replaced_only_with_overwrite(tmp_path):
 
 
 def write_new(path, meanwhile=lambda: None):
-    with NewFile(path, 4, overwrite=False) as file:
-        file.put(memoryview(b"ours"), 0)
+    with NewFile(path, overwrite=False) as file:
+        file.put(b"ours")
         meanwhile()
         file.publish()
 
@@ -249,16 +237,6 @@ def test_file_that_appears_meanwhile_is_not_replaced(tmp_path):
         write_new(path, lambda: path.write_bytes(b"mine"))
     assert path.read_bytes() == b"mine"
     assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]
-
-
-def test_file_that_another_wrote_to_is_not_published(tmp_path):
-    def meanwhile():
-        (temporary,) = tmp_path.iterdir()
-        temporary.write_bytes(b"other")
-
-    with pytest.raises(StorageError, match=r"^/.*\.tmp has 5 bytes, expected 4: another process wrote to it"):
-        write_new(tmp_path / "x.ckpt", meanwhile)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
@@ -317,7 +295,7 @@ def test_tensor_name_with_invalid_unicode_is_refused(tmp_path):
     """The message names the file."""
     header = b'{"w\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
     (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"a")
-    with pytest.raises(CorruptCheckpointError, match=r"x\.safetensors .* not valid Unicode"):
+    with pytest.raises(CorruptCheckpointError, match=r"x\.safetensors is not a readable safetensors file"):
         import_weights(tmp_path / "x.safetensors", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -326,8 +304,6 @@ def test_tensor_name_with_invalid_unicode_is_refused(tmp_path):
     ("file", "options", "words"),
     [
         ("x.pth", {}, r"must end in \.ckpt or \.safetensors"),
-        ("x.ckpt", {"file_format": "safetensors"}, r"must end in \.safetensors, "),
-        ("x.ckpt", {"file_format": "pth"}, "must be one of ckpt, safetensors, got 'pth'"),
         ("no/such/folder/x.ckpt", {}, "does not exist; create it"),
         ("x.ckpt", {"rank": -1}, "there is no rank -1"),
     ],
@@ -451,7 +427,7 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path, end):
         path = tmp_path / f"cut.{end}"
         path.write_bytes(data[:size])
         try:
-            with WeightsFile.open(path) as file:
+            with open_weights(path) as file:
                 # A .ckpt is a list of values, and says nowhere how many: cut between two, it is a shorter one.
                 assert end == "ckpt"
                 assert abs(size - one_value) < 20
@@ -460,8 +436,7 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path, end):
             continue
 
 
-def test_a_crc_that_is_right_is_accepted(tmp_path, monkeypatch):
-    monkeypatch.setattr(ckpt_format, "_PIECE_BYTES", 7)
+def test_a_crc_that_is_right_is_accepted(tmp_path):
     data = value(b"\x08\x01" + message((2, b"Bool"), (3, b"\1")))
     path = tmp_path / "x.ckpt"
     path.write_bytes(data + b"crc_num" + zlib.crc32(data).to_bytes(10, "big"))
@@ -486,24 +461,31 @@ def test_texts_in_a_file_are_left_and_named(tmp_path):
     assert (done.ignored, done.tensors) == (("note",), 1)
 
 
-def test_names_too_long_for_header_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(safetensors_format, "_MAX_HEADER_BYTES", 50)
-    with pytest.raises(ValueError, match="the names of 2 tensors take more than a safetensors header may have"):
-        export_weights(GOLDEN / "numpy", tmp_path / "x.safetensors")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_missing_file_and_a_file_without_weights(tmp_path):
     with pytest.raises(CheckpointNotFoundError, match="there is no file"):
         import_weights(tmp_path / "x.ckpt", tmp_path / "run")
     save_file({"global_step": np.zeros(1, np.int32)}, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="no weights"):
         import_weights(tmp_path / "x.safetensors", tmp_path / "run")
-    with pytest.raises(ValueError, match="w has no elements"):
-        ckpt_format.layout_of([Named("w", "F32", (0,))])
-    with pytest.raises(ValueError, match=r"w: MindSpore's \.ckpt has no C64"):
-        ckpt_format.layout_of([Named("w", "C64", (1,))])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [(np.zeros(0, np.float32), "w has no elements"), (np.zeros(1, np.complex64), r"w: MindSpore's \.ckpt has no C64")],
+)
+def test_what_a_ckpt_cannot_hold_is_named(tmp_path, array, words):
+    write_safetensors(tmp_path / "x.safetensors", {"w": (dtype_of("w", array), array.shape, array.tobytes())})
+    import_weights(tmp_path / "x.safetensors", tmp_path / "run")
+    with pytest.raises(ValueError, match=words):
+        export_weights(tmp_path / "run", tmp_path / "x.ckpt")
+    assert not (tmp_path / "x.ckpt").exists()
+
+
+def test_export_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no tensor is left to export"):
+        export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", renames=Renames({"": None}))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_optimizer_state_is_not_imported_but_reported(tmp_path):
@@ -684,12 +666,6 @@ def test_rules_that_cannot_be_meant_are_refused(tmp_path, made):
         made(tmp_path)
 
 
-def test_map_that_is_too_large_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(renames, "_MAX_MAP_BYTES", 10)
-    with pytest.raises(ValueError, match=r"map\.json.* it has more than 10 bytes"):
-        Renames.read(written(tmp_path, '{"a": "b"}' + " "))
-
-
 def written(path, text):
     (path / "map.json").write_text(text)
     return path / "map.json"
@@ -706,9 +682,7 @@ def test_the_commands_go_there_and_back(tmp_path, weights):
     assert (printed["checkpoint"], printed["tensors"], printed["root"]) == (IMPORTED, 2, str(root))
     (tmp_path / "map.json").write_text('{"b.weight": "w", "b.bias": null}')
     out = tmp_path / "out.safetensors"
-    done = ckptkit(
-        "export", root, "latest", "--format", "safetensors", "-o", out, "--map", tmp_path / "map.json", "--json"
-    )
+    done = ckptkit("export", root, "latest", "-o", out, "--map", tmp_path / "map.json", "--json")
     assert done.exit_code == 0, done.stderr
     exported = json.loads(done.stdout)
     assert list(exported) == ["root", *asdict(export_weights(root, out, overwrite=True))]

@@ -1,13 +1,13 @@
-"""Maps parameter names in one place to names in another.
+"""Maps parameter names in one place to names in another, and tells the optimizer's tensors by their names.
 
-Guarantees: `Renames.applied` gives each name one new name or leaves it out; no two new names are equal, and every rule
-applies to some name. Anything else is an error that lists the names. A rule is applied once, never to the result of
-another rule. Pure values, any thread.
+`Renames.applied` gives each name one new name or leaves it out; no two new names are equal, and every rule applies to
+some name. Anything else is an error that lists the names. A rule is never applied to the result of another rule.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +15,37 @@ from pathlib import Path
 from ckptkit.core.text import some
 
 _MAX_NAME = 2048  # limit of the format
-_MAX_MAP_BYTES = 64 << 20
 _SHOWN = 10
+
+# In MindSpore 2.7 to 2.10: prefix of a moment's name -> prefix that must be there too, as a layer may have its name.
+_MOMENTS: dict[str, str | None] = {
+    "accum": None,
+    "accum_update": "accum",
+    "adam_m": "adam_v",
+    "adam_v": "adam_m",
+    "exp_avg": None,
+    "exp_avg_sq": "exp_avg",
+    "grad_accum": None,
+    "lamb_m": "lamb_v",
+    "lamb_v": "lamb_m",
+    "linear": "moments",
+    "max_exp_avg_sq": "exp_avg_sq",
+    "mean_grad": "mean_square",
+    "mean_square": None,
+    "moment": "mean_square",
+    "moment1": "moment2",
+    "moment2": "moment1",
+    "moments": None,
+    "prev": "step_size",
+    "stat": "accum",
+    "step_size": "prev",
+    "vhat": "moment1",
+}
+
+_COUNTERS = re.compile(
+    r"global_step|learning_rate(_group_\d+)?|momentum|beta[12]_power|afactor_step|state_step|(grad_)?accum\.divisor"
+    r"|scale_sense|loss_scale|current_iterator_step|last_overflow_iterator_step|epoch_num|step_num|batch_num"
+)
 
 
 @dataclass(frozen=True)
@@ -68,9 +97,7 @@ class Renames:
             ValueError: If it cannot be read or holds something else; names the file.
         """
         try:
-            if Path(path).stat().st_size > _MAX_MAP_BYTES:
-                raise ValueError(f"it has more than {_MAX_MAP_BYTES} bytes")
-            pairs = json.loads(Path(path).read_bytes(), object_pairs_hook=_Pairs)
+            pairs = json.loads(Path(path).read_bytes(), object_pairs_hook=_Pairs)  # a dict would hide a repeated name
             if not isinstance(pairs, _Pairs):
                 raise ValueError("it does not hold one JSON object")
             rules: dict[str, str | None] = {}
@@ -81,14 +108,6 @@ class Renames:
             return cls(rules)
         except (OSError, RecursionError, ValueError) as error:
             raise ValueError(f"the map of names {path} cannot be used: {error}") from error
-
-    def new_name(self, name: str) -> str | None:
-        """Return the new name; None if the name is left out."""
-        rule = self._rule(name)
-        if rule is None:
-            return name
-        new = self.rules[rule]
-        return new if new is None or not _is_prefix(rule) else new + name[len(rule) :]
 
     def applied(self, names: Collection[str], after: Collection[str] = ()) -> dict[str, str]:
         """Return the new name by the old one, for all names that are not left out.
@@ -101,17 +120,25 @@ class Renames:
         Raises:
             ValueError: If two new names are equal, a new name cannot be stored, or a rule matches no name.
         """
-        followers = frozenset(after)
-        leaders = frozenset(names) - followers
+        leaders = frozenset(names) - frozenset(after)
         renamed: dict[str, str] = {}
-        used: set[str | None] = set()
+        unused = set(self.rules)
         for name in names:
-            leader = _leader(name, leaders) if name in followers and not self._rule(name) else name
-            used.add(self._rule(leader))
-            new = self.new_name(leader)
+            leader = _leader(name, leaders) if name not in leaders and not self._rule(name) else name
+            rule = self._rule(leader)
+            if rule is None:
+                renamed[name] = name
+                continue
+            unused.discard(rule)
+            new = self.rules[rule]
             if new is not None:
-                renamed[name] = name[: len(name) - len(leader)] + new
-        self._refuse_unused(used, names)
+                rest = leader[len(rule) :] if _is_prefix(rule) else ""
+                renamed[name] = name.removesuffix(leader) + new + rest
+        if unused:
+            raise ValueError(
+                f"no tensor matches {some(sorted(unused), _SHOWN)}, which is to be renamed or dropped; available: "
+                f"{some(sorted(names), _SHOWN)}"
+            )
         _refuse_unfit(renamed)
         return renamed
 
@@ -120,14 +147,6 @@ class Renames:
             return name
         fitting = [old for old in self.rules if _is_prefix(old) and name.startswith(old)]
         return max(fitting, key=len, default=None)
-
-    def _refuse_unused(self, used: Collection[str | None], names: Collection[str]) -> None:
-        unused = sorted(self.rules.keys() - used)
-        if unused:
-            raise ValueError(
-                f"no tensor matches {some(unused, _SHOWN)}, which is to be renamed or dropped; available: "
-                f"{some(sorted(names), _SHOWN)}"
-            )
 
 
 class _Pairs(list[tuple[str, object]]):
@@ -146,12 +165,8 @@ def _add(rules: dict[str, str | None], old: str, new: str | None) -> None:
 
 def _leader(name: str, leaders: Collection[str]) -> str:
     """Return the longest leader that ``name`` ends with after a dot, or ``name`` itself."""
-    at = name.find(".")
-    while at >= 0:
-        if name[at + 1 :] in leaders:
-            return name[at + 1 :]
-        at = name.find(".", at + 1)
-    return name
+    ends = (name[at + 1 :] for at, character in enumerate(name) if character == ".")
+    return next((end for end in ends if end in leaders), name)
 
 
 def _refuse_unfit(renamed: Mapping[str, str]) -> None:
@@ -164,3 +179,20 @@ def _refuse_unfit(renamed: Mapping[str, str]) -> None:
     unfit = [old for new, (old, *_) in old_of.items() if not 0 < len(new) <= _MAX_NAME or new == "__metadata__"]
     if unfit:
         raise ValueError(f"no tensor can have the new names of {some(sorted(unfit), _SHOWN)}")
+
+
+def of_an_optimizer(shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    """Return the names of the optimizer's and the train cell's own tensors, given all tensors' ``shapes``."""
+    return frozenset(name for name in shapes if _is_counter(name, shapes) or _is_moment(name, shapes))
+
+
+def _is_counter(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    return _COUNTERS.fullmatch(name) is not None and len(shapes[name]) <= 1  # a learning rate may be a list
+
+
+def _is_moment(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    prefix, _, weight = name.partition(".")
+    if prefix not in _MOMENTS or shapes.get(weight) != shapes[name]:
+        return False
+    beside = _MOMENTS[prefix]
+    return beside is None or f"{beside}.{weight}" in shapes
