@@ -20,7 +20,7 @@ from typing import Any
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.format.events import LifeEnded
 from ckptkit.manager.heartbeat.record import Record
-from ckptkit.tools.supervisor.life_phases import leader_of
+from ckptkit.tools.supervisor.life_log import leader_of
 
 _EVERY = timedelta(seconds=5)
 

@@ -25,10 +25,10 @@ from ckptkit.errors import StorageError
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage
-from ckptkit.tools.supervisor.launch import CannotStartError
-from ckptkit.tools.supervisor.options import Options
+from ckptkit.tools.supervisor.command import CannotStartError, Terminal, open_standard_descriptors
+from ckptkit.tools.supervisor.hang import Options
+from ckptkit.tools.supervisor.life import Job
 from ckptkit.tools.supervisor.supervisor import Supervisor
-from ckptkit.tools.supervisor.terminal import Terminal, open_standard_descriptors
 
 _JOINS = re.compile(r"--join[ =](?i:true)\b")
 
@@ -70,17 +70,20 @@ def run_command(command: Sequence[str], typed: RunOptions) -> int:
         terminal.say(visible(scrub(line)))
 
     metrics = None if typed.metrics is None else RunMetrics(typed.metrics.absolute(), monotonic=time.monotonic, say=say)
-    supervisor = Supervisor(
+    job = Job(
         command,
+        os.environ,
         options,
-        environment=os.environ,
-        token=secrets.token_hex(16),
-        open_root=open_events,
         say=say,
         pass_on=terminal.pass_on,
         monotonic=time.monotonic,
         clock=lambda: datetime.now(timezone.utc),
         on_look=metrics.look if metrics is not None else lambda _: None,
+    )
+    supervisor = Supervisor(
+        job,
+        token=secrets.token_hex(16),
+        open_root=open_events,
         on_life=metrics.end_life if metrics is not None else lambda _: None,
     )
     logging.getLogger().addHandler(log := logging.StreamHandler(terminal))

@@ -17,133 +17,103 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ckptkit.manager.heartbeat.record import ENDING, STACKS_ENDING, VARIABLE, Phase, Record, read_record, read_records
-from ckptkit.tools.supervisor.cgroup import oom_kills
-from ckptkit.tools.supervisor.launch import Command
-from ckptkit.tools.supervisor.options import Options
+from ckptkit.tools.supervisor.command import Command
+from ckptkit.tools.supervisor.hang import Hang, Options, Stack, Watch, crash_of, take_stacks
 from ckptkit.tools.supervisor.processes import (
     catches,
     descendants,
     end_all,
     group_of,
     has_ended,
-    named,
+    oom_kills,
     reap,
     send,
     status,
     watch_end,
 )
 from ckptkit.tools.supervisor.requests import END_SIGNALS, Requests
-from ckptkit.tools.supervisor.stacks import Stack, crash_of, take_stacks
-from ckptkit.tools.supervisor.watch import Hang, Watch
 
 _STDIN = 0
 _LOOK = timedelta(seconds=0.5)
-_LAUNCHER = timedelta(seconds=5)  # for the launcher to end the ranks when one has died
+_LAUNCHER_SECONDS = 5.0  # for the launcher to end the ranks when one has died
 _AT_ONCE = timedelta(seconds=5)  # from a second signal to SIGKILL, and for the last words on stderr
-_SAME = timedelta(seconds=0.5)  # launchers forward what the whole process group has received
+_SAME_SECONDS = 0.5  # launchers forward what the whole process group has received
 GOOD_ENDS = (b"finished", b"closed", b"complete", b"preempted", b"exited")  # of a record's ``how``
+
+
+@dataclass(frozen=True)
+class Job:
+    """Says what is run, and who hears of it.
+
+    Attributes:
+        command: Program and arguments.
+        environment: Its variables.
+        options: Limits.
+        say: Shows a line to the user.
+        pass_on: Gets what the command writes to stderr.
+        monotonic: Gives seconds; the clock that the ranks use.
+        clock: Gives the time of day.
+        on_look: Called twice a second with the records of the ranks.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    options: Options
+    say: Callable[[str], None]
+    pass_on: Callable[[bytes], None]
+    monotonic: Callable[[], float]
+    clock: Callable[[], datetime]
+    on_look: Callable[[Sequence[Record]], None] = lambda records: None
 
 
 @dataclass
 class Life:
-    """Holds what is known of one life.
+    """Holds what is known of one life; times without a day are by the monotonic clock."""
 
-    Attributes:
-        number: From 1.
-        pid: The process of the command.
-        began_at: When the command was started.
-        began: The same by the monotonic clock.
-        ended: When no process was left, by the monotonic clock.
-        returncode: As `subprocess` has it.
-        records: The last state of each rank, by rank.
-        deaths: Processes of ranks in the order in which they ended, as far as seen, and when, by the monotonic clock.
-        asked: The first signal by which its end was requested, if it was.
-        hang: Why it was ended here.
-        hang_phases: What each process did in the hang.
-        hang_from: The last sign of a process before it, by the monotonic clock.
-        hang_until: When they were asked to end.
-        stacks: Taken from a hang or a crash.
-        oom_kills: How many processes of the control group the kernel killed meanwhile.
-        last_words: The end of stderr.
-        left: Processes that could not be killed.
-        outlived: Processes that still ran when the command had ended well.
-        is_folder_removed: Whether somebody removed the folder in which its processes show themselves.
-    """
-
-    number: int
+    number: int  # from 1
     began_at: datetime
     began: float
-    ended: float = 0.0
-    returncode: int = 0
-    records: Sequence[Record] = ()
-    deaths: dict[int, float] = field(default_factory=dict)
-    asked: int | None = None
-    hang: Hang | None = None
-    hang_phases: Mapping[int, Phase] = field(default_factory=dict)
-    hang_from: float = 0.0
-    hang_until: float = 0.0
-    stacks: list[Stack] = field(default_factory=list)
-    oom_kills: int = 0
-    last_words: str = ""
-    left: Sequence[int] = ()
-    outlived: int = 0
-    is_folder_removed: bool = False
-    pid: int = 0
+    ended: float = 0.0  # when no process was left
+    returncode: int = 0  # as `subprocess` has it
+    records: Sequence[Record] = ()  # the last state of each rank, by rank
+    deaths: dict[int, float] = field(default_factory=dict)  # processes of ranks in the order in which they ended
+    asked: int | None = None  # the first signal by which its end was requested
+    hang: Hang | None = None  # why it was ended here
+    hang_phases: Mapping[int, Phase] = field(default_factory=dict)  # what each process did in the hang
+    hang_from: float = 0.0  # the last sign of a process before it
+    hang_until: float = 0.0  # when they were asked to end
+    stacks: list[Stack] = field(default_factory=list)  # from a hang or a crash
+    oom_kills: int = 0  # of the control group, by the kernel, meanwhile
+    last_words: str = ""  # the end of stderr
+    left: Sequence[int] = ()  # processes that could not be killed
+    outlived: int = 0  # processes that still ran when the command had ended well
+    is_folder_removed: bool = False  # by somebody, with the files in which its processes show themselves
+    pid: int = 0  # of the command
 
     @property
     def ranks(self) -> Sequence[Record]:
         """The ranks of the training that began last; a command may run several, one after the other."""
-        known = [one for one in self.records if one.attempt >= 0]
-        last = max(known, key=lambda one: one.opened_at, default=None)
+        known = [record for record in self.records if record.attempt >= 0]
+        last = max(known, key=lambda record: record.opened_at, default=None)
         if last is None:
             return self.records
-        return [one for one in self.records if one.attempt < 0 or (one.root, one.attempt) == (last.root, last.attempt)]
+        training = last.root, last.attempt
+        return [record for record in self.records if record.attempt < 0 or (record.root, record.attempt) == training]
 
     @property
     def seconds(self) -> float:
-        """How long it lasted."""
         return self.ended - self.began
 
 
 class LifeRunner:
-    """Runs lives of one command.
-
-    Args:
-        command: Program and arguments.
-        options: Limits.
-        requests: The signals of this process.
-        environment: The variables of the command, without those set here.
-        monotonic: Gives seconds; the clock that the ranks use.
-        clock: Gives the time of day.
-        pass_on: Gets what the command writes to stderr.
-        say: Shows a line to the user.
-        on_look: Called with the records at every look.
-    """
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        options: Options,
-        requests: Requests,
-        environment: Mapping[str, str],
-        *,
-        monotonic: Callable[[], float],
-        clock: Callable[[], datetime],
-        pass_on: Callable[[bytes], None],
-        say: Callable[[str], None],
-        on_look: Callable[[Sequence[Record]], None] = lambda records: None,
-    ) -> None:
-        self._pass_on = pass_on
-        self._say = say
-        self._spared = descendants(os.getpid())  # were here before the first life
-        self._stdin_at = _position_of_stdin()
-        self._command = command
-        self._options = options
+    def __init__(self, job: Job, requests: Requests) -> None:
+        self._job = job
         self._requests = requests
-        self._environment = environment
-        self._monotonic = monotonic
-        self._clock = clock
-        self._on_look = on_look
+        self._spared = descendants(os.getpid())  # were here before the first life
+        try:
+            self._stdin_at: int | None = os.lseek(_STDIN, 0, os.SEEK_CUR)
+        except OSError:  # a pipe or a terminal
+            self._stdin_at = None
 
     def run(self, number: int, folder: Path) -> Life:
         """Run the command in a life that shows itself in ``folder``, which is new and empty.
@@ -151,18 +121,14 @@ class LifeRunner:
         Raises:
             CannotStartError: If the program cannot be started.
         """
+        job = self._job
         killed_before = oom_kills()
-        life = Life(number, self._clock(), self._monotonic())
+        life = Life(number, job.clock(), job.monotonic())
         if self._stdin_at is not None:  # an earlier life has read it
             os.lseek(_STDIN, self._stdin_at, os.SEEK_SET)
-        command = Command(self._command, {**self._environment, VARIABLE: str(folder)}, self._pass_on)
+        command = Command(job.command, {**job.environment, VARIABLE: str(folder)}, job.pass_on)
         life.pid = command.pid
-        follower = _Follower(
-            *(life, command, folder, self._options, self._requests),
-            monotonic=self._monotonic,
-            say=self._say,
-            on_look=self._on_look,
-        )
+        follower = _Follower(life, command, folder, job, self._requests)
         try:
             follower.follow()
             if command.has_ended() and command.returncode() == 0 and life.asked is None:
@@ -170,7 +136,7 @@ class LifeRunner:
         finally:
             life.left = end_all(
                 follower.grace(),
-                monotonic=self._monotonic,
+                monotonic=job.monotonic,
                 wait=follower.wait_in_grace,
                 keep=command.pid,
                 spared=self._spared,
@@ -178,7 +144,7 @@ class LifeRunner:
             )
             life.returncode = command.returncode()
             reap()
-            life.ended = self._monotonic()
+            life.ended = job.monotonic()
             life.last_words = command.close(_AT_ONCE.total_seconds())
             life.records = follower.close()
         killed = oom_kills()
@@ -186,42 +152,19 @@ class LifeRunner:
         return life
 
 
-def _position_of_stdin() -> int | None:
-    """Return the place in stdin at which lives begin to read; None if it has none, as a pipe or a terminal."""
-    try:
-        return os.lseek(_STDIN, 0, os.SEEK_CUR)
-    except OSError:
-        return None
-
-
 class _Follower:
     """Follows one command until it has ended."""
 
-    def __init__(
-        self,
-        life: Life,
-        command: Command,
-        folder: Path,
-        options: Options,
-        requests: Requests,
-        *,
-        monotonic: Callable[[], float],
-        say: Callable[[str], None],
-        on_look: Callable[[Sequence[Record]], None],
-    ) -> None:
+    def __init__(self, life: Life, command: Command, folder: Path, job: Job, requests: Requests) -> None:
         self._life = life
         self._command = command
         self._folder = folder
-        self._options = options
+        self._job = job
         self._requests = requests
-        self._monotonic = monotonic
-        self._say = say
-        self._on_look = on_look
         self._files: dict[str, Path] = {}  # of the folder, by name; open, so that they stay if somebody removes them
         self._last: dict[int, Record] = {}  # of processes that have ended, whose files are closed
-        self._watch = Watch(options, lambda pid: (status(self._seen_as.get(pid, pid)) or (None,))[0])
-        self._ranks: dict[int, int | None] = {}  # process, as it calls itself, to the descriptor of its end
-        self._seen_as: dict[int, int] = {}  # its number here
+        self._watch = Watch(job.options, lambda pid: (status(pid) or (None,))[0])
+        self._ranks: dict[int, int | None] = {}  # process to the descriptor of its end
         self._kill_at: float | None = None
         self._asked_at = 0.0
         self._lost_at: float | None = None
@@ -231,20 +174,20 @@ class _Follower:
     def grace(self) -> timedelta:
         """Return how long what is left may take to end."""
         if self._kill_at is None:
-            return self._options.grace
-        return timedelta(seconds=max(0.0, self._kill_at - self._monotonic()))
+            return self._job.options.grace
+        return timedelta(seconds=max(0.0, self._kill_at - self._job.monotonic()))
 
     def follow(self) -> None:
         try:
             while not self._is_over():
                 self._look()  # first: a signal goes to the ranks that there are now
-                self._heed()
+                self._heed_signals()
                 self._end_others()
                 reap(self._command.pid)
                 ends = (*self._ranks.values(), None if self._is_outlived else self._command.end)
-                self._requests.wait(_LOOK, [one for one in ends if one is not None])
+                self._requests.wait(_LOOK, [end for end in ends if end is not None])
                 self._note_deaths()
-                if self._kill_at is not None and self._monotonic() >= self._kill_at:
+                if self._kill_at is not None and self._job.monotonic() >= self._kill_at:
                     return  # the caller kills what is left
         finally:
             for descriptor in self._ranks.values():
@@ -283,7 +226,7 @@ class _Follower:
                 self._folder.mkdir(mode=0o700)
             if not self._life.is_folder_removed:
                 who = f"{self._folder} was removed, as by a logout or a scheduler's epilog, and is made again"
-                self._say(f"{who}: the hang of a process that began just before is not noticed")
+                self._job.say(f"{who}: the hang of a process that began just before is not noticed")
             self._life.is_folder_removed = True
         with contextlib.suppress(FileNotFoundError):
             for name in {*os.listdir(self._folder)} - {*self._files}:
@@ -301,41 +244,39 @@ class _Follower:
             return False
         self._look()
         records = [read_record(self._files[f"{pid}{ENDING}"]) for pid in self._ranks]
-        return self._command.returncode() != 0 or all(one is None or one.phase is Phase.ENDED for one in records)
+        has_trained = all(record is None or record.phase is Phase.ENDED for record in records)
+        return self._command.returncode() != 0 or has_trained
 
     def _look(self) -> None:
         records = self._read()
-        for one in records:
-            if one.pid not in self._ranks and one.pid not in self._life.deaths:
-                self._meet(one.pid)
-            if one.pid in self._life.deaths and one.phase is Phase.ENDED:  # it had ended before it was met
-                self._let_go(one)
-        self._on_look(records)
+        for record in records:
+            if record.pid not in self._ranks and record.pid not in self._life.deaths:
+                self._meet(record.pid)
+            if record.pid in self._life.deaths and record.phase is Phase.ENDED:  # it had ended before it was met
+                self._let_go(record)
+        self._job.on_look(records)
         if self._kill_at is None and self._lost_at is None and records:
-            hang = self._watch.look(records, self._monotonic())
+            hang = self._watch.look(records, self._job.monotonic())
             if hang is not None:
                 self._end_hang(hang, records)
 
     def _meet(self, pid: int) -> None:
-        """Note a rank, which may have ended already."""
-        seen_as = named(pid)
+        """Note a rank, which may have ended already; in a PID namespace of its own, it calls itself something else."""
         with contextlib.suppress(ProcessLookupError):
-            if seen_as is not None:
-                self._ranks[pid], self._seen_as[pid] = watch_end(seen_as), seen_as
+            if pid in descendants(os.getpid()):
+                self._ranks[pid] = watch_end(pid)
                 return
-        self._life.deaths[pid] = self._monotonic()
+        self._life.deaths[pid] = self._job.monotonic()
 
     def _end_hang(self, hang: Hang, records: Sequence[Record]) -> None:
-        self._life.hang, self._life.hang_phases = hang, {one.pid: one.phase for one in records}
-        self._life.hang_from = self._monotonic() - hang.seconds
-        wait = self._requests.wait
-        self._life.stacks = take_stacks(
-            records, self._files, seen_as=self._seen_as, monotonic=self._monotonic, wait=wait
-        )
-        self._life.hang_until = self._monotonic()
-        self._ask_to_end(signal.SIGTERM, self._options.grace)
+        self._life.hang, self._life.hang_phases = hang, {record.pid: record.phase for record in records}
+        self._life.hang_from = self._job.monotonic() - hang.seconds
+        living = [record for record in records if record.pid in self._ranks]
+        self._life.stacks = take_stacks(living, self._files, monotonic=self._job.monotonic, wait=self._requests.wait)
+        self._life.hang_until = self._job.monotonic()
+        self._ask_to_end(signal.SIGTERM)
 
-    def _heed(self) -> None:
+    def _heed_signals(self) -> None:
         for number in self._requests.take():
             is_heard = number not in END_SIGNALS and self._pass_on(number, caught_only=True)
             if number in END_SIGNALS or (number == signal.SIGUSR1 and not is_heard):
@@ -345,30 +286,26 @@ class _Follower:
 
     def _ask(self, number: int, instead: int) -> None:
         """Ask the job to end; a second time, kill it soon."""
-        now = self._monotonic()
+        now = self._job.monotonic()
         if self._life.asked is None:
             self._life.asked, self._asked_at = number, now
-            self._ask_to_end(instead, self._options.grace)
-        elif now - self._asked_at > _SAME.total_seconds():
+            self._ask_to_end(instead)
+        elif now - self._asked_at > _SAME_SECONDS:
             self._pass_on(instead)
             self._kill_at = now + _AT_ONCE.total_seconds()
 
-    def _ask_to_end(self, number: int, grace: timedelta) -> None:
-        self._kill_at = self._monotonic() + grace.total_seconds()
+    def _ask_to_end(self, number: int) -> None:
+        self._kill_at = self._job.monotonic() + self._job.options.grace.total_seconds()
         self._pass_on(number)
 
     def _pass_on(self, number: int, *, caught_only: bool = False) -> bool:
-        """Send a signal to the ranks: not to their data workers, without which they could not end a batch.
+        """Send a signal to the ranks, and return whether anybody got it.
 
-        Args:
-            number: The signal.
-            caught_only: Whether only to those that have a handler for it.
-
-        Returns:
-            Whether anybody got it.
+        Data workers get none: without them the ranks could not end a batch. ``caught_only`` sends it only to those that
+        have a handler for it.
         """
-        ranks = [self._seen_as[pid] for pid in self._ranks] or group_of(self._command.pid)
-        heard = [one for one in ranks if not caught_only or catches(one, number)]
+        ranks = [*self._ranks] or group_of(self._command.pid)
+        heard = [pid for pid in ranks if not caught_only or catches(pid, number)]
         send(heard, number)
         send(heard, signal.SIGCONT)
         self.told.update([] if caught_only else heard)
@@ -376,21 +313,21 @@ class _Follower:
 
     def _note_deaths(self) -> None:
         for pid, descriptor in list(self._ranks.items()):
-            if has_ended(self._seen_as[pid], descriptor):
-                self._life.deaths[pid] = self._monotonic()
-                self._ranks.pop(pid)
-                if descriptor is not None:
-                    os.close(descriptor)
-                record = read_record(self._files[f"{pid}{ENDING}"])
-                if record is None:
-                    continue
+            if not has_ended(pid, descriptor):
+                continue
+            self._life.deaths[pid] = self._job.monotonic()
+            self._ranks.pop(pid)
+            if descriptor is not None:
+                os.close(descriptor)
+            record = read_record(self._files[f"{pid}{ENDING}"])
+            if record is not None:
                 self._let_go(record)
-                if record.ranks > 1 and record.how not in GOOD_ENDS:
-                    self._lost_at = self._monotonic() if self._lost_at is None else self._lost_at
+                if record.ranks > 1 and record.how not in GOOD_ENDS and self._lost_at is None:
+                    self._lost_at = self._job.monotonic()
 
     def _end_others(self) -> None:
         """End the ranks that wait for one that has died, if their launcher does not."""
         if self._lost_at is None or self._kill_at is not None or not self._ranks:
             return
-        if self._monotonic() - self._lost_at > _LAUNCHER.total_seconds():
-            self._ask_to_end(signal.SIGTERM, self._options.grace)
+        if self._job.monotonic() - self._lost_at > _LAUNCHER_SECONDS:
+            self._ask_to_end(signal.SIGTERM)

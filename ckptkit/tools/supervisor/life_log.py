@@ -1,39 +1,33 @@
-"""Stores what was found out about lives as events of the run, once the root is known.
+"""Stores what was found out about lives as events of the run, once the root is known, and adds up their seconds.
 
-Guarantees: a record that cannot be stored now is tried again with the next one; a storage that fails never ends or
-delays the job for longer than its own time limit. A life is stored in the run that it trained; in the last one, if it
-trained several. Only where rank 0 lives is anything stored. One thread.
+Guarantees: the seconds of the phases add up to those of the life, without those in which its processes trained before.
+After the death of the process, or of one without which it could not go on, nothing counts as training; nothing of a
+hang does, also if the process went on when it was asked to end. An event that cannot be stored now is tried again with
+the next one; a storage that fails never ends or delays the job for longer than its own time limit. A life is stored in
+the run that it trained; in the last one, if it trained several. Only where rank 0 lives is anything stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from ckptkit.errors import CkptKitError
 from ckptkit.format.events import Event, LifeEnded, Stacks, plain_line
 from ckptkit.manager.heartbeat.process_start import boot_id
+from ckptkit.manager.heartbeat.record import Phase, Record
 from ckptkit.run.event_log import append_events
 from ckptkit.storage import Storage
 from ckptkit.tools.supervisor.budget import Decision
 from ckptkit.tools.supervisor.diagnosis import signal_of
-from ckptkit.tools.supervisor.life import Life
-from ckptkit.tools.supervisor.life_phases import earlier_seconds, leader_of, phases_of
+from ckptkit.tools.supervisor.hang import Stack
+from ckptkit.tools.supervisor.life import GOOD_ENDS, Life
 
 _MOST = 1000  # events of a run that wait
 _UNKNOWN = ""  # the root of a life before any run is known
 
 
 class LifeLog:
-    """Stores the lives under one supervisor.
-
-    Args:
-        token: Of the supervisor: 32 hexadecimal digits.
-        open_root: Opens the root of a run.
-        say: Tells the user that nothing could be stored.
-        boot: Identifies the boot of this host.
-    """
-
     def __init__(
         self,
         token: str,
@@ -60,21 +54,12 @@ class LifeLog:
         if leader is not None and leader.root and leader.attempt > 0:
             self._root = leader.text("root")
             self._attempts[self._root] = leader.attempt
-        stacks = [
-            Stacks(
-                at=event.at,
-                supervisor=self._token,
-                number=life.number,
-                rank=one.rank,
-                pid=one.pid,
-                lines=list(one.lines),
-            )
-            for one in life.stacks
-        ]
+        stacks = [self._stacks(event, stack) for stack in life.stacks]
         before = [*self._waiting.pop(_UNKNOWN, ()), *self._waiting.pop(self._root, ())]
         self._waiting[self._root] = [*before, event, *stacks][-_MOST:]
-        for root in [one for one in self._waiting if one != _UNKNOWN]:
-            self._store(root)
+        for root in [*self._waiting]:
+            if root != _UNKNOWN:
+                self._store(root)
         return event
 
     def _store(self, root: str) -> None:
@@ -90,6 +75,16 @@ class LifeLog:
         else:
             del self._waiting[root]
             self._told = False
+
+    def _stacks(self, life: LifeEnded, stack: Stack) -> Stacks:
+        return Stacks(
+            at=life.at,
+            supervisor=self._token,
+            number=life.number,
+            rank=stack.rank,
+            pid=stack.pid,
+            lines=list(stack.lines),
+        )
 
     def _event(self, life: Life, decision: Decision, down_seconds: float) -> LifeEnded:
         finding, leader = decision.finding, leader_of(life.records)
@@ -123,3 +118,52 @@ class LifeLog:
 
 def _known(number: int) -> int | None:
     return number if number >= 0 else None
+
+
+def leader_of(records: Sequence[Record]) -> Record | None:
+    """Return the record of rank 0, or of the lowest rank on this machine; of several such processes, the last one.
+
+    Only those that have restored a run know their rank, unless a launcher has told it: an unknown one is rank 0.
+    """
+    return max(_same_rank(records), key=lambda record: (record.attempt > 0, record.opened_at), default=None)
+
+
+def earlier_seconds(life: Life, leader: Record | None) -> float:
+    """Return the seconds of a life before ``leader`` began its attempt, if something else was trained in them."""
+    if leader is None or leader.attempt <= 0:
+        return 0.0
+    has_others = any(record.attempt > 0 and record.opened_at < leader.opened_at for record in _same_rank(life.records))
+    if leader.trainings <= 1 and not has_others:
+        return 0.0
+    return min(life.seconds, max(0.0, leader.born_at - life.began))
+
+
+def phases_of(life: Life, leader: Record | None) -> dict[str, float]:
+    """Return the seconds by phase; ``hung`` and ``dead`` are as in `ckptkit.format.events.LifeEnded`."""
+    if leader is None:
+        return {"starting": life.seconds}
+    start, until = life.began + earlier_seconds(life, leader), _end_of(life, leader)
+    seconds = {phase: value - leader.before[phase] for phase, value in leader.seconds(until).items()}
+    seconds[Phase.STARTING] += until - start - sum(seconds.values())
+    phase, hung = life.hang_phases.get(leader.pid), 0.0
+    if phase is not None:
+        went_on = leader.last_sign_at > life.hang_until
+        hung = min(seconds[phase], max(0.0, (life.hang_until if went_on else until) - life.hang_from))
+        seconds[phase] -= hung
+    named = {phase.name.lower(): max(0.0, value) for phase, value in seconds.items()}
+    after = "ended" if leader.how in GOOD_ENDS else "dead"
+    return {**named, "hung": hung, after: named.get(after, 0.0) + life.ended - until}
+
+
+def _same_rank(records: Sequence[Record]) -> list[Record]:
+    lowest = min((max(0, record.rank) for record in records), default=0)
+    return [record for record in records if max(0, record.rank) == lowest]
+
+
+def _end_of(life: Life, leader: Record) -> float:
+    """Return when it died, or when another rank did, if it has shown no sign since."""
+    died = min(life.ended, life.deaths.get(leader.pid, life.ended))
+    dead = [record for record in life.records if record.pid in life.deaths]
+    others = (record for record in dead if record.ranks > 1 and record.how not in GOOD_ENDS)
+    lost = min((life.deaths[record.pid] for record in others), default=died)
+    return min(died, lost) if leader.last_sign_at <= lost else died

@@ -2,7 +2,7 @@
 
 Guarantees: after `become_reaper`, a process whose parent ends becomes a child of this one, so that `descendants` has
 every process that was started below; `end_all` returns when there is none left but those that cannot be killed: the
-kernel holds them, or they are another user's. Linux only. One thread.
+kernel holds them, or they are another user's. Linux only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK = timedelta(seconds=0.05)
-_LAST = timedelta(seconds=10)  # for SIGKILL to work
+_LAST_SECONDS = 10.0  # for SIGKILL to work
 _ENDED = "ZX"
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def become_reaper() -> None:
@@ -38,16 +39,16 @@ def descendants(pid: int, besides: Collection[int] = ()) -> list[int]:
     children: dict[int, list[int]] = {}
     states = {}
     for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and (found := status(int(folder.name))) is not None:
-            states[int(folder.name)] = found[0]
-            children.setdefault(found[1], []).append(int(folder.name))
+        if folder.name.isdigit() and (process := status(int(folder.name))) is not None:
+            states[int(folder.name)] = process[0]
+            children.setdefault(process[1], []).append(int(folder.name))
     below: list[int] = []
     ahead = [pid]
     while ahead:
-        nearest = sorted(one for one in children.get(ahead.pop(0), []) if one not in besides)
+        nearest = sorted(child for child in children.get(ahead.pop(0), []) if child not in besides)
         ahead += nearest
         below += nearest
-    return [one for one in below if states[one] not in _ENDED]
+    return [child for child in below if states[child] not in _ENDED]
 
 
 def status(pid: int) -> tuple[str, int] | None:
@@ -62,36 +63,21 @@ def status(pid: int) -> tuple[str, int] | None:
 
 def catches(pid: int, number: int) -> bool:
     """Return whether a process has a handler of its own for a signal."""
-    caught = next(iter(_fields_of(pid, "SigCgt")), "0")
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def group_of(pid: int) -> list[int]:
     """Return the processes below this one that are in the process group of ``pid``."""
-    found = []
-    for one in descendants(os.getpid()):
+    group = []
+    for process in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
-            found += [one] if os.getpgid(one) == pid else []
-    return found
-
-
-def named(pid: int) -> int | None:
-    """Return the process below this one that calls itself ``pid``; None if there is none.
-
-    In a PID namespace of its own, a process has another number than here (``NSpid`` in ``proc_pid_status(5)``).
-    """
-    below = reversed(descendants(os.getpid()))
-    inside = {(_fields_of(one, "NSpid") or (str(one),))[-1]: one for one in below}
-    return inside.get(str(pid))
-
-
-def _fields_of(pid: int, name: str) -> tuple[str, ...]:
-    """Return the words of a line in the status of a process; nothing if there is no such line or process."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return ()
-    return next((tuple(line.split()[1:]) for line in lines if line.startswith(f"{name}:")), ())
+            group += [process] if os.getpgid(process) == pid else []
+    return group
 
 
 def watch_end(pid: int) -> int | None:
@@ -121,8 +107,8 @@ def has_ended(pid: int, descriptor: int | None) -> bool:
     """Return whether a process has ended, by what `watch_end` returned for it."""
     if descriptor is not None:
         return can_be_read(descriptor)
-    found = status(pid)
-    return found is None or found[0] in _ENDED
+    process = status(pid)
+    return process is None or process[0] in _ENDED
 
 
 def send(pids: Iterable[int], number: int) -> None:
@@ -162,17 +148,52 @@ def end_all(
     """
     if grace > timedelta(0):
         left = descendants(os.getpid(), spared)
-        send([one for one in left if one not in told], signal.SIGTERM)
+        send([pid for pid in left if pid not in told], signal.SIGTERM)
         send(left, signal.SIGCONT)
         until = monotonic() + grace.total_seconds()
         while monotonic() < until and descendants(os.getpid(), spared):
             if wait(_LOOK):
                 break
             reap(keep)
-    until = monotonic() + _LAST.total_seconds()
+    until = monotonic() + _LAST_SECONDS
     while (left := descendants(os.getpid(), spared)) and monotonic() < until:
         send(left, signal.SIGKILL)
         wait(_LOOK)
         reap(keep)
     reap(keep)
     return left
+
+
+def oom_kills(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """Return how many processes of this control group the kernel has killed for want of memory; None if unknown.
+
+    Counted is the innermost readable group, of version 2 or 1.
+    """
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            files = [root / path.lstrip("/") / "memory.events", root / "memory.events"]
+        elif "memory" in controllers.split(","):
+            folder = root / "memory"
+            files = [folder / path.lstrip("/") / "memory.oom_control", folder / "memory.oom_control"]
+        else:
+            continue
+        for file in files:
+            count = _oom_count(file)
+            if count is not None:
+                return count
+    return None
+
+
+def _oom_count(file: Path) -> int | None:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    words = (line.split() for line in lines)
+    counts = [pair[1] for pair in words if len(pair) == 2 and pair[0] == "oom_kill"]
+    return int(counts[0]) if counts and counts[0].isdigit() else None

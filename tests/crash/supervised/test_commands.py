@@ -325,32 +325,6 @@ def test_kernel_without_descriptors_of_processes_will_do(tmp_path: Path, monkeyp
     assert job.left() == []
 
 
-@pytest.fixture
-def own_numbers() -> list[str]:
-    """A program that starts another one in a PID namespace of its own."""
-    unshare = [shutil.which("unshare") or "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("this user may make no PID namespace")
-    return unshare
-
-
-@pytest.mark.extended
-def test_job_with_process_numbers_of_its_own_gets_its_signals(tmp_path: Path, own_numbers: list[str]) -> None:
-    (tmp_path / "endless.py").write_text(ENDLESS)
-    job = started(tmp_path, [*own_numbers, sys.executable, "endless.py", "exit"])
-    job.process.send_signal(signal.SIGTERM)
-    assert job.end() == 143, job.stderr
-    assert causes(tmp_path) == ["preempted"]
-
-
-@pytest.mark.extended
-def test_hang_of_a_job_with_process_numbers_of_its_own_is_ended(tmp_path: Path, own_numbers: list[str]) -> None:
-    command = shlex.split(planned(tmp_path, ("asleep", 25)))
-    job = Supervised([*own_numbers, *command], "--hang-after", "1s", "--grace", "3s", folder=tmp_path)
-    assert job.end() == 0, job.stderr
-    assert causes(tmp_path) == ["hang", "finished"]
-
-
 def cpu_ticks(pid: int) -> int:
     return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
 

@@ -28,9 +28,9 @@ from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.supervisor import life_log
 from ckptkit.tools.supervisor.budget import Budget
 from ckptkit.tools.supervisor.diagnosis import diagnose
+from ckptkit.tools.supervisor.hang import Hang
 from ckptkit.tools.supervisor.life import Life
 from ckptkit.tools.supervisor.life_log import LifeLog
-from ckptkit.tools.supervisor.watch import Hang
 
 OURS, OTHER = "ours", "other"
 SHAPES = ("import", "restoring", "killed", "hung", "woken", "twice", "after_another_run", "failed_restore", "finished")
@@ -162,7 +162,7 @@ class Command:
     def hang(self, seconds: float) -> None:
         (record,) = read_records(self.folder.glob("*.heartbeat"))
         life = self.life
-        life.hang, life.hang_from = Hang(record, seconds, record.phase), record.last_sign_at
+        life.hang, life.hang_from = Hang(record, seconds), record.last_sign_at
         self.world.spend("hung", seconds)
         life.hang_phases, life.hang_until = {record.pid: record.phase}, self.world.now
 

@@ -5,8 +5,7 @@ from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.tools.supervisor.diagnosis import diagnose, place_of, signal_of
-from ckptkit.tools.supervisor.stacks import Stack
-from ckptkit.tools.supervisor.watch import Hang
+from ckptkit.tools.supervisor.hang import Hang, Stack
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{}\n'
 DEAD = "child process 7, probably a data worker, was killed by SIGKILL"
@@ -148,7 +147,7 @@ def test_crash_of_a_rank_is_known_by_its_stacks():
 
 def test_hang_names_the_rank_that_is_stopped():
     life = life_of(rank(0), rank(1), returncode=-9)
-    life.hang = Hang(life.records[1], 61.0, Phase.TRAINING, is_stopped=True)
+    life.hang = Hang(life.records[1], 61.0, is_stopped=True)
     found = diagnose(life)
     assert (found.cause, found.rank) == ("hang", 1)
     assert found.why.startswith("rank 1 was stopped by a signal for 61 s, and the others waited for it")

@@ -1,6 +1,6 @@
 import pytest
 
-from ckptkit.tools.supervisor.heartbeat_folder import heartbeat_folder
+from ckptkit.tools.supervisor.supervisor import heartbeat_folder
 
 
 def test_folder_is_private_and_removed_at_the_end(tmp_path):

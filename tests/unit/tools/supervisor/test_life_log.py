@@ -14,8 +14,8 @@ from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.supervisor.budget import Budget
 from ckptkit.tools.supervisor.diagnosis import diagnose
+from ckptkit.tools.supervisor.hang import Stack
 from ckptkit.tools.supervisor.life_log import LifeLog
-from ckptkit.tools.supervisor.stacks import Stack
 
 TOKEN = "0" * 32
 

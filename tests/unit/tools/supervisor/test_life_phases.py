@@ -6,9 +6,9 @@ import pytest
 from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat.record import Phase, Record
+from ckptkit.tools.supervisor.hang import Hang
 from ckptkit.tools.supervisor.life import Life
-from ckptkit.tools.supervisor.life_phases import earlier_seconds, leader_of, phases_of
-from ckptkit.tools.supervisor.watch import Hang
+from ckptkit.tools.supervisor.life_log import earlier_seconds, leader_of, phases_of
 
 
 def trained(pid: int = 100, *, opened_at: float = 4.0, phase: Phase = Phase.TRAINING, **fields) -> Record:
@@ -50,7 +50,7 @@ def test_waiting_for_a_dead_rank_is_not_training():
 
 def hung(record: Record, *, phase: Phase = Phase.TRAINING, until: float = 60.0) -> Life:
     """Silent from 30 s on, and asked to end at 60 s."""
-    hang = Hang(record, 25.0, phase, is_stopped=True)
+    hang = Hang(record, 25.0, is_stopped=True)
     return life_of(record, hang=hang, hang_phases={record.pid: phase}, hang_from=30.0, hang_until=until)
 
 

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.tools.supervisor import processes
-from ckptkit.tools.supervisor.cgroup import oom_kills
 from ckptkit.tools.supervisor.processes import (
     catches,
     descendants,
     end_all,
     has_ended,
-    named,
+    oom_kills,
     send,
     status,
     watch_end,
@@ -76,22 +74,9 @@ def test_end_of_a_process_is_seen(monkeypatch, is_refused):
         os.close(descriptor)
 
 
-@pytest.mark.parametrize(("line", "found"), [(("7", "3"), 3), ((), None)], ids=["namespace", "no line"])
-def test_process_is_found_by_its_own_number(monkeypatch, line, found):
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        fields = processes._fields_of
-        monkeypatch.setattr(
-            processes, "_fields_of", lambda pid, name: line if pid == process.pid else fields(pid, name)
-        )
-        assert named(found or process.pid) == process.pid
-        assert named(1) is None  # it is not below this one
-        process.kill()
-
-
 def test_processes_that_were_there_before_are_spared():
     sleep = [sys.executable, "-c", "import signal; signal.pause()"]
     with subprocess.Popen(sleep) as spared, subprocess.Popen(sleep) as ended:
-        assert named(ended.pid) == ended.pid
         others = [one for one in descendants(os.getpid()) if one != ended.pid]
         waits = []
 

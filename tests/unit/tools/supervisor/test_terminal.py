@@ -3,8 +3,8 @@ import os
 import pytest
 
 from ckptkit.core.worker import Worker
-from ckptkit.tools.supervisor import terminal as module
-from ckptkit.tools.supervisor.terminal import Terminal
+from ckptkit.tools.supervisor import command as module
+from ckptkit.tools.supervisor.command import Terminal
 
 
 @pytest.mark.parametrize(

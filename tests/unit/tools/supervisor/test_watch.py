@@ -4,8 +4,7 @@ import pytest
 from support.heartbeats import record_of
 
 from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.tools.supervisor.options import Options
-from ckptkit.tools.supervisor.watch import Watch
+from ckptkit.tools.supervisor.hang import Options, Watch
 
 OPTIONS = Options(hang_after=timedelta(seconds=10), limits={Phase.EVALUATING: timedelta(seconds=100)})
 

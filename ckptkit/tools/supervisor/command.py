@@ -1,8 +1,9 @@
-"""Writes to stderr what the job writes there, and what the supervisor says of it.
+"""Starts the command of a life in a session of its own, and passes on what it writes to stderr.
 
-Guarantees: a stderr that is closed, full, or read by nobody any more stops neither the job nor its supervisor. A slow
-reader slows the job down; one that reads nothing for `_PATIENCE_SECONDS` misses what does not fit into `_MOST_BYTES`,
-and is told so when it reads again. What the supervisor says begins on a line of its own. Any thread.
+Guarantees: what the command writes is passed on unchanged and at once, and the end of it is kept. A stderr of our own
+that is closed, full, or read by nobody any more stops neither the job nor its supervisor: a slow reader slows the job
+down; one that reads nothing for `_PATIENCE_SECONDS` misses what does not fit into `_MOST_BYTES`, and is told so when it
+reads again. What the supervisor says begins on a line of its own. `Terminal` serves any thread.
 """
 
 from __future__ import annotations
@@ -10,17 +11,83 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import subprocess
 import threading
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
 from ckptkit.core.text import size
 from ckptkit.core.worker import Worker
+from ckptkit.tools.supervisor.processes import watch_end
 
+_CHUNK_BYTES = 1 << 16
+_KEPT_BYTES = 1 << 16
 _STDERR = 2
 _STANDARD = 3  # descriptors: stdin, stdout, stderr
 _MOST_BYTES = 1 << 20  # held of what the job writes; the supervisor's own lines may fill as much again
 _PATIENCE_SECONDS = 2.0
 _AT_ONCE_BYTES = select.PIPE_BUF  # a pipe that can be written takes so many
+
+
+class CannotStartError(Exception):
+    """The program cannot be started."""
+
+
+class Command:
+    """Runs the command of one life, with this process's stdin and stdout.
+
+    Raises:
+        CannotStartError: If the program cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], pass_on: Callable[[bytes], None]
+    ) -> None:
+        self._show = pass_on
+        self._kept: deque[bytes] = deque()
+        self._kept_bytes = 0
+        self._ear, mouth = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the command is the user's own
+                command, env=environment, stderr=mouth, start_new_session=True
+            )
+        except OSError as error:
+            os.close(self._ear)
+            raise CannotStartError(f"{command[0]} cannot be started: {error.strerror or error}") from error
+        finally:
+            os.close(mouth)
+        self.end = watch_end(self._process.pid)
+        self._tee = Worker(self._pass_on, "ckptkit-stderr")
+        self._tee.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def returncode(self) -> int:
+        """Wait for its end and return the exit code, as `subprocess` does."""
+        return self._process.wait()
+
+    def close(self, seconds: float) -> str:
+        """Return the end of its stderr, once no process holds it, or ``seconds`` are over; it must have ended."""
+        self._tee.wait(seconds)
+        if self.end is not None:
+            os.close(self.end)
+        return b"".join(self._kept).decode(errors="replace")
+
+    def _pass_on(self) -> None:
+        try:
+            while data := os.read(self._ear, _CHUNK_BYTES):
+                self._kept.append(data)
+                self._kept_bytes += len(data)
+                while self._kept_bytes - len(self._kept[0]) >= _KEPT_BYTES:
+                    self._kept_bytes -= len(self._kept.popleft())
+                self._show(data)
+        finally:
+            os.close(self._ear)
 
 
 class Terminal:
