@@ -29,7 +29,7 @@ from ckptkit.storage.s3.credentials import Keys, RenewedCredentials
 from ckptkit.storage.s3.options import S3Options
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.report.page import page_of
-from ckptkit.tools.report.reader import read_story
+from ckptkit.tools.report.story import read_story
 
 SECRET = "hunter2-Pa55/w0rd+x"
 WITHOUT_SLASH = "hunter2-Pa55w0rd+x"

@@ -16,7 +16,7 @@ from ckptkit.cli.run_root import open_root
 def run_goodput(root: str, options: Iterable[str] = (), *, now: datetime, as_json: bool = False) -> int:
     """Print the account at the time ``now``; returns the exit code."""
     from ckptkit.tools.report.goodput import numbers_of, table_of
-    from ckptkit.tools.report.reader import read_story
+    from ckptkit.tools.report.story import read_story
 
     story = read_story(open_root(root, options), now)
     problems = [f"{problem.key} cannot be used: {problem.reason}" for problem in story.problems]

@@ -1,6 +1,6 @@
 """Implements ``ckptkit report``: reports a run as one HTML page that works offline, as JSON, or to a monitor.
 
-``docs/report.md`` describes the JSON: the fields of `ckptkit.tools.report.history.RunStory` and its parts, times in ISO
+``docs/report.md`` describes the JSON: the fields of `ckptkit.tools.report.story.RunStory` and its parts, times in ISO
 8601, and the verdict of `ckptkit.tools.report.health`. Reads the run and never writes to it. With ``--json``, or for a
 monitor, it draws no page and does not need plotly.
 """
@@ -23,8 +23,8 @@ from ckptkit.errors import CheckpointNotFoundError, StorageError
 
 if TYPE_CHECKING:
     from ckptkit.storage import Storage
-    from ckptkit.tools.report.history import RunStory
-    from ckptkit.tools.report.sinks import Sink
+    from ckptkit.tools.report.monitors import Sink
+    from ckptkit.tools.report.story import RunStory
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Monitors:
         Raises:
             WrongUsageError: If a client is not installed.
         """
-        from ckptkit.tools.report import sinks
+        from ckptkit.tools.report import monitors as sinks
 
         wanted = (sinks.TensorBoard, self.tensorboard), (sinks.MLflow, self.mlflow), (sinks.Prometheus, self.prometheus)
         try:
@@ -70,7 +70,7 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
     """
     from ckptkit.tools.report.goodput import numbers_of
     from ckptkit.tools.report.health import judge, lines_of
-    from ckptkit.tools.report.reader import read_story
+    from ckptkit.tools.report.story import read_story
 
     if not as_json:
         _need_plotly()
@@ -139,8 +139,8 @@ def _follow(put: Callable[[datetime], RunStory], clock: Callable[[], datetime], 
 
 def _put(storage: Storage, sinks: Sequence[Sink], now: datetime) -> RunStory:
     """Write to all monitors, also to those after one that fails."""
-    from ckptkit.tools.report.reader import read_story
-    from ckptkit.tools.report.series import series_of
+    from ckptkit.tools.report.monitors import series_of
+    from ckptkit.tools.report.story import read_story
 
     story = read_story(storage, now)
     rows, failed = series_of(story), None

@@ -1,19 +1,20 @@
-"""Tells what the seconds of a run went to: as numbers for programs, and as a table for people.
+"""Tells what the seconds of a run went to: as numbers for programs, as a table, and as bars on the page.
 
-Guarantees: the seconds of the classes add up to the total. What is a lower bound is called one. Pure functions, any
-thread.
+The seconds of the classes add up to the total; all bars have one scale. What is a lower bound is called one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from html import escape
 from typing import Any
 
-from ckptkit.core.text import many, span
-from ckptkit.run.goodput import CLASSES, Class, LifeAccount
-from ckptkit.run.interval import frequency
-from ckptkit.tools.report.history import RunStory
+from ckptkit.core.text import ENDS, many, span
+from ckptkit.run.goodput.account import CLASSES, LifeAccount
+from ckptkit.run.goodput.interval import frequency
+from ckptkit.run.goodput.spans import Class
+from ckptkit.tools.report.story import RunStory
 
 NAMES: Mapping[Class, str] = {
     "trained": "training that counted",
@@ -26,6 +27,19 @@ NAMES: Mapping[Class, str] = {
     "down": "down between lives",
     "unseen": "not seen",
     "rest": "rest of the script",
+}
+_MOST_BARS = 60
+_COLOURS: Mapping[Class, str] = {
+    "trained": "#2aa889",
+    "repeated": "#e0567a",
+    "saving": "#d9a520",
+    "starting": "#4f7cff",
+    "evaluating": "#b76fd6",
+    "storage": "#f0883e",
+    "hung": "#c0303b",
+    "down": "#8c95a3",
+    "unseen": "#c3c9d2",
+    "rest": "#8c9a5b",
 }
 _BAR = 32
 _REASONS = {
@@ -110,3 +124,46 @@ def _life(life: LifeAccount) -> dict[str, Any]:
         "is_watched": life.is_watched,
         "is_known": life.is_known,
     }
+
+
+def goodput_section(story: RunStory) -> str:
+    """Return the section as HTML; empty if no life recorded any time."""
+    account = story.account
+    if not account.seconds:
+        return ""
+    totals = account.totals
+    longest = max(sum(one.seconds.values()) for one in account.lives)
+    rows = [_row("all", totals, account.seconds, f"{account.share:.1%} counted")]
+    if len(account.lives) > 1:
+        for one in account.lives[-_MOST_BARS:]:
+            name = "before an attempt" if one.attempt is None else f"#{one.attempt}"
+            how = "killed" if one.how is None and not one.is_known else ENDS.get(one.how or "", one.how or "")
+            rows.append(_row(name, one.seconds, longest, how))
+    hidden = len(account.lives) - _MOST_BARS
+    more = f'<p class="quiet small">{many(hidden, "earlier life", "earlier lives")} left out.</p>' if hidden > 0 else ""
+    legend = "".join(
+        f'<span><i style="background:{_COLOURS[one]}"></i>{NAMES[one]} {span(totals[one])}</span>'
+        for one in CLASSES
+        if totals[one]
+    )
+    notes = "".join(f"<p>{escape(note)}</p>" for note in notes_of(story))
+    return (
+        f'<section><h2>Where the time went</h2><div class="bars">{"".join(rows)}</div>'
+        f'<p class="legend keys">{legend}</p>{more}{notes}</section>'
+    )
+
+
+def _row(name: str, seconds: Mapping[Class, float], longest: float, told: str) -> str:
+    parts = "".join(
+        f'<i style="width:{100 * seconds[one] / longest:.3f}%;background:{_COLOURS[one]}" '
+        f'title="{NAMES[one]}: {span(seconds[one])}"></i>'
+        for one in CLASSES
+        if seconds.get(one)
+    )
+    total = sum(seconds.values())
+    described = ", ".join(f"{NAMES[one]} {span(seconds[one])}" for one in CLASSES if seconds.get(one))
+    return (
+        f'<div class="barname">{escape(name)}</div>'
+        f'<div class="bar" role="img" aria-label="{escape(described)}">{parts}</div>'
+        f'<div class="bartold quiet small">{span(total)}{" · " + escape(told) if told else ""}</div>'
+    )

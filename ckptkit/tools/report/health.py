@@ -1,14 +1,16 @@
 """Summarizes the health of a run: what needs action, what is worth knowing, what went well.
 
-Guarantees: states only what the story shows; never calls a job dead that may be running. Pure functions, any thread.
+It states only what the story shows, and never calls a job dead that may be running.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from ckptkit.core.text import many, number, span
-from ckptkit.tools.report.history import Attempt, Health, RunStory, Verdict
+from ckptkit.tools.report.story import Attempt, RunStory
 
 _HIGH_STALL = 0.02  # share of the time of the attempts
 _LAST_POINTS = 20
@@ -27,11 +29,18 @@ _HEADLINES = {
 _UNKNOWN = "The last attempt did not record its end: it is running, it was killed, or its loop ended without close()."
 
 
+@dataclass(frozen=True)
+class Verdict:
+    health: Literal["good", "attention", "bad"]
+    headline: str
+    bad: Sequence[str]  # problems that need action
+    attention: Sequence[str]  # facts worth knowing
+    good: Sequence[str]  # what went well
+
+
 def judge(story: RunStory) -> Verdict:
-    """Rate the run."""
     bad, attention, good = list(_bad(story)), list(_attention(story)), list(_good(story))
-    health: Health = "bad" if bad else "attention" if attention else "good"
-    return Verdict(health, _headline(story.last), bad, attention, good)
+    return Verdict("bad" if bad else "attention" if attention else "good", _headline(story.last), bad, attention, good)
 
 
 def _headline(last: Attempt) -> str:

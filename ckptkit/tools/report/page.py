@@ -2,7 +2,7 @@
 
 Guarantees: it loads nothing from any network, and forbids its own parts to (its Content-Security-Policy allows its
 three inline scripts by their digests and nothing else). All text from files of the run is escaped, so that it is shown
-and never runs. The same story gives the same bytes. Pure functions, any thread.
+and never runs. The same story gives the same bytes.
 """
 
 from __future__ import annotations
@@ -10,29 +10,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
-from itertools import islice
 from string import Template
 
 from plotly.offline import get_plotlyjs
 
 from ckptkit.core.text import many, number, rough_span, size, span, when
-from ckptkit.tools.report.bars import goodput_section
-from ckptkit.tools.report.health import judge
-from ckptkit.tools.report.history import Attempt, Failure, Removal, RunStory, Verdict
+from ckptkit.tools.report.goodput import goodput_section
+from ckptkit.tools.report.health import Verdict, judge
 from ckptkit.tools.report.plots import THEME, Plot, colour_of, costs, curves, timeline
+from ckptkit.tools.report.story import Attempt, Failure, Removal, RunStory
 
 _MOST_ROWS = 200  # per table
-_FIRST_ROWS = 8  # the number shown before a click
 
 _PILLS = {"good": "healthy", "attention": "worth a look", "bad": "needs somebody"}
 _TONES = {"finished": "good", "complete": "good", "failed": "bad", "closed": "attention", "overtaken": "attention"}
 
 
 def page_of(story: RunStory) -> str:
-    """Return the whole page."""
     verdict = judge(story)
     line, cost, plots = timeline(story), costs(story), curves(story)
     drawn = [line, *plots, *([cost] if cost else [])]
@@ -129,32 +126,24 @@ def _curves(plots: Sequence[Plot], story: RunStory) -> str:
             '<section><h2>Loss</h2><p class="quiet">None was recorded. CheckpointCallback records the loss by itself; '
             "in one's own loop it is what manager.step(state, {&quot;loss&quot;: loss}) is given.</p></section>"
         )
-    again = any(attempt.redone_from is not None for attempt in story.attempts)
-    told = (
-        '<p class="legend"><span>▸ resumed</span><span>wide and faint: done again by a later attempt</span></p>'
-        if again
-        else ""
-    )
-    first = _section(plots[0], told)
+    legend = '<p class="legend"><span>▸ resumed</span><span>wide and faint: done again by a later attempt</span></p>'
+    is_redone = any(attempt.redone_from is not None for attempt in story.attempts)
+    first = _section(plots[0], legend if is_redone else "")
     rest = "".join(map(_section, plots[1:]))
     return f'{first}<div class="pair">{rest}</div>' if rest else first
 
 
 def _attempts(story: RunStory) -> str:
-    hidden = len(story.attempts) - _MOST_ROWS
-    rows = [_attempt(one, story) for one in story.attempts[-_MOST_ROWS:]]
     heads = ("Attempt", "Began (UTC)", "Took", ">Steps", ">Saves", "Ended", "On")
-    more = f'<p class="quiet small">{many(hidden, "earlier one")} left out.</p>' if hidden > 0 else ""
-    return _table(heads, rows) + more
+    return _table(heads, [_attempt(attempt, story) for attempt in story.attempts])
 
 
 def _attempt(attempt: Attempt, story: RunStory) -> list[str]:
     how, tone = _end_of(attempt, story)
     error = f' <span class="quiet">{escape(attempt.error)}</span>' if attempt.error else ""
     ranks = f" · {many(attempt.world_size, 'rank')}" if attempt.world_size and attempt.world_size > 1 else ""
-    dot = f'<span class="dot" style="background:{colour_of(attempt)}"></span>'
     return [
-        f"{dot}{attempt.number}",
+        f"{_dot(attempt)}{attempt.number}",
         when(attempt.began_at),
         span(attempt.seconds),
         f">{number(attempt.from_step)} → {number(attempt.to_step)}",
@@ -172,43 +161,41 @@ def _end_of(attempt: Attempt, story: RunStory) -> tuple[str, str]:
 
 
 def _failures(story: RunStory) -> str:
-    failures = [(attempt, one) for attempt in story.attempts for one in attempt.failures]
-    if not failures:
+    rows = [
+        [when(failure.at), f">{attempt.number}", f">{number(failure.step)}", _error(failure)]
+        for attempt in story.attempts
+        for failure in attempt.failures
+    ]
+    if not rows:
         return ""
-
-    def row(attempt: Attempt, one: Failure) -> list[str]:
-        why = f"<b>{escape(one.error)}</b> {escape(one.message)}"
-        return [when(one.at), f">{attempt.number}", f">{number(one.step)}", why]
-
-    table = _table(("When (UTC)", ">Attempt", ">Step", "Why"), [row(*one) for one in failures[-_MOST_ROWS:]])
+    table = _table(("When (UTC)", ">Attempt", ">Step", "Why"), rows)
     return f"<section><h2>Saves that failed</h2>{table}</section>"
 
 
+def _error(failure: Failure) -> str:
+    return f"<b>{escape(failure.error)}</b> {escape(failure.message)}"
+
+
 def _removals(story: RunStory) -> str:
-    removals = [(attempt, one) for attempt in story.attempts for one in attempt.removals]
+    rows = [_removal(attempt, removal) for attempt in story.attempts for removal in attempt.removals]
     there = [save for _, save in story.saves if save.is_there]
-    kept = sum(save.size_bytes or 0 for save in there)
     told = (
-        f"{many(len(there), 'checkpoint is', 'checkpoints are')} there, {size(kept)} in all. "
-        f"Retention has removed {number(len(removals)) if removals else 'none that is known of'}."
+        f"{many(len(there), 'checkpoint is', 'checkpoints are')} there, "
+        f"{size(sum(save.size_bytes or 0 for save in there))} in all. "
+        f"Retention has removed {number(len(rows)) if rows else 'none that is known of'}."
     )
-    table = ""
-    if removals:
-        heads = ("Checkpoint", ">Step", "Removed (UTC)", "After the commit of")
-        rows = [_removal(*one) for one in islice(reversed(removals), _MOST_ROWS)]
-        table = _table(heads, rows[:_FIRST_ROWS])
-        if len(rows) > _FIRST_ROWS:
-            rest = _table(heads, rows[_FIRST_ROWS:])
-            table += f"<details><summary>{many(len(rows) - _FIRST_ROWS, 'earlier one')}</summary>{rest}</details>"
-    hidden = len(removals) - _MOST_ROWS
-    more = f'<p class="quiet small">{many(hidden, "earlier one")} left out.</p>' if hidden > 0 else ""
-    return f'<section><h2>Retention</h2><p class="quiet">{told}</p>{table}{more}</section>'
+    table = _table(("Checkpoint", ">Step", "Removed (UTC)", "After the commit of"), rows) if rows else ""
+    return f'<section><h2>Retention</h2><p class="quiet">{told}</p>{table}</section>'
 
 
-def _removal(attempt: Attempt, one: Removal) -> list[str]:
-    dot = f'<span class="dot" style="background:{colour_of(attempt)}"></span>'
-    name = f'{dot}<span class="name">{escape(one.checkpoint)}</span>'
-    return [name, f">{number(one.step)}", when(one.at), f'<span class="name">{escape(one.after)}</span>']
+def _removal(attempt: Attempt, removal: Removal) -> list[str]:
+    name = f'{_dot(attempt)}<span class="name">{escape(removal.checkpoint)}</span>'
+    after = f'<span class="name">{escape(removal.after)}</span>'
+    return [name, f">{number(removal.step)}", when(removal.at), after]
+
+
+def _dot(attempt: Attempt) -> str:
+    return f'<span class="dot" style="background:{colour_of(attempt)}"></span>'
 
 
 def _foot(story: RunStory) -> str:
@@ -221,11 +208,14 @@ def _foot(story: RunStory) -> str:
     )
 
 
-def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of cells that are HTML already; a cell that begins with ``>`` is right-aligned."""
-    head = "".join(_cell("th", one) for one in heads)
-    body = "".join(f"<tr>{''.join(_cell('td', one) for one in row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of the newest rows; cells are HTML, and one that begins with ``>`` is right-aligned."""
+    shown = rows[-_MOST_ROWS:]
+    head = "".join(_cell("th", content) for content in heads)
+    body = "".join(f"<tr>{''.join(_cell('td', content) for content in row)}</tr>" for row in shown)
+    hidden = len(rows) - len(shown)
+    more = f'<p class="quiet small">{many(hidden, "earlier one")} left out.</p>' if hidden else ""
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
 
 
 def _cell(tag: str, content: str) -> str:
@@ -241,12 +231,9 @@ def _variables() -> str:
 
 
 def _policy(*scripts: str) -> str:
-    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _json(value: object) -> str:

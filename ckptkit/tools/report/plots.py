@@ -1,16 +1,15 @@
 """Builds the plots of the page as documents for plotly.js: timeline, curves, saves.
 
-Guarantees: a plot holds at most a few thousand marks, however long the run was. Colours of `THEME` are the light ones,
-which the page replaces in dark mode. Text from files is escaped, since plotly interprets some HTML. Pure functions, any
-thread.
+A plot holds at most a few thousand marks, however long the run was. Text from files is escaped, since plotly interprets
+some HTML.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -20,7 +19,7 @@ from plotly.subplots import make_subplots
 
 from ckptkit.core.text import number, size, span, when
 from ckptkit.format.events import Point, Spread
-from ckptkit.tools.report.history import Attempt, RunStory, Save
+from ckptkit.tools.report.story import Attempt, RunStory, Save
 
 COLOURS = ("#4f7cff", "#f0883e", "#2aa889", "#b76fd6", "#d9a520", "#e0567a", "#3fa7d6", "#8c9a5b")
 
@@ -50,23 +49,13 @@ Figure = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plot:
-    """Holds one plot.
-
-    Attributes:
-        key: Unique on the page; letters, digits and dashes.
-        title: Plain text.
-        figure: For plotly.js.
-        described: Text alternative.
-    """
-
-    key: str
+    key: str  # unique on the page; letters, digits and dashes
     title: str
-    figure: Figure
-    described: str
+    figure: Figure  # for plotly.js
+    described: str  # text alternative
 
 
 def colour_of(attempt: Attempt) -> str:
-    """Return the colour of ``attempt`` in every plot."""
     return COLOURS[(attempt.number - 1) % len(COLOURS)]
 
 
@@ -101,25 +90,26 @@ def costs(story: RunStory) -> Plot | None:
     saves = [(attempt, save) for attempt, save in story.saves if save.step is not None]
     if not saves:
         return None
-    scale, unit = _unit_of(max(save.size_bytes or 0 for _, save in saves))
-    titles = ("Training waited (ms)", "From call to commit (s)", f"Written ({unit})")
-    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=titles)
+    values: dict[str, Callable[[Save], float | None]] = {
+        "Training waited (s)": lambda save: save.stall_seconds,
+        "From call to commit (s)": lambda save: save.took_seconds,
+        "Written (bytes)": lambda save: save.size_bytes,
+    }
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=tuple(values))
     step = -(-len(saves) // (_MOST_MARKS // 3))
-    values: tuple[Callable[[Save], float | None], ...] = (_stall, _took, partial(_written, scale=scale))
-    for row, value in enumerate(values, 1):
-        told = [(attempt, save, value(save)) for attempt, save in saves[::step]]
-        shown = [(attempt, save, y) for attempt, save, y in told if y is not None]
+    for row, value in enumerate(values.values(), 1):
+        shown = [(attempt, save) for attempt, save in saves[::step] if value(save) is not None]
         figure.add_scatter(
-            x=[save.step for _, save, _ in shown],
-            y=[y for _, _, y in shown],
+            x=[save.step for _, save in shown],
+            y=[value(save) for _, save in shown],
             mode="lines+markers" if len(shown) < 400 else "lines",
             line={"color": _LINE, "width": 1},
-            marker={"color": [colour_of(attempt) for attempt, _, _ in shown], "size": 7},
-            customdata=[[escape(save.checkpoint), _told(save)] for _, save, _ in shown],
+            marker={"color": [colour_of(attempt) for attempt, _ in shown], "size": 7},
+            customdata=[[escape(save.checkpoint), _told(save)] for _, save in shown],
             hovertemplate="%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
             **{"row": row, "col": 1},
         )
-    figure.update_yaxes(rangemode="tozero", nticks=5)
+    figure.update_yaxes(rangemode="tozero", nticks=5, tickformat="~s")
     figure.update_xaxes(title="step", row=3, col=1)
     for title in figure.layout.annotations:
         title.update(x=0, xanchor="left", font={"size": 13})
@@ -301,24 +291,6 @@ def _add_resumes(figure: go.Figure, of_each: Sequence[tuple[Attempt, Sequence[Po
     )
 
 
-def _stall(save: Save) -> float | None:
-    return None if save.stall_seconds is None else save.stall_seconds * 1e3
-
-
-def _took(save: Save) -> float | None:
-    return save.took_seconds
-
-
-def _written(save: Save, *, scale: int) -> float | None:
-    return None if save.size_bytes is None else save.size_bytes / scale
-
-
-def _unit_of(most_bytes: int) -> tuple[int, str]:
-    if most_bytes >= 10 * 2**30:
-        return 2**30, "GiB"
-    return (2**20, "MiB") if most_bytes >= 2**20 else (2**10, "KiB")
-
-
 def _told(save: Save) -> str:
     waited = f", training waited {span(save.stall_seconds)}" if save.stall_seconds is not None else ""
     return f"step {number(save.step)}, {size(save.size_bytes)}{waited}"
@@ -345,22 +317,6 @@ def _document(figure: go.Figure) -> Figure:
     axis = {"gridcolor": _LINE, "linecolor": _LINE, "zeroline": False, "automargin": True}
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
-    document: Figure = figure.to_plotly_json()
+    document: Figure = json.loads(figure.to_json(engine="json"))
     document["layout"].pop("template", None)  # tens of kilobytes, all unused
-    return {"data": list(_plain(document["data"])), "layout": _plain_value(document["layout"])}
-
-
-def _plain(traces: Sequence[Any]) -> Iterator[Any]:
-    for trace in traces:
-        plain = _plain_value(trace)
-        if plain.get("x"):
-            yield plain
-
-
-def _plain_value(value: Any) -> Any:
-    """Convert ``value`` to JSON types: plotly keeps tuples and its own mappings."""
-    if isinstance(value, dict):
-        return {key: _plain_value(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain_value(one) for one in value]
-    return value
+    return {"data": [trace for trace in document["data"] if trace.get("x")], "layout": document["layout"]}

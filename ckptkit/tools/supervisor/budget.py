@@ -4,7 +4,6 @@ Guarantees: a life that commits more than any before it is free. Two deaths in t
 since every life repeats the same bits. An error about data is known by its message: pipelines read ahead, so that it
 comes up earlier or later. A death that comes from outside (a SIGKILL, a hang, a lack of memory) counts for that only if
 at least one of the two lives had trained before it: a machine that dies again in the same compilation proves nothing.
-Pure but for its own count; one thread.
 """
 
 from __future__ import annotations
@@ -33,40 +32,23 @@ _NO_PROGRAM = (126, 127)  # a shell's: cannot be executed, not found
 
 @dataclass(frozen=True)
 class Decision:
-    """Says what follows a life.
+    """Says what follows a life."""
 
-    Attributes:
-        finding: Why it ended; more is known here than of a single life.
-        exit_code: The exit code of ``ckptkit run``; None if another life follows.
-        next_move: The same for people.
-        in_a_row: Lives without progress up to here.
-    """
-
-    finding: Finding
-    exit_code: int | None
-    next_move: str
-    in_a_row: int = 0
-
-
-@dataclass(frozen=True)
-class _Death:
-    number: int
-    proves: bool
+    finding: Finding  # why it ended; more is known here than of a single life
+    exit_code: int | None  # of ``ckptkit run``; None if another life follows
+    next_move: str  # the same for people
+    in_a_row: int = 0  # lives without progress up to here
 
 
 class Budget:
-    """Counts the lives without progress, and remembers where lives died.
-
-    Args:
-        lives_without_progress: So many in a row are the last ones.
-    """
+    """Counts the lives without progress, so many of which in a row are the last, and remembers where lives died."""
 
     def __init__(self, lives_without_progress: int) -> None:
         self._most = lives_without_progress
         self._in_a_row = 0
         self._same: list[Finding] = []  # of the lives in a row that did not get to training
         self._best: dict[bytes, int] = {}  # by root
-        self._deaths: dict[tuple[bytes, int | str], list[_Death]] = {}
+        self._deaths: dict[tuple[bytes, int | str], dict[int, bool]] = {}  # numbers of lives, and whether each proves
 
     def judge(self, life: Life, finding: Finding) -> Decision:
         """Return what follows ``life``."""
@@ -75,9 +57,9 @@ class Budget:
             return last
         progress = self._note_progress(life.records)
         self._same = [*self._same, finding][-self._most :] if not life.records else []
-        again = self._died_there_before(life, finding)
-        if again is not None:
-            return Decision(_code_or_data(finding, again), CODE_OR_DATA, _MOVES["code-or-data"])
+        numbers = self._died_there_before(life, finding)
+        if numbers is not None:
+            return Decision(_code_or_data(finding, numbers), CODE_OR_DATA, _MOVES["code-or-data"])
         self._in_a_row = 0 if progress else self._in_a_row + 1
         if self._in_a_row >= self._most:
             if self._is_same_before_training():
@@ -91,16 +73,16 @@ class Budget:
     def _note_progress(self, records: Sequence[Record]) -> bool:
         """Note what was committed; return whether it is more than before, in any of the runs of the command."""
         more = False
-        for root in {one.root for one in records}:
-            own = [one for one in records if one.root == root]
-            before = max([self._best.get(root, -1), *(one.restored_step for one in own)])
-            self._best[root] = max([before, *(one.committed_step for one in own)])
+        for root in {record.root for record in records}:
+            own = [record for record in records if record.root == root]
+            before = max([self._best.get(root, -1), *(record.restored_step for record in own)])
+            self._best[root] = max([before, *(record.committed_step for record in own)])
             more = more or self._best[root] > before
         return more
 
     def _is_same_before_training(self) -> bool:
         """Return whether the last lives all ended before training, and with the same exception."""
-        same = {(one.cause, one.what) for one in self._same}
+        same = {(finding.cause, finding.what) for finding in self._same}
         return len(self._same) == self._most and same == {("exception", self._same[0].what)}
 
     def _died_there_before(self, life: Life, finding: Finding) -> list[int] | None:
@@ -110,11 +92,10 @@ class Budget:
             return None
         trained = record.last_phase is Phase.TRAINING and record.micro_step > record.restored_step
         place = record.text("message") if finding.cause == "data" else record.micro_step
-        deaths = self._deaths.setdefault((record.root, place), [])
-        deaths.append(_Death(life.number, finding.cause not in _OUTSIDE or trained))
-        if len(deaths) >= _THREE or (len(deaths) > 1 and any(one.proves for one in deaths)):
-            return [one.number for one in deaths]
-        return None
+        deaths = self._deaths.setdefault((record.root, place), {})
+        deaths[life.number] = finding.cause not in _OUTSIDE or trained
+        is_proven = len(deaths) >= _THREE or (len(deaths) > 1 and any(deaths.values()))
+        return [*deaths] if is_proven else None
 
 
 def _is_at_a_batch(record: Record) -> bool:

@@ -2,7 +2,7 @@
 
 Guarantees: the same life gets the same finding. What the ranks have recorded counts more than text that was parsed.
 In a job of many ranks the finding is about the one that failed first: ranks that only repeat what another one said do
-not count. Pure, any thread.
+not count.
 """
 
 from __future__ import annotations
@@ -31,36 +31,25 @@ _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 @dataclass(frozen=True)
 class Finding:
-    """Names why a life ended.
+    """Names why a life ended."""
 
-    Attributes:
-        cause: The name; ``docs/run.md`` lists them.
-        what: The same for people, without a full stop.
-        where: The place in training, for people; empty if it is unknown or does not matter.
-        rank: The rank that it is about; None in a job of one rank, or if that is unknown.
-        record: The last state of that rank.
-        signal: The signal that ended it.
-    """
-
-    cause: str
-    what: str
-    where: str = ""
-    rank: int | None = None
-    record: Record | None = None
+    cause: str  # one of those in ``docs/run.md``
+    what: str  # the same for people, without a full stop
+    where: str = ""  # the place in training, for people; empty if it is unknown or does not matter
+    rank: int | None = None  # that it is about; None in a job of one rank, or if that is unknown
+    record: Record | None = None  # the last state of that rank
     signal: str | None = None
 
     @property
     def why(self) -> str:
-        """What happened and where."""
         return f"{self.what} {self.where}".rstrip()
 
 
 def diagnose(life: Life) -> Finding:
-    """Return why ``life`` ended."""
     if life.hang is not None:
         return _hang(life)
     ranks = life.ranks
-    if ranks and all(one.how == b"preempted" for one in ranks):
+    if ranks and all(record.how == b"preempted" for record in ranks):
         return _preempted(life) if _is_asked(life) else _terminated(life)
     if life.returncode == 0:
         return _of_success(life)
@@ -110,7 +99,7 @@ def _is_asked(life: Life) -> bool:
 
     Whoever sends SIGTERM to preempt a job sends it to the supervisor, too. The others are MindSpore and libraries.
     """
-    requests = {one.category for one in life.ranks}
+    requests = {record.category for record in life.ranks}
     return life.asked is not None or (b"asked" in requests and not requests & {b"terminated", b"child-died"})
 
 
@@ -118,8 +107,10 @@ def _preempted(life: Life) -> Finding:
     if life.asked is not None:
         what = f"{signal.Signals(life.asked).name} asked it to end"
     else:
-        what = next(f"it was asked to end ({one.text('message')})" for one in life.ranks if one.category == b"asked")
-    saved = ", and it saved" if any(one.how == b"preempted" for one in life.ranks) else ""
+        what = next(
+            f"it was asked to end ({record.text('message')})" for record in life.ranks if record.category == b"asked"
+        )
+    saved = ", and it saved" if any(record.how == b"preempted" for record in life.ranks) else ""
     return Finding("preempted", f"{what}{saved}", record=_first(life.ranks))
 
 
@@ -127,20 +118,22 @@ def _terminated(life: Life) -> Finding:
     """Return the finding of a job that ended by a SIGTERM of which the supervisor knows nothing."""
     if not life.ranks:
         return _of_process(life, None)
-    own_first = sorted(life.ranks, key=lambda one: one.message.startswith(b"rank "))  # before those that were told
-    by = {one.category: one for one in reversed(own_first)}
-    if (dead := by.get(b"child-died")) is not None:
+    own_first = sorted(
+        life.ranks, key=lambda record: record.message.startswith(b"rank ")
+    )  # before those that were told
+    by_category = {record.category: record for record in reversed(own_first)}
+    if (dead := by_category.get(b"child-died")) is not None:
         cause = "out-of-memory" if life.oom_kills and b"SIGKILL" in dead.message else "killed"
         return Finding(cause, dead.text("message"), place_of(dead), _rank_of(dead), signal="SIGTERM")
-    alone = by.get(b"terminated")
-    if alone is None or any(one.error or not (one.how or one.category) for one in life.ranks):
+    alone = by_category.get(b"terminated")
+    if alone is None or any(record.error or not (record.how or record.category) for record in life.ranks):
         return _of_ranks(life)  # a rank was lost, after which the others got SIGTERM
     what = "SIGTERM ended it, and not by way of `ckptkit run`; MindSpore sends that when another rank is lost"
     return Finding("killed", what, place_of(alone), _rank_of(alone), signal="SIGTERM")
 
 
 def _asked(life: Life, number: int) -> Finding:
-    if life.returncode == _PREEMPTED or any(one.how == b"preempted" for one in life.ranks):
+    if life.returncode == _PREEMPTED or any(record.how == b"preempted" for record in life.ranks):
         return _preempted(life)
     name = signal.Signals(number).name
     return Finding("interrupted", f"{name} ended it", record=_first(life.ranks), signal=name)
@@ -149,8 +142,8 @@ def _asked(life: Life, number: int) -> Finding:
 def _of_success(life: Life) -> Finding:
     """Return the finding of a command that ended well; a rank below it, such as one in a pipe, may not have."""
     ranks = life.ranks
-    is_own = [one.pid for one in ranks] == [life.pid]  # the exit code is the rank's
-    if not is_own and any(one.error or _is_cut_off(one) for one in ranks):
+    is_own = [record.pid for record in ranks] == [life.pid]  # the exit code is the rank's
+    if not is_own and any(record.error or _is_cut_off(record) for record in ranks):
         return _of_ranks(life)
     return Finding("finished", "the command ended with exit code 0", record=_first(ranks))
 
@@ -163,28 +156,26 @@ def _is_cut_off(record: Record) -> bool:
 def _hang(life: Life) -> Finding:
     hang = life.hang
     assert hang is not None  # noqa: S101 - the caller asked
-    one, lasted = hang.culprit, f"for {hang.seconds:.0f} s"
-    if one is None:
+    culprit, lasted = hang.culprit, f"for {hang.seconds:.0f} s"
+    if culprit is None:
         what = f"no rank got on {lasted}, and all stand at the same place"
         return Finding("hang", what, record=_first(life.ranks))
-    rank, where = _rank_of(one), place_of(one)
+    rank, where = _rank_of(culprit), place_of(culprit)
     who = "it" if rank is None else f"rank {rank}"
     alone = "" if rank is None else ", and the others waited for it"
-    if hang.is_stopped:
-        what = f"{who} was stopped by a signal {lasted}{alone}"
-    else:
-        what = f"{who} did not get on {lasted}{alone}"
-    return Finding("hang", what, where, rank, one)
+    how = "was stopped by a signal" if hang.is_stopped else "did not get on"
+    return Finding("hang", f"{who} {how} {lasted}{alone}", where, rank, culprit)
 
 
 def _of_ranks(life: Life) -> Finding:
     order = {pid: at for at, pid in enumerate(life.deaths)}
-    records = sorted(life.ranks, key=lambda one: order.get(one.pid, len(order)))
-    silent = next((one for one in records if not one.error and not one.how), None)
-    said = next((one for one in records if one.error and not _REPEATED.match(one.text("message"))), None)
+    records = sorted(life.ranks, key=lambda record: order.get(record.pid, len(order)))
+    silent = next((record for record in records if not record.error and not record.how), None)
+    own = (record for record in records if record.error and not _REPEATED.match(record.text("message")))
+    said = next(own, None)
     if said is not None and (silent is None or records.index(said) < records.index(silent)):
         return _of_error(life, said)
-    ended = next((one for one in records if one.how in (b"closed", b"exited")), records[0])
+    ended = next((record for record in records if record.how in (b"closed", b"exited")), records[0])
     return _of_process(life, silent or ended)
 
 
@@ -204,7 +195,7 @@ def _of_process(life: Life, record: Record | None) -> Finding:
     if outside is not None:
         return replace(outside, where=where, rank=rank, record=record)
     if error is not None:
-        is_full = any(one in error for one in _FULL)
+        is_full = any(words in error for words in _FULL)
         return Finding("disk-full" if is_full else "exception", error, where, rank, record)
     if record is not None and life.returncode == 0:
         return Finding("killed", "its process ended without a word: it was killed", where, rank, record)
@@ -220,7 +211,7 @@ def _from_outside(life: Life, rank: int | None, name: str | None, error: str) ->
     if life.oom_kills and (name == "SIGKILL" or rank is not None):
         return Finding("out-of-memory", "the kernel's OOM killer ended it", signal="SIGKILL")
     last_lines = "\n".join(life.last_words.splitlines()[-_LAST_LINES:])
-    if error.startswith("MemoryError") or any(one in error for one in _NO_MEMORY) or _BAD_ALLOC in last_lines:
+    if error.startswith("MemoryError") or any(words in error for words in _NO_MEMORY) or _BAD_ALLOC in last_lines:
         return Finding("out-of-memory", "it found no more memory", signal=name)
     if name is not None and name in _CRASHES:
         return Finding("crash", f"it crashed with {name}", signal=name)
@@ -231,15 +222,14 @@ def _crash_of(life: Life, record: Record | None) -> str | None:
     """Return the signal that `faulthandler` has reported."""
     for stack in life.stacks:
         if record is not None and stack.pid == record.pid and stack.lines:
-            said = stack.lines[0].rpartition(": ")[2].strip()
-            return _NAMES_OF_CRASHES.get(said, "SIGSEGV")
+            return _NAMES_OF_CRASHES.get(stack.lines[0].rpartition(": ")[2].strip(), "SIGSEGV")
     return None
 
 
 def _last_error(text: str) -> str | None:
     """Return the last line of the last traceback, which names an error."""
-    _, found, rest = text.rpartition("Traceback (most recent call last):")
-    if not found:  # of a program that Python cannot read, only its name and the line are shown
+    _, traceback, rest = text.rpartition("Traceback (most recent call last):")
+    if not traceback:  # of a program that Python cannot read, only its name and the line are shown
         wrong = _WRONG_SYNTAX.findall(text)
         return wrong[-1][:300] if wrong else None
     for line in rest.splitlines():

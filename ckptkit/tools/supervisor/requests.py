@@ -2,7 +2,7 @@
 
 Guarantees: every signal is told once, in order, and ends a wait at once; one that was ignored before still is. SIGTSTP
 (Ctrl-Z) suspends the processes below this one and then this one, until SIGCONT; once the end was asked for, it does
-nothing. `Requests.close` puts the earlier handlers back. Main thread only.
+nothing. `Requests.close` puts the earlier handlers back.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ HEARD = (*END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Requests:
-    """Collects signals from its making to `close`."""
-
     def __init__(self) -> None:
         self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._came: list[int] = []
@@ -47,14 +45,13 @@ class Requests:
         if self._came:
             return
         poller = select.poll()
-        for one in (self._ear, *descriptors):
-            poller.register(one, select.POLLIN)
+        for descriptor in (self._ear, *descriptors):
+            poller.register(descriptor, select.POLLIN)
         poller.poll(max(0.0, timeout.total_seconds() * 1000))
         while can_be_read(self._ear):
             os.read(self._ear, 4096)
 
     def close(self) -> None:
-        """Put back what was there before."""
         for number, handler in self._former.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._former_fd)

@@ -13,8 +13,8 @@ from ckptkit.cli.commands.goodput import run_goodput
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.run.goodput import CLASSES
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.report.bars import goodput_section
-from ckptkit.tools.report.reader import read_story
+from ckptkit.tools.report.goodput import goodput_section
+from ckptkit.tools.report.story import read_story
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 

@@ -25,7 +25,7 @@ from ckptkit.run.interval import Failures, read_history
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.report.reader import read_story
+from ckptkit.tools.report.story import read_story
 
 K = 2
 

@@ -21,7 +21,7 @@ from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
 from ckptkit.storage import open_storage
 from ckptkit.tools.report.health import judge
-from ckptkit.tools.report.reader import read_story
+from ckptkit.tools.report.story import read_story
 
 K = 4
 

@@ -18,8 +18,7 @@ from ckptkit.run.event_log import append_events
 from ckptkit.run.goodput import CLASSES, Account, Life, Moment, Taken, account_of
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.report.history import RunStory
-from ckptkit.tools.report.reader import read_story
+from ckptkit.tools.report.story import RunStory, read_story
 
 K = 4
 STEP = 2.5  # seconds of a micro-step

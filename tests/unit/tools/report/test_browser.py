@@ -17,7 +17,7 @@ from test_page import evil_story
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report.page import page_of
 from ckptkit.tools.report.plots import COLOURS, THEME
-from ckptkit.tools.report.reader import read_story
+from ckptkit.tools.report.story import read_story
 
 pytestmark = pytest.mark.browser
 

@@ -21,8 +21,7 @@ from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.interchange import import_weights
 from ckptkit.tools.report.health import judge, lines_of
-from ckptkit.tools.report.history import Attempt, Failure, RunStory, Save
-from ckptkit.tools.report.reader import read_story, time_of
+from ckptkit.tools.report.story import Attempt, Failure, RunStory, Save, read_story, time_of
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 

@@ -19,9 +19,8 @@ from ckptkit.cli.errors import WrongUsageError
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.report.reader import read_story
-from ckptkit.tools.report.series import GOODPUT, STALL, series_of
-from ckptkit.tools.report.sinks import MLflow, TensorBoard
+from ckptkit.tools.report.monitors import GOODPUT, STALL, MLflow, TensorBoard, series_of
+from ckptkit.tools.report.story import read_story
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 

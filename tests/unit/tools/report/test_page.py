@@ -22,10 +22,9 @@ from ckptkit.core.text import rough_span, size, span
 from ckptkit.format.events import Point, Spread
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.report import plots
-from ckptkit.tools.report.history import Attempt, Failure, Problem, Removal, RunStory, Save
 from ckptkit.tools.report.page import page_of
 from ckptkit.tools.report.plots import COLOURS, THEME, colour_of, costs, curves, timeline
-from ckptkit.tools.report.reader import read_story
+from ckptkit.tools.report.story import Attempt, Failure, Problem, Removal, RunStory, Save, read_story
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 EVIL = """</script><script>alert(1)</script><img src=x onerror=alert(2)>"'&<!--{{%{x}"""
@@ -256,10 +255,10 @@ def test_gap_is_drawn_where_nothing_ran():
     assert story.gap_seconds == 600
 
 
-def test_stall_is_drawn_in_milliseconds():
+def test_cost_of_a_save_is_drawn_where_it_is_known():
     saves = [Save("c1", 1, 0, NOW, 10, 2.5, 0.25), Save("c2", 2, 0, NOW, None)]
     plot = costs(RunStory("root", None, None, NOW, [Attempt(1, saves=saves)], None, []))
-    assert [(list(one["x"]), list(one["y"])) for one in plot.figure["data"][:2]] == [([1], [250.0]), ([1], [2.5])]
+    assert [(list(one["x"]), list(one["y"])) for one in plot.figure["data"][:2]] == [([1], [0.25]), ([1], [2.5])]
 
 
 def texts_of(story):
@@ -273,10 +272,10 @@ def test_table_lists_the_newest_attempts():
     assert "2 earlier ones left out." in text
 
 
-def test_table_lists_the_newest_removals_first():
+def test_table_lists_the_newest_removals():
     removals = [Removal(f"c{number:03d}", number, NOW, "c999") for number in range(1, 203)]
     text = texts_of(RunStory("root", None, None, NOW, [Attempt(1, removals=removals)], None, []))
-    assert text.index("c202") < text.index("c195") < text.index("192 earlier ones") < text.index("c194")
+    assert text.index("c003") < text.index("c202") < text.index("2 earlier ones left out.")
     assert ("c002" in text, "c003" in text) == (False, True)
 
 
@@ -396,22 +395,6 @@ def test_durations_are_said_as_people_do(seconds, said, rough):
 def test_sizes_are_said_as_people_do():
     assert [size(10), size(1536), size(5 << 30), size(3 << 40)] == ["10 B", "1.5 KiB", "5 GiB", "3.0 TiB"]
     assert (size(None), span(None)) == ("–", "–")
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "drawn", "title"),
-    [
-        (2048, 2, "Written (KiB)"),
-        (3 << 20, 3, "Written (MiB)"),
-        (9 << 30, 9 << 10, "Written (MiB)"),
-        (20 << 30, 20, "Written (GiB)"),
-    ],
-)
-def test_axis_of_sizes_names_their_unit(size_bytes, drawn, title):
-    save = Save("c", 1, 0, NOW, size_bytes, 1.0, 1.0)
-    plot = costs(RunStory("root", None, None, NOW, [Attempt(1, saves=[save])], None, []))
-    assert list(plot.figure["data"][2]["y"]) == [drawn]
-    assert plot.figure["layout"]["annotations"][2]["text"] == title
 
 
 # The command

@@ -16,9 +16,8 @@ from ckptkit.run.event_log import read_events
 from ckptkit.run.goodput import account_of, life_of
 from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.report.history import Attempt, RunStory
-from ckptkit.tools.report.reader import read_story
-from ckptkit.tools.report.series import GOODPUT, SIZE, STALL, TOOK, course_of, series_of
+from ckptkit.tools.report.monitors import GOODPUT, SIZE, STALL, TOOK, course_of, series_of
+from ckptkit.tools.report.story import Attempt, RunStory, read_story
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 

@@ -126,7 +126,7 @@ def test_machine_without_rank_0_stores_nothing(root):
 
 
 def test_report_shows_a_run_with_lives(root):
-    from ckptkit.tools.report.reader import read_story
+    from ckptkit.tools.report.story import read_story
 
     enter(LifeLog(TOKEN, open_storage, pytest.fail), life_at(root))
     story = read_story(open_storage(root), datetime(2026, 1, 1, tzinfo=timezone.utc))

@@ -1,37 +1,234 @@
-"""Reads the history of a run from its events; for an attempt without events, from its document and its checkpoints.
+"""Holds the history of a run as values, and reads it: its attempts, and what each of them saved, lost and recorded.
 
-Guarantees: reads and never writes; a file that cannot be read as what it should be becomes a `Problem` of the story,
-and the rest is read. Any single thread.
+What no event tells comes from documents and checkpoints. Nothing is verified. A file that cannot be read as what it
+should be becomes a `Problem` of the story. No two clocks are compared to order anything: attempts are ordered by
+number, and times are those that processes recorded for display. Unknown values are None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cached_property
+from itertools import pairwise
 
 from ckptkit.checkpoint.commit import read_document, reread_if_corrupt
 from ckptkit.checkpoint.open import decode_manifest
-from ckptkit.core.text import escaped, time_in
+from ckptkit.checkpoint.reading import read_document, reread_if_corrupt
+from ckptkit.core.text import ENDS, escaped, time_in
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, Manifest, RunDocument
-from ckptkit.format.events import Began, Ended, Event, LeftOut, LifeEnded, Point, Removed, Saved, SaveFailed
+from ckptkit.format.events import (
+    Began,
+    Ended,
+    Event,
+    How,
+    Interval,
+    LeftOut,
+    LifeEnded,
+    Point,
+    Removed,
+    Saved,
+    SaveFailed,
+)
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
-from ckptkit.run.goodput import life_of
+from ckptkit.run.goodput.account import Account, account_of
+from ckptkit.run.goodput.alternatives import Alternative, alternatives
+from ckptkit.run.goodput.lives import Life, life_of
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
-from ckptkit.tools.report.history import Attempt, Failure, Problem, Removal, RunStory, Save
+
+
+@dataclass(frozen=True)
+class Removal:
+    checkpoint: str
+    step: int | None  # optimizer steps, here and below
+    at: datetime | None
+    after: str  # the checkpoint whose commit preceded the removal
+
+
+@dataclass(frozen=True)
+class Save:
+    checkpoint: str
+    step: int | None  # None if its manifest cannot be read
+    epoch: int | None  # whole epochs before it
+    at: datetime | None
+    size_bytes: int | None  # written for it; if no event reports that, of all that belongs to it
+    took_seconds: float | None = None  # from the save call to the commit
+    stall_seconds: float | None = None  # in which training waited
+    is_there: bool = True
+    problem: str | None = None  # why it cannot be used
+
+
+@dataclass(frozen=True)
+class Failure:
+    checkpoint: str  # its intended name
+    step: int
+    at: datetime | None
+    error: str  # class of the error
+    message: str
+
+
+@dataclass
+class Attempt:
+    number: int  # from 1
+    host: str = ""
+    began_at: datetime | None = None
+    seen_at: datetime | None = None  # its last known activity
+    parent: str | None = None  # the checkpoint that it continued from
+    branch: str | None = None  # the checkpoint that the user named for it
+    from_step: int | None = None
+    to_step: int | None = None  # the highest one that is known
+    world_size: int | None = None
+    how: How | None = None  # how it ended; None if it did not record that
+    error: str | None = None  # class of the error that ended it
+    message: str = ""
+    cause: str | None = None  # why it ended, as `ckptkit run` found; None if that did not watch it
+    cause_message: str = ""
+    has_events: bool = False  # otherwise only its checkpoints tell of it
+    tells_exit: bool = False  # whether it would have recorded that its program ended without closing the manager
+    redone_from: int | None = None  # the step from which a later attempt repeated its work
+    skipped_saves: int = 0  # due while another one was written
+    left_out: int = 0  # events that it could not store
+    saves: list[Save] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    removals: list[Removal] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds from its begin to its last known activity."""
+        if self.began_at is None or self.seen_at is None:
+            return None
+        return max(0.0, (self.seen_at - self.began_at).total_seconds())
+
+    @property
+    def ended(self) -> str | None:
+        """How it ended, for people; None if it may still be running."""
+        if self.how is not None:
+            return ENDS[self.how]
+        return None if self.cause is None else self.cause
+
+    def see(self, at: datetime | None, step: int | None = None) -> None:
+        """Record activity at that time and step."""
+        if at is not None:
+            self.seen_at = at if self.seen_at is None else max(self.seen_at, at)
+        if step is not None:
+            self.to_step = step if self.to_step is None else max(self.to_step, step)
+
+
+@dataclass(frozen=True)
+class Problem:
+    key: str  # of the file, or name of the checkpoint
+    reason: str
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Names the optimizer steps that two attempts did, whose losses and gradient norms are equal or not."""
+
+    same: Sequence[int] = ()
+    different: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class RunStory:
+    root: str  # without credentials
+    run_id: str | None
+    copied_from: str | None
+    told_at: datetime  # when this was read
+    attempts: Sequence[Attempt]  # by number
+    latest: str | None  # the checkpoint that a start would try first
+    problems: Sequence[Problem]
+    lives: Sequence[Life] = ()  # what the events of each attempt tell of its process, for the account
+
+    @cached_property
+    def account(self) -> Account:
+        return account_of(self.lives)
+
+    @cached_property
+    def alternatives(self) -> Sequence[Alternative]:
+        """What half of the interval between saves, the interval itself and double of it cost; empty if not known."""
+        return alternatives(self.lives)
+
+    @property
+    def interval(self) -> Interval | None:
+        """The last choice of `SaveEvery.auto`."""
+        return next((one for life in reversed(self.lives) for one in reversed(life.intervals)), None)
+
+    @property
+    def last(self) -> Attempt:
+        return self.attempts[-1]
+
+    @property
+    def saves(self) -> Iterator[tuple[Attempt, Save]]:
+        return ((attempt, save) for attempt in self.attempts for save in attempt.saves)
+
+    @property
+    def latest_save(self) -> Save | None:
+        return next((save for _, save in self.saves if save.checkpoint == self.latest), None)
+
+    @property
+    def step(self) -> int:
+        """The highest known number of optimizer steps of the newest attempt."""
+        last = self.last
+        return max(last.to_step or 0, last.from_step or 0)
+
+    @property
+    def epoch(self) -> int | None:
+        """Whole epochs at the newest save of the newest attempt that has any."""
+        epochs = [save.epoch for _, save in self.saves if save.epoch is not None]
+        return epochs[-1] if epochs else None
+
+    @property
+    def redone_steps(self) -> int:
+        """Optimizer steps done but not part of what the newest attempt continued from; a lower bound."""
+        lost, reached = 0, 0
+        for attempt in self.attempts:
+            begin = attempt.from_step if attempt.from_step is not None else reached
+            lost += max(0, reached - begin)
+            reached = max(begin, attempt.to_step or 0)
+        return lost
+
+    @property
+    def stall_seconds(self) -> float:
+        return sum(save.stall_seconds or 0.0 for _, save in self.saves)
+
+    @property
+    def running_seconds(self) -> float:
+        return sum(attempt.seconds or 0.0 for attempt in self.attempts)
+
+    @property
+    def gap_seconds(self) -> float:
+        """Seconds between attempts, from the last known activity of one to the begin of the next."""
+        times = [(one.seen_at, other.began_at) for one, other in pairwise(self.attempts)]
+        return sum(max(0.0, (begin - end).total_seconds()) for end, begin in times if end and begin)
+
+    @property
+    def repeated(self) -> Repeated:
+        same: list[int] = []
+        different: list[int] = []
+        known: dict[int, tuple[Point, int | None]] = {}
+        for attempt in self.attempts:
+            for point in attempt.points:
+                if point.cycles != 1 or not {"loss", "gradient_norm"} & point.values.keys():
+                    continue
+                before, ranks = known.get(point.last, (None, None))
+                if before is not None and ranks == attempt.world_size:  # otherwise rank 0 has other batches
+                    both = before.values.keys() & point.values.keys() & {"loss", "gradient_norm"}
+                    if both:
+                        is_same = all(before.values[name] == point.values[name] for name in both)
+                        (same if is_same else different).append(point.last)
+                known[point.last] = (point, attempt.world_size)
+        return Repeated(sorted(same), sorted(different))
 
 
 def read_story(storage: Storage, now: datetime) -> RunStory:
-    """Return the history of the run at ``storage``.
-
-    Args:
-        storage: The run root.
-        now: When this is read.
+    """Return the history of the run at ``storage``, as of ``now``.
 
     Raises:
         CheckpointNotFoundError: If there is no run at all.

@@ -1,28 +1,129 @@
-"""Writes the series of a run to where people look: TensorBoard's files, an MLflow server, a file for Prometheus.
+"""Writes the values of a run to where people look: TensorBoard's files, an MLflow server, a file for Prometheus.
 
-Guarantees: each is written by the field's own client, which is imported only if it is asked for. A step has one value
-there: what was written before, by this process or another one, is not repeated. Any single thread, but never in the
-process that trains: MLflow's client draws from Python's random generator, whose state belongs to training.
+`series_of` lays them out over optimizer steps, as one training without interruption has them: steps never go back, and
+what a later attempt did again is left out, so no step has two values of one name. As long as no attempt goes back, the
+rows of a later reading begin with those of an earlier one. What was written before, by this process or another one, is
+not repeated. Each monitor is written by the field's own client, which is imported only if it is asked for, and never in
+the process that trains: MLflow's client draws from Python's random generator, whose state belongs to training.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ckptkit.core.text import escaped, message_of
 from ckptkit.errors import StorageError
-from ckptkit.tools.report.history import RunStory
-from ckptkit.tools.report.series import GOODPUT, SIZE, STALL, TOOK, Row, course_of
+from ckptkit.format.events import Spread
+from ckptkit.run.goodput.account import account_of
+from ckptkit.run.goodput.lives import Life, Taken, between, seconds_of
+from ckptkit.tools.report.story import Attempt, RunStory, Save
+
+GOODPUT = "goodput"
+STALL = "save/stall_seconds"
+TOOK = "save/took_seconds"
+SIZE = "save/size_bytes"
 
 _OWN_FOLDER = "ckptkit"  # TensorBoard hides steps of all files of a folder alike: others' files are not among ours
 _MOST_AT_ONCE = 1000  # metrics that MLflow takes in one call
 _COURSE = "ckptkit.course"  # the tag by which a run is found again
 _ENDS = {"finished": "FINISHED", "complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}  # else RUNNING
+
+
+@dataclass(frozen=True)
+class Row:
+    """Holds what is known of one moment of the training."""
+
+    step: int
+    first: int  # step that the values are about, where they are means over several
+    seconds: float  # since the epoch
+    values: Mapping[str, float]  # by name; NaN where the training had one that is not finite
+
+
+def series_of(story: RunStory) -> list[Row]:
+    """Return the rows of the run, by step."""
+    rows: list[Row] = []
+    for place, attempt in enumerate(story.attempts):
+        lives = story.lives[: place + 1]
+        found = [*_points(attempt), *_saves(attempt), *(_goodput(lives) if lives else ())]
+        kept = math.inf if attempt.redone_from is None else attempt.redone_from
+        rows += [row for row in found if row.step <= kept]
+    return _once(sorted(rows, key=lambda row: row.step))
+
+
+def course_of(story: RunStory) -> str:
+    """Return a name for the run since it last went back on request; other work may follow from there."""
+    back = [one.number for one in story.attempts if one.branch is not None]
+    run = story.run_id or story.root
+    return f"{run}/{back[-1]}" if back else run
+
+
+def _once(rows: Sequence[Row]) -> list[Row]:
+    """Return ``rows`` with the first value of a step alone: several saves may lie in one cycle."""
+    found: list[Row] = []
+    known: set[tuple[int, str]] = set()
+    for row in rows:
+        values = {name: value for name, value in row.values.items() if (row.step, name) not in known}
+        known.update((row.step, name) for name in values)
+        if values:
+            found.append(replace(row, values=values))
+    return found
+
+
+def _points(attempt: Attempt) -> Iterator[Row]:
+    for point in attempt.points:
+        values = {name: _mean(spread) for name, spread in point.values.items()}
+        yield Row(point.last, point.first, seconds_of(point.at) or 0.0, values)
+
+
+def _mean(spread: Spread) -> float:
+    return math.nan if spread.mean is None or spread.not_finite else spread.mean
+
+
+def _saves(attempt: Attempt) -> Iterator[Row]:
+    for save in attempt.saves:
+        values = {STALL: save.stall_seconds, TOOK: save.took_seconds, SIZE: save.size_bytes}
+        if save.step is not None and save.took_seconds is not None:  # otherwise no event tells of it
+            known = {name: float(value) for name, value in values.items() if value is not None}
+            yield Row(save.step, save.step, _epoch(save), known)
+
+
+def _epoch(save: Save) -> float:
+    return 0.0 if save.at is None else save.at.timestamp()
+
+
+def _goodput(lives: Sequence[Life]) -> Iterator[Row]:
+    """Yield the share of the run's time that counted, as of each save of the last of ``lives``."""
+    life = lives[-1]
+    saves = [one for one in life.taken if one.spent is not None]
+    if not saves:
+        return
+    before = account_of([*lives[:-1], _until(life, saves[0])])
+    trained = before.totals["trained"] - _trained(saves[0])
+    seconds = before.seconds - _age(life, saves[0])
+    for save in saves:
+        total = seconds + _age(life, save)
+        if total > 0:
+            yield Row(save.step, save.step, save.at.wall or 0.0, {GOODPUT: (trained + _trained(save)) / total})
+
+
+def _until(life: Life, save: Taken) -> Life:
+    """Return what was known of ``life`` when it took ``save``."""
+    return replace(life, seen=save.at, spent=save.spent, to_batches=save.batches, taken=[save], how=None, watched=[])
+
+
+def _trained(save: Taken) -> float:
+    return (save.spent or {}).get("training", 0.0)
+
+
+def _age(life: Life, save: Taken) -> float:
+    return between(life.born, save.at) or 0.0
 
 
 class MissingClientError(Exception):
@@ -40,19 +141,13 @@ class Sink(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Close what is open."""
-        ...
+    def close(self) -> None: ...
 
 
 class TensorBoard:
     """Writes files for TensorBoard; a later file hides from the step on that it names.
 
-    Args:
-        folder: Where; one for each run. The files lie in a folder of their own below it.
-
-    Raises:
-        MissingClientError: Without tensorboardX.
+    ``folder`` is of this run alone; the files lie in a folder of their own below it.
     """
 
     def __init__(self, folder: str) -> None:
@@ -83,7 +178,6 @@ class TensorBoard:
         self._shown = list(rows)
 
     def close(self) -> None:
-        """Close the file."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -109,12 +203,6 @@ class MLflow:
 
     A run that goes back to an earlier checkpoint on request continues as another run there, because MLflow forgets
     nothing.
-
-    Args:
-        experiment: Name of the experiment; made if it does not exist.
-
-    Raises:
-        MissingClientError: Without mlflow or mlflow-skinny.
     """
 
     def __init__(self, experiment: str) -> None:
@@ -143,8 +231,7 @@ class MLflow:
                 f"could not log to MLflow ({self._mlflow.get_tracking_uri()}): {message_of(error)}"
             ) from error
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
     def _new(self, rows: Sequence[Row]) -> Iterator[Any]:
         for row in rows:
@@ -173,11 +260,7 @@ class MLflow:
 class Prometheus:
     """Writes the newest values to a file for the textfile collector of Prometheus's node exporter.
 
-    Args:
-        path: The file, which is replaced as a whole; the collector reads those that end with ``.prom``.
-
-    Raises:
-        MissingClientError: Without prometheus_client.
+    It is replaced as a whole; the collector reads those that end with ``.prom``.
     """
 
     def __init__(self, path: str) -> None:
@@ -185,7 +268,6 @@ class Prometheus:
         self._path = path
 
     def put(self, story: RunStory, rows: Sequence[Row]) -> None:
-        """Write the newest values."""
         newest = {name: value for row in rows for name, value in row.values.items()}
         share = story.account.share if newest.pop(GOODPUT, None) is not None else None  # the account's is of now
         known = {
@@ -210,8 +292,7 @@ class Prometheus:
         except OSError as error:
             raise StorageError(f"could not write the metrics to {self._path}: {error}") from error
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 def _common(one: Sequence[Row], other: Sequence[Row]) -> int:
