@@ -449,10 +449,10 @@ def doctor(
     """
     from ckptkit.cli.commands.doctor import run_doctor
     from ckptkit.cli.run_root import positive_duration
-    from ckptkit.tools.doctor.report import Options
+    from ckptkit.tools.doctor.report import DoctorOptions
 
     limit = None if within is None else positive_duration("--within", within)
-    options = Options(steps, kills, seed, timedelta(seconds=timeout), limit, own_saves)
+    options = DoctorOptions(steps, kills, seed, timedelta(seconds=timeout), limit, own_saves)
     return run_doctor(command or [], options, keep=keep, as_json=as_json, junit=junit)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ckptkit.core.progress import Progress
 from ckptkit.manager.hooks import Suspect
-from ckptkit.tools.doctor.lives.trace import Begun, Event, Saved, Stepped
-from ckptkit.tools.doctor.lives.trial import Life
+from ckptkit.tools.doctor.lives.trace import Begun, Event, SavedEvent, Stepped
+from ckptkit.tools.doctor.lives.trial import TrialLife
 
 SIZE = 7
 URL = "/runs/mine"
@@ -38,12 +38,12 @@ def stepped(
 
 
 def life(
-    lines: list[Event], *, begun: int = 0, saved: list[Saved] | None = None, url: str = URL, **options: object
-) -> Life:
+    lines: list[Event], *, begun: int = 0, saved: list[SavedEvent] | None = None, url: str = URL, **options: object
+) -> TrialLife:
     suspects: tuple[Suspect, ...] = options.pop("suspects", ())  # type: ignore[assignment]
     start = Begun(url=url, step=begun, checkpoint=f"at {begun}" if begun else None, suspects=suspects)
     events: list[Event] = [start, *lines, *(saved or [])]
-    return Life("life", 0, events, Path("log"), **options)  # type: ignore[arg-type]
+    return TrialLife("life", 0, events, Path("log"), **options)  # type: ignore[arg-type]
 
 
 # A script without MindSpore: what is to happen is told by its arguments.

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ckptkit.manager.heartbeat.record import SIZE_BYTES, Phase, Record, new_record
-from ckptkit.tools.supervisor.life import Life
+from ckptkit.tools.supervisor.life import SupervisedLife
 
 
 def record_of(phase: Phase = Phase.TRAINING, *, entered_at: float = 0.0, **fields: Any) -> Record:
@@ -23,9 +23,9 @@ def record_of(phase: Phase = Phase.TRAINING, *, entered_at: float = 0.0, **field
     return record
 
 
-def life_of(*records: Record, number: int = 1, **fields: Any) -> Life:
+def life_of(*records: Record, number: int = 1, **fields: Any) -> SupervisedLife:
     """A life that ended with these records."""
-    life = Life(number, datetime(2026, 1, 1, tzinfo=timezone.utc), began=0.0, ended=100.0)
+    life = SupervisedLife(number, datetime(2026, 1, 1, tzinfo=timezone.utc), began=0.0, ended=100.0)
     life.records = records
     for name, value in fields.items():
         setattr(life, name, value)

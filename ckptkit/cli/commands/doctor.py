@@ -17,13 +17,13 @@ from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_
 from ckptkit.cli.junit import Case, prepare_junit, write_junit
 from ckptkit.cli.output import Line, print_result
 from ckptkit.core.text import some
-from ckptkit.tools.doctor.compare import Difference
+from ckptkit.tools.doctor.compare import TraceDifference
 from ckptkit.tools.doctor.diagnose import Diagnosis
-from ckptkit.tools.doctor.examine import Examination
-from ckptkit.tools.doctor.lives.trial import Life
+from ckptkit.tools.doctor.examine import DoctorExamination
+from ckptkit.tools.doctor.lives.trial import TrialLife
 from ckptkit.tools.doctor.report import (
+    DoctorOptions,
     FailedLifeError,
-    Options,
     Report,
     UnusableScriptError,
     rank_in_words,
@@ -35,7 +35,7 @@ _UNINTERRUPTED = 2  # so many lives come first
 
 def run_doctor(
     command: Sequence[str],
-    options: Options,
+    options: DoctorOptions,
     *,
     keep: str | None,
     as_json: bool,
@@ -86,7 +86,7 @@ def _cases(report: Report) -> list[Case]:
     return cases
 
 
-def _case_name(number: int, life: Life) -> str:
+def _case_name(number: int, life: TrialLife) -> str:
     begun = life.begun.step if life.begun is not None else 0
     if number < _UNINTERRUPTED:
         return ("uninterrupted", "uninterrupted, once more")[number]
@@ -104,7 +104,7 @@ def _pasted(report: Report) -> str:
     return f"ready to paste: {', '.join(parts)}"
 
 
-def _fitted(report: Report, options: Options, within: timedelta) -> str:
+def _fitted(report: Report, options: DoctorOptions, within: timedelta) -> str:
     killed = sum(life.planned_kill is not None and not life.own_saves for life in report.lives)
     return (
         f"took {report.seconds:.0f} of {within.total_seconds():.0f} s, with {report.steps} of {options.steps} "
@@ -112,12 +112,14 @@ def _fitted(report: Report, options: Options, within: timedelta) -> str:
     )
 
 
-def _examined(command: Sequence[str], options: Options, keep: str | None) -> Report:
+def _examined(command: Sequence[str], options: DoctorOptions, keep: str | None) -> Report:
     if not command:
         raise UnusableScriptError("give the command that trains after two dashes: ckptkit doctor -- python train.py")
     with folder_for(keep, "ckptkit-doctor-") as folder, Lives() as shown:
         clock = time.monotonic
-        return Examination(command, folder, options, monotonic=clock, begins=shown.begins, stepped=shown.stepped).run()
+        return DoctorExamination(
+            command, folder, options, monotonic=clock, begins=shown.begins, stepped=shown.stepped
+        ).run()
 
 
 def _lines(report: Report, command: str) -> Iterator[Line]:
@@ -155,7 +157,7 @@ def _epochs(report: Report) -> int:
     return max(done, default=0)
 
 
-def _killed(life: Life) -> str:
+def _killed(life: TrialLife) -> str:
     who = "" if not life.ranks else " (all ranks)" if life.killed_ranks is None else f" (rank {life.killed_ranks[0]})"
     return f"{life.planned_kill}{who}"
 
@@ -171,13 +173,13 @@ def _headline(report: Report) -> str:
     )
 
 
-def _lines_of_difference(report: Report, difference: Difference) -> Iterator[Line]:
+def _lines_of_difference(report: Report, difference: TraceDifference) -> Iterator[Line]:
     yield "NOT exact", "bold red"
     for line in _words_of(report, difference):
         yield (line, "bold") if line.startswith("diagnosis: ") else line
 
 
-def _words_of(report: Report, difference: Difference) -> list[str]:
+def _words_of(report: Report, difference: TraceDifference) -> list[str]:
     at = difference.expected.progress
     without = "it did not get that far" if difference.found is None else "it had ended before"
     what = some(difference.names, 4) or without
@@ -226,7 +228,7 @@ def _document(report: Report) -> dict[str, Any]:
     }
 
 
-def _life(life: Life) -> dict[str, Any]:
+def _life(life: TrialLife) -> dict[str, Any]:
     return {
         "name": life.name,
         "began_at": life.begun.step if life.begun is not None else None,

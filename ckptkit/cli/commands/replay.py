@@ -20,7 +20,7 @@ from ckptkit.cli.run_root import open_root
 from ckptkit.core.text import some
 from ckptkit.tools.diff.checkpoints import Difference, in_order_of_size
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
-from ckptkit.tools.replay.replay import Replay, Verdict, certify
+from ckptkit.tools.replay.replay import ReplayVerdict, StretchReplay, certify
 from ckptkit.tools.replay.stretch import Stretch, stretch_of
 
 _SUITE = "ckptkit replay"
@@ -48,7 +48,7 @@ def run_replay(
     stretch = stretch_of(storage, begin, end)
     try:
         with exits_on_signals(), folder_for(keep, "ckptkit-replay-") as folder, Lives() as shown:
-            verdict = Replay(
+            verdict = StretchReplay(
                 storage,
                 stretch,
                 command,
@@ -71,7 +71,7 @@ def run_replay(
     return FINE if verdict.differing is None else PROBLEM
 
 
-def _cases(stretch: Stretch, verdict: Verdict) -> list[Case]:
+def _cases(stretch: Stretch, verdict: ReplayVerdict) -> list[Case]:
     """Return one case for each checkpoint of the stretch."""
     cases = [Case(name) for name in verdict.equal]
     if verdict.differing is not None:
@@ -81,7 +81,7 @@ def _cases(stretch: Stretch, verdict: Verdict) -> list[Case]:
     return [*cases, *(Case(str(end.name), 0.0, "skipped", "an earlier one differs") for end in left)]
 
 
-def _document(verdict: Verdict) -> dict[str, Any]:
+def _document(verdict: ReplayVerdict) -> dict[str, Any]:
     difference = verdict.difference
     leaves = [] if difference is None else difference.leaves
     return {
@@ -94,7 +94,7 @@ def _document(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _lines(url: str, stretch: Stretch, verdict: Verdict, command: str) -> Iterator[Line]:
+def _lines(url: str, stretch: Stretch, verdict: ReplayVerdict, command: str) -> Iterator[Line]:
     yield f"{command}: replayed {url} from {stretch.begin.name}"
     if verdict.equal:
         yield f"equal, bit for bit: {', '.join(verdict.equal)}"
@@ -107,7 +107,7 @@ def _lines(url: str, stretch: Stretch, verdict: Verdict, command: str) -> Iterat
     yield f"cause: {_cause(verdict)}"
 
 
-def _words_of(verdict: Verdict) -> str:
+def _words_of(verdict: ReplayVerdict) -> str:
     difference = verdict.difference
     assert difference is not None  # noqa: S101 - something differs
     names = [f"{rank_in_words(one.rank)}{one.name}" for one in in_order_of_size(difference.leaves)]
@@ -121,7 +121,7 @@ def _paths(difference: Difference) -> list[str]:
     return [f"{rank_in_words(one.rank if many else None)}{one.path}" for one in difference.state]
 
 
-def _cause(verdict: Verdict) -> str:
+def _cause(verdict: ReplayVerdict) -> str:
     if not verdict.is_deterministic:
         return (
             "two replays differ from each other, so the script does not give the same bits twice. `ckptkit doctor` "

@@ -23,7 +23,7 @@ from ckptkit.errors import CheckpointNotFoundError, StorageError
 
 if TYPE_CHECKING:
     from ckptkit.storage import Storage
-    from ckptkit.tools.report.monitors import Sink
+    from ckptkit.tools.report.monitors import Monitor
     from ckptkit.tools.report.story import RunStory
 
 
@@ -48,7 +48,7 @@ class Monitors:
             raise WrongUsageError("--every goes with --tensorboard, --mlflow or --prometheus")
         return are_named
 
-    def sinks(self) -> list[Sink]:
+    def sinks(self) -> list[Monitor]:
         """Return what writes there.
 
         Raises:
@@ -137,7 +137,7 @@ def _follow(put: Callable[[datetime], RunStory], clock: Callable[[], datetime], 
         wait()
 
 
-def _put(storage: Storage, sinks: Sequence[Sink], now: datetime) -> RunStory:
+def _put(storage: Storage, sinks: Sequence[Monitor], now: datetime) -> RunStory:
     """Write to all monitors, also to those after one that fails."""
     from ckptkit.tools.report.monitors import series_of
     from ckptkit.tools.report.story import read_story

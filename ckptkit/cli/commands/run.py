@@ -26,7 +26,7 @@ from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage
 from ckptkit.tools.supervisor.command import CannotStartError, Terminal, open_standard_descriptors
-from ckptkit.tools.supervisor.hang import Options
+from ckptkit.tools.supervisor.hang import RunLimits
 from ckptkit.tools.supervisor.life import Job
 from ckptkit.tools.supervisor.supervisor import Supervisor
 
@@ -50,7 +50,7 @@ def run_command(command: Sequence[str], typed: RunOptions) -> int:
     """Run ``command`` under a supervisor; returns the exit code."""
     open_standard_descriptors()  # first: `_check` asks what stdin is
     _check(command)
-    options = Options(
+    options = RunLimits(
         lives_without_progress=typed.lives_without_progress,
         hang_after=positive_duration("--hang-after", typed.hang_after),
         limits=dict(map(_limit, typed.limits)),

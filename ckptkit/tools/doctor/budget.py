@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from ckptkit.tools.doctor.lives.trial import Life
+from ckptkit.tools.doctor.lives.trial import TrialLife
 
 FEWEST_STEPS = 2
 _MARGIN = 1.25
@@ -21,7 +21,7 @@ _REDONE = 2  # at most so many micro-steps are done again after a kill: see `pla
 
 
 @dataclass(frozen=True)
-class Cost:
+class LifeCost:
     """Holds what a life costs.
 
     Attributes:
@@ -61,7 +61,7 @@ class Fitting:
     kills: int
 
 
-class Budget:
+class TimeBudget:
     """Watches the time of one examination, from now on.
 
     Args:
@@ -99,7 +99,7 @@ class Budget:
         left = self.left
         return given if math.isinf(left) else min(given, timedelta(seconds=max(0.0, left)))
 
-    def fit(self, cost: Cost, steps: int, kills: int, *, own_saves: bool = False) -> Fitting | None:
+    def fit(self, cost: LifeCost, steps: int, kills: int, *, own_saves: bool = False) -> Fitting | None:
         """Return what fits into what is left, at most ``steps`` and ``kills``; None if not even one kill does.
 
         Kills come before micro-steps, as long as there are a few micro-steps for each. A life of fewer micro-steps than
@@ -118,15 +118,15 @@ class Budget:
         """Return whether lives that are expected to take so long still fit."""
         return seconds * _MARGIN <= self.left
 
-    def needed(self, cost: Cost, *, own_saves: bool = False) -> float:
+    def needed(self, cost: LifeCost, *, own_saves: bool = False) -> float:
         """Return the seconds in which one kill would have fit."""
         cost = replace(cost, end=0.0)  # two micro-steps are hardly all
         rest = cost.of_rest(FEWEST_STEPS, 1, own_saves=own_saves)
         return max((cost.of_life(FEWEST_STEPS) + rest) * _MARGIN, rest * _MARGIN / (1 - _SHARE_OF_FIRST))
 
 
-def cost_of(first: Life) -> Cost:
+def cost_of(first: TrialLife) -> LifeCost:
     """Return what ``first`` shows, which began the training."""
     at = [first.steps[step].at for step in sorted(first.steps)]
     end = max(0.0, first.began_at + first.seconds - at[-1])
-    return Cost(at[0] - first.began_at, (at[-1] - at[0]) / max(1, len(at) - 1), end)
+    return LifeCost(at[0] - first.began_at, (at[-1] - at[0]) / max(1, len(at) - 1), end)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ckptkit.tools.doctor.lives.trace import Stepped
-from ckptkit.tools.doctor.lives.trial import Life
+from ckptkit.tools.doctor.lives.trial import TrialLife
 
 _ROUNDING = 0.02  # of a loss; bfloat16 has 8 bits
 # In a micro-step the batch precedes what the loop makes of it and the loss, and these the results of the update.
@@ -26,7 +26,7 @@ GIVEN = ("named/", "told/", "parameters/")  # of objects that are given by name
 
 
 @dataclass(frozen=True)
-class Difference:
+class TraceDifference:
     """Describes where a life differs from the reference.
 
     Attributes:
@@ -43,8 +43,8 @@ class Difference:
     names: tuple[str, ...]
     expected: Stepped
     found: Stepped | None
-    life: Life
-    reference: Life
+    life: TrialLife
+    reference: TrialLife
 
     @property
     def rank(self) -> int | None:
@@ -58,8 +58,8 @@ class Difference:
 
 
 def first_difference(
-    life: Life, reference: Life, last: int, without: frozenset[str] = frozenset()
-) -> Difference | None:
+    life: TrialLife, reference: TrialLife, last: int, without: frozenset[str] = frozenset()
+) -> TraceDifference | None:
     """Compare ``life`` with ``reference`` from where it began up to micro-step ``last``.
 
     Reported losses alone do not count as a difference: see `other_losses`; nor do the names in ``without``.
@@ -70,7 +70,7 @@ def first_difference(
     return min(first, key=_earliest, default=None)
 
 
-def first_unequal_replica(life: Life) -> Difference | None:
+def first_unequal_replica(life: TrialLife) -> TraceDifference | None:
     """Return where a value that must be the same in every rank first differs from rank 0's, if it does.
 
     One uninterrupted life is enough: a rank of another one that differs from rank 0 there differs from itself here.
@@ -84,12 +84,12 @@ def first_unequal_replica(life: Life) -> Difference | None:
             expected, here = reference.steps[step], one.steps[step]
             unequal = [name for name in differing(here.digests, expected.digests) if name in names]
             if unequal:
-                found.append(Difference(step, tuple(unequal), expected, here, one, reference))
+                found.append(TraceDifference(step, tuple(unequal), expected, here, one, reference))
                 break
     return min(found, key=_earliest, default=None)
 
 
-def other_losses(life: Life, reference: Life, last: int) -> list[int]:
+def other_losses(life: TrialLife, reference: TrialLife, last: int) -> list[int]:
     """Return the micro-steps that reported another loss, although their gradients and all else were equal.
 
     MindSpore's CPU kernels may sum a loss in another order in another process, so that its last bit differs. The order
@@ -100,26 +100,26 @@ def other_losses(life: Life, reference: Life, last: int) -> list[int]:
     return sorted(found)
 
 
-def beyond_the_end(life: Life, reference: Life, last: int) -> Difference | None:
+def beyond_the_end(life: TrialLife, reference: TrialLife, last: int) -> TraceDifference | None:
     """Return a difference without names if ``life`` did a micro-step after ``last``, where ``reference`` has ended."""
     if not reference.ended_by_itself or life.planned_kill is not None:
         return None
     pairs = zip(life.each_rank, reference.each_rank, strict=False)
     for mine, its in pairs:
         if last == its.last_step < mine.last_step and last in mine.steps:
-            return Difference(last + 1, (), its.steps[last], mine.steps[last + 1], mine, its)
+            return TraceDifference(last + 1, (), its.steps[last], mine.steps[last + 1], mine, its)
     return None
 
 
-def begun_too_early(life: Life, reference: Life, begun: int) -> Difference | None:
+def begun_too_early(life: TrialLife, reference: TrialLife, begun: int) -> TraceDifference | None:
     """Return a difference without names if ``life`` did again, as if new, what a checkpoint after ``begun`` held."""
     if life.begun is None or life.begun.step >= begun:
         return None
     step = min(begun + 1, reference.last_step)  # the last save may be after the last micro-step
-    return Difference(step, (), reference.steps[step], None, life, reference)
+    return TraceDifference(step, (), reference.steps[step], None, life, reference)
 
 
-def marks_of_process(first: Life, second: Life) -> frozenset[str]:
+def marks_of_process(first: TrialLife, second: TrialLife) -> frozenset[str]:
     """Return what states hold or tell that differs between two uninterrupted lives anyway, such as a time or `id()`.
 
     What they hold is such a mark only if the lives are equal in all else, and if parameters show that: of a training
@@ -133,7 +133,7 @@ def marks_of_process(first: Life, second: Life) -> frozenset[str]:
     return frozenset(name for name in names if kind_of([name]) in marks)
 
 
-def _shows_training(life: Life) -> bool:
+def _shows_training(life: TrialLife) -> bool:
     """Return whether training changes a parameter from one micro-step to another.
 
     In a cycle that is longer than the life, it changes the accumulators only.
@@ -146,20 +146,22 @@ def _shows_training(life: Life) -> bool:
     return False
 
 
-def _differences(life: Life, reference: Life, last: int, without: frozenset[str] = frozenset()) -> list[Difference]:
+def _differences(
+    life: TrialLife, reference: TrialLife, last: int, without: frozenset[str] = frozenset()
+) -> list[TraceDifference]:
     begin = life.begun.step + 1 if life.begun is not None else 1
-    differences: list[Difference] = []
+    differences: list[TraceDifference] = []
     for step in range(begin, last + 1):
         expected, found = reference.steps[step], life.steps.get(step)
         if found is None:
-            return [*differences, Difference(step, (), expected, None, life, reference)]
+            return [*differences, TraceDifference(step, (), expected, None, life, reference)]
         names = [name for name in differing(found.digests, expected.digests) if name not in without]
         if names:
-            differences.append(Difference(step, tuple(names), expected, found, life, reference))
+            differences.append(TraceDifference(step, tuple(names), expected, found, life, reference))
     return differences
 
 
-def _is_of_loss_alone(difference: Difference) -> bool:
+def _is_of_loss_alone(difference: TraceDifference) -> bool:
     """Return whether a reported loss differs as by rounding; one whose number is not known counts as such."""
     if difference.names != ("loss",) or difference.found is None:
         return False
@@ -180,7 +182,7 @@ def unequal(one: Mapping[str, object], other: Mapping[str, object]) -> set[str]:
     return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
 
 
-def unstable(first: Life, second: Life) -> frozenset[str]:
+def unstable(first: TrialLife, second: TrialLife) -> frozenset[str]:
     """Return the paths of unseen values that differ between two lives anyway, such as times and other threads' work."""
     found: set[str] = set()
     for step in first.steps.keys() & second.steps.keys():
@@ -194,7 +196,7 @@ def kind_of(names: Iterable[str]) -> str:
     return next((name.partition("/")[0] for name in names), "")
 
 
-def _earliest(difference: Difference) -> tuple[int, tuple[int, str], int]:
+def _earliest(difference: TraceDifference) -> tuple[int, tuple[int, str], int]:
     # A rank that did not get there at all comes first, before its effect on the others.
     return (difference.step, _blame(difference.names[0]) if difference.names else (-1, ""), difference.rank or 0)
 

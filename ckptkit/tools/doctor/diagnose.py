@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ckptkit.manager.hooks import LOADER
-from ckptkit.tools.doctor.compare import Difference, kind_of, same_batch
+from ckptkit.tools.doctor.compare import TraceDifference, kind_of, same_batch
 from ckptkit.tools.doctor.lost import causes, compared, lost, lost_of_named, torn_by_save
 
 _RESTORE_IT = "return it from state_dict() and restore it in load_state_dict()"
@@ -38,7 +38,7 @@ class Diagnosis:
     also: tuple[str, ...] = ()
 
 
-def diagnose_disagreement(difference: Difference) -> Diagnosis:
+def diagnose_disagreement(difference: TraceDifference) -> Diagnosis:
     """Diagnose a difference between two uninterrupted lives: the job is not reproducible."""
     kind = kind_of(difference.names)
     # If generators differ while all else is equal, a thread of the pipeline draws from them. If equal batches give
@@ -57,7 +57,7 @@ def diagnose_disagreement(difference: Difference) -> Diagnosis:
     )
 
 
-def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnosis:
+def diagnose_resume(difference: TraceDifference, unstable: frozenset[str]) -> Diagnosis:
     """Diagnose a difference between a life that was saved or resumed and an uninterrupted one."""
     if not difference.names:
         return _never_resumed(difference) or _ends_elsewhere(difference, unstable)
@@ -73,7 +73,7 @@ def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnos
     )
 
 
-def diagnose_unequal_replica(difference: Difference) -> Diagnosis:
+def diagnose_unequal_replica(difference: TraceDifference) -> Diagnosis:
     """Diagnose a value that must be the same in every rank, and differs from rank 0's."""
     first = difference.names[0]
     return Diagnosis(
@@ -87,7 +87,7 @@ def diagnose_unequal_replica(difference: Difference) -> Diagnosis:
     )
 
 
-def _never_resumed(difference: Difference) -> Diagnosis | None:
+def _never_resumed(difference: TraceDifference) -> Diagnosis | None:
     life, at_first, held = difference.life, difference.reference.begun, difference.step - 1
     if life.begun is None or at_first is None or difference.found is not None or life.begun.step >= held:
         return None
@@ -112,7 +112,7 @@ def _never_resumed(difference: Difference) -> Diagnosis | None:
     )
 
 
-def _ends_elsewhere(difference: Difference, unstable: frozenset[str]) -> Diagnosis:
+def _ends_elsewhere(difference: TraceDifference, unstable: frozenset[str]) -> Diagnosis:
     life, last = difference.life, difference.step - 1
     late = difference.found is not None
     named = [*causes(replace(difference, step=last) if late else difference, unstable)]
@@ -136,7 +136,7 @@ def _ends_elsewhere(difference: Difference, unstable: frozenset[str]) -> Diagnos
     )
 
 
-def _rule_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+def _rule_saving(difference: TraceDifference, _: frozenset[str]) -> Diagnosis | None:
     before = [one for one in difference.life.saved if one.step < difference.step]
     # A state_dict() may give another time or number at each call.
     saves = [one for one in before if any(kind_of([name]) != "told" or name in difference.names for name in one.moved)]
@@ -156,7 +156,7 @@ def _rule_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     )
 
 
-def _rule_own_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+def _rule_own_saving(difference: TraceDifference, _: frozenset[str]) -> Diagnosis | None:
     if not difference.life.own_saves or difference.resumed_at or difference.found is None:
         return None
     return Diagnosis(
@@ -168,7 +168,7 @@ def _rule_own_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | N
     )
 
 
-def _rule_torn_by_save(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+def _rule_torn_by_save(difference: TraceDifference, _: frozenset[str]) -> Diagnosis | None:
     torn = torn_by_save(difference)
     if not torn:
         return None
@@ -183,13 +183,13 @@ def _rule_torn_by_save(difference: Difference, _: frozenset[str]) -> Diagnosis |
     )
 
 
-def _rule_lost_of_named(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+def _rule_lost_of_named(difference: TraceDifference, _: frozenset[str]) -> Diagnosis | None:
     paths = lost_of_named(difference)
     what = "right after the restore, {} is not what it was at the save: its owner does not restore it"
     return _forgotten(paths, what.format(*paths[:1]), _RESTORE_IT) if paths else None
 
 
-def _rule_lost_of_loader(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
+def _rule_lost_of_loader(difference: TraceDifference, unstable: frozenset[str]) -> Diagnosis | None:
     values = lost(difference.life, difference.reference, unstable)
     is_first = difference.step == difference.resumed_at + 1  # where its place differs with the batch
     paths = [path for path in values if path.startswith(LOADER)]
@@ -200,7 +200,7 @@ def _rule_lost_of_loader(difference: Difference, unstable: frozenset[str]) -> Di
     return _forgotten(paths, f"{_first(difference)} likely depends on {what}", _RESTORE_IT)
 
 
-def _rule_data_elsewhere(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+def _rule_data_elsewhere(difference: TraceDifference, _: frozenset[str]) -> Diagnosis | None:
     if kind_of(difference.names) != "batch" or difference.found is None or not difference.resumed_at:
         return None
     other = same_batch(difference.reference.steps, difference.found)
@@ -218,7 +218,7 @@ def _rule_data_elsewhere(difference: Difference, _: frozenset[str]) -> Diagnosis
     )
 
 
-def _rule_known_part(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+def _rule_known_part(difference: TraceDifference, _: frozenset[str]) -> Diagnosis | None:
     kind = kind_of(difference.names)
     if kind == "loss":
         return _suspected(difference, "operator", "equal batches and weights give a different loss after the resume")
@@ -227,7 +227,7 @@ def _rule_known_part(difference: Difference, _: frozenset[str]) -> Diagnosis | N
     return None
 
 
-def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
+def _rule_forgotten(difference: TraceDifference, unstable: frozenset[str]) -> Diagnosis | None:
     values = causes(difference, unstable)
     if not values:
         return None
@@ -241,7 +241,7 @@ def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnos
     )
 
 
-def _rule_unstorable(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+def _rule_unstorable(difference: TraceDifference, _: frozenset[str]) -> Diagnosis | None:
     named = difference.expected.unstored  # with what each of it is
     if not named or not difference.resumed_at:
         return None
@@ -254,7 +254,7 @@ def _forgotten(paths: Sequence[str], cause: str, fix: str) -> Diagnosis:
     return Diagnosis("forgotten-state", paths[0], cause, fix, tuple(paths[1:4]))
 
 
-_RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
+_RULES: tuple[Callable[[TraceDifference, frozenset[str]], Diagnosis | None], ...] = (
     _rule_saving,
     _rule_own_saving,
     _rule_torn_by_save,
@@ -267,11 +267,11 @@ _RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
 )
 
 
-def _first(difference: Difference) -> str:
+def _first(difference: TraceDifference) -> str:
     return difference.names[0] if difference.names else f"micro-step {difference.step}"
 
 
-def _suspected(difference: Difference, kind: str, what: str) -> Diagnosis | None:
+def _suspected(difference: TraceDifference, kind: str, what: str) -> Diagnosis | None:
     begun = difference.reference.begun
     suspects = () if begun is None else begun.suspects
     first = next((one for one in suspects if one.kind == kind), None)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from ckptkit.tools.doctor.budget import FEWEST_STEPS, Budget, Cost, Fitting, cost_of
+from ckptkit.tools.doctor.budget import FEWEST_STEPS, Fitting, LifeCost, TimeBudget, cost_of
 from ckptkit.tools.doctor.compare import (
-    Difference,
+    TraceDifference,
     begun_too_early,
     beyond_the_end,
     first_difference,
@@ -30,11 +30,11 @@ from ckptkit.tools.doctor.diagnose import (
 )
 from ckptkit.tools.doctor.interruption import Interruptions
 from ckptkit.tools.doctor.lives.trace import LifePlan
-from ckptkit.tools.doctor.lives.trial import Life, live
+from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.lost import noted
 from ckptkit.tools.doctor.report import (
+    DoctorOptions,
     FailedLifeError,
-    Options,
     Report,
     UnusableScriptError,
     checked,
@@ -43,7 +43,7 @@ from ckptkit.tools.doctor.report import (
 
 
 @dataclass
-class Examination:
+class DoctorExamination:
     """Runs one examination of ``command``.
 
     Attributes:
@@ -57,7 +57,7 @@ class Examination:
 
     command: Sequence[str]
     folder: Path
-    options: Options
+    options: DoctorOptions
     _: KW_ONLY
     monotonic: Callable[[], float]
     begins: Callable[[str, int], None]
@@ -65,9 +65,9 @@ class Examination:
 
     def __post_init__(self) -> None:
         self._others: tuple[str, ...] = ()  # run roots that are not examined: known after the first life
-        self._lives: list[Life] = []
-        self._budget = Budget(self.options.within, self.monotonic)
-        self._cost: Cost | None = None  # known after the first life
+        self._lives: list[TrialLife] = []
+        self._budget = TimeBudget(self.options.within, self.monotonic)
+        self._cost: LifeCost | None = None  # known after the first life
         self._ignored: frozenset[str] = frozenset()
 
     def run(self) -> Report:
@@ -107,7 +107,7 @@ class Examination:
             notes.update(dict.fromkeys(_notes(life, first, until, shaky)))
         return self._report(first, last, notes=tuple(notes))
 
-    def _fitting(self, first: Life, done: int) -> Fitting:
+    def _fitting(self, first: TrialLife, done: int) -> Fitting:
         """Return how many micro-steps and kills there is time for.
 
         Raises:
@@ -126,7 +126,7 @@ class Examination:
             )
         return fitting
 
-    def _live(self, words: str, begun: int, plan: LifePlan) -> Life:
+    def _live(self, words: str, begun: int, plan: LifePlan) -> TrialLife:
         """Run a life that begins after micro-step ``begun``; the folder, trace and seed of ``plan`` are filled in."""
         self.begins(words, (plan.kill or plan.stop) - begun)
         name = f"life-{len(self._lives) + 1:03d}"
@@ -152,7 +152,7 @@ class Examination:
             raise UnusableScriptError(self._out_of_time(life))
         return life
 
-    def _out_of_time(self, life: Life) -> str:
+    def _out_of_time(self, life: TrialLife) -> str:
         known = "" if self._cost is None else f"; the first life took {self._cost}"
         kills = sum(one.planned_kill is not None for one in self._lives[:-1])
         return (
@@ -160,7 +160,7 @@ class Examination:
             f"{known}. Allow more time"
         )
 
-    def _difference(self, life: Life, first: Life, until: int) -> Difference | None:
+    def _difference(self, life: TrialLife, first: TrialLife, until: int) -> TraceDifference | None:
         difference = first_difference(life, first, until, self._ignored) or beyond_the_end(life, first, until)
         is_found = difference is not None and (difference.found is not None or life.failed_in_training)
         if not life.ended_as_planned and not is_found:
@@ -169,9 +169,9 @@ class Examination:
 
     def _report(
         self,
-        first: Life,
+        first: TrialLife,
         last: int,
-        difference: Difference | None = None,
+        difference: TraceDifference | None = None,
         diagnosis: Diagnosis | None = None,
         notes: tuple[str, ...] = (),
     ) -> Report:
@@ -193,13 +193,13 @@ class Examination:
         )
 
 
-def _notes(life: Life, first: Life, until: int, shaky: Sequence[frozenset[str]]) -> list[str]:
+def _notes(life: TrialLife, first: TrialLife, until: int, shaky: Sequence[frozenset[str]]) -> list[str]:
     """Return the paths of `noted` of an equal life, in all ranks."""
     ranks = zip(life.each_rank, first.each_rank, shaky, strict=True)
     return [path for mine, its, unstable in ranks for path in noted(mine, its, until, unstable)]
 
 
-def _compared(life: Life) -> int:
+def _compared(life: TrialLife) -> int:
     # After a kill of one rank, others may go on for a moment.
     until = life.planned_kill or life.last_step
     return sum(step <= until for one in life.each_rank for step in one.steps)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ckptkit.tools.doctor.budget import Budget, Cost, Fitting
+from ckptkit.tools.doctor.budget import Fitting, LifeCost, TimeBudget
 from ckptkit.tools.doctor.lives.trace import LifePlan, scratch_run
-from ckptkit.tools.doctor.lives.trial import Life
-from ckptkit.tools.doctor.plan import Death, plan_deaths, victims
-from ckptkit.tools.doctor.report import Options, UnusableScriptError
+from ckptkit.tools.doctor.lives.trial import TrialLife
+from ckptkit.tools.doctor.plan import PlannedKill, plan_deaths, victims
+from ckptkit.tools.doctor.report import DoctorOptions, UnusableScriptError
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Interruptions:
         live: Runs a life that begins after the given micro-step.
     """
 
-    options: Options
+    options: DoctorOptions
     folder: Path
-    first: Life
+    first: TrialLife
     fitting: Fitting
-    cost: Cost | None
-    budget: Budget
-    live: Callable[[str, int, LifePlan], Life]
+    cost: LifeCost | None
+    budget: TimeBudget
+    live: Callable[[str, int, LifePlan], TrialLife]
 
-    def lives(self) -> Iterator[tuple[Life, int]]:
+    def lives(self) -> Iterator[tuple[TrialLife, int]]:
         """Run the lives; yield each with the micro-step after which it had to begin.
 
         Raises:
@@ -65,7 +65,7 @@ class Interruptions:
         if self.options.own_saves:
             yield from self._saving_itself()
 
-    def _saving_itself(self) -> Iterator[tuple[Life, int]]:
+    def _saving_itself(self) -> Iterator[tuple[TrialLife, int]]:
         """Do the same with one run whose checkpoints are the script's own.
 
         If it has mirrors, it loses its root in between, as with its machine: it resumes from what they hold.
@@ -94,7 +94,7 @@ class Interruptions:
             words = "its own saves at its mirror" if mirrors == 1 else f"its own saves at its {mirrors} mirrors"
         yield self.live(f"{words}, from {at} on", at, LifePlan(root="root-4", stop=last, own_saves=True)), at
 
-    def _has_time_for(self, death: Death, begun: int) -> bool:
+    def _has_time_for(self, death: PlannedKill, begun: int) -> bool:
         """Return whether another kill fits, with the lives after it."""
         cost = self.cost
         if cost is None:

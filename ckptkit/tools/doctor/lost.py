@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from ckptkit.manager.hooks import LOADER
-from ckptkit.tools.doctor.compare import GIVEN, Difference, kind_of
-from ckptkit.tools.doctor.lives.trial import Life
+from ckptkit.tools.doctor.compare import GIVEN, TraceDifference, kind_of
+from ckptkit.tools.doctor.lives.trial import TrialLife
 
 Values: TypeAlias = dict[str, tuple[str, str]]
 """By path, the text in the reference and in the life."""
 
 
-def lost(life: Life, reference: Life, unstable: frozenset[str]) -> Values:
+def lost(life: TrialLife, reference: TrialLife, unstable: frozenset[str]) -> Values:
     """Return what a life did not get back: what another micro-step left, or its own start made."""
     begun = life.begun
     if begun is None or not begun.step:
@@ -36,7 +36,7 @@ def lost(life: Life, reference: Life, unstable: frozenset[str]) -> Values:
     return loaders | _differing(held.unseen, first.began, unstable)
 
 
-def causes(difference: Difference, unstable: frozenset[str]) -> Values:
+def causes(difference: TraceDifference, unstable: frozenset[str]) -> Values:
     """Return the paths that may have caused a difference: those of `lost`, or else the first that differ before it."""
     values = lost(difference.life, difference.reference, unstable)
     for step in range(difference.resumed_at + 1, difference.step) if not values and difference.resumed_at else ():
@@ -46,7 +46,7 @@ def causes(difference: Difference, unstable: frozenset[str]) -> Values:
     return values
 
 
-def noted(life: Life, reference: Life, until: int, unstable: frozenset[str]) -> list[str]:
+def noted(life: TrialLife, reference: TrialLife, until: int, unstable: frozenset[str]) -> list[str]:
     """Return the paths that an exact resume did not get back, or that were named as state that cannot be stored."""
     if life.begun is None or not life.begun.step or until not in life.steps:
         return []
@@ -75,7 +75,7 @@ def pattern_of(path: str) -> str:
     return f"{whole}*" if bracket else path
 
 
-def lost_of_named(difference: Difference) -> list[str]:
+def lost_of_named(difference: TraceDifference) -> list[str]:
     """Return what objects given by name did not restore, as paths such as ``stateful['statistics'].mean``."""
     changed, paths = _changed_by_restore(difference), []
     for name in difference.names:
@@ -85,13 +85,13 @@ def lost_of_named(difference: Difference) -> list[str]:
     return paths
 
 
-def torn_by_save(difference: Difference) -> list[str]:
+def torn_by_save(difference: TraceDifference) -> list[str]:
     """Return the parameters that were others right after a restore than at the script's own save."""
     changed = _changed_by_restore(difference) if difference.life.own_saves else ()
     return sorted(name for name in changed if kind_of([name]) in ("weights", "optimizer"))
 
 
-def _changed_by_restore(difference: Difference) -> set[str]:
+def _changed_by_restore(difference: TraceDifference) -> set[str]:
     """Return the names of digests that were others right after a restore than after the micro-step of its save."""
     begun, held = difference.life.begun, difference.reference.steps.get(difference.resumed_at)
     if begun is None or held is None:

@@ -15,7 +15,7 @@ from ckptkit.core.progress import Progress
 
 
 @dataclass(frozen=True)
-class Death:
+class PlannedKill:
     """Says where one life saves and is killed.
 
     Attributes:
@@ -38,7 +38,7 @@ def victims(number: int, ranks: int) -> tuple[int, ...] | None:
     return ((alone - 1) % ranks,)
 
 
-def plan_deaths(steps: Sequence[Progress], kills: int) -> list[Death]:
+def plan_deaths(steps: Sequence[Progress], kills: int) -> list[PlannedKill]:
     """Choose where lives save and are killed.
 
     Args:
@@ -47,7 +47,7 @@ def plan_deaths(steps: Sequence[Progress], kills: int) -> list[Death]:
     """
     last = len(steps)
     places = sorted(_places(steps, kills))
-    return [Death(save, min(save + _redone(steps[save - 1], index), last)) for index, save in enumerate(places)]
+    return [PlannedKill(save, min(save + _redone(steps[save - 1], index), last)) for index, save in enumerate(places)]
 
 
 def _redone(at: Progress, index: int) -> int:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ckptkit.tools.doctor.compare import Difference
+from ckptkit.tools.doctor.compare import TraceDifference
 from ckptkit.tools.doctor.diagnose import Diagnosis
-from ckptkit.tools.doctor.lives.trial import Life
+from ckptkit.tools.doctor.lives.trial import TrialLife
 from ckptkit.tools.doctor.lost import owner_of, pattern_of
 
 
 @dataclass(frozen=True)
-class Options:
+class DoctorOptions:
     """Says how to examine.
 
     Attributes:
@@ -56,10 +56,10 @@ class Report:
     """
 
     steps: int
-    lives: tuple[Life, ...]
+    lives: tuple[TrialLife, ...]
     compared: int
     values: int
-    difference: Difference | None = None
+    difference: TraceDifference | None = None
     diagnosis: Diagnosis | None = None
     other_losses: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class UnusableScriptError(Exception):
 class FailedLifeError(Exception):
     """Raised if a life did not end as planned and no difference explains it; shows its last output."""
 
-    def __init__(self, message: str, life: Life) -> None:
+    def __init__(self, message: str, life: TrialLife) -> None:
         super().__init__(f"{message}. Its last output:\n{life.last_words()}")
 
 
@@ -103,7 +103,7 @@ def rank_in_words(rank: int | None) -> str:
     return "" if rank is None else f"rank {rank}: "
 
 
-def failure_of(life: Life) -> str:
+def failure_of(life: TrialLife) -> str:
     """Return how a life ended that did not end as planned."""
     unseeded = "; like a restart, it was started without the seeds that the doctor sets in the lives before a kill"
     hint = "" if life.seeded else unseeded
@@ -121,7 +121,7 @@ def failure_of(life: Life) -> str:
     return f"{life.name} ended with exit code {life.exit_code} after {life.last_step} micro-steps{hint}"
 
 
-def checked(first: Life) -> int:
+def checked(first: TrialLife) -> int:
     """Return the last micro-step of the first life.
 
     Raises:

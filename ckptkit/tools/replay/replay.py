@@ -29,13 +29,13 @@ from ckptkit.tools.copy.inventory import Unwatched
 from ckptkit.tools.diff.checkpoints import Difference, compare
 from ckptkit.tools.diff.leaf import Side
 from ckptkit.tools.doctor.lives.trace import LifePlan
-from ckptkit.tools.doctor.lives.trial import Life, live
+from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
 from ckptkit.tools.replay.stretch import Stretch
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReplayVerdict:
     """Holds the result.
 
     Attributes:
@@ -54,7 +54,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Replay:
+class StretchReplay:
     """Replays one stretch.
 
     Attributes:
@@ -77,7 +77,7 @@ class Replay:
     begins: Callable[[str, int], None]
     stepped: Callable[[int], None]
 
-    def run(self) -> Verdict:
+    def run(self) -> ReplayVerdict:
         """Replay once; twice if something differs.
 
         Raises:
@@ -97,8 +97,8 @@ class Replay:
             second = self._lived(2)
             again = [_compared(first, made[0], second, one).is_empty for one in _made_at(second, end)]
             versions = tuple(changed(end.manifest.libraries))
-            return Verdict(tuple(equal), str(end.name), differences[0], any(again), versions)
-        return Verdict(tuple(equal))
+            return ReplayVerdict(tuple(equal), str(end.name), differences[0], any(again), versions)
+        return ReplayVerdict(tuple(equal))
 
     def _lived(self, number: int) -> Storage:
         """Train the stretch once more; return the scratch root, with a checkpoint at each end."""
@@ -123,7 +123,7 @@ class Replay:
         self._check(life, steps[-1])
         return scratch
 
-    def _check(self, life: Life, last: int) -> None:
+    def _check(self, life: TrialLife, last: int) -> None:
         """Refuse a life that did not train the stretch."""
         if life.refused is not None:
             raise UnusableScriptError(f"the script cannot be replayed: {life.refused}")
@@ -143,7 +143,7 @@ class Replay:
             raise FailedLifeError(f"{life.name} {how} after {done} of {last} micro-steps", life)
 
 
-def certify(storage: Storage, stretch: Stretch, verdict: Verdict) -> list[str]:
+def certify(storage: Storage, stretch: Stretch, verdict: ReplayVerdict) -> list[str]:
     """Store beside each checkpoint that was made again where the stretch began; return their names.
 
     A job may remove checkpoints meanwhile: those get nothing, and are left out.

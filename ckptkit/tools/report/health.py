@@ -30,7 +30,7 @@ _UNKNOWN = "The last attempt did not record its end: it is running, it was kille
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HealthVerdict:
     health: Literal["good", "attention", "bad"]
     headline: str
     bad: Sequence[str]  # problems that need action
@@ -38,9 +38,11 @@ class Verdict:
     good: Sequence[str]  # what went well
 
 
-def judge(story: RunStory) -> Verdict:
+def judge(story: RunStory) -> HealthVerdict:
     bad, attention, good = list(_bad(story)), list(_attention(story)), list(_good(story))
-    return Verdict("bad" if bad else "attention" if attention else "good", _headline(story.last), bad, attention, good)
+    return HealthVerdict(
+        "bad" if bad else "attention" if attention else "good", _headline(story.last), bad, attention, good
+    )
 
 
 def _headline(last: Attempt) -> str:

@@ -130,7 +130,7 @@ class MissingClientError(Exception):
     """Raised if a client is not installed; says what to install."""
 
 
-class Sink(Protocol):
+class Monitor(Protocol):
     """Takes the series of a run."""
 
     def put(self, story: RunStory, rows: Sequence[Row]) -> None:

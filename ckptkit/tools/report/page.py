@@ -19,9 +19,9 @@ from plotly.offline import get_plotlyjs
 
 from ckptkit.core.text import many, number, rough_span, size, span, when
 from ckptkit.tools.report.goodput import goodput_section
-from ckptkit.tools.report.health import Verdict, judge
+from ckptkit.tools.report.health import HealthVerdict, judge
 from ckptkit.tools.report.plots import THEME, Plot, colour_of, costs, curves, timeline
-from ckptkit.tools.report.story import Attempt, Failure, Removal, RunStory
+from ckptkit.tools.report.story import Attempt, FailedSave, Removal, RunStory
 
 _MOST_ROWS = 200  # per table
 
@@ -67,7 +67,7 @@ _LEGEND = """<p class="legend"><span>◆ checkpoint</span><span>○ removed sinc
 <span>● finished</span><span>■ ended</span><span>❘ last heard of</span></p>"""
 
 
-def _head(story: RunStory, verdict: Verdict) -> str:
+def _head(story: RunStory, verdict: HealthVerdict) -> str:
     latest = story.latest_save
     if latest is None:
         at, name = "none", "" if story.latest is None else escape(story.latest)
@@ -106,7 +106,7 @@ def _share(story: RunStory) -> str:
     return f"{story.stall_seconds / story.running_seconds:.2%} of the time" if story.running_seconds else ""
 
 
-def _notes(verdict: Verdict) -> str:
+def _notes(verdict: HealthVerdict) -> str:
     told = (("bad", verdict.bad), ("attention", verdict.attention), ("good", verdict.good))
     items = [f'<li class="is-{tone}">{escape(note)}</li>' for tone, notes in told for note in notes[:_MOST_ROWS]]
     return f'<section><ul class="notes">{"".join(items)}</ul></section>' if items else ""
@@ -172,7 +172,7 @@ def _failures(story: RunStory) -> str:
     return f"<section><h2>Saves that failed</h2>{table}</section>"
 
 
-def _error(failure: Failure) -> str:
+def _error(failure: FailedSave) -> str:
     return f"<b>{escape(failure.error)}</b> {escape(failure.message)}"
 
 

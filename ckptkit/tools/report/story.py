@@ -1,7 +1,7 @@
 """Holds the history of a run as values, and reads it: its attempts, and what each of them saved, lost and recorded.
 
 What no event tells comes from documents and checkpoints. Nothing is verified. A file that cannot be read as what it
-should be becomes a `Problem` of the story. No two clocks are compared to order anything: attempts are ordered by
+should be becomes a `UnreadableFile` of the story. No two clocks are compared to order anything: attempts are ordered by
 number, and times are those that processes recorded for display. Unknown values are None.
 """
 
@@ -65,7 +65,7 @@ class Save:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedSave:
     checkpoint: str  # its intended name
     step: int
     at: datetime | None
@@ -95,7 +95,7 @@ class Attempt:
     skipped_saves: int = 0  # due while another one was written
     left_out: int = 0  # events that it could not store
     saves: list[Save] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedSave] = field(default_factory=list)
     removals: list[Removal] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
 
@@ -122,7 +122,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Problem:
+class UnreadableFile:
     key: str  # of the file, or name of the checkpoint
     reason: str
 
@@ -143,7 +143,7 @@ class RunStory:
     told_at: datetime  # when this was read
     attempts: Sequence[Attempt]  # by number
     latest: str | None  # the checkpoint that a start would try first
-    problems: Sequence[Problem]
+    problems: Sequence[UnreadableFile]
     lives: Sequence[Life] = ()  # what the events of each attempt tell of its process, for the account
 
     @cached_property
@@ -251,7 +251,7 @@ class _Teller:
         self._storage = storage
         self._index = Index(storage)
         self._attempts = {number: Attempt(number) for number in self._index.attempts | self._index.orphans}
-        self._problems: list[Problem] = []
+        self._problems: list[UnreadableFile] = []
 
     def tell(self, now: datetime) -> RunStory:
         run = self._run()
@@ -261,7 +261,7 @@ class _Teller:
                 f"there is no run at {self._storage.url}: neither attempts nor checkpoints. Check "
                 "the path; it is what CheckpointCallback(...) or CheckpointManager(...) was given"
             )
-        self._problems.extend(Problem(key, reason) for key, reason in files.problems.items())
+        self._problems.extend(UnreadableFile(key, reason) for key, reason in files.problems.items())
         for number in sorted(self._attempts):
             self._read_document(self._attempts[number])
         events: dict[int, list[Event]] = {}
@@ -294,20 +294,20 @@ class _Teller:
         except FileNotFoundError:
             return None  # no checkpoint depends on it
         except UnusableCheckpointError as error:
-            self._problems.append(Problem(RUN, str(error)))
+            self._problems.append(UnreadableFile(RUN, str(error)))
             return None
 
     def _read_document(self, attempt: Attempt) -> None:
         try:
             document = self._index.document(attempt.number)
         except UnusableCheckpointError as error:
-            self._problems.append(Problem(attempt_key(attempt.number), str(error)))
+            self._problems.append(UnreadableFile(attempt_key(attempt.number), str(error)))
             return
         attempt.host = document.host
         attempt.parent, attempt.branch = document.parent, document.branch
         attempt.began_at = time_of(document.created_at)
         attempt.see(attempt.began_at)
-        self._problems.extend(Problem(one.checkpoint, one.reason) for one in document.passed_over)
+        self._problems.extend(UnreadableFile(one.checkpoint, one.reason) for one in document.passed_over)
 
     def _take_in(self, attempt: Attempt, events: Iterable[Event]) -> None:
         attempt.has_events = True
@@ -328,7 +328,7 @@ class _Teller:
                 attempt.skipped_saves = max(attempt.skipped_saves, event.skipped_saves)
                 attempt.see(at, event.progress.updates)
             elif isinstance(event, SaveFailed):
-                failed = Failure(event.checkpoint, event.progress.updates, at, event.error, event.message)
+                failed = FailedSave(event.checkpoint, event.progress.updates, at, event.error, event.message)
                 attempt.failures.append(failed)
             elif isinstance(event, Removed):
                 attempt.removals.append(Removal(event.checkpoint, None, at, event.after))
@@ -344,8 +344,8 @@ class _Teller:
         """Add the checkpoints that no event reports, and record which of the others exist."""
         there = {info.name: info for info in rows.shown}
         if rows.problem is not None:
-            self._problems.append(Problem("checkpoints", str(rows.problem)))
-        self._problems.extend(Problem(info.name, info.problem) for info in rows.shown if info.problem)
+            self._problems.append(UnreadableFile("checkpoints", str(rows.problem)))
+        self._problems.extend(UnreadableFile(info.name, info.problem) for info in rows.shown if info.problem)
         told = {save.checkpoint for attempt in self._attempts.values() for save in attempt.saves}
         untold = [info for info in rows.shown if info.name not in told]
         for info, manifest in zip(untold, each_of(untold, self._manifest), strict=True):

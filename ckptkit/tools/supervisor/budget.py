@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from ckptkit.core.text import many
 from ckptkit.manager.heartbeat.record import Phase, Record
-from ckptkit.tools.supervisor.diagnosis import Finding, place_of
-from ckptkit.tools.supervisor.life import Life
+from ckptkit.tools.supervisor.diagnosis import LifeFinding, place_of
+from ckptkit.tools.supervisor.life import SupervisedLife
 
 DONE = 0
 WRONG_USAGE = 2
@@ -31,26 +31,26 @@ _NO_PROGRAM = (126, 127)  # a shell's: cannot be executed, not found
 
 
 @dataclass(frozen=True)
-class Decision:
+class RestartDecision:
     """Says what follows a life."""
 
-    finding: Finding  # why it ended; more is known here than of a single life
+    finding: LifeFinding  # why it ended; more is known here than of a single life
     exit_code: int | None  # of ``ckptkit run``; None if another life follows
     next_move: str  # the same for people
     in_a_row: int = 0  # lives without progress up to here
 
 
-class Budget:
+class RestartBudget:
     """Counts the lives without progress, so many of which in a row are the last, and remembers where lives died."""
 
     def __init__(self, lives_without_progress: int) -> None:
         self._most = lives_without_progress
         self._in_a_row = 0
-        self._same: list[Finding] = []  # of the lives in a row that did not get to training
+        self._same: list[LifeFinding] = []  # of the lives in a row that did not get to training
         self._best: dict[bytes, int] = {}  # by root
         self._deaths: dict[tuple[bytes, int | str], dict[int, bool]] = {}  # numbers of lives, and whether each proves
 
-    def judge(self, life: Life, finding: Finding) -> Decision:
+    def judge(self, life: SupervisedLife, finding: LifeFinding) -> RestartDecision:
         """Return what follows ``life``."""
         last = _end_of(life, finding)
         if last is not None:
@@ -59,16 +59,16 @@ class Budget:
         self._same = [*self._same, finding][-self._most :] if not life.records else []
         numbers = self._died_there_before(life, finding)
         if numbers is not None:
-            return Decision(_code_or_data(finding, numbers), CODE_OR_DATA, _MOVES["code-or-data"])
+            return RestartDecision(_code_or_data(finding, numbers), CODE_OR_DATA, _MOVES["code-or-data"])
         self._in_a_row = 0 if progress else self._in_a_row + 1
         if self._in_a_row >= self._most:
             if self._is_same_before_training():
                 same = many(len(self._same), "life", "lives")
                 what = f"{same} in a row ended before training with the same error: {finding.what}"
-                return Decision(replace(finding, cause="code-or-data", what=what), CODE_OR_DATA, _CORRECT)
+                return RestartDecision(replace(finding, cause="code-or-data", what=what), CODE_OR_DATA, _CORRECT)
             why = f"{many(self._in_a_row, 'life', 'lives')} in a row committed nothing new"
-            return Decision(finding, GIVEN_UP, f"{why}: {_MOVES.get(finding.cause, _LOOK)}", self._in_a_row)
-        return Decision(finding, None, "restart", self._in_a_row)
+            return RestartDecision(finding, GIVEN_UP, f"{why}: {_MOVES.get(finding.cause, _LOOK)}", self._in_a_row)
+        return RestartDecision(finding, None, "restart", self._in_a_row)
 
     def _note_progress(self, records: Sequence[Record]) -> bool:
         """Note what was committed; return whether it is more than before, in any of the runs of the command."""
@@ -85,7 +85,7 @@ class Budget:
         same = {(finding.cause, finding.what) for finding in self._same}
         return len(self._same) == self._most and same == {("exception", self._same[0].what)}
 
-    def _died_there_before(self, life: Life, finding: Finding) -> list[int] | None:
+    def _died_there_before(self, life: SupervisedLife, finding: LifeFinding) -> list[int] | None:
         """Return the numbers of the lives that died in the same micro-step as this one, if that proves something."""
         record = finding.record
         if record is None or finding.cause not in _OF_THE_PLACE or not _is_at_a_batch(record):
@@ -102,20 +102,20 @@ def _is_at_a_batch(record: Record) -> bool:
     return record.micro_step >= 0 and record.last_phase not in (Phase.STARTING, Phase.RESTORING, Phase.ENDED)
 
 
-def _end_of(life: Life, finding: Finding) -> Decision | None:
+def _end_of(life: SupervisedLife, finding: LifeFinding) -> RestartDecision | None:
     """Return the decision if the life alone decides that no other one follows."""
     if finding.cause == "finished":
-        return Decision(finding, DONE, "done")
+        return RestartDecision(finding, DONE, "done")
     if finding.cause in ("preempted", "interrupted"):
         is_typed = finding.cause == "interrupted" and life.asked in (signal.SIGINT, signal.SIGQUIT)
         code = 128 + life.asked if is_typed and life.asked is not None else PREEMPTED
-        return Decision(finding, code, "the same command continues the run")
+        return RestartDecision(finding, code, "the same command continues the run")
     if finding.cause == "usage" or (not life.records and life.returncode in _NO_PROGRAM):
-        return Decision(finding, WRONG_USAGE, "correct the command")
-    return Decision(finding, CODE_OR_DATA, _MOVES[finding.cause]) if finding.cause in _FINAL else None
+        return RestartDecision(finding, WRONG_USAGE, "correct the command")
+    return RestartDecision(finding, CODE_OR_DATA, _MOVES[finding.cause]) if finding.cause in _FINAL else None
 
 
-def _code_or_data(finding: Finding, lives: Sequence[int]) -> Finding:
+def _code_or_data(finding: LifeFinding, lives: Sequence[int]) -> LifeFinding:
     assert finding.record is not None  # noqa: S101 - only then is the place known
     where = "of the same data, at last" if finding.cause == "data" else "from the same bits,"
     died = f"lives {', '.join(map(str, lives))} died {where} {place_of(finding.record)}"

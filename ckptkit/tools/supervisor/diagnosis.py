@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ckptkit.manager.heartbeat.record import Phase, Record
-from ckptkit.tools.supervisor.life import Life
+from ckptkit.tools.supervisor.life import SupervisedLife
 
 _PREEMPTED = 143
 _USAGE = 2
@@ -30,7 +30,7 @@ _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 @dataclass(frozen=True)
-class Finding:
+class LifeFinding:
     """Names why a life ended."""
 
     cause: str  # one of those in ``docs/run.md``
@@ -45,7 +45,7 @@ class Finding:
         return f"{self.what} {self.where}".rstrip()
 
 
-def diagnose(life: Life) -> Finding:
+def diagnose(life: SupervisedLife) -> LifeFinding:
     if life.hang is not None:
         return _hang(life)
     ranks = life.ranks
@@ -94,7 +94,7 @@ def _rank_of(record: Record | None) -> int | None:
     return record.rank if record is not None and record.ranks > 1 and record.rank >= 0 else None
 
 
-def _is_asked(life: Life) -> bool:
+def _is_asked(life: SupervisedLife) -> bool:
     """Return whether somebody asked the job to end: by a signal to the supervisor, or in another way than SIGTERM.
 
     Whoever sends SIGTERM to preempt a job sends it to the supervisor, too. The others are MindSpore and libraries.
@@ -103,7 +103,7 @@ def _is_asked(life: Life) -> bool:
     return life.asked is not None or (b"asked" in requests and not requests & {b"terminated", b"child-died"})
 
 
-def _preempted(life: Life) -> Finding:
+def _preempted(life: SupervisedLife) -> LifeFinding:
     if life.asked is not None:
         what = f"{signal.Signals(life.asked).name} asked it to end"
     else:
@@ -111,10 +111,10 @@ def _preempted(life: Life) -> Finding:
             f"it was asked to end ({record.text('message')})" for record in life.ranks if record.category == b"asked"
         )
     saved = ", and it saved" if any(record.how == b"preempted" for record in life.ranks) else ""
-    return Finding("preempted", f"{what}{saved}", record=_first(life.ranks))
+    return LifeFinding("preempted", f"{what}{saved}", record=_first(life.ranks))
 
 
-def _terminated(life: Life) -> Finding:
+def _terminated(life: SupervisedLife) -> LifeFinding:
     """Return the finding of a job that ended by a SIGTERM of which the supervisor knows nothing."""
     if not life.ranks:
         return _of_process(life, None)
@@ -124,28 +124,28 @@ def _terminated(life: Life) -> Finding:
     by_category = {record.category: record for record in reversed(own_first)}
     if (dead := by_category.get(b"child-died")) is not None:
         cause = "out-of-memory" if life.oom_kills and b"SIGKILL" in dead.message else "killed"
-        return Finding(cause, dead.text("message"), place_of(dead), _rank_of(dead), signal="SIGTERM")
+        return LifeFinding(cause, dead.text("message"), place_of(dead), _rank_of(dead), signal="SIGTERM")
     alone = by_category.get(b"terminated")
     if alone is None or any(record.error or not (record.how or record.category) for record in life.ranks):
         return _of_ranks(life)  # a rank was lost, after which the others got SIGTERM
     what = "SIGTERM ended it, and not by way of `ckptkit run`; MindSpore sends that when another rank is lost"
-    return Finding("killed", what, place_of(alone), _rank_of(alone), signal="SIGTERM")
+    return LifeFinding("killed", what, place_of(alone), _rank_of(alone), signal="SIGTERM")
 
 
-def _asked(life: Life, number: int) -> Finding:
+def _asked(life: SupervisedLife, number: int) -> LifeFinding:
     if life.returncode == _PREEMPTED or any(record.how == b"preempted" for record in life.ranks):
         return _preempted(life)
     name = signal.Signals(number).name
-    return Finding("interrupted", f"{name} ended it", record=_first(life.ranks), signal=name)
+    return LifeFinding("interrupted", f"{name} ended it", record=_first(life.ranks), signal=name)
 
 
-def _of_success(life: Life) -> Finding:
+def _of_success(life: SupervisedLife) -> LifeFinding:
     """Return the finding of a command that ended well; a rank below it, such as one in a pipe, may not have."""
     ranks = life.ranks
     is_own = [record.pid for record in ranks] == [life.pid]  # the exit code is the rank's
     if not is_own and any(record.error or _is_cut_off(record) for record in ranks):
         return _of_ranks(life)
-    return Finding("finished", "the command ended with exit code 0", record=_first(ranks))
+    return LifeFinding("finished", "the command ended with exit code 0", record=_first(ranks))
 
 
 def _is_cut_off(record: Record) -> bool:
@@ -153,21 +153,21 @@ def _is_cut_off(record: Record) -> bool:
     return not record.how and record.phase not in (Phase.STARTING, Phase.ENDED)
 
 
-def _hang(life: Life) -> Finding:
+def _hang(life: SupervisedLife) -> LifeFinding:
     hang = life.hang
     assert hang is not None  # noqa: S101 - the caller asked
     culprit, lasted = hang.culprit, f"for {hang.seconds:.0f} s"
     if culprit is None:
         what = f"no rank got on {lasted}, and all stand at the same place"
-        return Finding("hang", what, record=_first(life.ranks))
+        return LifeFinding("hang", what, record=_first(life.ranks))
     rank, where = _rank_of(culprit), place_of(culprit)
     who = "it" if rank is None else f"rank {rank}"
     alone = "" if rank is None else ", and the others waited for it"
     how = "was stopped by a signal" if hang.is_stopped else "did not get on"
-    return Finding("hang", f"{who} {how} {lasted}{alone}", where, rank, culprit)
+    return LifeFinding("hang", f"{who} {how} {lasted}{alone}", where, rank, culprit)
 
 
-def _of_ranks(life: Life) -> Finding:
+def _of_ranks(life: SupervisedLife) -> LifeFinding:
     order = {pid: at for at, pid in enumerate(life.deaths)}
     records = sorted(life.ranks, key=lambda record: order.get(record.pid, len(order)))
     silent = next((record for record in records if not record.error and not record.how), None)
@@ -179,14 +179,14 @@ def _of_ranks(life: Life) -> Finding:
     return _of_process(life, silent or ended)
 
 
-def _of_error(life: Life, record: Record) -> Finding:
+def _of_error(life: SupervisedLife, record: Record) -> LifeFinding:
     error, message = record.text("error"), record.text("message").removesuffix(".")
     cause = record.text("category") or ("exit" if error in ("SystemExit", "KeyboardInterrupt") else "exception")
     what = f"{error}: {message}" if message else error
-    return Finding(cause, what, place_of(record), _rank_of(record), record)
+    return LifeFinding(cause, what, place_of(record), _rank_of(record), record)
 
 
-def _of_process(life: Life, record: Record | None) -> Finding:
+def _of_process(life: SupervisedLife, record: Record | None) -> LifeFinding:
     rank = _rank_of(record)
     where = place_of(record) if record is not None else ""
     name = _crash_of(life, record) or (None if rank is not None else signal_of(life.returncode))
@@ -196,29 +196,29 @@ def _of_process(life: Life, record: Record | None) -> Finding:
         return replace(outside, where=where, rank=rank, record=record)
     if error is not None:
         is_full = any(words in error for words in _FULL)
-        return Finding("disk-full" if is_full else "exception", error, where, rank, record)
+        return LifeFinding("disk-full" if is_full else "exception", error, where, rank, record)
     if record is not None and life.returncode == 0:
-        return Finding("killed", "its process ended without a word: it was killed", where, rank, record)
+        return LifeFinding("killed", "its process ended without a word: it was killed", where, rank, record)
     if rank is not None:
-        return Finding("killed", f"rank {rank} ended without a word: it was killed", where, rank, record)
+        return LifeFinding("killed", f"rank {rank} ended without a word: it was killed", where, rank, record)
     if life.returncode == _USAGE and record is None:
-        return Finding("usage", "the command ended with exit code 2 before training: it was called wrongly")
-    return Finding("exit", f"the command ended with exit code {life.returncode}", where, rank, record)
+        return LifeFinding("usage", "the command ended with exit code 2 before training: it was called wrongly")
+    return LifeFinding("exit", f"the command ended with exit code {life.returncode}", where, rank, record)
 
 
-def _from_outside(life: Life, rank: int | None, name: str | None, error: str) -> Finding | None:
+def _from_outside(life: SupervisedLife, rank: int | None, name: str | None, error: str) -> LifeFinding | None:
     """Return the finding if a signal, or a lack of memory, ended it."""
     if life.oom_kills and (name == "SIGKILL" or rank is not None):
-        return Finding("out-of-memory", "the kernel's OOM killer ended it", signal="SIGKILL")
+        return LifeFinding("out-of-memory", "the kernel's OOM killer ended it", signal="SIGKILL")
     last_lines = "\n".join(life.last_words.splitlines()[-_LAST_LINES:])
     if error.startswith("MemoryError") or any(words in error for words in _NO_MEMORY) or _BAD_ALLOC in last_lines:
-        return Finding("out-of-memory", "it found no more memory", signal=name)
+        return LifeFinding("out-of-memory", "it found no more memory", signal=name)
     if name is not None and name in _CRASHES:
-        return Finding("crash", f"it crashed with {name}", signal=name)
-    return Finding("killed", f"{name} killed it", signal=name) if name is not None else None
+        return LifeFinding("crash", f"it crashed with {name}", signal=name)
+    return LifeFinding("killed", f"{name} killed it", signal=name) if name is not None else None
 
 
-def _crash_of(life: Life, record: Record | None) -> str | None:
+def _crash_of(life: SupervisedLife, record: Record | None) -> str | None:
     """Return the signal that `faulthandler` has reported."""
     for stack in life.stacks:
         if record is not None and stack.pid == record.pid and stack.lines:

@@ -30,7 +30,7 @@ _NOTHING = Path(os.devnull)
 
 
 @dataclass(frozen=True)
-class Options:
+class RunLimits:
     """Says when a life has hung and when there is no other one.
 
     Attributes:
@@ -70,7 +70,7 @@ class Hang:
 class Watch:
     """Watches the processes of one life; ``state`` gives that of a process, such as ``T``, or None if it has ended."""
 
-    def __init__(self, options: Options, state: Callable[[int], str | None]) -> None:
+    def __init__(self, options: RunLimits, state: Callable[[int], str | None]) -> None:
         self._options = options
         self._state = state
         self._suspected_at: float | None = None

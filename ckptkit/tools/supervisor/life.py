@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ckptkit.manager.heartbeat.record import ENDING, STACKS_ENDING, VARIABLE, Phase, Record, read_record, read_records
 from ckptkit.tools.supervisor.command import Command
-from ckptkit.tools.supervisor.hang import Hang, Options, Stack, Watch, crash_of, take_stacks
+from ckptkit.tools.supervisor.hang import Hang, RunLimits, Stack, Watch, crash_of, take_stacks
 from ckptkit.tools.supervisor.processes import (
     catches,
     descendants,
@@ -58,7 +58,7 @@ class Job:
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    options: Options
+    options: RunLimits
     say: Callable[[str], None]
     pass_on: Callable[[bytes], None]
     monotonic: Callable[[], float]
@@ -67,7 +67,7 @@ class Job:
 
 
 @dataclass
-class Life:
+class SupervisedLife:
     """Holds what is known of one life; times without a day are by the monotonic clock."""
 
     number: int  # from 1
@@ -115,7 +115,7 @@ class LifeRunner:
         except OSError:  # a pipe or a terminal
             self._stdin_at = None
 
-    def run(self, number: int, folder: Path) -> Life:
+    def run(self, number: int, folder: Path) -> SupervisedLife:
         """Run the command in a life that shows itself in ``folder``, which is new and empty.
 
         Raises:
@@ -123,7 +123,7 @@ class LifeRunner:
         """
         job = self._job
         killed_before = oom_kills()
-        life = Life(number, job.clock(), job.monotonic())
+        life = SupervisedLife(number, job.clock(), job.monotonic())
         if self._stdin_at is not None:  # an earlier life has read it
             os.lseek(_STDIN, self._stdin_at, os.SEEK_SET)
         command = Command(job.command, {**job.environment, VARIABLE: str(folder)}, job.pass_on)
@@ -155,7 +155,7 @@ class LifeRunner:
 class _Follower:
     """Follows one command until it has ended."""
 
-    def __init__(self, life: Life, command: Command, folder: Path, job: Job, requests: Requests) -> None:
+    def __init__(self, life: SupervisedLife, command: Command, folder: Path, job: Job, requests: Requests) -> None:
         self._life = life
         self._command = command
         self._folder = folder

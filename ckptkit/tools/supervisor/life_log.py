@@ -18,10 +18,10 @@ from ckptkit.manager.heartbeat.process_start import boot_id
 from ckptkit.manager.heartbeat.record import Phase, Record
 from ckptkit.run.event_log import append_events
 from ckptkit.storage import Storage
-from ckptkit.tools.supervisor.budget import Decision
+from ckptkit.tools.supervisor.budget import RestartDecision
 from ckptkit.tools.supervisor.diagnosis import signal_of
 from ckptkit.tools.supervisor.hang import Stack
-from ckptkit.tools.supervisor.life import GOOD_ENDS, Life
+from ckptkit.tools.supervisor.life import GOOD_ENDS, SupervisedLife
 
 _MOST = 1000  # events of a run that wait
 _UNKNOWN = ""  # the root of a life before any run is known
@@ -45,7 +45,7 @@ class LifeLog:
         self._waiting: dict[str, list[Event]] = {}  # by root
         self._told = False
 
-    def enter(self, life: Life, decision: Decision, down_seconds: float) -> LifeEnded:
+    def enter(self, life: SupervisedLife, decision: RestartDecision, down_seconds: float) -> LifeEnded:
         """Store a life, and return what was stored."""
         event = self._event(life, decision, down_seconds)
         leader = leader_of(life.records)
@@ -86,7 +86,7 @@ class LifeLog:
             lines=list(stack.lines),
         )
 
-    def _event(self, life: Life, decision: Decision, down_seconds: float) -> LifeEnded:
+    def _event(self, life: SupervisedLife, decision: RestartDecision, down_seconds: float) -> LifeEnded:
         finding, leader = decision.finding, leader_of(life.records)
         name = finding.signal if finding.signal is not None else signal_of(life.returncode)
         return LifeEnded(
@@ -128,7 +128,7 @@ def leader_of(records: Sequence[Record]) -> Record | None:
     return max(_same_rank(records), key=lambda record: (record.attempt > 0, record.opened_at), default=None)
 
 
-def earlier_seconds(life: Life, leader: Record | None) -> float:
+def earlier_seconds(life: SupervisedLife, leader: Record | None) -> float:
     """Return the seconds of a life before ``leader`` began its attempt, if something else was trained in them."""
     if leader is None or leader.attempt <= 0:
         return 0.0
@@ -138,7 +138,7 @@ def earlier_seconds(life: Life, leader: Record | None) -> float:
     return min(life.seconds, max(0.0, leader.born_at - life.began))
 
 
-def phases_of(life: Life, leader: Record | None) -> dict[str, float]:
+def phases_of(life: SupervisedLife, leader: Record | None) -> dict[str, float]:
     """Return the seconds by phase; ``hung`` and ``dead`` are as in `ckptkit.format.events.LifeEnded`."""
     if leader is None:
         return {"starting": life.seconds}
@@ -160,7 +160,7 @@ def _same_rank(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if max(0, record.rank) == lowest]
 
 
-def _end_of(life: Life, leader: Record) -> float:
+def _end_of(life: SupervisedLife, leader: Record) -> float:
     """Return when it died, or when another rank did, if it has shown no sign since."""
     died = min(life.ended, life.deaths.get(leader.pid, life.ended))
     dead = [record for record in life.records if record.pid in life.deaths]

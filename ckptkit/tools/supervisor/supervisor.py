@@ -22,9 +22,9 @@ from ckptkit.core.worker import Latch, Worker
 from ckptkit.format.events import LifeEnded
 from ckptkit.storage import Storage
 from ckptkit.tools.copy.left_behind import LeftBehind
-from ckptkit.tools.supervisor.budget import Budget, Decision
+from ckptkit.tools.supervisor.budget import RestartBudget, RestartDecision
 from ckptkit.tools.supervisor.diagnosis import diagnose
-from ckptkit.tools.supervisor.life import Job, Life, LifeRunner
+from ckptkit.tools.supervisor.life import Job, LifeRunner, SupervisedLife
 from ckptkit.tools.supervisor.life_log import LifeLog, leader_of
 from ckptkit.tools.supervisor.processes import become_reaper
 from ckptkit.tools.supervisor.requests import END_SIGNALS, Requests
@@ -54,7 +54,7 @@ class Supervisor:
     ) -> None:
         self._job = job
         self._on_life = on_life
-        self._budget = Budget(job.options.lives_without_progress)
+        self._budget = RestartBudget(job.options.lives_without_progress)
         self._life_log = LifeLog(token, open_root, job.say)
         self._left_behind = LeftBehind(open_root, job.say)
         self._is_known = False  # whether the command has shown a training
@@ -113,7 +113,7 @@ class Supervisor:
                 return
             requests.wait(_GLANCE)
 
-    def _pause(self, requests: Requests, decision: Decision) -> int | None:
+    def _pause(self, requests: Requests, decision: RestartDecision) -> int | None:
         """Wait before the next life; return the signal that asks for the end, if one comes."""
         pause = pause_before(decision.in_a_row, self._job.options.longest_pause)
         self._job.say(f"the next life begins {f'in {pause.total_seconds():g} s' if pause else 'now'}")
@@ -127,7 +127,7 @@ class Supervisor:
                 return None
             requests.wait(timedelta(seconds=left))
 
-    def _tell(self, life: Life, decision: Decision) -> None:
+    def _tell(self, life: SupervisedLife, decision: RestartDecision) -> None:
         say, finding = self._job.say, decision.finding
         lasted = timedelta(seconds=round(life.seconds))
         say(f"life {life.number} ended after {lasted}: {finding.cause}: {finding.why}")

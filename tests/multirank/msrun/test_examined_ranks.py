@@ -14,8 +14,8 @@ from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage
-from ckptkit.tools.doctor.lives.trace import Killed, read_traces
-from ckptkit.tools.doctor.report import Options
+from ckptkit.tools.doctor.lives.trace import KilledEvent, read_traces
+from ckptkit.tools.doctor.report import DoctorOptions
 from multirank.msrun.launch import environment, free_port
 
 SCRIPT = mindspore_job.__file__
@@ -32,7 +32,7 @@ def test_doctor_kills_real_ranks_and_compares_each(tmp_path, monkeypatch, capsys
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    options = Options(steps=9, kills=3, time_limit=timedelta(minutes=3))
+    options = DoctorOptions(steps=9, kills=3, time_limit=timedelta(minutes=3))
     code = run_doctor(command(2), options, keep="kept", as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (code, found["exact"], found["ranks"], found["steps"]) == (0, True, 2, 9)
@@ -41,7 +41,7 @@ def test_doctor_kills_real_ranks_and_compares_each(tmp_path, monkeypatch, capsys
     for one in found["lives"]:
         traces = read_traces(tmp_path / "kept" / f"{one['name']}.trace")
         killed.append(
-            [rank for rank, events in enumerate(traces) if any(isinstance(event, Killed) for event in events)]
+            [rank for rank, events in enumerate(traces) if any(isinstance(event, KilledEvent) for event in events)]
         )
     assert [killed[2], bool(killed[3]), killed[4]] == [[1], True, [0]]  # the faults fired
     storage = open_storage(next((tmp_path / "kept" / "root-3").iterdir()))

@@ -16,7 +16,7 @@ from ckptkit.cli import app, run_root
 from ckptkit.cli.commands.export_import import ExportOptions, NameOptions
 from ckptkit.cli.commands.show import Wanted
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.doctor.report import Options
+from ckptkit.tools.doctor.report import DoctorOptions
 
 __all__ = ["weights"]
 
@@ -150,7 +150,7 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
             "doctor -- x --json",
             {
                 "command": ["x", "--json"],
-                "options": Options(),
+                "options": DoctorOptions(),
                 "keep": None,
                 "as_json": False,
                 "junit": None,
@@ -160,7 +160,7 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
             "doctor --steps 9 --kills 4 --seed 5 --timeout 1.5 --keep K --json -- x",
             {
                 "command": ["x"],
-                "options": Options(9, 4, 5, timedelta(seconds=1.5)),
+                "options": DoctorOptions(9, 4, 5, timedelta(seconds=1.5)),
                 "keep": "K",
                 "as_json": True,
                 "junit": None,
@@ -170,7 +170,7 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
             "doctor --within 1.5m --own-saves --junit J -- x",
             {
                 "command": ["x"],
-                "options": Options(within=timedelta(seconds=90), own_saves=True),
+                "options": DoctorOptions(within=timedelta(seconds=90), own_saves=True),
                 "keep": None,
                 "as_json": False,
                 "junit": Path("J"),

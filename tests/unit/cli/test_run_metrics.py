@@ -12,7 +12,7 @@ from support.heartbeats import life_of, record_of
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.run_metrics import RunMetrics
 from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.tools.supervisor.budget import Budget
+from ckptkit.tools.supervisor.budget import RestartBudget
 from ckptkit.tools.supervisor.diagnosis import diagnose
 from ckptkit.tools.supervisor.life_log import LifeLog
 
@@ -26,7 +26,7 @@ class Clock:
 
 def ended(cause_code):
     life = life_of(record_of(Phase.TRAINING, micro_step=7), returncode=cause_code)
-    return LifeLog("0" * 32, pytest.fail, print).enter(life, Budget(9).judge(life, diagnose(life)), 2.5)
+    return LifeLog("0" * 32, pytest.fail, print).enter(life, RestartBudget(9).judge(life, diagnose(life)), 2.5)
 
 
 def read(path):

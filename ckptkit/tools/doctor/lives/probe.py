@@ -39,12 +39,12 @@ from ckptkit.storage import Storage, open_storage
 from ckptkit.tools.doctor.lives.own_saves import OwnSaves
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
-    Killed,
+    KilledEvent,
     LifePlan,
     Refused,
-    Saved,
+    SavedEvent,
     Stepped,
-    Stopped,
+    StoppedEvent,
     Unrestored,
     line_of,
     scratch_run,
@@ -250,7 +250,7 @@ class TrialProbe:
         stored = self._own_saves.stored(self.storage)
         if self._in_any_rank(bool(stored)):
             stored = stored or self._own_saves.stored(self.storage)  # another rank may have seen it first
-            self._write(Saved(step=max(stored, default=step)))
+            self._write(SavedEvent(step=max(stored, default=step)))
             self._die(step)
 
     def _is_enough(self, step: int, now: float) -> bool:
@@ -262,7 +262,7 @@ class TrialProbe:
         return mine if self._world.size == 1 else "yes" in self._world.gather("yes" if mine else "")
 
     def _stop(self, step: int) -> NoReturn:
-        self._write(Stopped(step=step))
+        self._write(StoppedEvent(step=step))
         _end()
 
     def _save(self, step: int, before: dict[str, str], save: Save) -> None:
@@ -272,7 +272,7 @@ class TrialProbe:
         moved = tuple(name for name, digest in after.items() if before.get(name) != digest)
         self._settle(handle.result)
         by = tuple(self._observer.drawing_in_state_dict()) if moved else ()
-        self._write(Saved(step=step, moved=moved, by=by))
+        self._write(SavedEvent(step=step, moved=moved, by=by))
 
     def _settle(self, wait: Callable[[timedelta | None], object]) -> None:
         """Do ``wait`` until a save is stored, which only rank 0 knows: a rank that dies before would prevent it."""
@@ -296,7 +296,7 @@ class TrialProbe:
             doomed = self._plan.kill_ranks
             if doomed is not None and self._world.rank not in doomed:
                 return
-        self._write(Killed(step=step))
+        self._write(KilledEvent(step=step))
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _refuse(self, why: str) -> NoReturn:

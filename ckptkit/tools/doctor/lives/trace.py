@@ -94,7 +94,7 @@ class Stepped(_Document):
     unstored: dict[str, str] = {}
 
 
-class Saved(_Document):
+class SavedEvent(_Document):
     """Records a committed save after ``step``, names it changed (``moved``) and the objects that did it (``by``)."""
 
     event: Literal["saved"] = "saved"
@@ -117,14 +117,14 @@ class Refused(_Document):
     why: str
 
 
-class Stopped(_Document):
+class StoppedEvent(_Document):
     """Records that the process has done its part and ends itself."""
 
     event: Literal["stopped"] = "stopped"
     step: int
 
 
-class Killed(_Document):
+class KilledEvent(_Document):
     """Records that this process kills itself next."""
 
     event: Literal["killed"] = "killed"
@@ -132,7 +132,7 @@ class Killed(_Document):
 
 
 Event = Annotated[
-    Begun | Stepped | Saved | Unrestored | Refused | Stopped | Killed,
+    Begun | Stepped | SavedEvent | Unrestored | Refused | StoppedEvent | KilledEvent,
     Field(discriminator="event"),
 ]
 
@@ -181,7 +181,9 @@ def read_traces(trace: Path) -> list[list[Event]]:
 def have_ended(trace: Path) -> bool:
     """Return whether a rank has killed itself or was not restored, or all have stopped; a launcher may go on."""
     last = [_last(trace_of(trace, rank)) for rank in range(_size(trace))]
-    return any(isinstance(one, Killed | Unrestored) for one in last) or all(isinstance(one, Stopped) for one in last)
+    return any(isinstance(one, KilledEvent | Unrestored) for one in last) or all(
+        isinstance(one, StoppedEvent) for one in last
+    )
 
 
 def _size(trace: Path) -> int:

@@ -19,12 +19,12 @@ from ckptkit.tools.doctor.lives.process import Started
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Event,
-    Killed,
+    KilledEvent,
     LifePlan,
     Refused,
-    Saved,
+    SavedEvent,
     Stepped,
-    Stopped,
+    StoppedEvent,
     Unrestored,
     have_ended,
     line_of,
@@ -36,7 +36,7 @@ _LOOK_EVERY = timedelta(seconds=0.2)
 
 
 @dataclass(frozen=True)
-class Life:
+class TrialLife:
     """Holds what one process left behind, or the ranks of one job.
 
     Attributes:
@@ -64,7 +64,7 @@ class Life:
     seconds: float = 0.0
     own_saves: bool = False
     killed_ranks: tuple[int, ...] | None = None
-    ranks: tuple[Life, ...] = ()
+    ranks: tuple[TrialLife, ...] = ()
     rank: int | None = None
     steps: dict[int, Stepped] = field(init=False)
 
@@ -72,7 +72,7 @@ class Life:
         object.__setattr__(self, "steps", {one.step: one for one in self.events if isinstance(one, Stepped)})
 
     @property
-    def each_rank(self) -> tuple[Life, ...]:
+    def each_rank(self) -> tuple[TrialLife, ...]:
         """The parts of its ranks; itself in a job of one rank."""
         return self.ranks or (self,)
 
@@ -106,9 +106,9 @@ class Life:
         return next((event.why for event in self._events_of_ranks if isinstance(event, Unrestored)), None)
 
     @property
-    def saved(self) -> list[Saved]:
+    def saved(self) -> list[SavedEvent]:
         """The saves that it committed as planned."""
-        return [one for one in self.events if isinstance(one, Saved)]
+        return [one for one in self.events if isinstance(one, SavedEvent)]
 
     @property
     def last_step(self) -> int:
@@ -118,7 +118,9 @@ class Life:
     @property
     def ended_by_itself(self) -> bool:
         """Whether it trained to the end of its run, and was neither stopped nor killed there."""
-        return self.exit_code == 0 and not any(isinstance(event, Stopped | Killed) for event in self._events_of_ranks)
+        return self.exit_code == 0 and not any(
+            isinstance(event, StoppedEvent | KilledEvent) for event in self._events_of_ranks
+        )
 
     @property
     def _events_of_ranks(self) -> Iterator[Event]:
@@ -131,8 +133,8 @@ class Life:
             return self.exit_code is not None and self._ranks_ended_as_planned
         last = self.events[-1] if self.events else None
         if self.planned_kill is None:
-            return self.exit_code == 0 or (self.exit_code is not None and isinstance(last, Stopped))
-        if isinstance(last, Killed) or (self.exit_code == -signal.SIGKILL and not isinstance(last, Stopped)):
+            return self.exit_code == 0 or (self.exit_code is not None and isinstance(last, StoppedEvent))
+        if isinstance(last, KilledEvent) or (self.exit_code == -signal.SIGKILL and not isinstance(last, StoppedEvent)):
             return self.exit_code is not None and self.last_step >= self.planned_kill
         return self.exit_code == 0
 
@@ -145,8 +147,10 @@ class Life:
     @property
     def _ranks_ended_as_planned(self) -> bool:
         if self.planned_kill is None:
-            return self.exit_code == 0 or all(isinstance(one.events[-1], Stopped) for one in self.ranks if one.events)
-        killed = any(isinstance(event, Killed) for event in self._events_of_ranks)
+            return self.exit_code == 0 or all(
+                isinstance(one.events[-1], StoppedEvent) for one in self.ranks if one.events
+            )
+        killed = any(isinstance(event, KilledEvent) for event in self._events_of_ranks)
         return killed and all(one.last_step >= self.planned_kill for one in self.ranks)
 
     def last_words(self, lines: int = 15) -> str:
@@ -165,7 +169,7 @@ def live(
     time_limit: timedelta,
     monotonic: Callable[[], float],
     on_step: Callable[[int], None] = lambda step: None,
-) -> Life:
+) -> TrialLife:
     """Run ``command`` under ``plan`` to its end.
 
     Args:
@@ -189,7 +193,7 @@ def live(
     finally:
         exit_code = started.end()
     lives = [
-        Life(
+        TrialLife(
             name,
             exit_code if in_time else None,
             events,
@@ -209,7 +213,7 @@ def live(
 
 def _kill(plan: LifePlan, events: Sequence[Event]) -> int | None:
     """Return the micro-step after which the process killed itself as planned; None if it was not to."""
-    if not plan.kill_when_saved or not isinstance(events[-1] if events else None, Saved | Killed):
+    if not plan.kill_when_saved or not isinstance(events[-1] if events else None, SavedEvent | KilledEvent):
         return plan.kill
     return max(one.step for one in events if isinstance(one, Stepped))
 

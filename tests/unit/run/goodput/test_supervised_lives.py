@@ -26,10 +26,10 @@ from ckptkit.manager.heartbeat.writer import STACKS_SIGNAL, HeartbeatWriter
 from ckptkit.run.goodput import Account, account_of, life_of
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.supervisor import life_log
-from ckptkit.tools.supervisor.budget import Budget
+from ckptkit.tools.supervisor.budget import RestartBudget
 from ckptkit.tools.supervisor.diagnosis import diagnose
 from ckptkit.tools.supervisor.hang import Hang
-from ckptkit.tools.supervisor.life import Life
+from ckptkit.tools.supervisor.life import SupervisedLife
 from ckptkit.tools.supervisor.life_log import LifeLog
 
 OURS, OTHER = "ours", "other"
@@ -48,7 +48,7 @@ class World:
         self.committed = {OURS: 0, OTHER: 0}
         self.from_batches: dict[int, int] = {}
         self.events: dict[tuple[str, int], list[Event]] = {}
-        self.lives: list[Life] = []
+        self.lives: list[SupervisedLife] = []
         self.log = LifeLog("ab" * 16, lambda root: root, pytest.fail, boot=lambda: "boot")
 
     def monotonic(self) -> float:
@@ -81,7 +81,7 @@ class Command:
         self.world = world
         self.folder = world.folder / str(len(world.lives))
         self.folder.mkdir()
-        self.life = Life(len(world.lives) + 1, world.clock(), world.now)
+        self.life = SupervisedLife(len(world.lives) + 1, world.clock(), world.now)
         os.environ[VARIABLE] = str(self.folder)
         self.heart = HeartbeatWriter(world.monotonic)
         self.root, self.attempt, self.batch = "", 0, 0
@@ -179,7 +179,7 @@ class Command:
         life.ended, life.returncode = world.now, returncode
         world.ended = world.now
         world.lives.append(life)
-        world.log.enter(life, Budget(99).judge(life, diagnose(life)), 0.0)
+        world.log.enter(life, RestartBudget(99).judge(life, diagnose(life)), 0.0)
 
 
 def live(world: World, shape: str, seconds: float, steps: int, lingers: float) -> None:

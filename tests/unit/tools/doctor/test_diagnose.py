@@ -13,9 +13,9 @@ from support.doctor_lives import SIZE, URL, life, stepped
 
 from ckptkit.manager.hooks import Suspect
 from ckptkit.tools.doctor import diagnose
-from ckptkit.tools.doctor.compare import Difference, first_difference
+from ckptkit.tools.doctor.compare import TraceDifference, first_difference
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
-from ckptkit.tools.doctor.lives.trace import Saved, Stepped
+from ckptkit.tools.doctor.lives.trace import SavedEvent, Stepped
 from ckptkit.tools.doctor.lost import owner_of, pattern_of
 
 LAST = 12
@@ -201,7 +201,7 @@ def test_pattern_ignores_the_path_that_it_is_made_of():
 
 
 def test_a_save_that_draws_names_the_object():
-    saved = [Saved(step=5, moved=("rng/numpy",), by=("replay (Replay)",))]
+    saved = [SavedEvent(step=5, moved=("rng/numpy",), by=("replay (Replay)",))]
     lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
     found = diagnosed(life(lines, saved=saved), reference())
     assert (found.code, found.where) == ("saving-changes-state", "replay (Replay)")
@@ -210,7 +210,7 @@ def test_a_save_that_draws_names_the_object():
 
 def test_generator_moved_in_save_blames_drawing_map():
     """A generator that moved during a save is blamed on the thread of a map, where one is known to draw."""
-    saved = [Saved(step=5, moved=("rng/numpy",))]
+    saved = [SavedEvent(step=5, moved=("rng/numpy",))]
     lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
     assert diagnosed(life(lines, saved=saved), reference()).code == "saving-changes-state"
     assert diagnosed(life(lines, saved=saved), reference(suspects=(MAP,))).code == "random-pipeline"
@@ -218,7 +218,7 @@ def test_generator_moved_in_save_blames_drawing_map():
 
 def test_save_that_moved_nothing_is_not_blamed():
     lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
-    assert diagnosed(life(lines, saved=[Saved(step=5)]), reference()).code == "unknown"
+    assert diagnosed(life(lines, saved=[SavedEvent(step=5)]), reference()).code == "unknown"
 
 
 @pytest.mark.parametrize(("own_saves", "code"), [(True, "saving-changes-state"), (False, "unknown")])
@@ -232,7 +232,7 @@ def test_parameter_that_changed_while_the_own_save_was_read_is_named(own_saves, 
 
 @pytest.mark.parametrize(("names", "code"), [({}, "unknown"), ({"told/kept.at": "0"}, "saving-changes-state")])
 def test_state_that_tells_the_time_is_not_blamed_for_another_difference(names, code):
-    saved = [Saved(step=5, moved=("told/kept.at",))]
+    saved = [SavedEvent(step=5, moved=("told/kept.at",))]
     last = stepped(6, rng="new")
     lines = [*map(stepped, range(1, 6)), last.model_copy(update={"digests": {**last.digests, **names}})]
     assert diagnosed(life(lines, saved=saved), reference()).code == code
@@ -240,21 +240,24 @@ def test_state_that_tells_the_time_is_not_blamed_for_another_difference(names, c
 
 def test_later_save_is_not_to_blame():
     """What a save moves shows in the micro-step after it."""
-    saved = [Saved(step=6, moved=("rng/numpy",), by=("replay (Replay)",))]
+    saved = [SavedEvent(step=6, moved=("rng/numpy",), by=("replay (Replay)",))]
     lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
     assert diagnosed(life(lines, saved=saved), reference()).code == "unknown"
 
 
 @pytest.mark.parametrize("suspects", [(), (MAP,)])
 def test_save_proven_to_draw_is_blamed_first(suspects):
-    saved = [Saved(step=2, moved=("rng/numpy",)), Saved(step=4, moved=("rng/python",), by=("replay (Replay)",))]
+    saved = [
+        SavedEvent(step=2, moved=("rng/numpy",)),
+        SavedEvent(step=4, moved=("rng/python",), by=("replay (Replay)",)),
+    ]
     lines = [stepped(step) for step in range(1, 6)] + [stepped(6, batch="batch/x 5", rng="new")]
     found = diagnosed(life(lines, saved=saved), reference(suspects=suspects))
     assert (found.code, found.where) == ("saving-changes-state", "replay (Replay)")
 
 
 def test_saving_is_blamed_before_the_data():
-    saved = [Saved(step=6, moved=("rng/numpy",), by=("replay (Replay)",))]
+    saved = [SavedEvent(step=6, moved=("rng/numpy",), by=("replay (Replay)",))]
     again = resumed(stepped(6), stepped(7, batch="batch/x 6"), saved=saved)
     assert diagnosed(again, reference()).code == "saving-changes-state"
 
@@ -279,7 +282,7 @@ def test_what_cannot_be_the_cause_is_not_blamed(lines, begun, suspects, code):
 def test_a_run_that_is_never_resumed(url, word):
     again = life([stepped(step) for step in range(1, LAST + 1)], url=url)
     full = reference()
-    found = diagnose_resume(Difference(6, (), full.steps[6], None, again, full), frozenset())
+    found = diagnose_resume(TraceDifference(6, (), full.steps[6], None, again, full), frozenset())
     assert found.code == "never-resumed"
     assert word in found.cause
 
@@ -288,7 +291,7 @@ def test_a_run_that_is_never_resumed(url, word):
 def test_going_on_from_older_checkpoint_is_named(last):
     full = reference()
     again = resumed(*map(stepped, range(4, last + 1)), begun=3)
-    found = diagnose_resume(Difference(9, (), full.steps[9], None, again, full), frozenset())
+    found = diagnose_resume(TraceDifference(9, (), full.steps[9], None, again, full), frozenset())
     assert (found.code, found.where) == ("never-resumed", "at 3")
     assert "from the checkpoint after micro-step 3, although there is one after micro-step 8" in found.cause
 
@@ -297,14 +300,14 @@ def test_going_on_from_older_checkpoint_is_named(last):
 def test_life_that_ended_there_went_not_back(begun):
     full = reference()
     again = resumed(*map(stepped, range(begun + 1, 7)), begun=begun)
-    found = diagnose_resume(Difference(7, (), full.steps[7], None, again, full), frozenset())
+    found = diagnose_resume(TraceDifference(7, (), full.steps[7], None, again, full), frozenset())
     assert found.code == "ends-elsewhere"
 
 
 def test_a_script_that_ends_early_after_a_resume():
     full = reference()
     again = resumed(stepped(6))
-    found = diagnose_resume(Difference(7, (), full.steps[7], None, again, full), frozenset())
+    found = diagnose_resume(TraceDifference(7, (), full.steps[7], None, again, full), frozenset())
     assert found.code == "ends-elsewhere"
 
 

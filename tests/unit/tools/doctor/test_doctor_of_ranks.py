@@ -26,22 +26,22 @@ from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.compare import first_difference, first_unequal_replica, other_losses
-from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.examine import DoctorExamination
 from ckptkit.tools.doctor.lives.probe import Runs, TrialProbe
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
-    Killed,
+    KilledEvent,
     LifePlan,
-    Saved,
-    Stopped,
+    SavedEvent,
+    StoppedEvent,
     Unrestored,
     have_ended,
     read_traces,
     trace_of,
 )
-from ckptkit.tools.doctor.lives.trial import Life, live
+from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.plan import victims
-from ckptkit.tools.doctor.report import Options, UnusableScriptError
+from ckptkit.tools.doctor.report import DoctorOptions, UnusableScriptError
 
 SCRIPT, Seen = ranked_training.__file__, ranked_training.Run
 
@@ -55,7 +55,7 @@ def here(tmp_path, monkeypatch):
 
 
 def examined(capsys, *what, **options):
-    chosen = Options(**{"steps": 12, "time_limit": timedelta(seconds=60), **options})
+    chosen = DoctorOptions(**{"steps": 12, "time_limit": timedelta(seconds=60), **options})
     code = run_doctor(launcher(2, SCRIPT, *what), chosen, keep="kept", as_json=True)
     out, said = capsys.readouterr()
     return code, json.loads(out) if out else said
@@ -63,7 +63,7 @@ def examined(capsys, *what, **options):
 
 def killed_in(here: Path, life_name: str) -> list[int]:
     traces = read_traces(here / "kept" / f"{life_name}.trace")
-    return [rank for rank, events in enumerate(traces) if any(isinstance(one, Killed) for one in events)]
+    return [rank for rank, events in enumerate(traces) if any(isinstance(one, KilledEvent) for one in events)]
 
 
 def test_lives_lose_one_rank_or_all_and_every_rank_is_compared(here, capsys):
@@ -84,7 +84,7 @@ def test_lives_lose_one_rank_or_all_and_every_rank_is_compared(here, capsys):
         event.step
         for one in lives
         for event in read_traces(here / "kept" / f"{one['name']}.trace")[0]
-        if isinstance(event, Saved)
+        if isinstance(event, SavedEvent)
     ]
     assert len(planned) == 3
     assert saved == planned[-len(saved) :]
@@ -165,7 +165,7 @@ def test_replicated_leaf_that_differs_between_ranks_is_named(here, capsys, steps
 @pytest.mark.extended
 def test_text_names_the_rank(here, capsys):
     command = launcher(2, SCRIPT, "forgets")
-    assert run_doctor(command, Options(steps=6, kills=1), keep=None, as_json=False) == 1
+    assert run_doctor(command, DoctorOptions(steps=6, kills=1), keep=None, as_json=False) == 1
     said = capsys.readouterr().out
     assert "6 micro-steps in each of 2 ranks" in said
     assert "(rank 1)" in said
@@ -180,7 +180,7 @@ def test_ranks_that_outlive_a_killed_one_are_ended(here):
     found = live(command, "life", plan, time_limit=timedelta(seconds=60), monotonic=time.monotonic)
     assert time.monotonic() - begun < 30
     assert found.ended_as_planned
-    assert [type(one.events[-1]) is Killed for one in found.ranks] == [False, True]
+    assert [type(one.events[-1]) is KilledEvent for one in found.ranks] == [False, True]
     for rank in (0, 1):
         with suppress(ProcessLookupError):
             rank_process = os.pidfd_open(int((here / f"pid-{rank}").read_text()))
@@ -206,7 +206,7 @@ def test_kill_after_every_micro_step_resumes_both_ranks(here, capsys):
     assert [bool(one) for one in killed] == [False, False, True, True, True, True, False]
 
 
-def of_ranks(*lines, **options) -> Life:
+def of_ranks(*lines, **options) -> TrialLife:
     """A life by hand: the lines of each rank."""
     parts = [replace(life(one, **options), rank=rank) for rank, one in enumerate(lines)]
     begun = Begun(url="/runs/mine", step=0, checkpoint=None, ranks=len(parts), replicated=("weights/w",))
@@ -253,31 +253,31 @@ def test_life_of_ranks_ended_when_one_died_or_all_stopped(tmp_path):
     begun = Begun(url="/runs/mine", step=0, checkpoint=None, ranks=2)
     assert read_traces(trace) == [[]]
     assert not have_ended(trace)
-    written(1, begun, Stopped(step=1))
+    written(1, begun, StoppedEvent(step=1))
     assert not have_ended(trace)  # the other one has not even begun
     written(0, begun)
     assert not have_ended(trace)
-    written(0, begun, Stopped(step=1))
+    written(0, begun, StoppedEvent(step=1))
     assert have_ended(trace)
     written(1, begun)
     assert not have_ended(trace)
     with trace_of(trace, 1).open("a") as file:
-        file.write(Killed(step=1).model_dump_json())
+        file.write(KilledEvent(step=1).model_dump_json())
     assert not have_ended(trace)  # a line under way
-    written(1, begun, Killed(step=1))
+    written(1, begun, KilledEvent(step=1))
     assert have_ended(trace)
     assert [len(one) for one in read_traces(trace)] == [2, 2]
     alone = begun.model_copy(update={"ranks": 1})
     written(0, alone)
     assert not have_ended(trace)
-    written(0, alone, Stopped(step=1))
+    written(0, alone, StoppedEvent(step=1))
     assert have_ended(trace)  # a launcher of one rank may wait, too
     trace_of(trace, 1).unlink()
     written(0, Unrestored(why="no"))
     assert have_ended(trace)
     written(0, Unrestored(why="no"), alone)
     assert not have_ended(trace)  # the script has begun another run
-    written(0, Unrestored(why="no"), begun, Stopped(step=1))
+    written(0, Unrestored(why="no"), begun, StoppedEvent(step=1))
     assert not have_ended(trace)  # of two ranks
 
 
@@ -287,7 +287,7 @@ def test_another_number_of_ranks_is_refused(monkeypatch):
     monkeypatch.setattr(examine, "live", lambda *_, **__: next(lives))
     silent = {"monotonic": lambda: 0.0, "begins": lambda words, steps: None, "stepped": lambda steps: None}
     with pytest.raises(UnusableScriptError, match="2 ranks in its first life and 1 in life"):
-        Examination(["python"], Path("scratch"), Options(steps=3), **silent).run()
+        DoctorExamination(["python"], Path("scratch"), DoctorOptions(steps=3), **silent).run()
 
 
 def test_part_of_a_life_that_is_missing_is_no_planned_end():
@@ -296,7 +296,7 @@ def test_part_of_a_life_that_is_missing_is_no_planned_end():
     assert stopped.ended_as_planned  # by itself, with exit code 0
     assert not replace(stopped, exit_code=1).ended_as_planned
     assert not replace(stopped, exit_code=-signal.SIGKILL, planned_kill=3).ended_as_planned  # nobody says so
-    dying = [replace(one, events=[*one.events, Killed(step=3)]) for one in stopped.ranks]
+    dying = [replace(one, events=[*one.events, KilledEvent(step=3)]) for one in stopped.ranks]
     killed = replace(stopped, exit_code=-signal.SIGKILL, planned_kill=3, ranks=(stopped.ranks[0], dying[1]))
     assert killed.ended_as_planned
     assert not replace(killed, planned_kill=4).ended_as_planned

@@ -13,10 +13,10 @@ import pytest
 from support.doctor_lives import life, stepped
 
 from ckptkit.tools.doctor import examine
-from ckptkit.tools.doctor.examine import Examination
-from ckptkit.tools.doctor.lives.trace import LifePlan, Stepped, Stopped
-from ckptkit.tools.doctor.lives.trial import Life
-from ckptkit.tools.doctor.report import FailedLifeError, Options, UnusableScriptError
+from ckptkit.tools.doctor.examine import DoctorExamination
+from ckptkit.tools.doctor.lives.trace import LifePlan, Stepped, StoppedEvent
+from ckptkit.tools.doctor.lives.trial import TrialLife
+from ckptkit.tools.doctor.report import DoctorOptions, FailedLifeError, UnusableScriptError
 
 Line = Callable[[int, int, int], Stepped]  # of the number of the life, where it began, and the micro-step
 
@@ -41,7 +41,7 @@ class Script:
         self._saved: dict[str, int] = {}
         monkeypatch.setattr(examine, "live", self._live)
 
-    def _live(self, command, name, plan, *, time_limit, **_) -> Life:
+    def _live(self, command, name, plan, *, time_limit, **_) -> TrialLife:
         self.plans.append(plan)
         begun, began_at = self._saved.get(plan.root, 0), self.now
         last = min(plan.kill or plan.stop, self._length)
@@ -58,7 +58,7 @@ class Script:
         self.now = at[-1] if at else self.now
         # The probe stops a process at its last micro-step, unless the script or a kill ends it there.
         stops = self.exit_code == 0 and not plan.kill and (last == plan.stop or last < self._length)
-        stopped = [Stopped(step=last)] if stops else []
+        stopped = [StoppedEvent(step=last)] if stops else []
         made = replace(
             life([*lines, *stopped], begun=begun), name=name, exit_code=code, planned_kill=plan.kill, log=self.log
         )
@@ -69,9 +69,9 @@ class Script:
         return replace(made, began_at=began_at)
 
     def examined(self, **options):
-        chosen = Options(**{"steps": 9, "kills": 2, **options})
+        chosen = DoctorOptions(**{"steps": 9, "kills": 2, **options})
         silent = {"monotonic": lambda: self.now, "begins": lambda words, steps: None, "stepped": lambda steps: None}
-        return Examination(["python"], Path("scratch"), chosen, **silent).run()
+        return DoctorExamination(["python"], Path("scratch"), chosen, **silent).run()
 
 
 def test_only_lives_that_begin_training_are_seeded(monkeypatch):

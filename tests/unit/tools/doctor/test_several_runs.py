@@ -11,7 +11,7 @@ from support.doctor_lives import NUMPY_SCRIPT
 from support.junit import cases_of
 
 from ckptkit.cli.commands.doctor import run_doctor
-from ckptkit.tools.doctor.report import Options
+from ckptkit.tools.doctor.report import DoctorOptions
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def here(tmp_path, monkeypatch):
 
 
 def doctored(*what: str, as_json: bool = True, **options) -> int:
-    chosen = Options(**{"steps": 9, "kills": 2, **options})
+    chosen = DoctorOptions(**{"steps": 9, "kills": 2, **options})
     program = [sys.executable, "train.py", *what]
     return run_doctor(program, chosen, keep="kept", as_json=as_json, junit=Path("ci/doctor.xml"))
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.doctor_lives import life, stepped
 
-from ckptkit.tools.doctor.budget import FEWEST_STEPS, Budget, Cost, Fitting, cost_of
+from ckptkit.tools.doctor.budget import FEWEST_STEPS, Fitting, LifeCost, TimeBudget, cost_of
 
 
 class Clock:
@@ -21,9 +21,9 @@ class Clock:
         return self.now
 
 
-def budget(seconds: float | None) -> tuple[Budget, Clock]:
+def budget(seconds: float | None) -> tuple[TimeBudget, Clock]:
     clock = Clock()
-    return Budget(None if seconds is None else timedelta(seconds=seconds), clock), clock
+    return TimeBudget(None if seconds is None else timedelta(seconds=seconds), clock), clock
 
 
 def test_costs_are_those_of_the_first_life():
@@ -39,9 +39,9 @@ def test_what_follows_the_last_micro_step_costs_each_life_that_comes_so_far():
     """Such as another run of the script; a life of fewer micro-steps stops before it, and one that is killed, too."""
     lines = [stepped(step).model_copy(update={"at": 50 + 2.0 * step}) for step in (1, 2, 3, 4)]
     cost = cost_of(life(lines, began_at=47.0, seconds=41.0))
-    assert cost == Cost(5, 2, 30)
+    assert cost == LifeCost(5, 2, 30)
     assert str(cost).endswith(", and 30.0 s after the last")
-    assert (cost.of_life(4), cost.of_chain(4, 1), Cost(5, 2).of_chain(4, 1)) == (41, 52, 22)
+    assert (cost.of_life(4), cost.of_chain(4, 1), LifeCost(5, 2).of_chain(4, 1)) == (41, 52, 22)
     assert budget(1.25 * (41 + 52))[0].fit(cost, 4, 1) == Fitting(4, 1)
     assert budget(1.25 * (9 + 20))[0].fit(cost, 4, 1) == Fitting(3, 1)
 
@@ -49,7 +49,7 @@ def test_what_follows_the_last_micro_step_costs_each_life_that_comes_so_far():
 def test_without_a_limit_everything_fits():
     unlimited, clock = budget(None)
     clock.now += 1e9
-    assert unlimited.fit(Cost(1e6, 1e6), 24, 3) == Fitting(24, 3)
+    assert unlimited.fit(LifeCost(1e6, 1e6), 24, 3) == Fitting(24, 3)
     assert (unlimited.first_ends, unlimited.is_over) == (None, False)
     assert unlimited.limit(timedelta(hours=1)) == timedelta(hours=1)
 
@@ -69,11 +69,11 @@ def test_without_a_limit_everything_fits():
 def test_kills_come_before_micro_steps(seconds, expected):
     limited, clock = budget(seconds + 3)
     clock.now += 3
-    assert limited.fit(Cost(3, 1), 24, 3) == expected
+    assert limited.fit(LifeCost(3, 1), 24, 3) == expected
 
 
 def test_own_saves_take_two_more_lives():
-    cost = Cost(3, 1)
+    cost = LifeCost(3, 1)
     assert cost.of_rest(2, 1, own_saves=True) - cost.of_rest(2, 1) == cost.of_chain(2, 1) == 10
     limited, _ = budget(29.9)
     assert limited.fit(cost, 24, 1) == Fitting(6, 1)
@@ -84,7 +84,7 @@ def test_own_saves_take_two_more_lives():
 @given(st.floats(1, 1000), st.floats(0.1, 60), st.floats(0, 20), st.integers(2, 40), st.integers(1, 9))
 def test_what_fits_takes_no_longer(seconds, start, step, steps, kills):
     limited, _ = budget(seconds)
-    cost = Cost(start, step)
+    cost = LifeCost(start, step)
     fitting = limited.fit(cost, steps, kills)
     if fitting is None:
         assert cost.of_rest(FEWEST_STEPS, 1) * 1.25 > seconds
@@ -98,7 +98,7 @@ def test_what_fits_takes_no_longer(seconds, start, step, steps, kills):
 @given(st.floats(0.1, 60), st.floats(0, 20))
 def test_time_that_is_asked_for_is_enough(start, step):
     """Even if the first life takes all of its share."""
-    cost = Cost(start, step)
+    cost = LifeCost(start, step)
     limited, clock = budget(budget(1)[0].needed(cost) + 0.01)
     clock.now = max(limited.first_ends, clock.now + cost.of_life(FEWEST_STEPS))
     assert limited.fit(cost, 24, 3) is not None

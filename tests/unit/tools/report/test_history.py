@@ -21,7 +21,7 @@ from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.interchange import import_weights
 from ckptkit.tools.report.health import judge, lines_of
-from ckptkit.tools.report.story import Attempt, Failure, RunStory, Save, read_story, time_of
+from ckptkit.tools.report.story import Attempt, FailedSave, RunStory, Save, read_story, time_of
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 
@@ -164,8 +164,8 @@ def test_starts_of_a_complete_training_finish_it(tmp_path):
     assert [one.how for one in story.attempts] == ["finished", "complete", "complete", "closed"]
 
 
-def lost(step: int) -> Failure:
-    return Failure(f"a000001-c{step:010d}-m0000", step, NOW, "StorageError", f"no room at {step}")
+def lost(step: int) -> FailedSave:
+    return FailedSave(f"a000001-c{step:010d}-m0000", step, NOW, "StorageError", f"no room at {step}")
 
 
 def saved(step: int, stall_seconds: float = 0.0) -> Save:

@@ -24,7 +24,7 @@ from ckptkit.storage import LocalStorage
 from ckptkit.tools.report import plots
 from ckptkit.tools.report.page import page_of
 from ckptkit.tools.report.plots import COLOURS, THEME, colour_of, costs, curves, timeline
-from ckptkit.tools.report.story import Attempt, Failure, Problem, Removal, RunStory, Save, read_story
+from ckptkit.tools.report.story import Attempt, FailedSave, Removal, RunStory, Save, UnreadableFile, read_story
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 EVIL = """</script><script>alert(1)</script><img src=x onerror=alert(2)>"'&<!--{{%{x}"""
@@ -165,11 +165,11 @@ def evil_story() -> RunStory:
         message=EVIL,
         has_events=True,
         saves=[Save(EVIL, 1, 0, NOW, 10, 1.0, 1.0, problem=EVIL)],
-        failures=[Failure(EVIL, 1, NOW, EVIL, EVIL)],
+        failures=[FailedSave(EVIL, 1, NOW, EVIL, EVIL)],
         removals=[Removal(EVIL, None, None, EVIL)],
         points=[point],
     )
-    return RunStory(EVIL, EVIL, EVIL, NOW, [attempt], EVIL, [Problem(EVIL, EVIL)])
+    return RunStory(EVIL, EVIL, EVIL, NOW, [attempt], EVIL, [UnreadableFile(EVIL, EVIL)])
 
 
 def test_text_from_files_is_shown_but_never_run():
@@ -286,7 +286,7 @@ def eventful():
         Attempt(number, began_at=one, seen_at=other, to_step=number, how="preempted" if number == 1 else None)
         for number, (one, other) in enumerate(pairwise(hours), 1)
     ]
-    attempts[0].failures += [Failure("c2", 2, NOW, "StorageError", ""), Failure("c3", 3, NOW, "OSError", "")]
+    attempts[0].failures += [FailedSave("c2", 2, NOW, "StorageError", ""), FailedSave("c3", 3, NOW, "OSError", "")]
     attempts[0].saves += [Save("gone", 1, 0, NOW, 10, is_there=False), Save("kept", 4, 0, NOW + timedelta(days=1), 10)]
     attempts[1].saves.append(Save("later", 5, 0, NOW, 10))
     attempts[1].world_size = 4
@@ -323,7 +323,7 @@ def test_page_tells_ends_ranks_and_origin():
 
 
 def test_newest_failures_are_listed():
-    failures = [Failure(f"c{number:03d}", number, NOW, f"E{number:03d}", "") for number in range(202)]
+    failures = [FailedSave(f"c{number:03d}", number, NOW, f"E{number:03d}", "") for number in range(202)]
     text = texts_of(RunStory("root", None, None, NOW, [Attempt(1, failures=failures)], None, []))
     assert ("E001" in text, "E002" in text, "E201" in text.partition("Saves that failed")[2]) == (False, True, True)
 

@@ -4,8 +4,8 @@ import pytest
 from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.tools.supervisor.budget import CODE_OR_DATA, GIVEN_UP, Budget
-from ckptkit.tools.supervisor.diagnosis import Finding, diagnose
+from ckptkit.tools.supervisor.budget import CODE_OR_DATA, GIVEN_UP, RestartBudget
+from ckptkit.tools.supervisor.diagnosis import LifeFinding, diagnose
 from ckptkit.tools.supervisor.supervisor import pause_before
 
 
@@ -14,12 +14,12 @@ def died(step: int, *, number: int, restored: int = 0, committed: int = -1, phas
     return life_of(record_of(phase, **fields), number=number, returncode=code)
 
 
-def judged(budget: Budget, life):
+def judged(budget: RestartBudget, life):
     return budget.judge(life, diagnose(life))
 
 
 def test_lives_that_commit_something_new_are_free():
-    budget = Budget(2)
+    budget = RestartBudget(2)
     for number in range(1, 50):
         decision = judged(
             budget, died(10 * number + 5, number=number, restored=10 * number - 10, committed=10 * number)
@@ -28,27 +28,27 @@ def test_lives_that_commit_something_new_are_free():
 
 
 def test_lives_without_progress_in_a_row_end_it():
-    budget = Budget(3)
+    budget = RestartBudget(3)
     codes = [judged(budget, died(step, number=step, committed=-1)).exit_code for step in (5, 6, 7)]
     assert codes == [None, None, GIVEN_UP]
-    assert judged(Budget(1), died(5, number=1)).next_move.startswith("1 life in a row committed nothing new")
+    assert judged(RestartBudget(1), died(5, number=1)).next_move.startswith("1 life in a row committed nothing new")
 
 
 def test_same_commit_again_is_no_progress():
-    budget = Budget(2)
+    budget = RestartBudget(2)
     assert judged(budget, died(15, number=1, committed=10)).in_a_row == 0
     assert judged(budget, died(16, number=2, committed=10)).in_a_row == 1
     assert judged(budget, died(17, number=3, restored=10)).exit_code == GIVEN_UP
 
 
 def test_what_was_committed_before_is_no_progress():
-    budget = Budget(1)
+    budget = RestartBudget(1)
     assert judged(budget, died(117, number=1, restored=110, committed=110)).exit_code == GIVEN_UP
 
 
 @pytest.mark.parametrize("code", [-9, -11, 7])
 def test_second_death_in_the_same_micro_step_ends_it(code):
-    budget = Budget(9)
+    budget = RestartBudget(9)
     assert judged(budget, died(99, number=1, restored=80, code=code)).exit_code is None
     decision = judged(budget, died(99, number=2, restored=80, code=code))
     assert (decision.exit_code, decision.finding.cause) == (CODE_OR_DATA, "code-or-data")
@@ -56,14 +56,14 @@ def test_second_death_in_the_same_micro_step_ends_it(code):
 
 
 def test_death_after_further_progress_counts_as_the_second():
-    budget = Budget(9)
+    budget = RestartBudget(9)
     judged(budget, died(99, number=1, restored=80, committed=90))
     judged(budget, died(95, number=2, restored=90))
     assert judged(budget, died(99, number=3, restored=90)).finding.cause == "code-or-data"
 
 
 def test_two_kills_in_one_compilation_prove_nothing():
-    budget = Budget(9)
+    budget = RestartBudget(9)
     first = [judged(budget, died(80, number=one, restored=80, phase=Phase.FIRST_STEP)) for one in (1, 2)]
     assert [one.finding.cause for one in first] == ["killed", "killed"]
     third = judged(budget, died(80, number=3, restored=80, phase=Phase.FIRST_STEP))
@@ -71,14 +71,14 @@ def test_two_kills_in_one_compilation_prove_nothing():
 
 
 def test_two_crashes_in_the_first_micro_step_are_the_batch():
-    budget = Budget(9)
+    budget = RestartBudget(9)
     judged(budget, died(80, number=1, restored=80, phase=Phase.FIRST_STEP, code=-11))
     second = judged(budget, died(80, number=2, restored=80, phase=Phase.FIRST_STEP, code=-11))
     assert second.finding.cause == "code-or-data"
 
 
 def test_runs_of_one_command_make_progress_by_themselves():
-    budget = Budget(2)
+    budget = RestartBudget(2)
     first = record_of(Phase.ENDED, root="a", micro_step=1000, restored_step=1000, committed_step=-1)
     for number, committed in enumerate((10, 20, 30), 1):
         fields = {"root": "b", "micro_step": committed + 5, "restored_step": committed - 10, "opened_at": 9.0}
@@ -88,22 +88,24 @@ def test_runs_of_one_command_make_progress_by_themselves():
 
 def test_same_error_before_any_training_is_no_matter_of_the_machine():
     text = "Traceback (most recent call last):\n{}\n"
-    budget = Budget(3)
+    budget = RestartBudget(3)
     codes = [
         judged(budget, life_of(number=number, returncode=1, last_words=text.format(error))).exit_code
         for number, error in enumerate(["KeyError: 1", "KeyError: 2", "KeyError: 2"], 1)
     ]
     assert codes == [None, None, GIVEN_UP]
-    other = judged(Budget(1), life_of(record_of(), number=1, returncode=1, last_words=text.format("KeyError: 2")))
+    other = judged(
+        RestartBudget(1), life_of(record_of(), number=1, returncode=1, last_words=text.format("KeyError: 2"))
+    )
     assert "a restart fails again" not in other.next_move
-    budget = Budget(3)
+    budget = RestartBudget(3)
     lives = [life_of(number=one, returncode=1, last_words=text.format("KeyError: 1")) for one in (1, 2, 3)]
     last = [judged(budget, life) for life in lives][-1]
     assert (last.exit_code, last.finding.cause) == (CODE_OR_DATA, "code-or-data")
 
 
 def test_outage_is_never_the_batch():
-    budget = Budget(9)
+    budget = RestartBudget(9)
     said = {"error": "TimeoutError", "category": "outage", "message": "no answer", "failed_in": Phase.TRAINING}
     lives = [life_of(record_of(micro_step=80, **said), number=one, returncode=1) for one in (1, 2, 3, 4)]
     assert [judged(budget, life).finding.cause for life in lives] == ["outage"] * 4
@@ -114,7 +116,7 @@ def test_same_message_about_data_is_the_data_wherever_it_comes_up():
         said = {"error": "RuntimeError", "category": "data", "message": message, "failed_in": Phase.TRAINING}
         return life_of(record_of(Phase.TRAINING, micro_step=step, root="r", **said), number=number, returncode=1)
 
-    budget = Budget(9)
+    budget = RestartBudget(9)
     first = [judged(budget, died_of(*one)) for one in ((80, 1, "a.jpg is broken"), (80, 2, "b.jpg is broken"))]
     assert [one.finding.cause for one in first] == ["data", "data"]
     third = judged(budget, died_of(83, 3, "a.jpg is broken"))
@@ -124,7 +126,7 @@ def test_same_message_about_data_is_the_data_wherever_it_comes_up():
 
 
 def test_another_run_is_another_place():
-    budget = Budget(9)
+    budget = RestartBudget(9)
     judged(budget, died(99, number=1))
     other = died(99, number=2)
     other.records[0].put("root", "another")
@@ -132,7 +134,7 @@ def test_another_run_is_another_place():
 
 
 def test_full_disk_is_never_the_batch():
-    budget = Budget(3)
+    budget = RestartBudget(3)
     life = life_of(record_of(micro_step=9, error="E", category="disk-full", how="failed"), returncode=1)
     assert [judged(budget, life).exit_code for _ in range(3)] == [None, None, GIVEN_UP]
 
@@ -142,7 +144,7 @@ def test_full_disk_is_never_the_batch():
     [("finished", 0), ("preempted", 143), ("interrupted", 143), ("usage", 2), ("overtaken", 65), ("refused", 65)],
 )
 def test_some_ends_are_the_last(cause, code):
-    assert Budget(9).judge(life_of(returncode=1), Finding(cause, "")).exit_code == code
+    assert RestartBudget(9).judge(life_of(returncode=1), LifeFinding(cause, "")).exit_code == code
 
 
 def test_pauses_double_up_to_the_longest():

@@ -12,7 +12,7 @@ from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.supervisor.budget import Budget
+from ckptkit.tools.supervisor.budget import RestartBudget
 from ckptkit.tools.supervisor.diagnosis import diagnose
 from ckptkit.tools.supervisor.hang import Stack
 from ckptkit.tools.supervisor.life_log import LifeLog
@@ -40,7 +40,7 @@ def stored(root):
 
 
 def enter(life_log: LifeLog, life) -> LifeEnded:
-    return life_log.enter(life, Budget(9).judge(life, diagnose(life)), 1.5)
+    return life_log.enter(life, RestartBudget(9).judge(life, diagnose(life)), 1.5)
 
 
 def life_at(root, **fields):

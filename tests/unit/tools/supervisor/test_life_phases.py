@@ -7,7 +7,7 @@ from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat.record import Phase, Record
 from ckptkit.tools.supervisor.hang import Hang
-from ckptkit.tools.supervisor.life import Life
+from ckptkit.tools.supervisor.life import SupervisedLife
 from ckptkit.tools.supervisor.life_log import earlier_seconds, leader_of, phases_of
 
 
@@ -19,7 +19,7 @@ def trained(pid: int = 100, *, opened_at: float = 4.0, phase: Phase = Phase.TRAI
     return record
 
 
-def told(life: Life) -> dict[str, float]:
+def told(life: SupervisedLife) -> dict[str, float]:
     leader = leader_of(life.records)
     phases = phases_of(life, leader)
     assert sum(phases.values()) == pytest.approx(life.seconds - earlier_seconds(life, leader))
@@ -48,7 +48,7 @@ def test_waiting_for_a_dead_rank_is_not_training():
     assert "dead" not in told(life_of(waiting, dead, deaths={101: 71.0}))
 
 
-def hung(record: Record, *, phase: Phase = Phase.TRAINING, until: float = 60.0) -> Life:
+def hung(record: Record, *, phase: Phase = Phase.TRAINING, until: float = 60.0) -> SupervisedLife:
     """Silent from 30 s on, and asked to end at 60 s."""
     hang = Hang(record, 25.0, is_stopped=True)
     return life_of(record, hang=hang, hang_phases={record.pid: phase}, hang_from=30.0, hang_until=until)

@@ -4,9 +4,9 @@ import pytest
 from support.heartbeats import record_of
 
 from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.tools.supervisor.hang import Options, Watch
+from ckptkit.tools.supervisor.hang import RunLimits, Watch
 
-OPTIONS = Options(hang_after=timedelta(seconds=10), limits={Phase.EVALUATING: timedelta(seconds=100)})
+OPTIONS = RunLimits(hang_after=timedelta(seconds=10), limits={Phase.EVALUATING: timedelta(seconds=100)})
 
 
 def watch(states=None) -> Watch:

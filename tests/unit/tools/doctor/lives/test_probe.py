@@ -29,9 +29,9 @@ from ckptkit.tools.doctor.lives.trace import (
     Begun,
     LifePlan,
     Refused,
-    Saved,
+    SavedEvent,
     Stepped,
-    Stopped,
+    StoppedEvent,
     Unrestored,
     read_trace,
     scratch_run,
@@ -99,7 +99,7 @@ def test_only_planned_saves_happen_in_scratch_folder(tmp_path, root, trace):
     assert begun.digests.keys() == events[0].digests.keys()
     assert begun == Begun(url=str(root), step=0, checkpoint=None, digests=begun.digests)
     assert [(type(one), one.step) for one in events] == [
-        *[(Stepped, 1), (Stepped, 2), (Saved, 2), (Stepped, 3), (Stepped, 4), (Saved, 4), (Stepped, 5)]
+        *[(Stepped, 1), (Stepped, 2), (SavedEvent, 2), (Stepped, 3), (Stepped, 4), (SavedEvent, 4), (Stepped, 5)]
     ]
     assert manager.url.startswith(str(tmp_path / "scratch"))
     assert list((tmp_path / "scratch").rglob("events")) == []
@@ -130,7 +130,7 @@ def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
     run.train_step()
     with pytest.raises(SystemExit):
         manager.step(run)
-    assert trace()[-1] == Stopped(step=4)
+    assert trace()[-1] == StoppedEvent(step=4)
 
 
 def test_life_that_has_shown_enough_ends_after_its_second_step(tmp_path, root, monkeypatch):
@@ -144,7 +144,7 @@ def test_life_that_has_shown_enough_ends_after_its_second_step(tmp_path, root, m
         with pytest.raises(SystemExit):
             trained(root, Seen(), 9)
         (_, *lines) = read_trace(tmp_path / f"{name}.trace")
-        assert lines[-1] == Stopped(step=steps)
+        assert lines[-1] == StoppedEvent(step=steps)
         at = [one.at for one in lines if isinstance(one, Stepped)]
         times = [now, *at, time.monotonic()]
         assert times == sorted(times)
@@ -182,7 +182,7 @@ def own(tmp_path, root, monkeypatch):
         saved = [info.progress.batches_delivered for info in manager.checkpoints()]
         events = read_trace(tmp_path / "trace")
         steps = [one.step for one in events if isinstance(one, Stepped)]
-        return saved, steps[-1], [one for one in events if isinstance(one, Saved)]
+        return saved, steps[-1], [one for one in events if isinstance(one, SavedEvent)]
 
     return lived
 
@@ -194,7 +194,7 @@ def test_own_schedule_saves_where_the_plan_keeps_it(own):
 
 def test_process_dies_once_an_own_save_is_committed(own):
     saved, last, noted = own(Seen(), waits=True, kill_when_saved=True)
-    assert (saved, last, noted) == ([3], 4, [Saved(step=3)])
+    assert (saved, last, noted) == ([3], 4, [SavedEvent(step=3)])
 
 
 @pytest.mark.parametrize(("stop", "last"), [(9, 5), (4, 4)])
@@ -214,7 +214,7 @@ def test_own_save_that_takes_long_is_awaited(own, monkeypatch, stop, last):
 
     monkeypatch.setattr(Run, "wait", waited)
     monkeypatch.setattr(Saver, "save", slow)
-    assert own(Seen(), waits=False, kill_when_saved=True, stop=stop) == ([3], last, [Saved(step=3)])
+    assert own(Seen(), waits=False, kill_when_saved=True, stop=stop) == ([3], last, [SavedEvent(step=3)])
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["by its schedule", "by a call of save()"])
@@ -234,7 +234,7 @@ def test_process_dies_once_its_own_save_is_at_a_mirror(own, tmp_path, monkeypatc
     monkeypatch.setattr(Chain, "settle", settled)
     monkeypatch.setattr(Uploader, "upload", slow)
     mirrors = [tmp_path / "near", tmp_path / "far"]
-    assert own(Seen(), waits=False, mirror=mirrors, asks=asks, kill_when_saved=True) == ([3], 5, [Saved(step=3)])
+    assert own(Seen(), waits=False, mirror=mirrors, asks=asks, kill_when_saved=True) == ([3], 5, [SavedEvent(step=3)])
     for one in mirrors:
         copies = list_checkpoints(open_storage(scratch_run(tmp_path / "scratch", str(one))))
         assert [info.progress.batches_delivered for info in copies] == [3]
@@ -268,7 +268,7 @@ def test_second_training_of_root_continues_the_first(root, trace):
 def test_second_training_at_another_root_saves_too_and_is_not_traced(tmp_path, root, trace):
     trained(root, Seen(), 3).close()
     other = trained(tmp_path / "other", Seen(), 3)
-    assert [type(one) for one in trace()] == [Begun, Stepped, Stepped, Saved, Stepped, Begun]
+    assert [type(one) for one in trace()] == [Begun, Stepped, Stepped, SavedEvent, Stepped, Begun]
     assert [trace()[at].url for at in (0, 1, 5)] == [str(root), str(root), str(tmp_path / "other")]
     assert [one.progress.batches_delivered for one in other.checkpoints()] == [2]
     assert list((tmp_path / "scratch").iterdir()) != []
@@ -295,12 +295,12 @@ def test_checkpoint_named_by_script_is_ignored(root, trace):
 
 def test_changes_by_save_are_noted_with_their_objects(root, trace):
     trained(root, Drawing(), 2)
-    assert trace()[-1] == Saved(step=2, moved=("rng/numpy",), by=("it",))
+    assert trace()[-1] == SavedEvent(step=2, moved=("rng/numpy",), by=("it",))
 
 
 def test_a_save_that_changes_nothing_notes_nothing(root, trace):
     trained(root, Seen(), 2)
-    assert trace()[-1] == Saved(step=2)
+    assert trace()[-1] == SavedEvent(step=2)
 
 
 def test_own_saves_of_script_count_micro_steps_once(root, trace):

@@ -24,12 +24,12 @@ from support.process import python
 
 from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.tools.doctor import examine
-from ckptkit.tools.doctor.compare import Difference
+from ckptkit.tools.doctor.compare import TraceDifference
 from ckptkit.tools.doctor.diagnose import Diagnosis
-from ckptkit.tools.doctor.examine import Examination
+from ckptkit.tools.doctor.examine import DoctorExamination
 from ckptkit.tools.doctor.lives.trace import LifePlan
 from ckptkit.tools.doctor.lives.trial import live
-from ckptkit.tools.doctor.report import Options, Report
+from ckptkit.tools.doctor.report import DoctorOptions, Report
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_the_command_line_takes_the_scripts_own_options(here):
 
 
 def examined(capsys, *what: str, program: list[str] | None = None, **options) -> tuple[int, str, str]:
-    chosen = Options(**{"steps": 9, "kills": 2, **options})
+    chosen = DoctorOptions(**{"steps": 9, "kills": 2, **options})
     code = run_doctor(program if program is not None else command(*what), chosen, keep=None, as_json=True)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -337,7 +337,7 @@ def test_unusable_commands_exit_with_reason(here, capsys):
 
 
 def doctored(*what: str, **options) -> tuple[int, list[tuple[str, str | None, str]]]:
-    chosen = Options(**{"steps": 9, "kills": 2, **options})
+    chosen = DoctorOptions(**{"steps": 9, "kills": 2, **options})
     code = run_doctor(command(*what), chosen, keep=None, as_json=False, junit=Path("ci/doctor.xml"))
     return code, cases_of("ci/doctor.xml")
 
@@ -417,8 +417,8 @@ def test_early_script_failure_shows_its_last_output(here, capsys):
 )
 def test_the_headline_claims_no_more_than_was_equal(here, capsys, monkeypatch, losses, words):
     report = Report(9, (), 20, 7, None, None, losses, ())
-    monkeypatch.setattr(Examination, "run", lambda self: report)
-    assert run_doctor(command(), Options(), keep=None, as_json=False) == 0
+    monkeypatch.setattr(DoctorExamination, "run", lambda self: report)
+    assert run_doctor(command(), DoctorOptions(), keep=None, as_json=False) == 0
     (headline,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("exact"))
     assert re.fullmatch(words, headline)
 
@@ -451,8 +451,8 @@ def test_first_life_failing_in_training_is_a_failure(here, monkeypatch, capsys):
 
 
 def told_of(report, capsys, monkeypatch):
-    monkeypatch.setattr(Examination, "run", lambda self: report)
-    code = run_doctor(["python", "train.py"], Options(), keep=None, as_json=False)
+    monkeypatch.setattr(DoctorExamination, "run", lambda self: report)
+    code = run_doctor(["python", "train.py"], DoctorOptions(), keep=None, as_json=False)
     return code, capsys.readouterr().out.splitlines()
 
 
@@ -466,7 +466,7 @@ def told_of(report, capsys, monkeypatch):
 )
 def test_report_tells_difference_cause_and_fix(capsys, monkeypatch, begun, names, told):
     full = trained()
-    difference = Difference(3, names, full.steps[3], None, life([], begun=begun), full)
+    difference = TraceDifference(3, names, full.steps[3], None, life([], begun=begun), full)
     diagnosis = Diagnosis("some-code", "net.drop", "it draws", "do not", ("net.other", "net.third"))
     report = Report(3, (full, full), 2, 7, difference, diagnosis)
     code, lines = told_of(report, capsys, monkeypatch)
@@ -489,10 +489,10 @@ def test_report_tells_difference_cause_and_fix(capsys, monkeypatch, begun, names
 def test_life_of_many_ranks_that_differs_is_the_failed_case(monkeypatch, here):
     lives = [replace(trained(), name=f"life-{number}", ranks=(trained(), trained())) for number in (1, 2, 3)]
     part = replace(trained(), name="life-2", rank=1)
-    difference = Difference(3, ("loss",), trained().steps[3], None, part, trained())
+    difference = TraceDifference(3, ("loss",), trained().steps[3], None, part, trained())
     report = Report(3, tuple(lives), 2, 7, difference, ranks=2)
-    monkeypatch.setattr(Examination, "run", lambda self: report)
-    assert run_doctor(command(), Options(), keep=None, as_json=True, junit=here / "out.xml") == 1
+    monkeypatch.setattr(DoctorExamination, "run", lambda self: report)
+    assert run_doctor(command(), DoctorOptions(), keep=None, as_json=True, junit=here / "out.xml") == 1
     assert 'failures="1"' in (here / "out.xml").read_text()
 
 
@@ -502,8 +502,8 @@ def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
         life([], begun=2, seconds=1.2346),
         replace(trained(), events=[], exit_code=None, planned_kill=3),
     )
-    monkeypatch.setattr(Examination, "run", lambda self: Report(3, lives, 2, 7))
-    assert run_doctor(command(), Options(), keep=None, as_json=True) == 0
+    monkeypatch.setattr(DoctorExamination, "run", lambda self: Report(3, lives, 2, 7))
+    assert run_doctor(command(), DoctorOptions(), keep=None, as_json=True) == 0
     told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
     assert told == [
         ("life", 0, 3, None, 0, None, 0, False, False, 1),
@@ -549,11 +549,11 @@ def test_keep_requires_new_folder(here, capsys):
     (here / "full").mkdir()
     (here / "full/precious").write_text("mine")
     (here / "nested/below").mkdir(parents=True)
-    assert run_doctor(command(), Options(), keep="full", as_json=False) == 2
-    assert run_doctor(command(), Options(), keep="nested", as_json=False) == 2
+    assert run_doctor(command(), DoctorOptions(), keep="full", as_json=False) == 2
+    assert run_doctor(command(), DoctorOptions(), keep="nested", as_json=False) == 2
     for nowhere in ("full/precious/below", "/proc/nothing"):
-        assert run_doctor(command(), Options(), keep=nowhere, as_json=False) == 3
+        assert run_doctor(command(), DoctorOptions(), keep=nowhere, as_json=False) == 3
         assert "cannot be started" not in capsys.readouterr().err
-    assert run_doctor(command(), Options(steps=4, kills=1), keep="new", as_json=False) == 0
+    assert run_doctor(command(), DoctorOptions(steps=4, kills=1), keep="new", as_json=False) == 0
     assert "exact" in capsys.readouterr().out
     assert (here / "new/life-001.trace").exists()
