@@ -20,8 +20,7 @@ from ckptkit.cli.run_root import open_root
 from ckptkit.core.text import some
 from ckptkit.tools.diff.checkpoints import Difference, in_order_of_size
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
-from ckptkit.tools.replay.replay import ReplayVerdict, StretchReplay, certify
-from ckptkit.tools.replay.stretch import Stretch, stretch_of
+from ckptkit.tools.replay import ReplayVerdict, Stretch, StretchReplay, certify, stretch_of
 
 _SUITE = "ckptkit replay"
 

@@ -17,8 +17,8 @@ from ckptkit.cli.errors import WrongUsageError
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
-from ckptkit.tools.replay import replay
-from ckptkit.tools.replay.stretch import stretch_of
+from ckptkit.tools import replay
+from ckptkit.tools.replay import stretch_of
 
 # Saves after 4, 8, 12 and 16 of 18 micro-steps. FLIP is where the hardware computes wrongly, once.
 SCRIPT = """

@@ -4,14 +4,14 @@ Guarantees: the run is read, and written by `certify` alone; everything else lie
 checkpoints of the stretch are compared in one life, so the first that differs bounds where the difference came from. A
 difference is followed by a second life: if the two lives agree with each other and not with the run, the script is
 deterministic as it is now, and the run was trained by other code, data or versions, or the hardware computed wrongly.
-In a job of many ranks the scratch root is that of all ranks, and what each of them stored is compared. Main thread
-only.
+In a job of many ranks the scratch root is that of all ranks, and what each of them stored is compared. The process, and
+the trace that it writes, are those of the doctor.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,10 +19,13 @@ from pathlib import Path
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.receipts import post_certificate
 from ckptkit.errors import CheckpointNotFoundError
+from ckptkit.format.layout import CheckpointName
 from ckptkit.format.versions import changed
 from ckptkit.manager.options import System
 from ckptkit.run.catalog import list_checkpoints
-from ckptkit.run.resolve import open_wanted
+from ckptkit.run.index import Survey
+from ckptkit.run.lineage import Segment, trace
+from ckptkit.run.resolve import Candidates, choose, open_wanted
 from ckptkit.storage import Storage, is_same_place, open_storage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.copy.inventory import Unwatched
@@ -31,26 +34,67 @@ from ckptkit.tools.diff.leaf import Side
 from ckptkit.tools.doctor.lives.trace import LifePlan
 from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
-from ckptkit.tools.replay.stretch import Stretch
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Holds the checkpoints of a run between which it is trained again."""
+
+    begin: OpenedCheckpoint
+    ends: tuple[OpenedCheckpoint, ...]  # what is compared, in order; the last one ends the stretch
+
+
+def stretch_of(storage: Storage, begin: str | None, end: str) -> Stretch:
+    """Open the checkpoints from ``begin``, or from the one before ``end``, to ``end``, a name or ``"latest"``.
+
+    The last one descends from the first, and none in between is left out: of one micro-step there may be several, such
+    as one with metrics.
+
+    Raises:
+        CheckpointNotFoundError: If one of the two does not exist, ``end`` does not descend from ``begin``, or nothing
+            comes before it.
+        CorruptCheckpointError: If a document is missing or altered; names it.
+        StorageError: If the storage failed.
+    """
+    survey = Survey(storage)
+    last = choose(survey, end, rewind=end != "latest").first
+    if last is None:
+        raise CheckpointNotFoundError(f"there is no committed checkpoint at {storage.url}")
+    names = [*Candidates(survey, _back_from(survey, last))]  # newest first
+    earlier = [name for name in names if _moment(name) < _moment(last)]
+    if begin is None and not earlier:
+        raise CheckpointNotFoundError(
+            f"before {last}, its training has no checkpoint at {storage.url}: there is nothing to begin at. Keep more "
+            "of them, as with keep=ckptkit.KeepLatest(5)"
+        )
+    first = earlier[0] if begin is None else CheckpointName.parse(begin)
+    if first is None or first not in earlier:
+        listed = ", ".join(map(str, reversed(earlier[:5]))) or "none"
+        raise CheckpointNotFoundError(f"{last} did not begin at {begin}; before it there are: {listed}")
+    ends = [name for name in reversed(names) if _moment(name) > _moment(first)]
+    return Stretch(open_wanted(storage, str(first)), tuple(open_wanted(storage, str(name)) for name in ends))
+
+
+def _back_from(survey: Survey, last: CheckpointName) -> Iterable[Segment]:
+    """Return the lineage of ``last``, without what was committed after it."""
+    lineage = trace(survey, last.attempt)
+    if not lineage.segments:
+        assert lineage.broken is not None  # noqa: S101 - otherwise it has the attempt's own segment
+        raise lineage.broken
+    return [Segment(last.attempt, last), *lineage.segments[1:]]
+
+
+def _moment(name: CheckpointName) -> tuple[int, int]:
+    return name.cycles, name.micro_step
 
 
 @dataclass(frozen=True)
 class ReplayVerdict:
-    """Holds the result.
-
-    Attributes:
-        equal: Checkpoints of the run that the replay made again, bit for bit, in order.
-        differing: The first that it did not; None if the stretch is certified.
-        difference: How the run's checkpoint differs from the replay's.
-        is_deterministic: Whether a second replay agreed with the first; None if there was none.
-        versions: Libraries whose versions have changed since then: name, recorded and present version.
-    """
-
-    equal: tuple[str, ...]
-    differing: str | None = None
-    difference: Difference | None = None
-    is_deterministic: bool | None = None
-    versions: tuple[tuple[str, str, str], ...] = ()
+    equal: tuple[str, ...]  # checkpoints of the run that the replay made again, bit for bit, in order
+    differing: str | None = None  # the first that it did not; None if the stretch is certified
+    difference: Difference | None = None  # of the run's checkpoint and the replay's
+    is_deterministic: bool | None = None  # whether a second replay agreed with the first; None if there was none
+    versions: tuple[tuple[str, str, str], ...] = ()  # libraries that have changed: name, recorded and present version
 
 
 @dataclass(frozen=True)
@@ -90,19 +134,20 @@ class StretchReplay:
         equal: list[str] = []
         for end in self.stretch.ends:
             made = _made_at(first, end)
-            differences = [_compared(self.storage, end, first, one) for one in made]
-            if any(one.is_empty for one in differences):
+            differences = [_compared(self.storage, end, first, checkpoint) for checkpoint in made]
+            if any(difference.is_empty for difference in differences):
                 equal.append(str(end.name))
                 continue
             second = self._lived(2)
-            again = [_compared(first, made[0], second, one).is_empty for one in _made_at(second, end)]
+            repeated = _made_at(second, end)
+            agrees = any(_compared(first, made[0], second, checkpoint).is_empty for checkpoint in repeated)
             versions = tuple(changed(end.manifest.libraries))
-            return ReplayVerdict(tuple(equal), str(end.name), differences[0], any(again), versions)
+            return ReplayVerdict(tuple(equal), str(end.name), differences[0], agrees, versions)
         return ReplayVerdict(tuple(equal))
 
     def _lived(self, number: int) -> Storage:
         """Train the stretch once more; return the scratch root, with a checkpoint at each end."""
-        begin, steps = _steps(self.stretch.begin), sorted({_steps(one) for one in self.stretch.ends})
+        begin, steps = _steps(self.stretch.begin), sorted({_steps(end) for end in self.stretch.ends})
         root = self.folder / f"run-{number}"
         scratch = open_storage(root)
         alone = str(self.stretch.begin.name)
@@ -137,7 +182,7 @@ class StretchReplay:
                 f"{self.stretch.begin.name} is of a job of {ranks} ranks, and this command trains {its}. Start it as "
                 "the run was trained, with the launcher and its number of ranks after the two dashes"
             )
-        done = min(one.last_step for one in life.each_rank)
+        done = min(rank.last_step for rank in life.each_rank)
         if life.begun is None or done < last or not life.ended_as_planned:
             how = "reached its time limit" if life.exit_code is None else f"ended with exit code {life.exit_code}"
             raise FailedLifeError(f"{life.name} {how} after {done} of {last} micro-steps", life)
@@ -152,11 +197,11 @@ def certify(storage: Storage, stretch: Stretch, verdict: ReplayVerdict) -> list[
         StorageError: If the storage failed.
     """
     recorded = []
-    for one in stretch.ends:
-        if str(one.name) in verdict.equal:
+    for end in stretch.ends:
+        if str(end.name) in verdict.equal:
             with contextlib.suppress(CheckpointNotFoundError):
-                post_certificate(storage, one.name, stretch.begin.name)
-                recorded.append(str(one.name))
+                post_certificate(storage, end.name, stretch.begin.name)
+                recorded.append(str(end.name))
     return recorded
 
 
@@ -166,22 +211,22 @@ def _made_at(storage: Storage, end: OpenedCheckpoint) -> list[OpenedCheckpoint]:
     Raises:
         UnusableScriptError: If there is nothing.
     """
-    found = [
-        open_wanted(storage, one.name)
-        for one in list_checkpoints(storage)
-        if one.progress is not None and one.progress.batches_delivered == _steps(end)
+    made = [
+        open_wanted(storage, info.name)
+        for info in list_checkpoints(storage)
+        if info.progress is not None and info.progress.batches_delivered == _steps(end)
     ]
-    if not found:
+    if not made:
         raise UnusableScriptError(
             f"the replay could not save after {_steps(end)} micro-steps, where {end.name} was taken: the script calls "
             "neither manager.step() nor manager.save() there"
         )
-    return found
+    return made
 
 
 def _compared(a: Storage, one: OpenedCheckpoint, b: Storage, other: OpenedCheckpoint) -> Difference:
     return compare(Side(a, one, lambda _: None), Side(b, other, lambda _: None), lambda _: None)
 
 
-def _steps(one: OpenedCheckpoint) -> int:
-    return one.manifest.progress.batches_delivered
+def _steps(checkpoint: OpenedCheckpoint) -> int:
+    return checkpoint.manifest.progress.batches_delivered
