@@ -23,8 +23,7 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.format.versions import changed
 from ckptkit.manager.options import System
 from ckptkit.run.catalog import list_checkpoints
-from ckptkit.run.index import Survey
-from ckptkit.run.lineage import Segment, trace
+from ckptkit.run.index import Lineage, Segment, Survey
 from ckptkit.run.resolve import Candidates, choose, open_wanted
 from ckptkit.storage import Storage, is_same_place, open_storage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
@@ -77,7 +76,7 @@ def stretch_of(storage: Storage, begin: str | None, end: str) -> Stretch:
 
 def _back_from(survey: Survey, last: CheckpointName) -> Iterable[Segment]:
     """Return the lineage of ``last``, without what was committed after it."""
-    lineage = trace(survey, last.attempt)
+    lineage = Lineage(survey, last.attempt).whole()
     if not lineage.segments:
         assert lineage.broken is not None  # noqa: S101 - otherwise it has the attempt's own segment
         raise lineage.broken

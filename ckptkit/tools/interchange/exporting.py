@@ -23,6 +23,7 @@ from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.tensors import Array, LeafSpec, Role
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.shards import plan_shards
+from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Index
 from ckptkit.run.resolve import choose
 from ckptkit.storage import Storage, open_storage

@@ -124,7 +124,7 @@ def _refuse_anything(storage: Storage) -> None:
 
 
 class _FromFile:
-    """Implements `ckptkit.checkpoint.staged.Staged` for an import: no training, and nothing that changes."""
+    """Implements `ckptkit.checkpoint.write.Staged` for an import: no training, and nothing that changes."""
 
     by_slices = False
 

@@ -11,9 +11,8 @@ from html import escape
 from typing import Any
 
 from ckptkit.core.text import ENDS, many, span
-from ckptkit.run.goodput.account import CLASSES, LifeAccount
-from ckptkit.run.goodput.interval import frequency
-from ckptkit.run.goodput.spans import Class
+from ckptkit.run.goodput import CLASSES, Class, LifeAccount
+from ckptkit.run.interval import frequency
 from ckptkit.tools.report.story import RunStory
 
 NAMES: Mapping[Class, str] = {

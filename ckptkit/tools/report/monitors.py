@@ -21,8 +21,7 @@ from typing import Any, Protocol
 from ckptkit.core.text import escaped, message_of
 from ckptkit.errors import StorageError
 from ckptkit.format.events import Spread
-from ckptkit.run.goodput.account import account_of
-from ckptkit.run.goodput.lives import Life, Taken, between, seconds_of
+from ckptkit.run.goodput import Life, Taken, account_of, between, seconds_of
 from ckptkit.tools.report.story import Attempt, RunStory, Save
 
 GOODPUT = "goodput"

@@ -15,7 +15,6 @@ from itertools import pairwise
 
 from ckptkit.checkpoint.commit import read_document, reread_if_corrupt
 from ckptkit.checkpoint.open import decode_manifest
-from ckptkit.checkpoint.reading import read_document, reread_if_corrupt
 from ckptkit.core.text import ENDS, escaped, time_in
 from ckptkit.core.worker import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
@@ -36,9 +35,7 @@ from ckptkit.format.events import (
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
-from ckptkit.run.goodput.account import Account, account_of
-from ckptkit.run.goodput.alternatives import Alternative, alternatives
-from ckptkit.run.goodput.lives import Life, life_of
+from ckptkit.run.goodput import Account, Alternative, Life, account_of, alternatives, life_of
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 
