@@ -23,7 +23,6 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.batch_digest import Probe, digest_of
 from ckptkit.mindspore.data.continuation import Continuation
 from ckptkit.mindspore.data.global_order import GlobalIndices
-from ckptkit.mindspore.data.loop_draws import LoopDraws
 from ckptkit.mindspore.data.replay import Replay, drawn_at_start
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng
 
@@ -62,7 +61,6 @@ class IterablePosition:
         self._size = len(iterable) if isinstance(iterable, Sized) else None
         self._monotonic = monotonic
         self._digests = Probe()
-        self._draws = LoopDraws(self.read_again)
         self._prepared = False
         self._reads = False  # whether the iterable gave a batch since, so that it knows its state itself
         self._place = (0, 0)
@@ -237,9 +235,7 @@ class IterablePosition:
                 self._reads = self._has_state
                 if batch_in_epoch == 1 and self._has_state and generators is not None:
                     self._refuse_same_state(generators)
-                self._draws.note()
                 yield epoch, batch
-                self._draws.look()
                 before = self._own_state()
                 self._tell_of_late_change(before)
                 if epoch + 1 < epochs and isinstance(self._iterable, (list, tuple)):
@@ -284,8 +280,7 @@ class IterablePosition:
         saved, self._saved = self._saved, None
         if saved is None or self._told_late or digest_of([saved]) == digest_of([now]):
             return
-        again = self._own_state()
-        if _steady(saved, now, again) != _steady(now, now, again):
+        if digest_of([self._own_state()]) == digest_of([now]):  # otherwise it holds a time, which may differ
             self._told_late = True
             _log.warning(
                 "The resumed run may not be bit-exact: state_dict() of the %s changed between the save after batch %d "
@@ -374,12 +369,3 @@ def _begins_anew(iterable: Iterator[Any]) -> bool:
     """Return whether ``iter()`` of an iterator does more than return it, such as begin again."""
     code = getattr(getattr(type(iterable), "__iter__", None), "__code__", None)
     return code is not None and any(one.opname.startswith(("STORE_ATTR", "CALL")) for one in dis.get_instructions(code))
-
-
-def _steady(state: Any, now: Any, again: Any) -> str | None:
-    """Return the digest of those parts of ``state`` that two successive calls of ``state_dict()`` give alike."""
-    if not all(isinstance(one, Mapping) for one in (state, now, again)):
-        return digest_of([state]) if digest_of([now]) == digest_of([again]) else None
-    return digest_of(
-        [[name, state.get(name)] for name in now if digest_of([now[name]]) == digest_of([again.get(name)])]
-    )
