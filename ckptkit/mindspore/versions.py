@@ -1,7 +1,6 @@
 """Warns of a version of MindSpore that is newer than those with which ckptkit was tried.
 
-Guarantees: one warning in a process, and none for a version that was tried. An older one cannot be installed beside
-ckptkit. Any thread.
+One warning in a process. An older version cannot be installed beside ckptkit. Any thread.
 """
 
 from __future__ import annotations
@@ -16,22 +15,10 @@ _log = logging.getLogger("ckptkit")
 
 NEWEST_TRIED = (2, 10)
 # Each touches what MindSpore does not document, in one place, with a comment that says what tells if it moved.
-PRIVATE = (
-    "callback/step_metrics.py",
-    "callback/stopping.py",
-    "kernel_threads.py",
-    "observe/random_pipelines.py",
-    "observe/values.py",
-    "observe/walk.py",
-    "parameters/detached.py",
-    "parameters/shared_memory.py",
-    "parameters/apply.py",
-    "rng.py",
-    "state/digest.py",
-    "state/switches.py",
-    "train/adapter.py",
-    "train/nesting.py",
-)
+PRIVATE: tuple[str, ...] = ("callback/session.py", "kernel_threads.py", "rng.py")
+PRIVATE += ("observe/random_pipelines.py", "observe/values.py", "observe/walk.py")
+PRIVATE += ("parameters/apply.py", "parameters/detached.py", "parameters/shared_memory.py")
+PRIVATE += ("state/digest.py", "state/switches.py", "train/adapter.py", "train/nesting.py")
 
 
 @functools.cache

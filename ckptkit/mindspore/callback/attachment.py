@@ -9,35 +9,90 @@ called) are not seen. Main thread only.
 
 from __future__ import annotations
 
+import abc
 import functools
 import inspect
+import logging
+import multiprocessing
+import sys
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any
 
 from mindspore.train import Callback, Model
+from typing_extensions import Self
 
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.callback.expected_training import ExpectedTraining
+from ckptkit.manager.process.at_exit import AT_EXIT, LastCall
+
+_log = logging.getLogger("ckptkit")
 
 _STARTS = ("train", "fit")  # methods of Model
 _ARGUMENTS = ("epoch", "train_dataset", "callbacks", "initial_epoch")  # of both
+_MISSING = object()
 _attached: list[Attachment] = []  # one at most: there is one Model class in the process
 
 
-class Attachment(ExpectedTraining):
-    """Gives the next training of the process to a callback, until `detach` or the end of a ``with`` block.
+class Replaced:
+    """Attributes of an object that have other values until `undo`."""
 
-    Args:
-        root: The callback's run root, for messages.
-        callback: Goes through if a call that it prepared has it among its callbacks.
-        run: Gets a function that starts the training, its model, epochs, dataset and callbacks. Resumes, then calls
-            the function with ``callbacks=`` and ``initial_epoch=``.
-        prepared: Returns where a training begins that the callback prepared itself, or that runs; None without one.
+    def __init__(self, owner: Any, **values: Any) -> None:
+        self._owner = owner
+        self._before = {name: vars(owner).get(name, _MISSING) for name in values}
+        for name, value in values.items():
+            setattr(owner, name, value)
 
-    Raises:
-        ResumeError: If another callback is attached, or ``Model.train`` was replaced by a function of other arguments.
+    def undo(self) -> None:
+        before, self._before = self._before, {}
+        for name, value in before.items():
+            if value is _MISSING:
+                delattr(self._owner, name)
+            else:
+                setattr(self._owner, name, value)
+
+
+class ExpectedTraining(abc.ABC):
+    """Waits for the next training, until `detach` or the end of a ``with`` block, and says if none came.
+
+    Attributes:
+        point: Where the training began; None before it.
     """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self.point: ResumePoint | None = None
+        self._called = False
+        self._last_call = LastCall(self._say_if_unused)
+        AT_EXIT.add(self._last_call)
+
+    @abc.abstractmethod
+    def detach(self) -> None:
+        """Put back what was replaced; does nothing the second time."""
+        AT_EXIT.discard(self._last_call)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.detach()
+        if error is None and not self._called:
+            raise ResumeError(self._unused())
+
+    @abc.abstractmethod
+    def _unused(self) -> str:
+        """Return what is wrong if no training came."""
+
+    def _say_if_unused(self) -> None:
+        is_worker = multiprocessing.parent_process() is not None  # which may run the lines of the script again
+        if not self._called and not is_worker and getattr(sys, "last_value", None) is None:  # no error ended the script
+            _log.error(self._unused())
+
+
+class Attachment(ExpectedTraining):
+    """Gives the next training of the process to a callback, until `detach` or the end of a ``with`` block."""
 
     def __init__(
         self,
@@ -46,6 +101,8 @@ class Attachment(ExpectedTraining):
         run: Callable[..., ResumePoint],
         prepared: Callable[[], ResumePoint | None],
     ) -> None:
+        # A call that has `callback` among its callbacks goes through, if `prepared` returns where it begins: it was
+        # prepared by hand. For any other, `run` resumes and gets what starts it, with its model, epochs and dataset.
         if _attached:
             raise ResumeError(
                 f"a callback for {_attached[0]._root} is attached already, and a training has one run root. Call "

@@ -8,11 +8,10 @@ exception ends training, a save that has begun is finished. Main thread only.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -30,8 +29,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
 from ckptkit.manager.process.console import show_log
 from ckptkit.mindspore.callback.attachment import Attachment, as_list
-from ckptkit.mindspore.callback.session import TrainingSession
-from ckptkit.mindspore.callback.step_metrics import metrics_of
+from ckptkit.mindspore.callback.session import TrainingSession, metrics_of
 from ckptkit.mindspore.callback.trainer_attachment import LOOP_COUNTERS, TrainerAttachment
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.options import Training
@@ -301,11 +299,8 @@ class CheckpointCallback(Callback):
         trace: TracebackType | None = None,
     ) -> None:
         self._depth -= 1
-        if self._depth > 0 or self._session is None:
-            return
-        session, self._session = self._session, None
-        self._preempted = session.manager.preempted
-        session.leave(kind, error, trace)
+        if self._depth <= 0:
+            self._drop_session(error)
 
     def on_train_begin(self, run_context: Any) -> None:
         """Check that ``Model`` begins where `resume` said, and finish the restore."""
@@ -345,21 +340,12 @@ class CheckpointCallback(Callback):
             )
         return self._session
 
-    @contextlib.contextmanager
-    def _dropped_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self._drop_session(error)  # also for a failure before any callback was entered
-            raise
-
     def _drop_session(self, error: BaseException | None = None) -> None:
-        """Close a session that no ``__exit__`` will close."""
         session, self._session = self._session, None
         if session is not None:
             self._depth = 0
             self._preempted = session.manager.preempted
-            session.leave(None if error is None else type(error), error, None)
+            session.leave(error)
 
     def _run(
         self,
@@ -375,8 +361,12 @@ class CheckpointCallback(Callback):
         """Resume, then call ``start`` with the callbacks and the epoch to begin at, if there is something to train."""
         point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
         if not point.complete:
-            with self._dropped_on_failure():
-                start(callbacks=[*(one for one in callbacks if one is not self), self], initial_epoch=point.epoch)
+            others = [callback for callback in callbacks if callback is not self]
+            try:
+                start(callbacks=[*others, self], initial_epoch=point.epoch)
+            except BaseException as error:
+                self._drop_session(error)  # also for a failure before any callback was entered
+                raise
         return point
 
 

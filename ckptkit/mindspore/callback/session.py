@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
+import mindspore as ms
 import mindspore.dataset as ds
-from mindspore.train import Callback, LearningRateScheduler
+from mindspore.train import (
+    Callback,
+    History,
+    LearningRateScheduler,
+    LossMonitor,
+    Model,
+    ModelCheckpoint,
+    RunContext,
+    TimeMonitor,
+)
 
 from ckptkit.core.progress import ResumePoint
 from ckptkit.core.text import many
@@ -20,15 +29,16 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.callback.parameter_writers import is_idle, may_write_in_window
-from ckptkit.mindspore.callback.step_metrics import loss_of, norm_of
-from ckptkit.mindspore.callback.stopping import hold_back, may_stop
 from ckptkit.mindspore.data.pipeline import source_names
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.observe.users import is_mindspores
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 _log = logging.getLogger("ckptkit")
+
+_NEVER_STOP = (LossMonitor, TimeMonitor, ModelCheckpoint, History)
 
 
 class TrainingSession:
@@ -63,25 +73,20 @@ class TrainingSession:
         self._metrics: tuple[int, dict[str, float]] = (-1, {})
 
     def begin(self, params: Any, me: Callback) -> None:
-        """Check that ``Model`` begins as `CheckpointCallback.resume` prepared, and finish the restore.
-
-        Raises:
-            ResumeError: If it does not; nothing has been trained yet.
-        """
+        """Check that ``Model`` begins as `CheckpointCallback.resume` prepared, and finish the restore."""
         self.manager.watch_preemption()
         self._refuse_other_training(params)
-        callbacks = [one for one in params.list_callback if isinstance(one, Callback) and one is not me]
-        if any(isinstance(one, type(me)) for one in callbacks):
+        callbacks = [other for other in params.list_callback if isinstance(other, Callback) and other is not me]
+        if any(isinstance(callback, type(me)) for callback in callbacks):
             raise ResumeError(
                 "this training has two CheckpointCallbacks, and each would position the data at its own checkpoint. "
                 "Keep one of them; mirror= also stores its checkpoints at a second root"
             )
         # Ranks may have different callbacks, such as a log in rank 0 only. If none in any rank can stop, later steps
         # need no agreement.
-        self._may_stop = self.manager.agree(any(may_stop(one) for one in callbacks))
-        idle = {id(one) for one in callbacks if is_idle(one)}
+        self._may_stop = self.manager.agree(any(map(may_stop, callbacks)))
+        acting = [callback for callback in callbacks if not is_idle(callback)]
         self._other_callbacks.bind(callbacks)
-        acting = [one for one in callbacks if id(one) not in idle]
         self._state.judge_callbacks(callbacks, self._evaluated_by, acting)
         self._refuse_late_callbacks(list(params.list_callback), me)
         if params.optimizer is None:
@@ -211,10 +216,10 @@ class TrainingSession:
             self.manager.totals,
         )
 
-    def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def leave(self, error: BaseException | None) -> None:
         """Release the run; an exception in flight is never hidden."""
         self._state.release_data()
-        self.manager.__exit__(kind, error, trace)
+        self.manager.__exit__(None if error is None else type(error), error, None)
 
     def _give_up_window(self, writers: Sequence[str]) -> None:
         self.manager.give_up_window()
@@ -244,18 +249,18 @@ class TrainingSession:
             raise ResumeError(_wrong_epoch(self.point.epoch, begins))
 
     def _refuse_late_callbacks(self, callbacks: list[Callback], me: Callback) -> None:
-        after = callbacks[[one is me for one in callbacks].index(True) + 1 :]
+        after = callbacks[[callback is me for callback in callbacks].index(True) + 1 :]
         stored = self._state.stateful_objects()
         late = [
-            type(one).__name__
-            for one in after
-            if self._other_callbacks.is_adapted(one)
-            or isinstance(one, LearningRateScheduler)  # it changes the optimizer's learning rate
-            or any(one is other for other in stored)
+            type(callback).__name__
+            for callback in after
+            if self._other_callbacks.is_adapted(callback)
+            or isinstance(callback, LearningRateScheduler)  # it changes the optimizer's learning rate
+            or any(callback is value for value in stored)
         ]
         if late:
             raise ResumeError(f"{', '.join(late)} would change after its state was saved; put CheckpointCallback last")
-        unknown = [type(one).__name__ for one in after if not is_mindspores(one)]
+        unknown = [type(callback).__name__ for callback in after if not is_mindspores(callback)]
         if unknown:
             _log.warning(
                 "%s comes after CheckpointCallback in the list of callbacks: what it changes at the end of a step is "
@@ -264,21 +269,64 @@ class TrainingSession:
             )
 
 
-def _wrong_epoch(wanted: int, found: int) -> str:
+def _wrong_epoch(wanted: int, actual: int) -> str:
     return (
-        f"training would begin at epoch {found}, but the run continues in epoch {wanted}: pass "
+        f"training would begin at epoch {actual}, but the run continues in epoch {wanted}: pass "
         f"initial_epoch={wanted} (point.epoch), and to resume() the same number of epochs as to Model.train"
     )
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics that are single numbers; others, such as a confusion matrix, cannot rank checkpoints."""
-    found = {}
+    numbers = {}
     for name, value in metrics.items():
         if isinstance(value, str | bytes) or getattr(value, "size", 1) != 1:
             continue
         try:
-            found[name] = float(value.item() if hasattr(value, "item") else value)
+            numbers[name] = float(value.item() if hasattr(value, "item") else value)
         except (TypeError, ValueError):
             _log.info("the metric %s is not a number (%s) and is not stored", name, type(value).__name__)
-    return found
+    return numbers
+
+
+def loss_of(outputs: Any) -> dict[str, ms.Tensor]:
+    """Return the loss among a train cell's outputs, the first one, for ``ckptkit report``.
+
+    It is a reference, whose value is not read, so nothing waits for the device.
+    """
+    first = outputs[0] if isinstance(outputs, tuple | list) and outputs else outputs
+    return {"loss": first} if isinstance(first, ms.Tensor) and first.size == 1 else {}
+
+
+def norm_of(cell: Any) -> dict[str, ms.Tensor]:
+    """Return the norm of the gradients, if the last micro-step called the optimizer of an `AccumulationTrainCell`."""
+    if not isinstance(cell, AccumulationTrainCell) or not cell.updated or cell.gradient_norm is None:
+        return {}
+    return {"gradient_norm": cell.gradient_norm}
+
+
+def metrics_of(model: Model) -> list[object]:
+    """Return the metrics with which a model evaluates.
+
+    ``Model`` keeps them in a private attribute; `test_metric_that_keeps_state_is_named` fails if it moves.
+    """
+    return [*(getattr(model, "_metric_fns", None) or {}).values()]
+
+
+def may_stop(callback: Callback) -> bool:
+    """Return whether ``callback`` may request a stop, as far as its type tells; a subclass may do anything."""
+    return type(callback) not in _NEVER_STOP
+
+
+def hold_back(run_context: RunContext) -> bool:
+    """Withdraw a request to stop, which `Model` then does not see, and return whether there was one."""
+    if not run_context.get_stop_requested():
+        return False
+    # Private attribute: RunContext has no public way to withdraw a request. If it moves, get_stop_requested() below
+    # and tests/unit/mindspore/callback/test_stopping.py notice it.
+    run_context._stop_requested = False
+    if run_context.get_stop_requested():
+        raise AttributeError(
+            "this version of MindSpore keeps the stop request of RunContext elsewhere, so it cannot be delayed"
+        )
+    return True

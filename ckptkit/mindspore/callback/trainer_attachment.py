@@ -31,9 +31,8 @@ from typing_extensions import Self
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.mindspore.callback.expected_training import ExpectedTraining
-from ckptkit.mindspore.callback.replaced import Replaced
-from ckptkit.mindspore.callback.step_metrics import loss_of
+from ckptkit.mindspore.callback.attachment import ExpectedTraining, Replaced
+from ckptkit.mindspore.callback.session import loss_of
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Resumable, batches_of
 from ckptkit.mindspore.observe.frame_variables import set_variables, variables_of

@@ -9,8 +9,7 @@ import pytest
 from mindspore.train import Callback, Model, RunContext
 from support.training import Steps, Stop, accumulation_cell, pipeline
 
-from ckptkit.mindspore.callback.session import TrainingSession
-from ckptkit.mindspore.callback.stopping import hold_back, may_stop
+from ckptkit.mindspore.callback.session import TrainingSession, hold_back, may_stop
 
 
 class Agreeing(Callback):
