@@ -9,12 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ckptkit.mindspore.nn.dropout import Dropout
-    from ckptkit.mindspore.nn.replacement import replace_dropout
+    from ckptkit.mindspore.nn.dropout import Dropout, replace_dropout
 
 _HOME = {
     "Dropout": "ckptkit.mindspore.nn.dropout",
-    "replace_dropout": "ckptkit.mindspore.nn.replacement",
+    "replace_dropout": "ckptkit.mindspore.nn.dropout",
 }
 
 __all__ = ["Dropout", "replace_dropout"]

@@ -1,10 +1,8 @@
-"""Implements `Dropout`, whose masks are a function of numbers that a checkpoint holds.
+"""Implements `Dropout`, whose masks are a function of numbers that a checkpoint holds, and `replace_dropout`.
 
-Guarantees: the mask is computed from (key, step, index of the element) with 32-bit integers, so it is the
-same in GRAPH and PYNATIVE, in every process and with any number of threads. Key and step are parameters of the
-cell, so any checkpoint of the network resumes the masks. The generator is not cryptographic. Under
-recomputation (``cell.recompute()``) the forward runs twice and would draw another mask for the gradient: do not
-recompute a block that holds this cell. Main thread only.
+Guarantees: the mask is computed from (key, step, index of the element) with 32-bit integers, so it is the same in GRAPH
+and PYNATIVE, in every process and with any number of threads. Under recomputation (``cell.recompute()``) the forward
+runs twice and would draw another mask for the gradient: do not recompute a block that holds this cell. Main thread.
 """
 
 from __future__ import annotations
@@ -14,6 +12,8 @@ from typing import Any
 
 import mindspore as ms
 from mindspore import nn, ops
+
+from ckptkit.mindspore.nn.sequential import cells_of, put, registered_in
 
 # Constants of the finalizer of MurmurHash3 (Austin Appleby, public domain), as signed 32-bit numbers.
 _FIRST = -2048144789  # 0x85EBCA6B
@@ -98,7 +98,6 @@ def _shift(bits: ms.Tensor, by: int) -> ms.Tensor:
 
 
 def _mix(bits: ms.Tensor) -> ms.Tensor:
-    """Apply the finalizer of MurmurHash3."""
     bits = (bits ^ _shift(bits, 16)) * _FIRST
     bits = (bits ^ _shift(bits, 13)) * _SECOND
     return bits ^ _shift(bits, 16)
@@ -113,6 +112,46 @@ def _key(seed: int, layer: int) -> int:
         bits = (bits ^ bits >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
         bits ^= bits >> 16
     return bits - (bits >> 31 << 32)
+
+
+def replace_dropout(network: nn.Cell, *, seed: int = 0) -> nn.Cell:
+    """Put a `Dropout` of the same ``p`` wherever ``network`` has an `nn.Dropout`; returns ``network``.
+
+    Layers with ``p=0`` and classes derived from `nn.Dropout` that compute something else are not replaced. The
+    parameters of the new layers are named by their path: ``blocks.0.drop.key``. So pass the whole network, before its
+    first call, and before the `StateManager` or `CheckpointCallback` gets it. These parameters are integers: create
+    anything that uses all parameters of the network, such as an average of them, before this call. Layers that draw in
+    other ways, such as `nn.Dropout2d`, stay; a start names them. So does a layer that an `nn.SequentialCell` calls
+    although another one has taken its name.
+
+    Args:
+        network: Holds the layers; one that is itself an `nn.Dropout` cannot be changed in place.
+        seed: As for `Dropout`.
+
+    Raises:
+        TypeError: If ``network`` is not a cell that could hold a layer.
+    """
+    if not isinstance(network, nn.Cell) or _is_replaceable(network):
+        raise TypeError(
+            f"replace_dropout takes a network with nn.Dropout in it, got {type(network).__name__}. In place of a "
+            "single layer make a ckptkit.nn.Dropout"
+        )
+    for path, parent, _ in list(cells_of(network)):
+        for name, cell in registered_in(parent).items():
+            if _is_replaceable(cell):
+                # nn.Dropout takes p or keep_prob; p is None if only keep_prob was given.
+                replacement = Dropout(float(cell.p) if cell.p is not None else 1.0 - float(cell.keep_prob), seed)
+                replacement.set_train(cell.training)
+                put(parent, name, replacement)
+                # Assignment gives wrong names: a list adds its own prefix and omits the path to itself.
+                full_name = f"{path}.{name}".lstrip(".")
+                replacement.key.name, replacement.step.name = f"{full_name}.key", f"{full_name}.step"
+    return network
+
+
+def _is_replaceable(cell: nn.Cell) -> bool:
+    computes_the_same = isinstance(cell, nn.Dropout) and type(cell).construct is nn.Dropout.construct
+    return computes_the_same and not drops_nothing(cell)
 
 
 def drops_nothing(dropout: nn.Cell) -> bool:
