@@ -21,13 +21,13 @@ from typing import Any, Literal
 import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
-from mindspore import nn, ops
+from mindspore import nn
 from mindspore.train import Callback, Model
 
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.manager.options import Saving
 from ckptkit.mindspore.callback.callback import CheckpointCallback
-from ckptkit.mindspore.digits import Digits, load_digits
+from ckptkit.mindspore.digits import load_digits
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.storage import ByteStream, Storage, open_storage
@@ -40,59 +40,24 @@ SAVE_EVERY_MICRO_STEPS = 5  # coprime to K, so that saves fall on every micro-st
 
 @dataclass(frozen=True)
 class Plan:
-    """Specifies what one process has to do.
+    """What one process has to do; no kill for a 0."""
 
-    Attributes:
-        root: The run root, a path or a URL.
-        trace: File that the digests are appended to.
-        mode: Execution mode of MindSpore.
-        seed: Seed of the network and of the order of the data.
-        kill_after: Micro-step at whose end to die, before any save there; 0 for none.
-        kill_in_save_after: Micro-step from which on to die inside the next write of a save; 0 for none.
-        kill_at_epoch: Epoch (from 1) at whose end to die, before any save there; 0 for none.
-    """
-
-    root: str
-    trace: str
+    root: str  # the run root, a path or a URL
+    trace: str  # file that the digests are appended to
     mode: Literal["graph", "pynative"]
-    seed: int
-    kill_after: int = 0
-    kill_in_save_after: int = 0
-    kill_at_epoch: int = 0
+    seed: int  # of the network and of the order of the data
+    kill_after: int = 0  # micro-step at whose end to die, before any save there
+    kill_in_save_after: int = 0  # micro-step from which on to die inside the next write of a save
+    kill_at_epoch: int = 0  # epoch (from 1) at whose end to die, before any save there
 
 
-class DigitNetwork(nn.Cell):
-    """Classifies 8 x 8 images by two convolutions with BatchNorm and a dense layer; (N, 1, 8, 8) to (N, 10)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.SequentialCell(
-            nn.Conv2d(1, 16, 3, has_bias=False),
-            nn.BatchNorm2d(16),
-            nn.ReLU(),
-            nn.MaxPool2d(2, 2),
-            nn.Conv2d(16, 32, 3, has_bias=False),
-            nn.BatchNorm2d(32),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dense(32 * 4 * 4, 10),
-        )
-
-    def construct(self, images: ms.Tensor) -> ms.Tensor:
-        """Return the logits of each image."""
-        return self.body(images)
-
-
-class WithLoss(nn.Cell):
-    """Computes the mean cross entropy of a network over a micro-batch."""
-
-    def __init__(self, network: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.network = network
-
-    def construct(self, images: ms.Tensor, labels: ms.Tensor) -> ms.Tensor:
-        """Return the mean over the micro-batch."""
-        return ops.cross_entropy(self.network(images), labels)
+def digit_network() -> nn.Cell:
+    """Return a classifier of 8 x 8 images with BatchNorm: (N, 1, 8, 8) to (N, 10)."""
+    return nn.SequentialCell(
+        *(nn.Conv2d(1, 16, 3, has_bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2, 2)),
+        *(nn.Conv2d(16, 32, 3, has_bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+        *(nn.Flatten(), nn.Dense(32 * 4 * 4, 10)),
+    )
 
 
 class Trace(Callback):
@@ -112,13 +77,13 @@ class Trace(Callback):
     def on_train_step_end(self, run_context: Any) -> None:
         """Digest everything that the next micro-step depends on, and the batch of this one."""
         params = run_context.original_args()
-        accumulators = {one.name for one in self._cell.accumulators}
-        weights = {one.name for one in self._cell.network.get_parameters()}
+        accumulators = {parameter.name for parameter in self._cell.accumulators}
+        weights = {parameter.name for parameter in self._cell.network.get_parameters()}
         digests = {"parameters": hashlib.sha256(), "moments": hashlib.sha256(), "accumulators": hashlib.sha256()}
-        for one in self._cell.get_parameters():
-            kind = "accumulators" if one.name in accumulators else "parameters" if one.name in weights else "moments"
-            digests[kind].update(one.name.encode())
-            digests[kind].update(one.asnumpy().tobytes())
+        for parameter in self._cell.get_parameters():
+            name = parameter.name
+            kind = "accumulators" if name in accumulators else "parameters" if name in weights else "moments"
+            digests[kind].update(name.encode() + parameter.asnumpy().tobytes())
         line = {kind: digest.hexdigest() for kind, digest in digests.items()}
         line["counters"] = repr(self._cell.counters)
         line["rng"] = hashlib.sha256(repr(capture_rng()).encode()).hexdigest()
@@ -137,7 +102,6 @@ class Death(Callback):
         self._arm_storage = arm_storage
 
     def on_train_step_end(self, run_context: Any) -> None:
-        """Die in the middle of a cycle, or arm the next save to die."""
         np.random.random()  # training draws, so that a random state that was not restored shows in the trace
         step = run_context.original_args().cur_step_num
         if step == self._plan.kill_after:
@@ -146,13 +110,11 @@ class Death(Callback):
             self._arm_storage()
 
     def on_train_epoch_end(self, run_context: Any) -> None:
-        """Die right at an epoch boundary."""
         if run_context.original_args().cur_epoch_num == self._plan.kill_at_epoch:
             die()
 
 
 def die() -> None:
-    """End this process as a power cut would."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -171,28 +133,25 @@ def die_in_write(storage: Storage) -> None:
     storage.write = die_halfway  # type: ignore[method-assign]
 
 
-def training_data(digits: Digits) -> ds.Dataset:
-    """Return 30 batches per epoch in shuffled order, the last one smaller."""
-    columns = {"image": digits.train_images, "label": digits.train_labels}
-    return ds.NumpySlicesDataset(columns, shuffle=True).batch(BATCH_SIZE)
-
-
 def live(plan: Plan) -> None:
     """Resume or start the run of ``plan``, train it to its end, and write the accuracy on held-out digits."""
     ms.set_context(mode=ms.GRAPH_MODE if plan.mode == "graph" else ms.PYNATIVE_MODE)
     ms.set_seed(plan.seed)
     ms.manual_seed(plan.seed)  # set_seed does not seed this generator, and MindSpore 2.7 starts it at random
     digits = load_digits()
-    network = DigitNetwork()
+    network = digit_network()
     optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
-    cell = AccumulationTrainCell(WithLoss(network), optimizer, ACCUMULATION_STEPS, clip_norm=5.0)
+    loss = nn.WithLossCell(network, nn.CrossEntropyLoss())
+    cell = AccumulationTrainCell(loss, optimizer, ACCUMULATION_STEPS, clip_norm=5.0)
 
     storage = open_storage(plan.root)
     # Wait for saves, so that every death finds a checkpoint to resume from, even on slow storage.
     ckpt = CheckpointCallback(
         storage, save=SaveEvery(micro_steps=SAVE_EVERY_MICRO_STEPS), saving=Saving(when_busy="wait")
     )
-    model, data = Model(cell), training_data(digits)
+    columns = {"image": digits.train_images, "label": digits.train_labels}
+    data = ds.NumpySlicesDataset(columns, shuffle=True).batch(BATCH_SIZE)  # 30 batches per epoch, the last one smaller
+    model = Model(cell)
     point = ckpt.resume(model, data, EPOCHS)
     trace = Trace(Path(plan.trace), cell)
     trace.write({"resumed_from": point.checkpoint, "batches_delivered": point.batches_delivered})

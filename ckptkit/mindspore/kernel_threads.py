@@ -52,12 +52,12 @@ def _mark_threads() -> None:
     def compiled(values: Tensor) -> Tensor:
         return operation(values)
 
-    one = Tensor([1.0])
-    one.init = None  # mindtorch keeps the name of a device here, which compiled code takes for an initializer
-    operation(one).asnumpy()
+    values = Tensor([1.0])
+    values.init = None  # mindtorch keeps the name of a device here, which compiled code takes for an initializer
+    operation(values).asnumpy()
     for _ in range(_LAUNCHES):
         mark.is_outside_pool = False
-        compiled(one).asnumpy()
+        compiled(values).asnumpy()
         if mark.is_outside_pool:
             break
 
@@ -67,18 +67,12 @@ def _are_zero_in_operations() -> bool:
 
 
 class _Mark:
-    """An operation that changes the thread that launches it.
-
-    Attributes:
-        operation: Returns its argument. A kernel in Python is the only code of ours that runs in these threads.
-        is_outside_pool: Whether it was launched in the thread that trains, or in one that it changed; those of the pool
-            need no change.
-    """
+    """An operation that changes the thread that launches it; a kernel in Python is the only code of ours there."""
 
     def __init__(self) -> None:
         self._maker = threading.get_ident()
         self._begun: list[DenormalsAsZero] = []
-        self.is_outside_pool = False
+        self.is_outside_pool = False  # whether the last launch was in a thread that needs the change; the pool's do not
         self.operation = ops.Custom(
             self._launched, out_shape=lambda shape: shape, out_dtype=lambda dtype: dtype, func_type="pyfunc"
         )

@@ -1,9 +1,8 @@
 """Provides the ranks of this process's job, as MindSpore's communication knows them (`world`).
 
-Guarantees: without ``mindspore.communication.init()``, or with a group of one, `world` returns
-`ckptkit.core.process_group.ALONE`. A gather returns once every rank has called it, in GRAPH and PYNATIVE; neither a
-gather nor a broadcast only enqueues. If a peer has left, or on CPU is more than 30 s late, the call raises when
-MindSpore gives up. Training thread only, and never within a graph.
+Guarantees: a gather returns once every rank has called it, in GRAPH and PYNATIVE; neither a gather nor a broadcast only
+enqueues. If a peer has left, or on CPU is more than 30 s late, the call raises when MindSpore gives up. Training thread
+only, and never within a graph.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ckptkit.core.process_group import ALONE, World
 
 
 def world() -> World:
-    """Return the present world; cheap, and a value."""
+    """Return the present world, cheaply; `ALONE` without ``mindspore.communication.init()``, or in a group of one."""
     if not initialized():
         return ALONE
     size = get_group_size()
@@ -43,11 +42,11 @@ class Ranks:
     def gather(self, message: str) -> Sequence[str]:
         """See `World`; sends numbers, since MindSpore's own object collectives use pickle."""
         data = np.frombuffer(message.encode(), np.uint8)
-        sizes = [int(one[0]) for one in self._all(np.array([data.size], np.int32))]
+        sizes = [int(size[0]) for size in self._all(np.array([data.size], np.int32))]
         padded = np.zeros(-(-max(sizes) // 4) * 4 or 4, np.uint8)
         padded[: data.size] = data
-        said = self._all(padded.view(np.int32))
-        return tuple(one.view(np.uint8)[:size].tobytes().decode() for one, size in zip(said, sizes, strict=True))
+        texts = zip(self._all(padded.view(np.int32)), sizes, strict=True)
+        return tuple(text.view(np.uint8)[:size].tobytes().decode() for text, size in texts)
 
     def broadcast(self, message: str) -> str:
         """See `World`; each rank holds at most one copy of the message."""
@@ -58,13 +57,13 @@ class Ranks:
         return self._from_rank_0(padded.view(np.int32)).view(np.uint8)[:size].tobytes().decode()
 
     def _from_rank_0(self, mine: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        told = Tensor(mine)
-        distributed.broadcast(told, 0)
-        found: npt.NDArray[np.int32] = told.asnumpy().copy()  # waits: the call above only enqueues
-        return found
+        tensor = Tensor(mine)
+        distributed.broadcast(tensor, 0)
+        received: npt.NDArray[np.int32] = tensor.asnumpy().copy()  # waits: the call above only enqueues
+        return received
 
     def _all(self, mine: npt.NDArray[np.int32]) -> list[npt.NDArray[np.int32]]:
         """Return the array of each rank, all of one shape; int32 is what every backend's collectives take."""
-        found = [Tensor(np.zeros_like(mine)) for _ in range(self.size)]
-        distributed.all_gather(found, Tensor(mine))
-        return [one.asnumpy().copy() for one in found]  # waits: the call above only enqueues
+        received = [Tensor(np.zeros_like(mine)) for _ in range(self.size)]
+        distributed.all_gather(received, Tensor(mine))
+        return [tensor.asnumpy().copy() for tensor in received]  # waits: the call above only enqueues

@@ -1,8 +1,7 @@
 """Captures and restores the random state of a training process: Python's, NumPy's and MindSpore's.
 
-Guarantees: `capture_rng` advances no generator, and `restore_rng` restores everything that `capture_rng` took. It
-does not cover state inside kernels (`nn.Dropout` on CPU; `ckptkit.mindspore.observe.random_operators` names these) or
-the user's own generator objects, whose state `generator_state` returns. Main thread only.
+Guarantees: `capture_rng` advances no generator, and `restore_rng` restores all that it took. State inside kernels is
+not covered. Main thread only.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ def capture_host_rng() -> dict[str, Any]:
 
 
 def restore_host_rng(state: Mapping[str, Any]) -> None:
-    """Restore those of the two generators that are in ``state``."""
     if "numpy" in state:
         np.random.set_state(state["numpy"])
     if "python" in state:
@@ -68,7 +66,7 @@ def host_rng_drawn(before: Mapping[str, Any]) -> frozenset[str]:
         drawn.add("python")
     now, then = np.random.get_state(legacy=False), before["numpy"]
     # A normal number that was kept back moves nothing else when it is drawn.
-    places = [(one["state"]["pos"], one["has_gauss"]) for one in (now, then)]
+    places = [(state["state"]["pos"], state["has_gauss"]) for state in (now, then)]
     if places[0] != places[1] or not np.array_equal(now["state"]["key"], then["state"]["key"]):
         drawn.add("numpy")
     return frozenset(drawn)
@@ -78,8 +76,8 @@ def host_rng_drawn(before: Mapping[str, Any]) -> frozenset[str]:
 def words_drawn_unseeded() -> int:
     """Return how many 32-bit words NumPy's global generator has given by the first call; 0 if it was seeded.
 
-    MindSpore's initializers take two for each parameter. What lies beyond `_MOST_BYTES` is not counted. To be called
-    before the dataset's seed is set, which seeds this generator as well.
+    MindSpore's initializers take two for each parameter. Call it before the dataset's seed is set, which seeds this
+    generator as well.
     """
     source = np.random.get_bit_generator()
     entropy = source.seed_seq if isinstance(source, np.random.MT19937) else None  # np.random.seed() removes it
@@ -96,10 +94,7 @@ def words_drawn_unseeded() -> int:
 
 
 def seed_operators() -> None:
-    """Seed MindSpore's operators if no seed is set; without a seed, no checkpoint can restore their draws.
-
-    `capture_rng` includes this seed. The dataset's seed is separate.
-    """
+    """Seed MindSpore's operators if no seed is set; without a seed, no checkpoint can restore their draws."""
     seeds = _seed_module()
     if seeds._GLOBAL_SEED is None:
         seeds._GLOBAL_SEED = secrets.randbelow(2**31)

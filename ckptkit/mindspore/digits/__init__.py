@@ -11,19 +11,12 @@ import numpy.typing as npt
 
 
 class Digits(NamedTuple):
-    """Holds the digits, every fifth of them held out for testing.
+    """Holds the digits, every fifth of them held out for testing."""
 
-    Attributes:
-        train_images: (1438, 1, 8, 8) float32 from 0 to 1.
-        train_labels: (1438,) int32 from 0 to 9.
-        test_images: (359, 1, 8, 8) float32 from 0 to 1.
-        test_labels: (359,) int32 from 0 to 9.
-    """
-
-    train_images: npt.NDArray[np.float32]
-    train_labels: npt.NDArray[np.int32]
-    test_images: npt.NDArray[np.float32]
-    test_labels: npt.NDArray[np.int32]
+    train_images: npt.NDArray[np.float32]  # (1438, 1, 8, 8), from 0 to 1
+    train_labels: npt.NDArray[np.int32]  # (1438,), from 0 to 9
+    test_images: npt.NDArray[np.float32]  # (359, 1, 8, 8)
+    test_labels: npt.NDArray[np.int32]  # (359,)
 
 
 def load_digits() -> Digits:
