@@ -9,18 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ckptkit.mindspore.data.global_order import GlobalIndices, GlobalSampler
     from ckptkit.mindspore.data.resumable import resumable
-    from ckptkit.mindspore.data.sample import sample_rng
-    from ckptkit.mindspore.data.sampler import Augmented, EpochSampler
+    from ckptkit.mindspore.data.sampling import Augmented, EpochSampler, GlobalIndices, GlobalSampler, sample_rng
 
 _HOME = {
-    "Augmented": "ckptkit.mindspore.data.sampler",
-    "EpochSampler": "ckptkit.mindspore.data.sampler",
-    "GlobalIndices": "ckptkit.mindspore.data.global_order",
-    "GlobalSampler": "ckptkit.mindspore.data.global_order",
+    "Augmented": "ckptkit.mindspore.data.sampling",
+    "EpochSampler": "ckptkit.mindspore.data.sampling",
+    "GlobalIndices": "ckptkit.mindspore.data.sampling",
+    "GlobalSampler": "ckptkit.mindspore.data.sampling",
     "resumable": "ckptkit.mindspore.data.resumable",
-    "sample_rng": "ckptkit.mindspore.data.sample",
+    "sample_rng": "ckptkit.mindspore.data.sampling",
 }
 
 __all__ = ["Augmented", "EpochSampler", "GlobalIndices", "GlobalSampler", "resumable", "sample_rng"]

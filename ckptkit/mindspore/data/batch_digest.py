@@ -23,13 +23,12 @@ class Probe:
     """Computes the batch digests that a checkpoint records; warns once if a batch cannot be digested."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._has_warned = False
 
     def of(self, batch: Any) -> str | None:
-        """Return `digest_of` the batch; warn if it is None."""
         digest = digest_of(batch)
-        if digest is None and not self._told:
-            self._told = True
+        if digest is None and not self._has_warned:
+            self._has_warned = True
             _log.warning("the batches hold more than arrays and plain values: a resume cannot check its position")
         return digest
 
@@ -53,17 +52,20 @@ class _NoBytesError(Exception):
 def _parts(value: Any) -> Iterator[bytes | memoryview]:
     if isinstance(value, (list, tuple)):
         yield f"[{len(value)}".encode()
-        for one in value:
-            yield from _parts(one)
+        for item in value:
+            yield from _parts(item)
     elif isinstance(value, dict):
         yield f"{{{len(value)}".encode()
-        for key, one in value.items():
+        for key, item in value.items():
             yield repr(key).encode()
-            yield from _parts(one)
+            yield from _parts(item)
     elif value is None or isinstance(value, (bool, int, float, str, bytes)):
         yield f"{type(value).__name__} {value!r};".encode()
     else:
-        yield from _parts_of_array(_array(value))
+        array = _array(value)
+        yield f"{array.dtype.name} {array.shape};".encode()
+        if array.nbytes:
+            yield bytes_of(np.ascontiguousarray(array)).data
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
@@ -74,9 +76,3 @@ def _array(value: Any) -> np.ndarray[Any, Any]:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value
     raise _NoBytesError
-
-
-def _parts_of_array(array: np.ndarray[Any, Any]) -> Iterator[bytes | memoryview]:
-    yield f"{array.dtype.name} {array.shape};".encode()
-    if array.nbytes:
-        yield bytes_of(np.ascontiguousarray(array)).data

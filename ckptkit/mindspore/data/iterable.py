@@ -1,53 +1,43 @@
 """Positions a Python iterable inside training, by its own state or by counting.
 
+An iterable without a state is iterated again from its beginning, with the global generators as they were then, and must
+give the same batches. One with a state is put before the last trained batch and read (`Continuation`).
+
 Guarantees: a batch counts once it was delivered. Its digest is taken right then, before other code can change the batch
-in place. The state of an iterable that has one is taken before each batch and at each save, so that it has what the
-loop told the iterable; what is told after a save is named. An iterable without a state is iterated again from its
-beginning, with the global generators as they were then, and must give the same batches. One with a state is put before
-the last trained batch and read: a state that is behind is refused; any other doubt is logged, since a loader may learn
-from the loop. One that draws from the global generators cannot be checked so; the log says so. Main thread only.
+in place. A state is taken before each batch and at each save, so that it has what the loop told the iterable; what is
+told after a save is named. Main thread only.
 """
 
 from __future__ import annotations
 
 import copy
 import dis
+import itertools
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import asdict
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.batch_digest import Probe, digest_of
-from ckptkit.mindspore.data.continuation import Continuation
-from ckptkit.mindspore.data.global_order import GlobalIndices
-from ckptkit.mindspore.data.replay import Replay, drawn_at_start
+from ckptkit.mindspore.data.replay import drawn_at_start, replay
+from ckptkit.mindspore.data.sampling import GlobalIndices
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng
 
 _log = logging.getLogger("ckptkit")
 
+_MOST_BEHIND = 4  # batches
 _END = object()
 
 
 class IterablePosition:
-    """Positions an iterable; one ``iter()`` of it is one epoch.
+    """Positions an iterable; one ``iter()`` of it is one epoch."""
 
-    Args:
-        iterable: One with ``state_dict()`` and ``load_state_dict()``, or one that can be iterated repeatedly.
-        monotonic: Gives seconds, to estimate the cost of a replay.
+    own_draws: frozenset[str] = frozenset()  # it draws in the training thread, where restoring the generators is enough
 
-    Attributes:
-        own_draws: Empty: it draws in the training thread, so restoring the generators there is enough.
-
-    Raises:
-        ResumeError: If it has no state and can be iterated only once: an iterator whose ``iter()`` only gives itself.
-    """
-
-    own_draws: frozenset[str] = frozenset()
-
-    def __init__(self, iterable: Iterable[Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, iterable: Iterable[Any]) -> None:
         self._iterable: Any = iterable
         self._has_state = hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
         # Do not call iter(iterable): that may start a loader's workers.
@@ -59,27 +49,14 @@ class IterablePosition:
             )
         self._kind = type(iterable).__qualname__
         self._size = len(iterable) if isinstance(iterable, Sized) else None
-        self._monotonic = monotonic
         self._digests = Probe()
+        self._warned: set[str] = set()
+        self.prepare(0, None)
         self._prepared = False
-        self._reads = False  # whether the iterable gave a batch since, so that it knows its state itself
-        self._place = (0, 0)
-        self._delivered = 0
-        self._state: Any = None
-        self._before: Any = None
-        self._probe: str | None = None
-        self._base: Mapping[str, Any] | None = None
-        self._told_ahead = self._told_late = self._told_length = False
-        self._length: int | None = None  # of the epoch that ended last
-        self._saved: Any = None  # the state at a save since the last batch
 
     @property
     def delivered(self) -> int:
-        """Batches delivered since epoch 0.
-
-        Raises:
-            ResumeError: If it was not prepared.
-        """
+        """Batches delivered since epoch 0."""
         if not self._prepared:
             raise ResumeError("the data was not prepared: restore the state before the first batch")
         return self._delivered
@@ -95,11 +72,7 @@ class IterablePosition:
         return self._iterable if self._has_state else None
 
     def at(self, delivered: int) -> tuple[int, int]:
-        """Return the present epoch and batch; only iterating shows how long an epoch is.
-
-        Raises:
-            ResumeError: If another number of batches was delivered.
-        """
+        """Return the present epoch and batch: only iterating shows how long an epoch is."""
         if delivered != self._delivered:
             raise ResumeError(
                 f"{self._delivered} batches were handed out, but training counts {delivered}: call the train cell "
@@ -108,11 +81,6 @@ class IterablePosition:
         return self._place
 
     def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
-        """Return the epoch and batch that a checkpoint recorded.
-
-        Raises:
-            ResumeError: If it recorded them after another number of batches.
-        """
         if recorded["delivered"] != delivered:
             raise ResumeError(
                 f"the checkpoint contradicts itself: {delivered} batches were trained, but its data had handed out "
@@ -122,7 +90,6 @@ class IterablePosition:
         return epoch, batch
 
     def state(self, delivered: int) -> dict[str, Any]:
-        """Return place, size, the iterable's own state now and before the last batch, and the last batch's digest."""
         if self._reads:
             self._state = self._saved = self._own_state()
         return {
@@ -139,7 +106,6 @@ class IterablePosition:
         }
 
     def check(self, recorded: Mapping[str, Any]) -> None:
-        """Raise ResumeError, naming what differs, unless the iterable is of the same kind and length."""
         if "iterable" not in recorded:
             raise ResumeError(
                 f"the checkpoint was made with a MindSpore pipeline, but this training reads a {self._kind}. Use the "
@@ -158,11 +124,7 @@ class IterablePosition:
             )
 
     def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:
-        """Do as `Position.folded`, for a `GlobalIndices`, whose own state is global.
-
-        Raises:
-            ResumeError: If it is anything else, whose order differs between worlds; or the place does not fit this one.
-        """
+        """Convert as `Position.folded`, for a `GlobalIndices`, whose own state is global."""
         if not isinstance(self._iterable, GlobalIndices) or recorded.get("iterable") != self._kind:
             raise ResumeError(
                 f"nothing guarantees that {onto} ranks continue in the data of "
@@ -177,36 +139,32 @@ class IterablePosition:
         if order != asdict(self._iterable.order):
             raise ResumeError(f"the order of the samples was {order}, it is {asdict(self._iterable.order)} now")
         size, delivered, batch = (ranks * number // onto for number in numbers.values())
-        # Drop the digest, since no rank of this world delivers that batch.
-        place = (epoch, batch)
-        return {**recorded, "size": size, "delivered": delivered, "place": place, "probe": None, "length": None}
+        # Without the digest, since no rank of this world delivers that batch.
+        place = {"size": size, "delivered": delivered, "place": (epoch, batch)}
+        return {**recorded, **place, "probe": None, "length": None}
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
-        """Let `batches` begin after ``delivered``."""
+        recorded = recorded or {}
+        epoch, batch = recorded.get("place", (0, 0))
+        self._place: tuple[int, int] = (epoch, batch)
         self._prepared = True
-        self._reads = False
-        self._saved = None
+        self._reads = False  # whether the iterable gave a batch since, so that it knows its state itself
         self._delivered = delivered
-        epoch, batch = recorded["place"] if recorded is not None else (0, 0)
-        self._place = (epoch, batch)
-        self._state = recorded["state"] if recorded is not None else None
-        self._before = recorded["before"] if recorded is not None else None
-        self._probe = recorded["probe"] if recorded is not None else None
-        self._base = recorded["generators"] if recorded is not None else None
-        self._length = (recorded or {}).get("length")
+        self._state = recorded.get("state")
+        self._before: Any = recorded.get("before")  # the state before the last batch
+        self._saved = None  # the state at a save since the last batch
+        self._probe: str | None = recorded.get("probe")
+        self._base: Mapping[str, Any] | None = recorded.get("generators")
+        self._length: int | None = recorded.get("length")  # of the epoch that ended last
 
     def iterator_made(self) -> None:
-        """Do nothing: there is nothing to undo."""
+        pass
 
     def leave(self) -> None:
-        """Do nothing: there is nothing to put back."""
+        pass
 
     def batches(self, epochs: int) -> Iterator[tuple[int, Any]]:
-        """Return an iterator over epoch and batch of all that is left of ``epochs``, already positioned.
-
-        Raises:
-            ResumeError: If it does not repeat the trained batches, or the last of them.
-        """
+        """Return an iterator over epoch and batch of all that is left of ``epochs``, already positioned."""
         if self._place[0] >= epochs:
             return iter(())
         iterator = None
@@ -233,8 +191,13 @@ class IterablePosition:
                 self._place = (epoch, batch_in_epoch)
                 self._before, self._probe = before, self._digests.of(batch)
                 self._reads = self._has_state
-                if batch_in_epoch == 1 and self._has_state and generators is not None:
-                    self._refuse_same_state(generators)
+                may_be_behind = batch_in_epoch == 1 and self._has_state
+                if may_be_behind and generators is not None and self._is_same_state(self._own_state(), generators):
+                    raise ResumeError(
+                        f"state_dict() of the {self._kind} is the same before and after the first batch of epoch "
+                        f"{epoch}, so a resume would train that batch twice. Count a batch in it before the batch is "
+                        "given (before the `yield`), not when the next one is asked for"
+                    )
                 yield epoch, batch
                 before = self._own_state()
                 self._tell_of_late_change(before)
@@ -255,55 +218,49 @@ class IterablePosition:
         """Return a copy of the iterable's own state; None if it has none."""
         return copy.deepcopy(self._iterable.state_dict()) if self._has_state else None
 
-    def _refuse_same_state(self, generators: Mapping[str, Any]) -> None:
-        """Raise ResumeError if neither the state nor the ``generators`` changed with a batch."""
-        if self._is_same_state(self._own_state(), generators):
-            raise ResumeError(
-                f"state_dict() of the {self._kind} is the same before and after the first batch of epoch "
-                f"{self._place[0]}, so a resume would train that batch twice. Count a batch in it before the batch is "
-                "given (before the `yield`), not when the next one is asked for"
-            )
-
     def _tell_of_same_state(self, after: Any, generators: Mapping[str, Any]) -> None:
-        """Warn once if the last batch of an epoch did not change the state, which then may count batches read ahead."""
-        if not self._told_ahead and self._has_state and self._is_same_state(after, generators):
-            self._told_ahead = True
-            _log.warning(
+        """Warn if the last batch of an epoch did not change the state, which then may count batches read ahead."""
+        if self._has_state and self._is_same_state(after, generators):
+            self._warn_once(
                 "The resumed run may not be bit-exact. state_dict() of the %s was the same before and after the last "
                 "batch of epoch %d: if it counts what was read ahead, a resume leaves out batches that were not "
                 "trained. Count a batch in it when the batch is given",
                 *(self._kind, self._place[0]),
             )
 
+    def _is_same_state(self, after: Any, generators: Mapping[str, Any]) -> bool:
+        """Return whether the last batch left the state, and the ``generators`` since they were taken, unchanged."""
+        digest = digest_of([self._before])
+        return digest is not None and digest == digest_of([after]) and not host_rng_drawn(generators)
+
     def _tell_of_late_change(self, now: Any) -> None:
-        """Warn once if the loop changed the iterable after a save, and before it asked for the next batch."""
+        """Warn if the loop changed the iterable after a save, and before it asked for the next batch."""
         saved, self._saved = self._saved, None
-        if saved is None or self._told_late or digest_of([saved]) == digest_of([now]):
-            return
-        if digest_of([self._own_state()]) == digest_of([now]):  # otherwise it holds a time, which may differ
-            self._told_late = True
-            _log.warning(
+        is_late = saved is not None and digest_of([saved]) != digest_of([now])
+        if is_late and digest_of([self._own_state()]) == digest_of(
+            [now]
+        ):  # otherwise it holds a time, which may differ
+            self._warn_once(
                 "The resumed run may not be bit-exact: state_dict() of the %s changed between the save after batch %d "
                 "and the next batch, and the checkpoint has it as before. Let the loop tell its loader what it learned "
                 "before it calls manager.step or manager.save",
                 *(self._kind, self._delivered - 1),
             )
 
-    def _is_same_state(self, after: Any, generators: Mapping[str, Any]) -> bool:
-        """Return whether the last batch left the state, and the ``generators`` since they were taken, unchanged."""
-        same = digest_of([self._before])
-        return same is not None and same == digest_of([after]) and not host_rng_drawn(generators)
-
     def _tell_of_length(self, epoch: int, batches: int) -> None:
-        """Warn once if an epoch had another length than the last; only a resume shows whether the state has that."""
-        if self._has_state and self._length not in (None, batches) and not self._told_length:
-            self._told_length = True
-            _log.warning(
+        """Warn if an epoch had another length than the last; only a resume shows whether the state has that."""
+        if self._has_state and self._length not in (None, batches):
+            self._warn_once(
                 "the %s gave %d batches in epoch %d and %d in the epoch before. A resume gives as many only if "
                 "state_dict() holds what decides that: `ckptkit doctor` proves it",
                 *(self._kind, batches, epoch, self._length),
             )
         self._length = batches
+
+    def _warn_once(self, words: str, *values: Any) -> None:
+        if words not in self._warned:
+            self._warned.add(words)
+            _log.warning(words, *values)
 
     @property
     def _known_size(self) -> int | None:
@@ -312,7 +269,6 @@ class IterablePosition:
         return max(self._size or 0, len(self._iterable)) if known else None
 
     def ends_epoch(self, delivered: int) -> bool:
-        """Return whether an epoch is known to end there; False if the iterable has no length."""
         return self._place[1] == self._known_size
 
     def _refuse_changed(self, batch: Any) -> None:
@@ -325,7 +281,6 @@ class IterablePosition:
             )
 
     def _continued(self) -> Iterator[Any] | None:
-        """Return an iterator past all trained batches, by the iterable's state; None at the beginning of an epoch."""
         return Continuation(
             *(self._iterable, self._before, self._state, self._probe),
             batch=self._place[1],
@@ -349,7 +304,7 @@ class IterablePosition:
                 batch = next(iterator, _END)
             return batch
 
-        last = Replay(self._delivered, monotonic=self._monotonic).run(read)
+        last = replay(self._delivered, read)
         if self._place[1] == 0:
             if next(iterator, _END) is not _END:
                 last = _END
@@ -365,7 +320,119 @@ class IterablePosition:
         return iterator if self._place[1] else None
 
 
+@dataclass(frozen=True)
+class Continuation:
+    """Continues an iterable that has a state of its own from the state in a checkpoint.
+
+    If it gives the last trained batch and stands then as it did at the save, reading goes on. If the loop has told it
+    something since, the state of the save is loaded. A state that is behind is refused, any other doubt is logged. A
+    value that ``load_state_dict()`` does not restore, such as a time, decides nothing. An iterator that is given up is
+    closed before a state is loaded, so that its ``finally`` changes nothing later.
+    """
+
+    iterable: Any
+    before: Any  # its state before the last trained batch
+    state: Any  # its state at the save
+    probe: str | None  # digest of that batch, if it is known
+    batch: int  # batches of the epoch that were given; 0 at its beginning
+    size: int | None  # batches of an epoch, or more where the iterable has grown since; None if that is not known
+    delivered: int  # batches since epoch 0
+
+    def iterator(self) -> Iterator[Any] | None:
+        """Return an iterator past all trained batches; None at the beginning of an epoch."""
+        if self.probe is None:
+            return self._from_state()
+        ends = False
+        self.iterable.load_state_dict(copy.deepcopy(self.state))
+        loaded = copy.deepcopy(self.iterable.state_dict())
+        generators = capture_host_rng()
+        iterator, last = self._read_again()
+        if host_rng_drawn(generators):
+            _log.warning(
+                "the %s draws from the global generators of `random` or `numpy.random`, so ckptkit cannot check "
+                "that its state_dict() holds its position",
+                self._kind,
+            )
+        elif not self._is_probe(last):
+            self._refuse_behind(iterator)
+            self._doubt()
+        elif self._is_as_saved(loaded):
+            return iterator if self.batch else None
+        else:
+            ends = self.size is None and next(iterator, _END) is _END
+        _close(iterator)
+        restore_host_rng(generators)
+        return self._from_state(ends=ends)
+
+    @property
+    def _kind(self) -> str:
+        return type(self.iterable).__qualname__
+
+    def _read_again(self) -> tuple[Iterator[Any], Any]:
+        """Return an iterator that began before the last trained batch, and that batch."""
+        self.iterable.load_state_dict(copy.deepcopy(self.before))
+        iterator = iter(self.iterable)
+        last = next(iterator, _END)
+        return iterator, _END if self.batch == 0 and next(iterator, _END) is not _END else last
+
+    def _is_probe(self, batch: Any) -> bool:
+        return batch is not _END and digest_of(batch) == self.probe
+
+    def _is_as_saved(self, loaded: Any) -> bool:
+        """Return whether the iterable has each value of the state that a load restores; ``loaded`` tells which."""
+        now = self.iterable.state_dict()
+        if digest_of([now]) == digest_of([self.state]):
+            return True
+        if not all(isinstance(state, Mapping) for state in (now, loaded, self.state)):
+            return False
+        restored = [name for name in self.state if digest_of([loaded.get(name)]) == digest_of([self.state[name]])]
+        return bool(restored) and all(digest_of([now.get(name)]) == digest_of([self.state[name]]) for name in restored)
+
+    def _from_state(self, *, ends: bool = False) -> Iterator[Any] | None:
+        """Load the state of the save; return an iterator over what it leaves of the epoch."""
+        self.iterable.load_state_dict(copy.deepcopy(self.state))
+        if not self.batch:
+            return None
+        ends = ends or (self.size is not None and self.batch == max(self.size, len(self.iterable)))
+        return self._end_of_epoch() if ends else iter(self.iterable)
+
+    def _end_of_epoch(self) -> Iterator[Any]:
+        """Do what the iterable does after the last batch; only when it is asked, with the generators of training."""
+        generators = capture_host_rng()
+        rest = iter(self.iterable)
+        if next(rest, _END) is not _END:  # it begins the next epoch at once, which comes later
+            _close(rest)
+            restore_host_rng(generators)
+            self.iterable.load_state_dict(copy.deepcopy(self.state))
+        yield from ()
+
+    def _refuse_behind(self, following: Iterator[Any]) -> None:
+        """Raise ResumeError if the last trained batch is yet to come; finding it is proof, not finding it is not."""
+        if any(map(self._is_probe, itertools.islice(following, _MOST_BEHIND))):
+            raise ResumeError(
+                f"state_dict() of the {self._kind} was behind: from its state before batch {self.delivered - 1}, "
+                "that batch comes later, so batches would be trained twice. It may count a batch only when the next "
+                "one is requested: count it before the `yield`, and start under another root"
+            )
+
+    def _doubt(self) -> None:
+        _log.warning(
+            "The resumed run may not be bit-exact: from its state before the last trained batch, the %s gives a "
+            "different batch %d than the one that was trained. %s This is correct if its batches depend on what "
+            "training has told it since. If state_dict() counts batches that were read ahead, or the data changed, "
+            "the resume skips batches",
+            *(self._kind, self.delivered - 1, drawn_at_start()),
+        )
+
+
+def _close(iterator: Iterator[Any]) -> None:
+    if isinstance(iterator, types.GeneratorType):
+        iterator.close()
+
+
 def _begins_anew(iterable: Iterator[Any]) -> bool:
     """Return whether ``iter()`` of an iterator does more than return it, such as begin again."""
     code = getattr(getattr(type(iterable), "__iter__", None), "__code__", None)
-    return code is not None and any(one.opname.startswith(("STORE_ATTR", "CALL")) for one in dis.get_instructions(code))
+    return code is not None and any(
+        instruction.opname.startswith(("STORE_ATTR", "CALL")) for instruction in dis.get_instructions(code)
+    )

@@ -1,64 +1,90 @@
-"""Tells what a ``mindspore.dataset`` pipeline is made of, and how it can be positioned.
+"""Tells what a ``mindspore.dataset`` pipeline is made of, how it can be positioned, and what must not change in it.
 
-Guarantees: `is_fast` is True only for what was measured to be exact, or what the user declared; `drawing_workers`
-lists only operations whose output depends on their number of workers. Reads the pipeline, changes nothing.
-Main thread only.
+Guarantees: `is_fast` is True only for what was measured to be exact, or what the user declared. Reads the pipeline,
+changes nothing. Main thread only.
 
-Reads public attributes of the pipeline's nodes if there are any. ``operations``, ``per_batch_map``,
-``batch_size_func`` and ``python_multiprocessing`` are undocumented. If they are no longer visible, a node counts as the
-user's code and is replayed, and tests/unit/mindspore/data/test_dataset.py fails. The object behind a function of
-``get_sync_notifiers()`` is undocumented too; if it changes, tests/unit/mindspore/data/test_positioning.py fails.
+Of the nodes' attributes, ``operations``, ``per_batch_map``, ``batch_size_func`` and ``python_multiprocessing`` are
+undocumented: without them, a node counts as the user's code and is replayed, and
+tests/unit/mindspore/data/test_dataset.py fails. So is the object behind a function of ``get_sync_notifiers()``, which
+tests/unit/mindspore/data/test_positioning.py notices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import mindspore.dataset as ds
 
 from ckptkit.core.text import some
-from ckptkit.mindspore.data.global_order import GlobalOrder, GlobalSampler
-from ckptkit.mindspore.data.sampler import Augmented, EpochSampler
+from ckptkit.mindspore.data.sampling import Augmented, EpochSampler, GlobalSampler
 
 # Not their subclasses, whose order is unknown.
 _CARRY_EPOCHS = (EpochSampler, GlobalSampler)
 
 # Exact with fast recovery, each measured. Anything else is replayed, which is exact for every deterministic pipeline.
 # (MindSpore's own default is fast for all, and then random maps silently differ.)
-_FAST = {
-    "NumpySlicesDataset",
-    "MnistDataset",
-    "ImageFolderDataset",
-    "MindDataset",
-    "BatchDataset",
-    "RepeatDataset",
-    "ProjectDataset",
-    "RenameDataset",
-    "ShuffleDataset",
-    "ConcatDataset",
-    "ZipDataset",
-    "SkipDataset",
-    "TakeDataset",
-}
+_FAST = {"NumpySlicesDataset", "MnistDataset", "ImageFolderDataset", "MindDataset"}
+_FAST |= {"BatchDataset", "RepeatDataset", "ProjectDataset", "RenameDataset", "ShuffleDataset", "ConcatDataset"}
+_FAST |= {"ZipDataset", "SkipDataset", "TakeDataset"}
 # These run one epoch of their child per epoch of their own; but code in a BatchDataset gets the epoch's number.
 _SAME_IN_EVERY_EPOCH = {"GeneratorDataset", "MapDataset", "ProjectDataset", "RenameDataset", "BatchDataset"}
 # Operations of MindSpore that neither draw nor keep state.
-_FIXED = {
-    "CenterCrop",
-    "Decode",
-    "HWC2CHW",
-    "Normalize",
-    "OneHot",
-    "Pad",
-    "Rescale",
-    "Resize",
-    "TypeCast",
+_FIXED = {"CenterCrop", "Decode", "HWC2CHW", "Normalize", "OneHot", "Pad", "Rescale", "Resize", "TypeCast"}
+
+_WORDS = {
+    "size": "batches per epoch (the number of samples, the batch size or drop_remainder changed)",
+    "batch_size": "samples per batch",
+    "columns": "columns",
+    "workers": "operations whose random numbers depend on their workers (set num_parallel_workers to what it was)",
+    "carried_seeds": "seeds of ckptkit.data.Augmented, EpochSampler and GlobalSampler",
+    "global_order": "what the ckptkit.data.GlobalSampler was made with",
 }
 
 
+def fingerprint(dataset: ds.Dataset) -> dict[str, Any]:
+    """Return what must not change between two starts, except the seed; what the operations do, only batches show.
+
+    For some sources MindSpore runs the whole pipeline to learn its size.
+    """
+    samplers = samplers_that_carry_epochs(dataset)
+    sampler = samplers[0] if len(samplers) == 1 else None
+    holders = [
+        holder for node in nodes(dataset) for holder in (getattr(node, "sampler", None), getattr(node, "source", None))
+    ]
+    return {
+        "size": dataset.get_dataset_size(),
+        "batch_size": dataset.get_batch_size(),
+        "columns": tuple(dataset.get_col_names()),
+        "workers": tuple(drawing_workers(dataset, stateless=False)),
+        # MindSpore's seed does not change these.
+        "carried_seeds": tuple(
+            int(holder.seed) for holder in holders if isinstance(holder, (*_CARRY_EPOCHS, Augmented))
+        ),
+        # If it alone decides the batches of all ranks.
+        "global_order": asdict(sampler.order) if isinstance(sampler, GlobalSampler) else None,
+    }
+
+
+def differences(recorded: Mapping[str, Any], mine: Mapping[str, Any], matters: set[str]) -> list[str]:
+    """Return how two fingerprints differ, one line each; in workers only of the operations in ``matters``."""
+
+    def shown(values: Mapping[str, Any], name: str) -> Any:
+        if name != "workers":
+            return values.get(name)
+        return tuple(tuple(operation) for operation in values[name] if operation[0] in matters)
+
+    return [
+        f"{words}: the checkpoint has {shown(recorded, name)}, this dataset has {shown(mine, name)}"
+        + (f"; write .batch({recorded[name]})" if name == "batch_size" else "")
+        for name, words in _WORDS.items()
+        if shown(recorded, name) != shown(mine, name)
+    ]
+
+
 def nodes(dataset: ds.Dataset) -> Iterator[ds.Dataset]:
-    """Yield every node, the root first."""
+    """Yield every node of the pipeline, the root first."""
     yield dataset
     for child in dataset.children:
         yield from nodes(child)
@@ -71,8 +97,8 @@ def describe(dataset: ds.Dataset) -> str:
 
 def source_names(dataset: ds.Dataset) -> str:
     """Return the folders and files that the pipeline reads, for people; its kinds of sources where it reads none."""
-    found = [text for node in nodes(dataset) if not node.children for text in _files(node)]
-    return some([*dict.fromkeys(found)], 4)
+    names = [name for node in nodes(dataset) if not node.children for name in _files(node)]
+    return some([*dict.fromkeys(names)], 4)
 
 
 def _files(node: ds.Dataset) -> list[str]:
@@ -80,7 +106,7 @@ def _files(node: ds.Dataset) -> list[str]:
     for name in ("dataset_dir", "dataset_file", "dataset_files"):
         given = getattr(node, name, None)
         if given:
-            return [given] if isinstance(given, str) else [str(one) for one in given]
+            return [given] if isinstance(given, str) else [str(path) for path in given]
     return [type(node).__name__]
 
 
@@ -101,14 +127,6 @@ def drawing_workers(dataset: ds.Dataset, *, stateless: bool) -> list[tuple[str, 
     ]
 
 
-def carried_seeds(dataset: ds.Dataset) -> list[int]:
-    """Return the seeds of `Augmented`, `EpochSampler` and `GlobalSampler`, which MindSpore's seed does not change."""
-    holders = [
-        one for node in nodes(dataset) for one in (getattr(node, "sampler", None), getattr(node, "source", None))
-    ]
-    return [int(one.seed) for one in holders if isinstance(one, (*_CARRY_EPOCHS, Augmented))]
-
-
 def samplers_that_carry_epochs(dataset: ds.Dataset) -> list[EpochSampler | GlobalSampler]:
     """Return all samplers of a pipeline in which only they differ from epoch to epoch; of any other, none."""
     kinds = {type(node).__name__ for node in nodes(dataset)}
@@ -116,13 +134,6 @@ def samplers_that_carry_epochs(dataset: ds.Dataset) -> list[EpochSampler | Globa
     numbered = any(type(node).__name__ == "BatchDataset" and _is_own(node) for node in nodes(dataset))
     whole = kinds <= _SAME_IN_EVERY_EPOCH and all(type(sampler) in _CARRY_EPOCHS for sampler in samplers)
     return samplers if whole and not numbered else []
-
-
-def global_order(dataset: ds.Dataset) -> GlobalOrder | None:
-    """Return the order over all ranks if it alone decides the batches; otherwise None."""
-    samplers = samplers_that_carry_epochs(dataset)
-    found = samplers[0] if len(samplers) == 1 else None
-    return found.order if isinstance(found, GlobalSampler) else None
 
 
 def has_shuffle_buffer(dataset: ds.Dataset) -> bool:
@@ -157,7 +168,8 @@ def _is_fast(node: ds.Dataset, stateless: bool) -> bool:
     if kind == "BatchDataset":
         return stateless or not _is_own(node)
     if kind == "MapDataset":
-        fixed = all(_is_fixed(one) or (stateless and not _of_mindspore(one)) for one in _operations(node))
+        operations = _operations(node)
+        fixed = all(_is_fixed(operation) or (stateless and not _of_mindspore(operation)) for operation in operations)
         return fixed and not getattr(node, "callbacks", None)
     return kind in _FAST
 
@@ -182,7 +194,7 @@ def _is_own(node: ds.Dataset) -> bool:
     if kind == "BatchDataset":
         return getattr(node, "per_batch_map", node) is not None or getattr(node, "batch_size_func", node) is not None
     if kind == "MapDataset":
-        return not all(_of_mindspore(one) for one in _operations(node))
+        return not all(map(_of_mindspore, _operations(node)))
     return kind in ("GeneratorDataset", "FilterDataset") or not _of_mindspore(node)
 
 
@@ -197,7 +209,7 @@ def _runs_here(node: ds.Dataset) -> bool:
 
 
 def _draws_in_workers(node: ds.Dataset) -> bool:
-    return type(node).__name__ == "MapDataset" and not all(_is_fixed(one) for one in _operations(node))
+    return type(node).__name__ == "MapDataset" and not all(map(_is_fixed, _operations(node)))
 
 
 def _workers(node: ds.Dataset, *, own: bool) -> int:
@@ -207,16 +219,16 @@ def _workers(node: ds.Dataset, *, own: bool) -> int:
 
 
 def _operations(node: ds.Dataset) -> Iterator[Any]:
-    for one in getattr(node, "operations", (node,)):
-        yield from _inner(one)
+    for operation in getattr(node, "operations", (node,)):
+        yield from _inner(operation)
 
 
 def _inner(operation: Any) -> Iterator[Any]:
     # Compose holds a list and wraps functions; a user's class of the same name does not count.
     name = type(operation).__name__ if _of_mindspore(operation) else ""
     if name == "Compose":
-        for one in operation.transforms:
-            yield from _inner(one)
+        for transform in operation.transforms:
+            yield from _inner(transform)
     else:
         yield operation.transform if name == "FuncWrapper" else operation
 
@@ -225,12 +237,13 @@ def _is_fixed(operation: Any) -> bool:
     return type(operation).__name__ in _FIXED and _of_mindspore(operation)
 
 
-def _of_mindspore(one: Any) -> bool:
-    return type(one).__module__.partition(".")[0] == "mindspore"
+def _of_mindspore(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "mindspore"
 
 
 def _name(node: ds.Dataset) -> str:
     kind = type(node).__name__
     if kind != "MapDataset":
         return kind
-    return f"{kind}({', '.join(getattr(one, '__name__', type(one).__name__) for one in _operations(node))})"
+    names = (getattr(operation, "__name__", type(operation).__name__) for operation in _operations(node))
+    return f"{kind}({', '.join(names)})"

@@ -1,18 +1,13 @@
-"""Positions a ``mindspore.dataset`` pipeline inside training.
+"""Positions a ``mindspore.dataset`` pipeline inside training, by the number of batches delivered since epoch 0.
 
-The position is one number, the batches *delivered* to training since epoch 0, with the dataset seed in force when the
-iterator was made. Guarantees: a deterministic pipeline continues with exactly the next batch, in the order of its
-epoch; another size, batch size, seed, set of columns or number of drawing workers is refused before the first batch.
-Training makes its own iterator; so that it is positioned, the dataset's two methods that make iterators are shadowed
-from `prepare` to `iterator_made`.
-
-The digest of the last delivered batch, taken before other code can change it in place, is compared with the batch that
-the pipeline gives there now. This is a check, not a proof: batches that differ in a few random bits only (a lone flip)
-may agree there and differ later. Only pipelines known to be exact are positioned fast; the check comes in addition.
+Guarantees: a deterministic pipeline continues with exactly the next batch, in the order of its epoch; another size,
+batch size, seed, set of columns or number of drawing workers is refused before the first batch. The digest of the last
+delivered batch, taken before other code can change it, is compared with the batch that the pipeline gives there now:
+a check, not a proof, in addition to `is_fast`. Main thread only.
 
 A pipeline that draws from the process's global generators is replayed from their state when the run began, and they
 then stay where the replay leaves them. That is exact as long as nothing else draws from them while data is read; the
-log says so. Main thread only.
+log says so.
 """
 
 from __future__ import annotations
@@ -20,9 +15,7 @@ from __future__ import annotations
 import inspect
 import logging
 import secrets
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import mindspore.dataset as ds
@@ -30,11 +23,11 @@ import mindspore.dataset as ds
 from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.batch_digest import Probe, digest_of
-from ckptkit.mindspore.data.counted_iterator import CountedIterator
-from ckptkit.mindspore.data.fingerprint import fingerprint
 from ckptkit.mindspore.data.pipeline import (
     describe,
+    differences,
     drawing_workers,
+    fingerprint,
     has_shuffle_buffer,
     is_fast,
     nodes,
@@ -42,7 +35,7 @@ from ckptkit.mindspore.data.pipeline import (
     samplers_that_carry_epochs,
     told_by_training,
 )
-from ckptkit.mindspore.data.replay import Replay, another_batch, replay_epochs
+from ckptkit.mindspore.data.replay import another_batch, replay_epochs
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng, undisturbed
 
 _log = logging.getLogger("ckptkit")
@@ -57,33 +50,17 @@ Augmentation = Literal["stateless"] | None
 class DatasetPosition:
     """Moves a pipeline to a position.
 
+    Training makes its own iterator; so that it is positioned, the dataset's two methods that make iterators are
+    shadowed from `prepare` to `iterator_made`.
+
     Args:
         dataset: The root of the pipeline, as passed to ``Model.train``.
         augmentation: ``"stateless"`` declares that the user's own Python code in it depends on its input only,
             so that skipped batches need not be replayed.
         seed: The dataset seed of the run; None for the one that the process has set.
-        draw_seed: Gives the seed of a fresh start if the user has set none.
-        monotonic: Gives seconds, to estimate the cost of a replay.
-
-    Attributes:
-        is_declared_stateless: Whether ``augmentation`` says so.
-        own_draws: The global generators that the pipeline itself was seen to draw from.
-
-    Raises:
-        ResumeError: If positioning does not work in this process (dataset debug mode), or training controls the
-            pipeline (``sync_wait`` with a callback).
-        ValueError: If ``augmentation`` has another value, or ``seed`` is the one that means "not set" to MindSpore.
     """
 
-    def __init__(
-        self,
-        dataset: ds.Dataset,
-        *,
-        augmentation: Augmentation = None,
-        seed: int | None = None,
-        draw_seed: Callable[[], int] = lambda: secrets.randbelow(2**31),
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, dataset: ds.Dataset, *, augmentation: Augmentation = None, seed: int | None = None) -> None:
         if ds.config.get_debug_mode():
             raise ResumeError("dataset debug mode ignores positions; call ds.config.set_debug_mode(False)")
         if told := told_by_training(dataset):
@@ -99,7 +76,7 @@ class DatasetPosition:
         self.dataset = dataset
         # Before any seed is set: for some sources MindSpore runs the whole pipeline to learn its size.
         self._fingerprint = fingerprint(dataset)
-        self.size = self._fingerprint.size
+        self.size: int = self._fingerprint["size"]
         if self.size < 1:
             raise ResumeError("the dataset delivers no batch; check its source, and drop_remainder=True")
         self.is_declared_stateless = stateless = augmentation == "stateless"
@@ -107,8 +84,6 @@ class DatasetPosition:
         self._matters = {name for name, _ in drawing_workers(dataset, stateless=stateless)}
         self._may_draw_here = bool(python_code_here(dataset))
         self._given_seed = seed
-        self._draw_seed = draw_seed
-        self._monotonic = monotonic
         self._seed: int | None = None
         self._seed_before: int | None = None
         self._delivered = 0
@@ -118,75 +93,56 @@ class DatasetPosition:
         self._shadows: dict[str, Callable[..., Any]] = {}
         self._made = False
         self._digests = Probe()
-        self.own_draws: frozenset[str] = frozenset()
+        self.own_draws: frozenset[str] = frozenset()  # the global generators that the pipeline was seen to draw from
 
     @property
     def seed(self) -> int:
-        """The dataset seed in force when the iterator is made.
-
-        Raises:
-            ResumeError: Before `prepare`.
-        """
-        return self._prepared()[0]
-
-    def at(self, delivered: int) -> tuple[int, int]:
-        """Return the epoch, and the batches of it delivered, after ``delivered`` batches."""
-        return divmod(delivered, self.size)
-
-    def ends_epoch(self, delivered: int) -> bool:
-        """Return whether an epoch ends with the batch ``delivered``."""
-        return delivered % self.size == 0
+        """The dataset seed in force when the iterator is made."""
+        if self._seed is None:
+            raise ResumeError("the dataset was not prepared: restore the state before the iterator is made")
+        return self._seed
 
     @property
     def delivered(self) -> int:
-        """Batches delivered, as of the last `prepare`.
+        """Batches delivered, as of the last `prepare`."""
+        _ = self.seed  # raises before that
+        return self._delivered
 
-        Raises:
-            ResumeError: Before `prepare`.
-        """
-        return self._prepared()[1]
+    def at(self, delivered: int) -> tuple[int, int]:
+        return divmod(delivered, self.size)
+
+    def ends_epoch(self, delivered: int) -> bool:
+        return delivered % self.size == 0
 
     def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
-        """Do as `at`: the size is the recorded one, or `check` has raised."""
-        return self.at(delivered)
+        return self.at(delivered)  # the size is the recorded one, or `check` has raised
 
     def state(self, delivered: int) -> dict[str, Any]:
-        """Return the fingerprint, the seed, the last delivered batch's digest, and the generators' initial state."""
         probe = self._probe if delivered == self._probed else None  # None if a loop reads ahead and counts for itself
-        return {**asdict(self._fingerprint), "seed": self.seed, "probe": probe, "generators": self._base}
+        return {**self._fingerprint, "seed": self.seed, "probe": probe, "generators": self._base}
 
     def check(self, recorded: Mapping[str, Any]) -> None:
-        """Compare this pipeline with the one that a checkpoint was taken from.
-
-        Raises:
-            ResumeError: If they differ; says in what and what to do. Nothing was changed.
-        """
         if "iterable" in recorded:
             raise ResumeError(
                 f"the checkpoint was made with a {recorded['iterable']}, but this training reads a MindSpore "
                 "pipeline. Use the same data as before, or start under another root"
             )
-        differences = self._fingerprint.differences(recorded, self._matters)
+        lines = differences(recorded, self._fingerprint, self._matters)
         seed = self._seed_in_force()
         if seed not in (_UNSET_SEED, recorded["seed"]):
-            differences.append(
+            lines.append(
                 f"the dataset seed: the checkpoint has {recorded['seed']}, this process set {seed} "
                 f"(use ms.set_seed({recorded['seed']}) or none)"
             )
-        if differences:
+        if lines:
             raise ResumeError(
                 "the data would not continue where it stopped. Build the dataset as before, or start under another "
-                f"root:{listed(differences)}"
+                f"root:{listed(lines)}"
             )
 
     def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:
-        """Do as `Position.folded`, without the last batch's digest, since no rank of this world delivers that batch.
-
-        Raises:
-            ResumeError: If the order is not that of a `GlobalSampler` in both worlds, this pipeline's batches are not
-                micro-batches of it, or its epochs do not have the same samples.
-        """
-        order, before = self._fingerprint.global_order, recorded.get("global_order")
+        """Convert as `Position.folded`, without the last batch's digest: no rank of this world delivers that batch."""
+        order, before = self._fingerprint["global_order"], recorded.get("global_order")
         if order is None or before is None:
             raise ResumeError(
                 f"the order of the samples in {describe(self.dataset) if order is None else 'the checkpoint'} does "
@@ -195,7 +151,7 @@ class DatasetPosition:
                 "(ckptkit.data.Augmented(...).dataset(columns, ranks=ckptkit.data.GlobalSampler(...))), without "
                 "shuffle or repeat after it" + ("" if order is None else f"; this run must continue with {ranks} ranks")
             )
-        for batch_size in (recorded["batch_size"], self._fingerprint.batch_size):
+        for batch_size in (recorded["batch_size"], self._fingerprint["batch_size"]):
             if batch_size != order["micro_batch"]:
                 raise ResumeError(
                     f"micro_batch={order['micro_batch']} of the GlobalSampler, but batches of {batch_size}: samples "
@@ -213,12 +169,7 @@ class DatasetPosition:
         return {**recorded, "size": self.size, "probe": None, "seed": seed}
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
-        """Let the next iterator begin at the batch after ``delivered``; any code may make it, as usual.
-
-        Args:
-            delivered: Batches since epoch 0; 0 on a fresh start.
-            recorded: `state` of the checkpoint, already checked; None on a fresh start.
-        """
+        """Let the next iterator begin at the batch after ``delivered``; any code may make it, as usual."""
         if self._seed_before is None:
             self._seed_before = ds.config.get_seed()
         self._seed = int(recorded["seed"]) if recorded is not None else self._fresh_seed()
@@ -233,11 +184,7 @@ class DatasetPosition:
         self._shadow()
 
     def iterator_made(self) -> None:
-        """Undo what was only needed while the iterator was made.
-
-        Raises:
-            ResumeError: If no iterator of this dataset was made since `prepare`, or the seed was changed.
-        """
+        """Undo what was only needed while the iterator was made; ResumeError if none was, or the seed was changed."""
         self.release()
         self._check_seed()
         if self._delivered and not self._made:
@@ -264,11 +211,6 @@ class DatasetPosition:
             if vars(self.dataset).get(name) is shadow:
                 delattr(self.dataset, name)
         self._shadows.clear()
-
-    def _prepared(self) -> tuple[int, int]:
-        if self._seed is None:
-            raise ResumeError("the dataset was not prepared: restore the state before the iterator is made")
-        return self._seed, self._delivered
 
     def _shadow(self) -> None:
         self.release()
@@ -301,15 +243,13 @@ class DatasetPosition:
             iterator = make()
         else:
             if has_shuffle_buffer(self.dataset):
-                _log.info(
-                    "the pipeline has a shuffle buffer, so MindSpore reads every sample before batch %d again",
-                    self._delivered,
-                )
+                words = "the pipeline has a shuffle buffer, so MindSpore reads every sample before batch %d again"
+                _log.info(words, self._delivered)
             iterator = (self._forwarded(make) if self._fast else None) or self._replayed(make)
         self._made = True
-        return CountedIterator(iterator, self._delivered, self._hand_out)
+        return _CountedIterator(iterator, self._delivered, self)
 
-    def _hand_out(self, batch: Any, delivered: int) -> None:
+    def note_delivered(self, batch: Any, delivered: int) -> None:
         self._probe, self._probed = self._digests.of(batch), delivered
 
     def _forwarded(self, make: Callable[[int], Any]) -> Any:
@@ -339,9 +279,9 @@ class DatasetPosition:
                 ds.config.set_fast_recovery(recovery)
             if self._probe is None:
                 return iterator
-            found = digest_of(next(iterator, None))
+            digest = digest_of(next(iterator, None))
             # After an epoch's last batch an iterator ends once, and then continues with the next epoch.
-            if found == self._probe and (self._delivered % self.size or next(iterator, None) is None):
+            if digest == self._probe and (self._delivered % self.size or next(iterator, None) is None):
                 return iterator
             iterator.stop()
         _log.warning(
@@ -357,8 +297,7 @@ class DatasetPosition:
         base = self._base if self._base is not None else before
         restore_host_rng(base)
         iterator = make()
-        replay = Replay(self._delivered, monotonic=self._monotonic)
-        last = replay_epochs(iterator, self._delivered, self.size, replay, self._let_go_on)
+        last = replay_epochs(iterator, self._delivered, self.size, self._let_go_on)
         if self._probe is not None and digest_of(last) != self._probe:
             iterator.stop()
             restore_host_rng(before)
@@ -394,13 +333,32 @@ class DatasetPosition:
         seed = self._seed_in_force()
         if seed != _UNSET_SEED:
             return seed
-        seed = self._draw_seed()
-        while seed == _UNSET_SEED:
-            seed = self._draw_seed()
+        seed = secrets.randbelow(2**31 - 1)
+        seed += seed >= _UNSET_SEED  # never that one
         _log.info(
             "no dataset seed was set, which could not be resumed: drew %d and recorded it in the run; "
             "ms.set_seed(%d) gives the same order of data again",
-            seed,
-            seed,
+            *(seed, seed),
         )
         return seed
+
+
+class _CountedIterator:
+    """Tells a position of each batch before it delivers it; otherwise the iterator of MindSpore that it wraps."""
+
+    def __init__(self, iterator: Any, delivered: int, position: DatasetPosition) -> None:
+        self._iterator = iterator
+        self._delivered = delivered
+        self._position = position
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._iterator)
+        self._delivered += 1
+        self._position.note_delivered(batch, self._delivered)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)

@@ -1,13 +1,13 @@
-"""Reads and discards the batches that are already trained.
+"""Reads and discards the batches that are already trained, and says how long that takes.
 
-Guarantees: the iterator stands after exactly that many batches; after a whole epoch, also past the epoch's end. The
-cost is that of reading them. It is logged (and shown by a bar on a terminal) as soon as it can be estimated. Main
+Guarantees: the iterator stands after exactly that many batches; after a whole epoch, also past the epoch's end. Main
 thread only.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -16,76 +16,36 @@ from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
-from ckptkit.mindspore.rng import undisturbed, words_drawn_unseeded
-
-with undisturbed():  # rich draws from the global `random` when it is imported first
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from ckptkit.mindspore.rng import words_drawn_unseeded
 
 _log = logging.getLogger("ckptkit")
 
 _FORESEEN_AFTER = 20  # batches; fewer if they take a second
+_END = object()
 
 
-class Replay:
-    """Runs one replay and reports its progress.
-
-    Args:
-        batches: How many to read and discard.
-        monotonic: Gives seconds.
-        console: Where the bar goes; nothing is drawn if it is not a terminal.
-    """
-
-    def __init__(self, batches: int, *, monotonic: Callable[[], float], console: Console | None = None) -> None:
-        self._batches = batches
-        self._monotonic = monotonic
-        self._console = console if console is not None else Console(stderr=True)
-        self._began = 0.0
-        self._done = 0
-        self._foreseen = False
-
-    def run(self, read: Callable[[], Any]) -> Any:
-        """Call ``read`` once per batch and return the last result."""
-        _log.info("replaying the data up to batch %d, since parts of it may be random", self._batches)
-        self._began = self._monotonic()
-        columns = (TextColumn("replaying data"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        last = None
-        bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
-        with HEARTBEAT.during(Phase.REPLAYING), bar as progress:
-            task = progress.add_task("replay", total=self._batches)
-            while self._done < self._batches:
-                last = read()
-                self._done += 1
-                HEARTBEAT.sign()
-                progress.advance(task)
-                self._foresee()
-        _log.info("replayed %s in %.1f s", many(self._batches, "batch", "batches"), self._spent().total_seconds())
-        return last
-
-    def _spent(self) -> timedelta:
-        return timedelta(milliseconds=round(1000 * (self._monotonic() - self._began)))
-
-    def _foresee(self) -> None:
-        if self._foreseen or self._done == self._batches:
-            return
-        spent = self._spent()
-        if self._done >= _FORESEEN_AFTER or spent >= timedelta(seconds=1):
-            self._foreseen = True
-            left = self._batches - self._done
-            seconds = round(spent.total_seconds() / self._done * left)
-            _log.info("the replay of %d more batches will take about %s", left, timedelta(seconds=seconds))
+def replay(batches: int, read: Callable[[], Any], *, monotonic: Callable[[], float] = time.monotonic) -> Any:
+    """Call ``read`` once per batch and return the last result."""
+    _log.info("replaying the data up to batch %d, since parts of it may be random", batches)
+    last, is_foreseen, began = None, False, monotonic()
+    with HEARTBEAT.during(Phase.REPLAYING):
+        for done in range(1, batches + 1):
+            last = read()
+            HEARTBEAT.sign()
+            spent = monotonic() - began
+            if not is_foreseen and done < batches and (done >= _FORESEEN_AFTER or spent >= 1):
+                is_foreseen = True
+                left = timedelta(seconds=round(spent / done * (batches - done)))
+                _log.info("the replay of %d more batches will take about %s", batches - done, left)
+    _log.info("replayed %s in %.1f s", many(batches, "batch", "batches"), monotonic() - began)
+    return last
 
 
-def replay_epochs(
-    iterator: Iterator[Any], batches: int, size: int, replay: Replay, let_go_on: Callable[[], None] = lambda: None
-) -> Any:
+def replay_epochs(iterator: Iterator[Any], batches: int, size: int, let_go_on: Callable[[], None]) -> Any:
     """Move ``iterator`` past ``batches`` batches in epochs of ``size``; return the last of them.
 
     A MindSpore iterator ends once per epoch and then continues with the next one. ``let_go_on`` is called after every
     batch, as training would.
-
-    Raises:
-        ResumeError: If an epoch has another number of batches.
     """
     done = 0
 
@@ -94,19 +54,16 @@ def replay_epochs(
         batch = next(iterator, _END)
         let_go_on()
         done += 1
-        over = done % size == 0 and batch is not _END and next(iterator, _END) is not _END
-        if batch is _END or over:
+        is_longer = done % size == 0 and batch is not _END and next(iterator, _END) is not _END
+        if batch is _END or is_longer:
             raise ResumeError(
                 f"the dataset says that an epoch has {size} batches, but epoch {(done - 1) // size} has "
-                f"{'more' if over else 'fewer'}. No position in such a pipeline can be resumed; let every epoch have "
-                "the same number of batches (filter before batch, drop_remainder, repeat, take)"
+                f"{'more' if is_longer else 'fewer'}. No position in such a pipeline can be resumed; let every epoch "
+                "have the same number of batches (filter before batch, drop_remainder, repeat, take)"
             )
         return batch
 
-    return replay.run(read)
-
-
-_END = object()
+    return replay(batches, read)
 
 
 def another_batch(data: str, batch: int) -> str:

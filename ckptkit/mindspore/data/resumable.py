@@ -1,16 +1,15 @@
 """Provides `resumable`: the batches of a custom training loop, from where the last start got to.
 
 Guarantees: after ``manager.restore(state)``, one ``for`` loop delivers exactly the remaining batches of all epochs, and
-the checkpoint knows how many were delivered. It iterates once per start. Main thread only: if another thread takes
-batches, this is refused the next time the counters are read.
+the checkpoint knows how many were delivered. Main thread only: if another thread takes batches, this is refused the
+next time the counters are read.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import mindspore.dataset as ds
@@ -18,56 +17,72 @@ import mindspore.dataset as ds
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
-from ckptkit.mindspore.data.position import Position
 
 
-class Observer(Protocol):
-    """Receives the progress of the batches; a protocol, since the state manager imports this module."""
+class Position(Protocol):
+    """Connects a checkpoint's state and its data; implemented for MindSpore pipelines and Python iterables.
 
-    def count_delivered(self, batches: int) -> None:
-        """Report the number of batches delivered since epoch 0, including this one."""
-        ...
+    Call order: `check` (in another world it gets the result of `folded`), `prepare`, then the consumer makes its
+    iterator, then `iterator_made`.
+    """
 
-    def observe_step(self, batch: Any, outputs: Any) -> None:
-        """Report the batch that is trained next."""
-        ...
-
-    def expect_epoch_end(self, last: bool) -> None:
-        """Report whether the batch that is trained next is the last of its epoch."""
-        ...
-
-    def end_epoch(self) -> None:
-        """Report that the next batch, if any, belongs to another epoch than the last."""
-        ...
-
-    def hand_out_batch(self, *, ends_epoch: bool = False) -> None:
-        """See `StateManager`."""
-        ...
-
-    def ask_batch(self) -> None:
-        """See `StateManager`."""
-        ...
-
-    def iterator_made(self) -> None:
-        """Report that the data is positioned."""
-        ...
-
-    def release_data(self) -> None:
-        """Report that no batch will follow."""
-        ...
-
-
-class Counted(Position, Protocol):
-    """Adds the number of delivered batches to a position."""
+    @property
+    def own_draws(self) -> Collection[str]:
+        """Global generators (``"python"``, ``"numpy"``) that the data has positioned and that must not be restored."""
 
     @property
     def delivered(self) -> int:
-        """Batches since epoch 0."""
-        ...
+        """Batches since epoch 0; ResumeError before `prepare`."""
+
+    def at(self, delivered: int) -> tuple[int, int]:
+        """Return the epoch, and the batches of it delivered, after ``delivered`` batches since epoch 0."""
 
     def ends_epoch(self, delivered: int) -> bool:
         """Return whether an epoch is known to end with the batch ``delivered``, the last one delivered."""
-        ...
+
+    def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
+        """Do as `at`, from what a checkpoint recorded; raise ResumeError if that contradicts itself."""
+
+    def state(self, delivered: int) -> dict[str, Any]:
+        """Return what a checkpoint records after ``delivered`` batches, with the last one's digest as delivered."""
+
+    def check(self, recorded: Mapping[str, Any]) -> None:
+        """Raise ResumeError, naming what differs, unless the data is unchanged; changes nothing."""
+
+    def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:
+        """Convert the record of a checkpoint of ``ranks`` to one of ``onto``, for `check` and all later calls.
+
+        Raises ResumeError if nothing guarantees that both worlds have one order of samples, or it does not fold.
+        """
+
+    def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
+        """Let the next iterator begin after ``delivered`` batches; ``recorded`` is None on a fresh start."""
+
+    def iterator_made(self) -> None:
+        """Undo what was only needed while the iterator was made."""
+
+    def leave(self) -> None:
+        """Leave the process as it was before `prepare`."""
+
+
+class BatchObserver(Protocol):
+    """The part of `StateManager`, which imports this module, that learns of the batches."""
+
+    def count_delivered(self, batches: int) -> None: ...
+
+    def observe_step(self, batch: Any, outputs: Any) -> None: ...
+
+    def expect_epoch_end(self, last: bool) -> None: ...
+
+    def end_epoch(self) -> None: ...
+
+    def hand_out_batch(self, *, ends_epoch: bool = False) -> None: ...
+
+    def ask_batch(self) -> None: ...
+
+    def iterator_made(self) -> None: ...
+
+    def release_data(self) -> None: ...
 
 
 class Resumable:
@@ -78,11 +93,11 @@ class Resumable:
         epochs: The total since epoch 0.
     """
 
-    def __init__(self, position: Counted, epochs: int, open_batches: Callable[[], Iterator[tuple[int, Any]]]) -> None:
+    def __init__(self, position: Position, epochs: int, open_batches: Callable[[], Iterator[tuple[int, Any]]]) -> None:
         self.position = position
         self.epochs = epochs
         self._open = open_batches
-        self._observer: Observer | None = None
+        self._observer: BatchObserver | None = None
         self._begun = False
         self._epoch: int | None = None
         self._taken_by: int | None = None
@@ -90,23 +105,15 @@ class Resumable:
 
     @property
     def epoch(self) -> int:
-        """Zero-based epoch of the last delivered batch, or of the first one to come.
-
-        Raises:
-            ResumeError: Before the restore.
-        """
+        """Zero-based epoch of the last delivered batch, or of the first one to come; ResumeError before the restore."""
         return self.position.at(self.position.delivered)[0] if self._epoch is None else self._epoch
 
     def is_over(self) -> bool:
         """Return whether all epochs are known to be delivered."""
         return self.position.at(self.position.delivered)[0] >= self.epochs
 
-    def bind(self, observer: Observer) -> None:
-        """Attach the state manager that was made with these batches.
-
-        Raises:
-            ResumeError: If one is attached already.
-        """
+    def bind(self, observer: BatchObserver) -> None:
+        """Attach the state manager that was made with these batches; ResumeError if one is attached already."""
         if self._observer is not None:
             raise ResumeError("these batches belong to another StateManager; make new ones with resumable()")
         self._observer = observer
@@ -126,11 +133,7 @@ class Resumable:
             )
 
     def __iter__(self) -> Generator[Any, None, None]:
-        """Yield the remaining batches, once.
-
-        Raises:
-            ResumeError: Before the restore, a second time, or if the data cannot continue exactly.
-        """
+        """Yield the remaining batches, once; ResumeError if the data cannot continue exactly."""
         if self._observer is None:
             raise ResumeError(
                 "these batches do not belong to a training: state = StateManager(cell, batches); "
@@ -156,7 +159,7 @@ class Resumable:
         """Return the iterators that hand out these batches."""
         return [iterator for reference in self._iterators if (iterator := reference()) is not None]
 
-    def _run(self, observer: Observer, delivered: int) -> Generator[Any, None, None]:
+    def _run(self, observer: BatchObserver, delivered: int) -> Generator[Any, None, None]:
         try:
             left = self._open()
             observer.iterator_made()
@@ -188,7 +191,6 @@ def resumable(
     *,
     as_dict: bool = False,
     augmentation: Augmentation = None,
-    monotonic: Callable[[], float] = time.monotonic,
 ) -> Resumable:
     """Return the batches of ``dataset`` for a custom loop, resumed where the last start got to.
 
@@ -214,7 +216,6 @@ def resumable(
         as_dict: Deliver each batch as a dict of its columns, as ``create_dict_iterator`` does; for a MindSpore
             pipeline only.
         augmentation: As for `StateManager`, for a MindSpore pipeline only.
-        monotonic: Gives seconds, to estimate the cost of a replay.
 
     Raises:
         TypeError: If ``dataset`` cannot be iterated.
@@ -224,7 +225,7 @@ def resumable(
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
         raise ValueError(f"epochs is the total since epoch 0 and at least 1, got {epochs!r}")
     if isinstance(dataset, ds.Dataset):
-        pipeline = DatasetPosition(dataset, augmentation=augmentation, seed=seed, monotonic=monotonic)
+        pipeline = DatasetPosition(dataset, augmentation=augmentation, seed=seed)
         maker = "create_dict_iterator" if as_dict else "create_tuple_iterator"
         return Resumable(pipeline, epochs, lambda: batches_of(pipeline, epochs, maker))
     if seed is not None or augmentation is not None or as_dict:
@@ -234,20 +235,16 @@ def resumable(
         )
     if not isinstance(dataset, Iterable) and not hasattr(type(dataset), "__getitem__"):  # Python iterates both
         raise TypeError(f"a {type(dataset).__name__} cannot be iterated")
-    position = IterablePosition(dataset, monotonic=monotonic)
+    position = IterablePosition(dataset)
     return Resumable(position, epochs, lambda: position.batches(epochs))
 
 
 def batches_of(
     position: DatasetPosition, epochs: int, maker: str = "create_tuple_iterator", **options: Any
 ) -> Iterator[tuple[int, Any]]:
-    """Return an iterator over epoch and batch of all that is left, already positioned.
+    """Return an iterator over epoch and batch of all that is left, already positioned, from ``maker`` of the pipeline.
 
-    Args:
-        position: Holds the pipeline.
-        epochs: The total since epoch 0.
-        maker: The method of the pipeline that makes the iterator.
-        **options: Arguments for it.
+    The ``options`` are arguments for that method.
     """
     epoch, done = position.at(position.delivered)
     if epoch >= epochs:
@@ -275,13 +272,9 @@ def _epochs_of(
 
 
 def position_of(
-    dataset: ds.Dataset | Resumable | None, augmentation: Augmentation, observer: Observer
+    dataset: ds.Dataset | Resumable | None, augmentation: Augmentation, observer: BatchObserver
 ) -> Position | None:
-    """Return what positions the data of a training, which attaches itself to a `Resumable` as its ``observer``.
-
-    Raises:
-        ValueError: If ``augmentation`` is given with a `Resumable`.
-    """
+    """Return what positions the data of a training, which attaches itself to a `Resumable` as its ``observer``."""
     if not isinstance(dataset, Resumable):
         return DatasetPosition(dataset, augmentation=augmentation) if dataset is not None else None
     if augmentation is not None:

@@ -16,7 +16,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.text import listed, some
 from ckptkit.errors import ResumeError, StateMismatchError
-from ckptkit.mindspore.data.position import Position
+from ckptkit.mindspore.data.resumable import Position
 from ckptkit.mindspore.train.counters import CycleCounters
 
 _NETWORK = "Build network and optimizer as they were"

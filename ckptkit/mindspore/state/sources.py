@@ -21,8 +21,7 @@ from ckptkit.core.tensors import Array
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.data.position import Position
-from ckptkit.mindspore.data.resumable import Resumable
+from ckptkit.mindspore.data.resumable import Position, Resumable
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.cell_changes import KeptParameters
 from ckptkit.mindspore.parameters.detached import Detached

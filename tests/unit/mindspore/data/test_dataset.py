@@ -235,51 +235,51 @@ def test_a_class_of_the_users_own_is_replayed(shown):
 
 def test_fresh_start_keeps_the_seed_that_was_set():
     begin_process(seed=9)
-    position = DatasetPosition(pipeline(), draw_seed=lambda: pytest.fail("drew a seed"))
+    position = DatasetPosition(pipeline())
     position.prepare(0, None)
     assert (position.seed, ds.config.get_seed()) == (9, 9)
 
 
 def test_fresh_start_draws_missing_seed(shown):
-    begin_process(seed=None)
-    before = rng_digest()
-    drawn = iter([UNSET_SEED, UNSET_SEED, 4242])
-    position = DatasetPosition(pipeline(), draw_seed=lambda: next(drawn))
-    position.prepare(0, None)
-    assert position.seed == ds.config.get_seed() == 4242
-    assert "drew 4242" in shown()
-    assert "ms.set_seed(4242)" in shown()
-    assert rng_digest() == before
-
-
-def test_drawn_seeds_differ_and_drawing_disturbs_nothing():
+    """Another one each time, which disturbs no generator."""
     seeds = set()
     for _ in range(4):
         begin_process(seed=None)
         before = rng_digest()
         position = DatasetPosition(pipeline())
         position.prepare(0, None)
-        seeds.add(position.seed)
+        assert position.seed == ds.config.get_seed()
+        assert f"drew {position.seed} and recorded it in the run; ms.set_seed({position.seed})" in shown()
         assert rng_digest() == before
+        seeds.add(position.seed)
     assert len(seeds) == 4
     assert UNSET_SEED not in seeds
 
 
+@pytest.mark.parametrize(("drawn", "seed"), [(UNSET_SEED - 1, UNSET_SEED - 1), (UNSET_SEED, UNSET_SEED + 1)])
+def test_seed_that_means_unset_is_never_drawn(monkeypatch, drawn, seed):
+    begin_process(seed=None)
+    monkeypatch.setattr("secrets.randbelow", lambda below: drawn)
+    position = DatasetPosition(pipeline())
+    position.prepare(0, None)
+    assert position.seed == seed
+
+
 def test_logged_seed_reproduces_data():
     begin_process(seed=None)
-    position = DatasetPosition(pipeline(), draw_seed=lambda: 4242)
+    position = DatasetPosition(pipeline())
     position.prepare(0, None)
-    iterator = taken(position.dataset)
+    seed, iterator = position.seed, taken(position.dataset)
     position.iterator_made()
     found = rest_of(iterator, EPOCHS)
-    begin_process(seed=4242)
+    begin_process(seed=seed)
     assert rest_of(taken(pipeline()), EPOCHS) == found
 
 
 def test_resume_takes_recorded_seed_without_disturbing_generators():
     begin_process(seed=None)
     before = rng_digest()
-    position = DatasetPosition(pipeline(), draw_seed=lambda: pytest.fail("drew a seed"))
+    position = DatasetPosition(pipeline())
     position.prepare(3, {**RECORDED, "seed": 77})
     assert ds.config.get_seed() == 77
     assert rng_digest() == before
@@ -298,7 +298,7 @@ def test_seed_change_before_iterator_is_refused():
 def test_leaving_brings_back_the_seed_from_before():
     """Also where one process started twice."""
     begin_process(seed=None)
-    position = DatasetPosition(pipeline(), draw_seed=lambda: 4242)
+    position = DatasetPosition(pipeline())
     position.prepare(0, None)
     position.prepare(0, None)
     position.leave()

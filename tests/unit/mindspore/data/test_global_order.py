@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.data.global_order import GlobalOrder
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
+from ckptkit.mindspore.data.sampling import GlobalOrder
 
 SAMPLES = 70  # 4 global batches of 16, 6 samples left out per epoch
 PER_EPOCH = 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 
 import mindspore as ms
@@ -10,7 +9,6 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore.dataset import vision
-from rich.console import Console
 from support.training import begin_process, pipeline, rng_digest, samples
 
 from ckptkit import data
@@ -19,7 +17,7 @@ from ckptkit.mindspore.data.batch_digest import digest_of
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline import python_code_here
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.data.replay import Replay
+from ckptkit.mindspore.data.replay import replay
 
 EPOCHS = 3
 
@@ -421,7 +419,7 @@ def clock(step):
 
 def test_replay_predicts_its_cost(shown):
     reads = iter(range(1000))
-    assert Replay(1000, monotonic=clock(0.01), console=Console(file=io.StringIO())).run(lambda: next(reads)) == 999
+    assert replay(1000, lambda: next(reads), monotonic=clock(0.01)) == 999
     assert next(reads, None) is None
     assert "replaying the data up to batch 1000" in shown()
     assert "the replay of 980 more batches will take about 0:00:10" in shown()
@@ -429,15 +427,8 @@ def test_replay_predicts_its_cost(shown):
 
 
 def test_a_slow_replay_is_foreseen_after_a_second(shown):
-    Replay(100, monotonic=clock(2.0), console=Console(file=io.StringIO())).run(lambda: None)
+    replay(100, lambda: None, monotonic=clock(2.0))
     assert "the replay of 99 more batches will take about 0:03:18" in shown()
-
-
-def test_a_bar_is_drawn_on_a_terminal_only():
-    for terminal in (True, False):
-        file = io.StringIO()
-        Replay(50, monotonic=clock(0.0), console=Console(file=file, force_terminal=terminal)).run(lambda: None)
-        assert ("replaying data" in file.getvalue()) == terminal
 
 
 def test_order_of_skipped_epochs_is_not_computed(monkeypatch):

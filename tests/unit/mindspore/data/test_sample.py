@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.data import sample_rng
-from ckptkit.mindspore.data.sample import epoch_order
+from ckptkit.mindspore.data.sampling import epoch_order
 
 anything = st.integers(min_value=0, max_value=2**200)
 
