@@ -204,9 +204,8 @@ class IterablePosition:
                 if epoch + 1 < epochs and isinstance(self._iterable, (list, tuple)):
                     self._refuse_changed(batch)
             if batch_in_epoch == 0:
-                raise ResumeError(
-                    f"the {self._kind} gave no batch in epoch {epoch}; it must be iterable more than once"
-                )
+                words = f"the {self._kind} gave no batch in epoch {epoch}; it must be iterable more than once"
+                raise ResumeError(words)
             if generators is not None:
                 self._tell_of_same_state(before, generators)
             self._tell_of_length(epoch, batch_in_epoch)

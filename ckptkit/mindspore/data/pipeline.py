@@ -5,8 +5,7 @@ changes nothing. Main thread only.
 
 Of the nodes' attributes, ``operations``, ``per_batch_map``, ``batch_size_func`` and ``python_multiprocessing`` are
 undocumented: without them, a node counts as the user's code and is replayed, and
-tests/unit/mindspore/data/test_dataset.py fails. So is the object behind a function of ``get_sync_notifiers()``, which
-tests/unit/mindspore/data/test_positioning.py notices.
+tests/unit/mindspore/data/test_dataset.py fails.
 """
 
 from __future__ import annotations
@@ -136,20 +135,9 @@ def samplers_that_carry_epochs(dataset: ds.Dataset) -> list[EpochSampler | Globa
     return samplers if whole and not numbered else []
 
 
-def has_shuffle_buffer(dataset: ds.Dataset) -> bool:
-    """Return whether MindSpore has to read what it skips, because of one of the nodes."""
-    return any(type(node).__name__ == "ShuffleDataset" for node in nodes(dataset))
-
-
 def has_own_data(dataset: ds.Dataset) -> bool:
     """Return whether objects or code of the script decide what it gives, and not files alone."""
     return any(isinstance(node, ds.GeneratorDataset) or _is_own(node) for node in nodes(dataset))
-
-
-def told_by_training(dataset: ds.Dataset) -> list[str]:
-    """Return the names of the conditions in it whose ``sync_update`` calls code of the user's."""
-    pairs = {name: getattr(let_go, "__self__", None) for name, let_go in dataset.get_sync_notifiers().items()}
-    return [name for name, pair in pairs.items() if getattr(pair, "callback", None) is not None]
 
 
 def python_code_here(dataset: ds.Dataset) -> list[str]:
@@ -162,7 +150,7 @@ def _is_fast(node: ds.Dataset, stateless: bool) -> bool:
     if not _of_mindspore(node) or not _is_fast_sampler(getattr(node, "sampler", None), stateless):
         return False
     if kind == "GeneratorDataset":
-        return stateless or _is_augmented(node)
+        return stateless or (isinstance(node.source, Augmented) and type(node.sampler) in _CARRY_EPOCHS)
     if kind == "FilterDataset":
         return stateless
     if kind == "BatchDataset":
@@ -182,10 +170,6 @@ def _is_fast_sampler(sampler: Any, stateless: bool) -> bool:
     if isinstance(sampler, ds.Sampler) or not _of_mindspore(sampler):
         return stateless
     return _is_fast_sampler(getattr(sampler, "child_sampler", None), stateless)
-
-
-def _is_augmented(node: ds.Dataset) -> bool:
-    return isinstance(node.source, Augmented) and type(node.sampler) in _CARRY_EPOCHS
 
 
 def _is_own(node: ds.Dataset) -> bool:

@@ -1,13 +1,9 @@
 """Positions a ``mindspore.dataset`` pipeline inside training, by the number of batches delivered since epoch 0.
 
-Guarantees: a deterministic pipeline continues with exactly the next batch, in the order of its epoch; another size,
-batch size, seed, set of columns or number of drawing workers is refused before the first batch. The digest of the last
-delivered batch, taken before other code can change it, is compared with the batch that the pipeline gives there now:
-a check, not a proof, in addition to `is_fast`. Main thread only.
-
-A pipeline that draws from the process's global generators is replayed from their state when the run began, and they
-then stay where the replay leaves them. That is exact as long as nothing else draws from them while data is read; the
-log says so.
+Guarantees: a deterministic pipeline continues with exactly the next batch, in the order of its epoch; what differs is
+refused before the first batch. In addition to `is_fast`, the digest of the last delivered batch, taken before other
+code can change it, is compared with the batch that the pipeline gives there now. One that draws from the process's
+global generators is replayed from their state when the run began, and they stay where that leaves them. Main thread.
 """
 
 from __future__ import annotations
@@ -28,12 +24,10 @@ from ckptkit.mindspore.data.pipeline import (
     differences,
     drawing_workers,
     fingerprint,
-    has_shuffle_buffer,
     is_fast,
     nodes,
     python_code_here,
     samplers_that_carry_epochs,
-    told_by_training,
 )
 from ckptkit.mindspore.data.replay import another_batch, replay_epochs
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng, undisturbed
@@ -63,11 +57,11 @@ class DatasetPosition:
     def __init__(self, dataset: ds.Dataset, *, augmentation: Augmentation = None, seed: int | None = None) -> None:
         if ds.config.get_debug_mode():
             raise ResumeError("dataset debug mode ignores positions; call ds.config.set_debug_mode(False)")
-        if told := told_by_training(dataset):
+        for name in dataset.get_sync_notifiers():
             raise ResumeError(
-                f'sync_wait("{told[0]}", callback=...): no checkpoint holds what training tells the pipeline there, so '
-                "its batches could not be reproduced. Let them depend on (seed, epoch, index of the sample) only, as "
-                "with ckptkit.data.Augmented, and remove the callback"
+                f'sync_wait("{name}"): no checkpoint holds what training tells the pipeline there, so its batches '
+                "could not be reproduced. Let them depend on (seed, epoch, index of the sample) only, as with "
+                "ckptkit.data.Augmented, and remove sync_wait"
             )
         if augmentation not in (None, "stateless"):
             raise ValueError(f'augmentation must be None or "stateless", got {augmentation!r}')
@@ -242,7 +236,7 @@ class DatasetPosition:
             self._base = capture_host_rng() if self._may_draw_here else None
             iterator = make()
         else:
-            if has_shuffle_buffer(self.dataset):
+            if any(type(node).__name__ == "ShuffleDataset" for node in nodes(self.dataset)):
                 words = "the pipeline has a shuffle buffer, so MindSpore reads every sample before batch %d again"
                 _log.info(words, self._delivered)
             iterator = (self._forwarded(make) if self._fast else None) or self._replayed(make)
@@ -297,7 +291,7 @@ class DatasetPosition:
         base = self._base if self._base is not None else before
         restore_host_rng(base)
         iterator = make()
-        last = replay_epochs(iterator, self._delivered, self.size, self._let_go_on)
+        last = replay_epochs(iterator, self._delivered, self.size)
         if self._probe is not None and digest_of(last) != self._probe:
             iterator.stop()
             restore_host_rng(before)
@@ -312,11 +306,6 @@ class DatasetPosition:
                 *(describe(self.dataset), " and ".join(sorted(self.own_draws))),
             )
         return iterator
-
-    def _let_go_on(self) -> None:
-        """Let what waits in the pipeline (``sync_wait``) pass one more batch."""
-        for name in self.dataset.get_sync_notifiers():
-            self.dataset.sync_update(name, num_batch=1)
 
     def _check_seed(self) -> None:
         seed = ds.config.get_seed()

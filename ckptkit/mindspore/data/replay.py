@@ -41,18 +41,16 @@ def replay(batches: int, read: Callable[[], Any], *, monotonic: Callable[[], flo
     return last
 
 
-def replay_epochs(iterator: Iterator[Any], batches: int, size: int, let_go_on: Callable[[], None]) -> Any:
+def replay_epochs(iterator: Iterator[Any], batches: int, size: int) -> Any:
     """Move ``iterator`` past ``batches`` batches in epochs of ``size``; return the last of them.
 
-    A MindSpore iterator ends once per epoch and then continues with the next one. ``let_go_on`` is called after every
-    batch, as training would.
+    A MindSpore iterator ends once per epoch and then continues with the next one.
     """
     done = 0
 
     def read() -> Any:
         nonlocal done
         batch = next(iterator, _END)
-        let_go_on()
         done += 1
         is_longer = done % size == 0 and batch is not _END and next(iterator, _END) is not _END
         if batch is _END or is_longer:

@@ -135,9 +135,6 @@ class EpochSampler(ds.Sampler):
         seed: Decides the order, together with the epoch.
         shuffle: False for the order of the source in every epoch.
 
-    Attributes:
-        epoch: The first epoch of an iterator that is made now; 0 except while a resume makes its own.
-
     Raises:
         ValueError: If ``num_samples`` is not positive or ``seed`` negative.
     """
@@ -148,7 +145,7 @@ class EpochSampler(ds.Sampler):
         super().__init__(num_samples)
         self.seed = seed
         self.shuffle = shuffle
-        self.epoch = 0
+        self.epoch = 0  # of an iterator that is made now; not 0 while a resume makes its own
 
     def __iter__(self) -> Iterator[int]:
         # MindSpore calls this once per epoch, on a copy made for the iterator.
@@ -176,10 +173,6 @@ class GlobalSampler(ds.Sampler):
         rank: Rank of this process; detected by default.
         world_size: Number of ranks; detected by default.
         shuffle: False for the order of the source in every epoch.
-
-    Attributes:
-        order: The order, the same in every world.
-        epoch: The first epoch of an iterator that is made now; 0 except while a resume makes its own.
 
     Raises:
         ValueError: If a number is not a positive int (a seed may be 0), a global batch is not made of whole
@@ -304,9 +297,7 @@ class Augmented:
         seed: Seed of augmentation and order.
     """
 
-    def __init__(
-        self, source: RandomAccess | Sequence[Any], augment: Callable[[Any, np.random.Generator], Any], *, seed: int
-    ) -> None:
+    def __init__(self, source: RandomAccess, augment: Callable[[Any, np.random.Generator], Any], *, seed: int) -> None:
         self.seed = seed
         self._source = source
         self._augment = augment
