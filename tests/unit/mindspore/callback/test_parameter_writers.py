@@ -1,188 +1,361 @@
-"""Who else may write within a window: a checkpoint holds the bits of its moment, whoever that is."""
+"""Which callbacks of the user's reach no parameter within an epoch, so that no save copies everything for them."""
+
+# ruff: noqa: PLC3002, PLW2901, SIM115 - callbacks as people write them
 
 from __future__ import annotations
 
-import functools
-import threading
+import collections
+import csv
+import datetime
+import json
+import logging
+import math
+import os
+import time
+import weakref
 
 import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import nn, ops
-from mindspore.train import Callback, Model
-from safetensors.numpy import load_file
+from mindspore import Tensor, nn
+from mindspore.train import Callback, LambdaCallback, LossMonitor, Model
+from support.training import accumulation_cell, pipeline
+from tqdm import tqdm
 
-import ckptkit as ck
-from ckptkit.manager.run import Run
-from ckptkit.mindspore.callback.parameter_writers import may_write_in_window
-from ckptkit.storage.local import LocalStorage
+from ckptkit.mindspore.callback.parameter_writers import LEADS, is_idle, only_looks
 
-_WIDTH = 160  # of a weight above the size below which everything is copied
-
-
-class _Held(LocalStorage):
-    """Writes no shard before it may."""
-
-    def __init__(self, root):
-        super().__init__(root)
-        self.go = threading.Event()
-
-    def write(self, key, stream, size_bytes):
-        if key.endswith(".safetensors"):
-            self.go.wait()
-        super().write(key, stream, size_bytes)
+HOOKS = ("step_begin", "step_end", "on_train_step_begin", "on_train_step_end")
+logger = logging.getLogger(__name__)
+NETWORK = nn.Dense(3, 3)
+SEEN = []
+RATE = 0.5
 
 
-class _Loss(nn.Cell):
+def number_of(outputs):
+    if isinstance(outputs, (tuple, list)):
+        outputs = outputs[0]
+    return float(outputs.asnumpy().mean()) if isinstance(outputs, Tensor) else outputs
+
+
+def halve(_):
+    NETWORK.weight.set_data(NETWORK.weight * 0.5)
+
+
+# Callbacks that only look
+
+
+class Meter:
+    """An object of the user's."""
+
     def __init__(self):
+        self.total, self.values = 0.0, []
+
+    def update(self, value):
+        self.total += value
+        self.values.append(value)
+
+    @property
+    def mean(self):
+        return self.total / len(self.values)
+
+
+class Losses(Callback):
+    """Keeps losses, and a running mean."""
+
+    def __init__(self, every=10):
         super().__init__()
-        self.weight = ms.Parameter(ms.Tensor(np.ones((_WIDTH, _WIDTH), np.float32)), name="weight")
+        self.every, self.meters = every, {"loss": Meter()}
+        self.last = collections.deque(maxlen=3)
+        self.best = {"loss": math.inf, "step": None}
 
-    def construct(self, x):
-        return ops.mean(ops.matmul(x, self.weight) ** 2)
-
-
-class _Halving(ck.AccumulationTrainCell):
-    def __call__(self, *inputs):
-        loss = super().__call__(*inputs)
-        _halve(self)
-        return loss
-
-
-class _AtEpochEnd(Callback):
-    """Halves the weights in place, and lets the storage go on only then."""
-
-    def __init__(self, cell, storage):
-        self._cell = cell
-        self._storage = storage
-
-    def on_train_epoch_end(self, run_context):
-        _halve(self._cell)
-        self._storage.go.set()
-
-
-class _Stop(Callback):
     def on_train_step_end(self, run_context):
-        if run_context.original_args().cur_step_num == 3:
+        cb_params = run_context.original_args()
+        loss = number_of(getattr(cb_params, "net_outputs", None))
+        for meter in self.meters.values():
+            meter.update(loss)
+        self.last.append(loss)
+        if loss < self.best["loss"]:
+            self.best["loss"], self.best["step"] = loss, cb_params.cur_step_num
+        if cb_params.cur_step_num % self.every == 0 and not math.isnan(loss):
+            print(f"step {cb_params.cur_step_num:>6d} loss {sum(one for one in self.last) / len(self.last):.4f}")
+
+
+class Clock(Callback):
+    def __init__(self):
+        self.began = None
+        self.times = [0.0] * 50_000
+
+    def on_train_begin(self, run_context):
+        self.began = time.time()
+
+    def on_train_step_begin(self, run_context):
+        self.at = time.perf_counter()
+
+    def on_train_step_end(self, run_context):
+        self.times.append(time.perf_counter() - self.at)
+        total = datetime.timedelta(seconds=time.time() - self.began)
+        logger.info("%s: %.1f ms, %s", datetime.datetime.now().strftime("%H:%M"), 1000 * np.mean(self.times), total)
+
+
+class Rows(Callback):
+    """Writes a file."""
+
+    def __init__(self, path):
+        self._path = path
+        self._file = open(os.devnull, "w")
+
+    def step_end(self, run_context):
+        params = run_context.original_args()
+        self._file.write(json.dumps({"step": params.cur_step_num, "loss": self._loss(params.get("net_outputs"))}))
+        with open(self._path + ".csv", "a", newline="") as other:
+            csv.writer(other).writerow([params["cur_step_num"], params.batch_num])
+
+    @staticmethod
+    def _loss(outputs):
+        return float(outputs.asnumpy())
+
+
+class Bar(Callback):
+    def __init__(self):
+        self.bar = tqdm(total=3, disable=True)
+
+    def step_end(self, run_context):
+        self.bar.update(1)
+
+
+class Derived(Losses):
+    def on_train_step_end(self, run_context):
+        super().on_train_step_end(run_context)
+        self.recent = [one / 2 for one in self.last if one > 0]
+
+
+class Rate(Callback):
+    def on_train_step_end(self, run_context):
+        print("lr", run_context.original_args().optimizer.learning_rate.asnumpy(), RATE)
+
+
+class Stops(Callback):
+    def on_train_step_end(self, run_context):
+        if not np.isfinite(run_context.original_args().net_outputs.asnumpy()).all():
             run_context.request_stop()
 
 
-def _halve(cell):
-    ops.assign(cell.network.weight, cell.network.weight * 0.5)
-    cell.network.weight.asnumpy()
+class Draws(Callback):
+    def on_train_step_end(self, run_context):
+        print(np.random.rand())
 
 
-def _cell(kind=ck.AccumulationTrainCell):
-    network = _Loss()
-    return kind(network, nn.Momentum(network.trainable_params(), 0.01, 0.9), 4)
+class EvaluatesAtEpochEnd(Callback):
+    """Reaches the network between epochs only."""
 
-
-def _stored(root, name):
-    return load_file(root / "checkpoints" / name / "rank-00000" / "weights-000.safetensors")["weight"]
-
-
-def test_train_cell_with_own_call_has_no_window(tmp_path):
-    storage, cell = _Held(tmp_path), _cell(_Halving)
-    batch = ms.Tensor(np.ones((1, _WIDTH), np.float32))
-    with ck.CheckpointManager(storage) as manager:
-        state = ck.StateManager(cell)
-        manager.restore(state)
-        cell(batch)
-        handle = manager.save(state)
-        then = cell.network.weight.asnumpy().copy()
-        cell(batch)
-        storage.go.set()
-        name = handle.result()
-    np.testing.assert_array_equal(_stored(tmp_path, name), then)
-
-
-@pytest.mark.parametrize("order", ["writer after", "stopped from behind"])
-def test_unfenced_epoch_ends_have_no_window(tmp_path, order, monkeypatch):
-    storage, cell = _Held(tmp_path), _cell()
-    dataset = ds.NumpySlicesDataset({"x": np.ones((6, _WIDTH), np.float32)}, shuffle=False).batch(1)
-    then = []
-    begin = Run._begin
-
-    def save(self, state, moment, said):
-        handle = begin(self, state, moment, said)
-        then.append((handle, cell.network.weight.asnumpy().copy()))
-        return handle
-
-    monkeypatch.setattr(Run, "_begin", save)
-    writer, stop = _AtEpochEnd(cell, storage), _Stop()
-    every = 6 if order == "writer after" else 3
-    ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=every), training=ck.Training(read_only=[_Stop]))
-    model = Model(cell)
-    ckpt.resume(model, dataset, 2)
-    callbacks = [ckpt, writer] if order == "writer after" else [writer, ckpt, stop]
-    model.train(2, dataset, callbacks=callbacks, dataset_sink_mode=False)
-    handle, weight = then[0]
-    np.testing.assert_array_equal(_stored(tmp_path, handle.result()), weight)
-
-
-class _Evaluates(nn.Cell):
-    def __init__(self, network):
-        super().__init__(auto_prefix=False)
-        self.network = network
-
-    def construct(self, x):
-        loss = self.network(x)
-        return loss, loss, loss
-
-
-class _BetweenEpochs(Callback):
-    """Only looks within an epoch; a subclass halves the weights in another hook."""
-
-    def __init__(self, cell, storage):
-        self._cell, self._storage, self.losses = cell, storage, []
+    def __init__(self):
+        self.network = NETWORK
 
     def on_train_step_end(self, run_context):
-        self.losses.append(float(run_context.original_args().net_outputs.asnumpy()))
+        print(run_context.original_args().cur_step_num)
 
-    def _halve(self, run_context):
-        if not self._storage.go.is_set():
-            _halve(self._cell)
-            self._storage.go.set()
+    def on_train_epoch_end(self, run_context):
+        halve(self.network)
 
 
-@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_eval_begin"])
-def test_writer_between_epochs_tears_no_save_within_one(tmp_path, hook, monkeypatch):
-    """It writes in place, and before the storage has got a byte of the save."""
-    storage, cell, then = _Held(tmp_path), _cell(), []
-    dataset = ds.NumpySlicesDataset({"x": np.ones((6, _WIDTH), np.float32)}, shuffle=False).batch(1)
-    begin = Run._begin
-
-    def save(self, state, moment, said):
-        assert self.window_use == "auto"
-        handle = begin(self, state, moment, said)
-        then.append((handle, cell.network.weight.asnumpy().copy()))
-        return handle
-
-    monkeypatch.setattr(Run, "_begin", save)
-    writer = type("Writer", (_BetweenEpochs,), {hook: _BetweenEpochs._halve})(cell, storage)
-    assert may_write_in_window([writer], [], followed=False) == []
-    model = Model(cell, eval_network=_Evaluates(cell.network), metrics={"loss"}, eval_indexes=[0, 1, 2])
-    ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=5))
-    start = functools.partial(ckpt.fit, valid_dataset=dataset) if "eval" in hook else ckpt.train
-    start(model, 1, dataset, callbacks=[writer], dataset_sink_mode=False)
-    handle, weight = then[0]
-    assert len(writer.losses) == 6
-    assert not np.array_equal(cell.network.weight.asnumpy(), weight)
-    np.testing.assert_array_equal(_stored(tmp_path, handle.result()), weight)
+class Monitor(LossMonitor):
+    def on_train_step_end(self, run_context):
+        super().on_train_step_end(run_context)
 
 
-_CELL = _cell()
-HOOKS = sorted({name for name in dir(Callback) if name.startswith("on_")} | {"step_begin", "step_end", "epoch_begin"})
+IDLE = [Losses(), Clock(), Rows("none/rows"), Bar(), Derived()]
 
 
-@pytest.mark.parametrize("hook", [*HOOKS, "epoch_end", "end"])
-def test_callback_that_acts_in_a_window_is_named(hook):
-    one = type("Mine", (Callback,), {hook: lambda self, run_context: _halve(_CELL)})()
-    before = hook in ("on_train_begin", "begin")  # nothing was saved yet
-    at_end = (hook.endswith("end") and "step" not in hook) or "eval" in hook
-    assert may_write_in_window([one], [], followed=True) == ([] if before else ["Mine"])
-    assert may_write_in_window([one], [], followed=False) == ([] if before or at_end else ["Mine"])
-    assert may_write_in_window([one], [type(one)], followed=True) == []
-    assert may_write_in_window([one], [Callback], followed=True) == [], "its class is one of those"
-    assert may_write_in_window([one], [one], followed=True) == []
+@pytest.mark.parametrize(
+    "callback",
+    [*IDLE, Rate(), Stops(), Draws(), EvaluatesAtEpochEnd(), Monitor()],
+    ids=lambda one: type(one).__name__,
+)
+def test_callback_that_reaches_no_parameter_only_looks(callback):
+    assert only_looks(callback, HOOKS)
+    assert is_idle(callback) == (callback in IDLE)
+
+
+# Callbacks that write, or of which that is not known
+
+
+def calls_what_writes(self, run_context):
+    halve(run_context.original_args().cur_step_num)
+
+
+def takes_the_network(self, run_context):
+    for one in run_context.original_args().train_network.trainable_params():
+        one.set_data(one * 0.5)
+
+
+def takes_the_network_as_item(self, run_context):
+    run_context.original_args()["train_network"].network.weight += 1
+
+
+def takes_the_network_by_get(self, run_context):
+    getattr(run_context.original_args(), "network").weight.asnumpy()[0] = 1  # noqa: B009
+
+
+def takes_the_private_arguments(self, run_context):
+    run_context._original_args["network"].weight.set_data(1)
+
+
+def runs_the_optimizer(self, run_context):
+    run_context.original_args().optimizer(NETWORK.weight)
+
+
+def asks_the_optimizer(self, run_context):
+    optimizer = run_context.original_args().optimizer
+    optimizer.parameters[0].asnumpy()[0] = 1
+
+
+def maps(self, run_context):
+    list(map(halve, [0]))
+
+
+def has_a_lambda(self, run_context):
+    (lambda: halve(0))()
+
+
+def has_a_class(self, run_context):
+    class Inner:
+        halve(0)
+
+
+def names_in_a_comprehension(self, run_context):
+    return {one: halve(one) for one in [0]}
+
+
+def keeps_in_a_container(self, run_context):
+    SEEN.append(NETWORK)
+
+
+def writes_to_its_dict(self, run_context):
+    self.__dict__["weights"] = NETWORK
+
+
+def decorated(method):
+    def around(*given):
+        halve(0)
+        return method(*given)
+
+    return around
+
+
+@decorated
+def is_decorated(self, run_context):
+    print(1)
+
+
+class Average:
+    def __init__(self):
+        self.values = [*NETWORK.trainable_params()]
+
+    def update(self, value):
+        for one in self.values:
+            one *= value
+
+
+class HoldsAverage(Callback):
+    def __init__(self):
+        self.averages = [Average()]
+
+    def on_train_step_end(self, run_context):
+        for one in self.averages:
+            one.update(0.5)
+
+
+class Given(Callback):
+    def __init__(self):
+        self.held = (NETWORK.weight,)
+
+    def on_train_step_end(self, run_context):
+        self.held[0].asnumpy()[0] = 1
+
+
+class GivenAtTheBegin(Callback):
+    """Another hook sets what this one uses."""
+
+    def __init__(self):
+        self.held = None
+
+    def on_train_begin(self, run_context):
+        self.held = run_context.original_args().train_network
+
+    def on_train_step_end(self, run_context):
+        self.held.weight.asnumpy()[0] = 1
+
+
+class Weak(Callback):
+    def __init__(self):
+        self.held = weakref.proxy(NETWORK)
+
+    def on_train_step_end(self, run_context):
+        self.held.update()
+
+
+class Hook(Callback):
+    def __init__(self):
+        self.on_train_step_end = halve
+
+
+class ByParent(Callback):
+    def on_train_step_end(self, run_context):
+        halve(0)
+
+
+class ByChild(ByParent):
+    def on_train_step_end(self, run_context):
+        super().on_train_step_end(run_context)
+
+
+class Mixed(Callback):
+    def on_train_step_end(self, run_context):
+        super().on_train_step_end(run_context)
+
+
+class MixedIn(Mixed, ByParent):
+    pass
+
+
+WRITES = [calls_what_writes, takes_the_network, takes_the_network_as_item, takes_the_network_by_get, is_decorated]
+WRITES += [takes_the_private_arguments, runs_the_optimizer, asks_the_optimizer, maps, has_a_lambda, has_a_class]
+WRITES += [names_in_a_comprehension, keeps_in_a_container, writes_to_its_dict]
+KINDS = [type(one.__name__, (Callback,), {"on_train_step_end": one, "__module__": __name__}) for one in WRITES]
+KINDS += [HoldsAverage, Given, GivenAtTheBegin, Weak, Hook, ByChild, MixedIn]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_callback_that_may_write_is_not_taken_for_one_that_looks(kind):
+    callback = kind()
+    if kind is GivenAtTheBegin:  # it is judged after this hook
+        callback.held = NETWORK
+    assert not only_looks(callback, HOOKS)
+    assert not is_idle(callback)
+
+
+def test_hook_of_the_base_class_that_was_exchanged_is_read(monkeypatch):
+    monkeypatch.setattr(Callback, "step_end", ByParent.on_train_step_end)
+    assert not only_looks(Clock(), HOOKS)
+
+
+def test_lambdas_are_read():
+    assert only_looks(LambdaCallback(on_train_step_end=print), HOOKS)
+    assert not only_looks(LambdaCallback(on_train_step_end=lambda run_context: halve(0)), HOOKS)
+
+
+def test_arguments_of_hooks_are_known():
+    """What a hook gets of `Model` and no name forbids holds no parameter."""
+    seen = {}
+
+    class Keeps(Callback):
+        def on_train_step_end(self, run_context):
+            seen.update(run_context.original_args())
+
+    Model(accumulation_cell()).train(1, pipeline(), callbacks=[Keeps()], dataset_sink_mode=False)
+    assert "train_network" in seen
+    rest = {name: value for name, value in seen.items() if name not in LEADS | {"optimizer"}}
+    holding = [name for name, one in rest.items() if isinstance(one, (nn.Cell, ms.Parameter, Callback, ds.Dataset))]
+    assert holding == []
+    assert all(isinstance(one, (int, str, type(None), Tensor, list, tuple, dict)) for one in rest.values()), rest
