@@ -24,7 +24,7 @@ def world() -> World:
     if not initialized():
         return ALONE
     size = get_group_size()
-    return Ranks(get_rank(), size) if size > 1 else ALONE
+    return MindSporeWorld(get_rank(), size) if size > 1 else ALONE
 
 
 def initialized() -> bool:
@@ -33,7 +33,7 @@ def initialized() -> bool:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class MindSporeWorld:
     """Implements the default group of all ranks."""
 
     rank: int

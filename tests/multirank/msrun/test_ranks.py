@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ckptkit.core.process_group import ALONE
-from ckptkit.mindspore.process_group import Ranks
+from ckptkit.mindspore.process_group import MindSporeWorld
 from multirank.msrun import job
 from multirank.msrun.launch import LaunchError, msrun
 
@@ -109,7 +109,7 @@ def test_messages_of_any_length_arrive_whole(monkeypatch, message):
 
     monkeypatch.setattr("ckptkit.mindspore.process_group.distributed.all_gather", all_gather)
     monkeypatch.setattr("ckptkit.mindspore.process_group.distributed.broadcast", broadcast)
-    rank = Ranks(0, 3)
+    rank = MindSporeWorld(0, 3)
     assert rank.gather(message) == (message,) * 3
     assert rank.broadcast(message) == message
 
