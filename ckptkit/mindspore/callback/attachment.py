@@ -112,18 +112,15 @@ class Attachment(ExpectedTraining):
         self._run = run
         self._prepared = prepared
         self._runs = False
-        self._before = {name: getattr(Model, name) for name in _STARTS}
-        replacements = {name: self._given_to_the_callback(name, start) for name, start in self._before.items()}
-        for name, start in replacements.items():
-            setattr(Model, name, start)
+        starts = {name: self._given_to_the_callback(name, getattr(Model, name)) for name in _STARTS}
+        self._replaced = Replaced(Model, **starts)
         _attached.append(self)
         super().__init__(root)
 
     def detach(self) -> None:
         """Give ``Model`` its own methods back; does nothing the second time."""
         if self in _attached:
-            for name, start in self._before.items():
-                setattr(Model, name, start)
+            self._replaced.undo()
             _attached.remove(self)
             super().detach()
 
