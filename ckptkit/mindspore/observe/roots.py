@@ -179,7 +179,7 @@ class Roots:
     def _add_threads(self, walk: Walk) -> None:
         own = threading.get_ident()
         # No variable here may hold the frame of this function: it would hold all that is on the stack.
-        others = [top for identity, top in sys._current_frames().items() if identity != own]
+        others = [top for identity, top in _top_frames().items() if identity != own]
         for frame in (frame for top in others for frame in users_frames(top)):
             variables = variables_of(frame)
             for name in sorted(live_names(frame) & variables.keys()):
@@ -202,6 +202,17 @@ class Roots:
             self._has_none_around = bool(batches) and not around
             self._generators = [weakref.ref(each) for each in around if type(each) is types.GeneratorType]
         return around
+
+
+def _top_frames() -> dict[int, types.FrameType]:
+    # Python 3.11 holds a lock meanwhile that a collection may want, which would then wait for ever (CPython 106883).
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _may_iterate(value: Any) -> bool:
