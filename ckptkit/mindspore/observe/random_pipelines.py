@@ -18,7 +18,7 @@ from mindspore.dataset.transforms.py_transforms_util import Implementation
 from ckptkit.mindspore.observe.attributes import own_attributes
 from ckptkit.mindspore.observe.named_objects import GENERATORS, NamedObject, attribute, named_objects, owner_of
 from ckptkit.mindspore.observe.random_operators import Finding, RandomOperators, random_operators
-from ckptkit.mindspore.observe.users import is_mindspores, is_users
+from ckptkit.mindspore.observe.users import is_mindspores
 
 # The two process-wide generators: the functions of the modules are methods of them.
 _LIBRARIES = {owner_of(random.random): "Python's `random`", owner_of(np.random.rand): "`numpy.random`"}
@@ -38,12 +38,6 @@ def find_in_data(data: Any, operators: RandomOperators) -> Iterator[Finding]:
                 operators.read(named.value, where)
             findings[_draw(where, named, threads, is_pipeline=isinstance(data, ds.Dataset))] = None
     yield from (finding for finding in findings if finding is not None)
-    own = [code for _, code, _ in codes if is_users(getattr(code, "__module__", ""))]
-    for name in data.get_sync_notifiers() if own and isinstance(data, ds.Dataset) else ():
-        code = getattr(own[0], "__qualname__", type(own[0]).__qualname__)
-        why = f"{code} waits for training there; if it reads what training changes, a replay gives other batches"
-        fix = "Let it depend on (seed, epoch, index of the sample) only, and remove sync_wait"
-        yield Finding("pipeline", f'sync_wait("{name}")', why, fix)
 
 
 def _draw(where: str, named: NamedObject, threads: int | None, *, is_pipeline: bool) -> Finding | None:

@@ -216,15 +216,6 @@ def test_mindspores_augmentations_are_found_where_they_run_in_python():
     assert find(images.map([vision.ToPIL(), vision.RandomHorizontalFlip(), vision.ToTensor()], "x"))
 
 
-def test_code_that_waits_for_training_is_found():
-    def synced(operation):
-        return find(ds.NumpySlicesDataset({"x": np.ones((8, 2))}).sync_wait("policy").map(operation, "x").batch(2))
-
-    (finding,) = synced(identity)
-    assert str(finding).startswith('sync_wait("policy"): identity waits for training there; if it reads what')
-    assert synced(vision.Rescale(1.0, 0.0)) == []
-
-
 class Loader:
     """Makes batches by MindSpore's operators."""
 
