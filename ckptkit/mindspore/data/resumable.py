@@ -79,12 +79,7 @@ class BatchObserver(Protocol):
 
 
 class Resumable:
-    """Iterates over the batches of all epochs; made by `resumable`.
-
-    Attributes:
-        position: The position, for the state manager.
-        epochs: The total since epoch 0.
-    """
+    """Iterates over the batches of all ``epochs``, from a ``position`` on; made by `resumable`."""
 
     def __init__(self, position: Position, epochs: int, open_batches: Callable[[], Iterator[tuple[int, Any]]]) -> None:
         self.position = position

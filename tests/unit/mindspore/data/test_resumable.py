@@ -26,7 +26,6 @@ from support.training import (
     crashed,
     digest,
     pipeline,
-    reference,
     samples,
 )
 
@@ -196,13 +195,6 @@ def test_finished_loop_continues_with_more_epochs(tmp_path, kind):
     more = Life(tmp_path / "grown", KINDS[kind], epochs=3).run().steps
     assert short | more == expected
     assert not short.keys() & more.keys()
-
-
-def test_finished_model_train_continues_with_more_epochs(root):
-    first = Job().started(checkpoints(root), 2).steps
-    more = Job().resumed(checkpoints(root), 3).steps
-    assert first | more == reference()
-    assert not first.keys() & more.keys()
 
 
 def test_loop_refuses_checkpoint_with_other_callbacks(root):
@@ -832,11 +824,6 @@ def test_training_resumes_by_declared_augmentation(root, shown, augmentation):
     again = Job(data=mapped).resumed(checkpoints(root, augmentation=augmentation), 3).steps
     assert again == {step: one for step, one in expected.items() if step >= SIZE + 3}
     assert ("replaying the data" in shown()) == (augmentation is None)
-
-
-def test_a_callback_refuses_another_declaration(root):
-    with pytest.raises(ValueError, match='augmentation must be None or "stateless"'):
-        checkpoints(root, augmentation="random")
 
 
 def test_place_with_other_batch_count_is_refused():
