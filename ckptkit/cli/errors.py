@@ -1,8 +1,7 @@
 """Turns an error into one red message on stderr and an exit code, with a traceback only on request.
 
-Guarantees: every command goes through `CommandGroup.invoke`, so a command catches only errors that it can handle. An
-exception that is neither ckptkit's nor an OSError is a bug in ckptkit and keeps its traceback. Only the main thread
-may call it.
+Every command goes through `CommandGroup.invoke`, so a command catches only errors that it can handle. An exception that
+is neither ckptkit's nor an OSError is a bug in ckptkit and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -36,28 +35,22 @@ class WrongUsageError(Exception):
 
 
 class CommandGroup(TyperGroup):
-    """Groups the commands of ckptkit; accepts ``--debug`` before or after any command."""
+    """Groups commands that return their exit code; accepts ``--debug`` before or after any command."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run the command line; what the terminal's or the pipe's encoding lacks is escaped, in every line."""
+        # What the terminal's or the pipe's encoding lacks is escaped, in every line.
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         return super().main(*args, **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse like typer, but first move ``--debug`` to the front from any place before ``--``."""
         end = args.index("--") if "--" in args else len(args)
-        ours = [one for one in args[:end] if one != _DEBUG]
+        ours = [argument for argument in args[:end] if argument != _DEBUG]
         asked = [_DEBUG] if len(ours) < end else []
         return super().parse_args(ctx, [*asked, *ours, *args[end:]])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, which returns its exit code.
-
-        Raises:
-            typer.Exit: With that code, or that of an error of ckptkit, wrong usage, OSError or interrupt.
-        """
         try:
             try:
                 code = super().invoke(ctx)
@@ -78,11 +71,10 @@ class CommandGroup(TyperGroup):
             if ctx.params.get("debug"):
                 traceback.print_exception(scrub_error(error))
             complain(str(error))
-            raise typer.Exit(exit_code_of(error)) from error
+            raise typer.Exit(_exit_code_of(error)) from error
 
 
-def exit_code_of(error: Exception) -> int:
-    """Return the exit code of a command that failed with ``error``."""
+def _exit_code_of(error: Exception) -> int:
     if isinstance(error, WrongUsageError):
         return WRONG_USAGE
     if isinstance(error, CkptKitError) and not isinstance(error, StorageError):

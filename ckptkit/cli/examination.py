@@ -1,45 +1,54 @@
-"""Runs the user's script in scratch roots for a command: ``ckptkit doctor`` and ``ckptkit replay`` share it.
+"""Runs the user's script in scratch roots for ``ckptkit doctor`` and ``ckptkit replay``, and stores what became of it.
 
-Guarantees: SIGTERM or SIGHUP ends the running life like any other error, and a temporary folder is removed. Main thread
-only.
+SIGTERM or SIGHUP ends the running life like any other error, and a temporary folder is removed. A JUnit file is
+replaced at once, and what an earlier command left there is removed before anything is examined: a command that was
+killed leaves no result. Main thread only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import TaskID
 
-from ckptkit.cli.junit import Case, write_junit
-from ckptkit.cli.output import print_line
-from ckptkit.cli.progress import bar_of_steps
+from ckptkit.cli.errors import PROBLEM, UNREACHABLE, WRONG_USAGE, WrongUsageError
+from ckptkit.cli.output import bar_of_steps, print_line
+from ckptkit.core.text import escaped
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
 
+_NOT_IN_XML = re.compile("[^\\t\\n\\r\\x20-\\ufffd\\U00010000-\\U0010ffff]")  # XML 1.0 has no other control characters
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
 
 @contextlib.contextmanager
-def exits_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP exit by an exception, as any other error does: unwinding ends the running life.
+def scratch_lives(keep: str | None, prefix: str) -> Iterator[tuple[Path, Lives]]:
+    """Make the folder ``keep``, which stays, or a temporary one, and show the lives that run in it.
 
-    A signal that is ignored, as under nohup, stays so.
+    SIGTERM and SIGHUP exit by an exception: unwinding ends the running life. One that is ignored, as under nohup,
+    stays so.
     """
-    asking = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {one: signal.signal(one, lambda number, _: sys.exit(128 + number)) for one in asking}
+    asking = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in asking}
     try:
-        yield
+        with _folder(keep, prefix) as folder, Lives() as lives:
+            yield folder, lives
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
-def folder_for(keep: str | None, prefix: str) -> Iterator[Path]:
-    """Make the folder ``keep``, which stays, or a temporary one; UnusableScriptError if ``keep`` is not empty."""
+def _folder(keep: str | None, prefix: str) -> Iterator[Path]:
     if keep is None:
         with tempfile.TemporaryDirectory(prefix=prefix) as folder:
             yield Path(folder)
@@ -54,20 +63,19 @@ def folder_for(keep: str | None, prefix: str) -> Iterator[Path]:
 def report_failure(error: Exception, command: Sequence[str], junit: Path | None, suite: str, case: str) -> int:
     """Print the error of an examination, write it to the file ``junit``, if one is given, and return the exit code."""
     code, message = _failure(error, command)
-    if junit is not None:
-        write_junit(junit, suite, [Case(case, 0.0, "error", message.partition("\n")[0], message)])
+    write_junit(junit, suite, [Case(case, 0.0, "error", message.partition("\n")[0], message)])
     Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)  # its own colours
     return code
 
 
 def _failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
     if isinstance(error, UnusableScriptError):
-        return 2, str(error)
+        return WRONG_USAGE, str(error)
     if isinstance(error, FailedLifeError):
-        return 1, str(error)
+        return PROBLEM, str(error)
     if isinstance(error, FileNotFoundError | PermissionError) and error.filename == command[0]:
-        return 2, f"{command[0]} cannot be started: {error.strerror}"
-    return 3, f"the scratch folder cannot be used: {error}. Give another one with --keep, or free some space"
+        return WRONG_USAGE, f"{command[0]} cannot be started: {error.strerror}"
+    return UNREACHABLE, f"the scratch folder cannot be used: {error}. Give another one with --keep, or free some space"
 
 
 class Lives:
@@ -85,7 +93,6 @@ class Lives:
         self._progress.stop()
 
     def begins(self, words: str, steps: int) -> None:
-        """Show that another life begins, with ``steps`` micro-steps to do."""
         if not self._progress.console.is_terminal:
             print_line(f"{words}; {steps} micro-steps", console=self._progress.console)
         if self._task is not None:
@@ -93,6 +100,62 @@ class Lives:
         self._task = self._progress.add_task(words, total=steps)
 
     def stepped(self, steps: int) -> None:
-        """Show how many micro-steps the life has done."""
         if self._task is not None:
             self._progress.update(self._task, completed=steps)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Is one test case; its name is the same whenever the same thing is examined."""
+
+    name: str
+    seconds: float = 0.0
+    kind: Literal["passed", "failure", "error", "skipped"] = "passed"
+    message: str = ""  # why, in a line
+    text: str = ""  # why, in full
+
+
+def prepare_junit(path: Path | None) -> None:
+    """Make the folder of ``path``, and remove an earlier result; refuse to remove something else, such as a script."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file():
+        with path.open("rb") as file:
+            if not file.read(5).startswith((b"<?xml", b"<test")):
+                raise WrongUsageError(f"--junit: {path} exists and is no XML file; choose another name")
+        path.unlink()
+
+
+def write_junit(path: Path | None, suite: str, cases: Sequence[Case]) -> None:
+    """Write ``cases`` as the one suite of the file, if one is given."""
+    from xml.etree import ElementTree
+
+    if path is None:
+        return
+    kinds = Counter(case.kind for case in cases)
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(kinds["failure"]),
+        "errors": str(kinds["error"]),
+        "skipped": str(kinds["skipped"]),
+        "time": f"{sum(case.seconds for case in cases):.3f}",
+    }
+    root = ElementTree.Element("testsuites", counts)
+    element = ElementTree.SubElement(root, "testsuite", {"name": suite, **counts})
+    for case in cases:
+        known = {"classname": suite.replace(" ", "."), "name": _in_xml(case.name), "time": f"{case.seconds:.3f}"}
+        child = ElementTree.SubElement(element, "testcase", known)
+        if case.kind == "skipped":
+            ElementTree.SubElement(child, "skipped", {"message": _in_xml(case.message)})
+        elif case.kind != "passed":
+            # Jenkins reads the type, GitLab the text.
+            why = {"message": _in_xml(case.message), "type": _in_xml(case.message.partition(":")[0])}
+            ElementTree.SubElement(child, case.kind, why).text = _in_xml(case.text or case.message)
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
+    new.replace(path)
+
+
+def _in_xml(text: str) -> str:
+    return _NOT_IN_XML.sub("", _COLOUR.sub("", escaped(text)))

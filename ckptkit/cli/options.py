@@ -1,71 +1,175 @@
-"""Declares the arguments and options that several commands share, so that their names and help are the same.
+"""Declares what several commands take, so that its name and help are the same, and opens the roots that were typed.
 
-Imports nothing else of ckptkit before a command runs or a name is completed. Completion reads only local roots, and
-offers nothing if it finds none.
+The value of ``NAME=VALUE`` becomes a text, a boolean, a number or a duration: by the option's name if that is known,
+else by the form of the value. Completion reads only local roots, and offers nothing if it finds none.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-_MOST = 200
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.errors import CheckpointNotFoundError
+from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, COMMIT, EVENTS, FROZEN, RUN, CheckpointName
+from ckptkit.storage import LocalStorage, Storage, open_storage
+from ckptkit.storage.lease import LEASE, PROBE
+from ckptkit.storage.url import for_a_person
+
+_TEXTS = {"key", "secret", "token", "endpoint_url", "profile", "username", "password"}  # even if only digits
+_DURATIONS = {"request_timeout", "retry_for", "answer_within", "settle"}  # fsspec's own options take seconds
+_COUNTS = {"default_block_size", "max_concurrency"}
+_SWITCHES = {"anon", "use_ssl"}
+_NOT_HERE = {"credentials", "client_kwargs", "config_kwargs", "s3_additional_kwargs"}
+
+_SWITCH = {"true": True, "false": False}
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")  # "007" is a text
+_FLOAT = re.compile(r"-?[0-9]+\.[0-9]+(e-?[0-9]+)?")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+_OF_A_RUN = {RUN, ATTEMPTS, CHECKPOINTS, FROZEN, EVENTS, LEASE, PROBE}
+_MOST_COMPLETED = 200
+_MOST_LISTED = 30  # each folder costs a request
+_MOST_NAMED = 3
 
 
 def complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of the committed checkpoints of the typed ROOT, newest first."""
     # Before the value of an option, click has not assigned the arguments yet: the root is the first of them.
     root = ctx.params.get("root") or ctx.params.get("source") or next(iter(ctx.args), None)
-    return [one for one in _local_checkpoints(root) if one.startswith(incomplete)][:_MOST]
-
-
-def _local_checkpoints(root: Any) -> list[str]:
     if not isinstance(root, str) or ("://" in root and not root.startswith("file://")):
         return []
-    from ckptkit.format.layout import CHECKPOINTS, COMMIT, CheckpointName
-
-    folder = os.path.join(root.removeprefix("file://"), CHECKPOINTS)
+    folder = Path(root.removeprefix("file://"), CHECKPOINTS)
     try:
-        names = [name for one in os.listdir(folder) if (name := CheckpointName.parse(one)) is not None]
+        names = sorted(filter(None, map(CheckpointName.parse, os.listdir(folder))), reverse=True)
     except OSError:
         return []
-    newest_first = (str(name) for name in sorted(names, reverse=True))
-    return [one for one in newest_first if os.path.exists(os.path.join(folder, one, COMMIT))]
+    committed = (str(name) for name in names if (folder / str(name) / COMMIT).exists())
+    return [name for name in committed if name.startswith(incomplete)][:_MOST_COMPLETED]
+
+
+def storage_option(name: str, help_text: str) -> Any:
+    """Return the declaration of an option ``NAME=VALUE``."""
+    return typer.Option(name, metavar="NAME=VALUE", help=f"{help_text}; repeatable.")
 
 
 Root = Annotated[str, typer.Argument(help="The run root: a path or a URL (s3://, obs://).")]
 Command = Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")]
 Checkpoint = Annotated[
-    str,
-    typer.Argument(help="A name that ckptkit ls shows, or latest.", autocompletion=complete_checkpoint),
+    str, typer.Argument(help="A name that ckptkit ls shows, or latest.", autocompletion=complete_checkpoint)
 ]
 Options = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option", metavar="NAME=VALUE", help="Option of the storage, such as endpoint_url=https://...; repeatable."
-    ),
+    list[str] | None, storage_option("--option", "Option of the storage, such as endpoint_url=https://...")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Junit = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write the result as a JUnit XML file, for a CI system.")
 ]
-NameMap = Annotated[
-    str | None,
-    typer.Option("--map", metavar="FILE.json", help="Maps old names to new ones; null leaves a name out."),
-]
-Rename = Annotated[
-    list[str] | None,
-    typer.Option("--rename", metavar="OLD=NEW", help="A name, or a prefix that ends with a dot; repeatable."),
-]
-Drop = Annotated[
-    list[str] | None,
-    typer.Option("--drop", metavar="NAME", help="Leave out a name, or a prefix that ends with a dot; repeatable."),
-]
 
 
-def examples(*commands: str) -> str:
-    """Return the last lines of a command's help."""
-    return "\n\n".join([f"Example{'s' if len(commands) > 1 else ''}:", *commands])
+def open_root(
+    root: str, typed: Iterable[str] | None = None, *, flag: str = "--option", writes: bool = False
+) -> Storage:
+    """Open a run root, with a short time limit for the endpoint's first answer.
+
+    Args:
+        root: A path or a URL.
+        typed: The options of its storage, each ``NAME=VALUE``.
+        flag: What the user types before each, for messages.
+        writes: Whether the command will write there.
+
+    Raises:
+        WrongUsageError: If the root or an option is invalid.
+        StorageError: As in `open_storage`.
+    """
+    options = parse_options(typed, flag=flag)
+    try:
+        return open_storage(root, for_a_person(root, options, writes=writes))
+    except TypeError as error:  # from an fsspec file system, or for an option that is in no table here
+        raise WrongUsageError(f"{flag}: {root} does not take these: {error}") from error
+    except ValueError as error:
+        raise WrongUsageError(str(error)) from error
+
+
+def parse_options(typed: Iterable[str] | None, *, flag: str = "--option") -> dict[str, Any]:
+    """Return the values by name; the arguments are those of `open_root`."""
+    options = {}
+    for option in typed or ():
+        name, equals, value = option.partition("=")
+        if not name or not equals:
+            raise WrongUsageError(f"{flag} takes NAME=VALUE, got {option!r}")
+        try:
+            options[name] = _value(name, value)
+        except (ValueError, OverflowError) as error:
+            raise WrongUsageError(f"{flag} {name}: {error}") from error
+    return options
+
+
+def _value(name: str, text: str) -> str | bool | int | float | timedelta:
+    if name in _NOT_HERE:
+        raise ValueError("is not a single value; the command line does not accept it")
+    if name in _TEXTS:
+        return text
+    if name in _DURATIONS:
+        return _duration(text)
+    if name in _SWITCHES or text.lower() in _SWITCH:
+        if text.lower() not in _SWITCH:
+            raise ValueError(f"expected true or false, got {text!r}")
+        return _SWITCH[text.lower()]
+    if name in _COUNTS or _INTEGER.fullmatch(text):
+        if not _INTEGER.fullmatch(text):
+            raise ValueError(f"expected an integer, got {text!r}")
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return _duration(text) if _DURATION.fullmatch(text) and text[-1] in "smh" else text
+
+
+def _duration(text: str) -> timedelta:
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"expected a duration such as 90, 90s, 5m or 1.5h, got {text!r}")
+    return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
+
+
+def positive_duration(flag: str, text: str) -> timedelta:
+    """Return the duration that was given for ``flag``, in seconds where it has no unit."""
+    try:
+        duration = _duration(text)
+    except (ValueError, OverflowError):
+        duration = timedelta(0)
+    if duration <= timedelta(0):
+        raise WrongUsageError(f"{flag}: expected a duration such as 90, 90s, 5m or 1.5h, got {text!r}")
+    return duration
+
+
+def refuse_no_run(storage: Storage) -> None:
+    """Raise CheckpointNotFoundError if ``storage`` cannot be a run; call it if no checkpoint was found.
+
+    A run without a commit and an empty root are fine. A remote root without a file counts as empty, because object
+    stores have no folders that could be missing.
+    """
+    url = storage.url
+    if isinstance(storage, LocalStorage) and not os.path.isdir(url):
+        raise CheckpointNotFoundError(
+            f"{url} does not exist, so there is no run. Check for a typo, or for a disk that is not mounted"
+        )
+    top = storage.list("")
+    names = {name for name in (*top.folders, *top.files) if not name.startswith(".")}
+    if not names or names & _OF_A_RUN:
+        return
+    runs = [name for name in sorted(top.folders)[:_MOST_LISTED] if RUN in storage.list(name).files][:_MOST_NAMED]
+    if runs:
+        roots = ", ".join(f"{url.rstrip('/')}/{name}" for name in runs)
+        raise CheckpointNotFoundError(
+            f"{url} is not a run, but there are runs below it. Give the root of one, such as {roots}"
+        )
+    files = ", ".join(sorted(names)[:_MOST_NAMED])
+    raise CheckpointNotFoundError(f"{url} holds files ({files}, ...), but no run. Check for a typo")

@@ -1,4 +1,4 @@
-"""Prints what a command has to say: lines, tables, and one JSON document. Any thread may call it."""
+"""Prints what a command has to say: lines, tables, one JSON document, and progress on stderr. For any thread."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import math
 import os
 import re
+import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -15,17 +17,27 @@ from pydantic import BaseModel
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Column, Table
 from rich.text import Text
+from typing_extensions import Self
 
-from ckptkit.core.text import time_in
+from ckptkit.core.text import rough_span, time_in
 from ckptkit.format.layout import CheckpointName
+from ckptkit.tools.watch import CheckpointWatch
 
 _HALF = re.compile("[\ud800-\udfff]")  # half of a pair: not valid Unicode, and many parsers refuse the document
 _WIDE = 200  # columns without a terminal, so that piped tables are not wrapped
 Line = str | tuple[str, str]  # with its style
-
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def wide_console() -> Console:
@@ -49,15 +61,7 @@ def print_table(
     caption: str | None = None,
     styles: Sequence[str] = (),
 ) -> None:
-    """Print a table with few ruled lines; every text is shown as it is, made `visible`, brackets included.
-
-    Args:
-        columns: Their names, or columns that say more.
-        rows: The cells of each row.
-        title: A line above.
-        caption: A line below.
-        styles: The style of each row; without it, none.
-    """
+    """Print a table with few ruled lines; every text is shown as it is, made `visible`, brackets included."""
     table = Table(
         *columns,
         title=Text(title) if title else None,
@@ -127,8 +131,64 @@ def size(size_bytes: int) -> str:
 def ago(created_at: str, now: datetime) -> str:
     """Return the age at ``now`` in its largest unit, such as "5 min"; "-" for an invalid or a future time."""
     then = time_in(created_at)
-    seconds = int((now - then).total_seconds()) if then is not None else -1
-    if seconds < 0:
-        return "-"  # the clocks of two machines differ
-    length, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
-    return f"{seconds // length} {unit}"
+    return "-" if then is None or then > now else rough_span(int((now - then).total_seconds()))
+
+
+def bar_of_bytes(console: Console | None = None) -> Progress:
+    """Return a bar with amount, speed and time left; silent without a terminal."""
+    return _bar(console, True, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+
+
+def bar_of_steps(*, transient: bool) -> Progress:
+    """Return a bar with a count and the time that it took; silent without a terminal."""
+    return _bar(None, transient, MofNCompleteColumn(), TimeElapsedColumn())
+
+
+def _bar(console: Console | None, transient: bool, *columns: object) -> Progress:
+    console = console or Console(stderr=True)
+    shown: Any = (TextColumn("{task.description}"), BarColumn(), *columns)
+    return Progress(*shown, console=console, transient=transient, disable=not console.is_terminal)
+
+
+class CheckpointBar(CheckpointWatch):
+    """Shows how many checkpoints of a run are done; without a terminal, prints a line for each instead.
+
+    ``ends`` has, by outcome, the words before the name of a checkpoint with it. Any thread may advance it.
+    """
+
+    def __init__(self, first: str, ends: Mapping[str, str], console: Console | None = None) -> None:
+        self._bar = bar_of_bytes(console)
+        self._task = self._bar.add_task(first, total=None)
+        self._ends = ends
+        self._outcomes: Counter[str] = Counter()
+        self._planned = 0
+        self._lock = threading.Lock()
+        self.read_bytes = 0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def plan(self, checkpoints: int, size_bytes: int) -> None:
+        self._planned = checkpoints
+        self._bar.update(self._task, total=size_bytes, description=self._describe())
+
+    def advance(self, size_bytes: int) -> None:
+        with self._lock:
+            self.read_bytes += size_bytes
+        self._bar.advance(self._task, size_bytes)
+
+    def end(self, name: str, outcome: str) -> None:
+        with self._lock:
+            self._outcomes[outcome] += 1
+            described = self._describe()
+            self._bar.update(self._task, description=described)
+            if not self._bar.console.is_terminal:
+                print_line(f"{self._ends[outcome]} {name} ({described})", console=self._bar.console)
+
+    def _describe(self) -> str:
+        corrupt = f", {self._outcomes['corrupt']} corrupt" if self._outcomes["corrupt"] else ""
+        return f"{self._outcomes.total()} of {self._planned} checkpoints{corrupt}"

@@ -27,12 +27,11 @@ from ckptkit.run.index import Lineage, Segment, Survey
 from ckptkit.run.resolve import Candidates, choose, open_wanted
 from ckptkit.storage import Storage, is_same_place, open_storage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.copy.inventory import Unwatched
-from ckptkit.tools.diff.checkpoints import Difference, compare
-from ckptkit.tools.diff.leaf import Side
+from ckptkit.tools.diff import CheckpointDifference, Side, compare
 from ckptkit.tools.doctor.lives.trace import LifePlan
 from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError
+from ckptkit.tools.watch import CheckpointWatch
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def _moment(name: CheckpointName) -> tuple[int, int]:
 class ReplayVerdict:
     equal: tuple[str, ...]  # checkpoints of the run that the replay made again, bit for bit, in order
     differing: str | None = None  # the first that it did not; None if the stretch is certified
-    difference: Difference | None = None  # of the run's checkpoint and the replay's
+    difference: CheckpointDifference | None = None  # of the run's checkpoint and the replay's
     is_deterministic: bool | None = None  # whether a second replay agreed with the first; None if there was none
     versions: tuple[tuple[str, str, str], ...] = ()  # libraries that have changed: name, recorded and present version
 
@@ -152,7 +151,7 @@ class StretchReplay:
         alone = str(self.stretch.begin.name)
         system = System()
         request = CopyRequest(alone, system.clock, system.new_token)
-        copy_run(self.storage, scratch, request, Unwatched())
+        copy_run(self.storage, scratch, request, CheckpointWatch())
         self.begins(f"from {begin} to {steps[-1]}", steps[-1] - begin)
         name = f"replay-{number}"
         plan = LifePlan(
@@ -223,7 +222,7 @@ def _made_at(storage: Storage, end: OpenedCheckpoint) -> list[OpenedCheckpoint]:
     return made
 
 
-def _compared(a: Storage, one: OpenedCheckpoint, b: Storage, other: OpenedCheckpoint) -> Difference:
+def _compared(a: Storage, one: OpenedCheckpoint, b: Storage, other: OpenedCheckpoint) -> CheckpointDifference:
     return compare(Side(a, one, lambda _: None), Side(b, other, lambda _: None), lambda _: None)
 
 

@@ -12,8 +12,8 @@ from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.resolve import open_wanted
 from ckptkit.testing.faults import Fault
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.copy.inventory import CopyWatch
-from ckptkit.tools.verify.run import audit
+from ckptkit.tools.verify import audit
+from ckptkit.tools.watch import CheckpointWatch
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_shards_of_a_void_save_go_at_once(root):
     assert frozen(root) == set()
 
 
-class Quiet(CopyWatch):
+class Quiet(CheckpointWatch):
     def plan(self, *args): ...
     def advance(self, *args): ...
     def end(self, *args): ...

@@ -13,7 +13,7 @@ from ckptkit.run.catalog import latest_checkpoint
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.run.resolve import open_wanted
 from ckptkit.testing.faults import Fault, FaultyStorage
-from ckptkit.tools.prune.plan import Rule, plan_prune
+from ckptkit.tools.prune import Rule, plan_prune
 
 
 @pytest.fixture

@@ -30,9 +30,8 @@ from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.prune.plan import plan_prune
-from ckptkit.tools.prune.prune import prune
-from ckptkit.tools.verify.run import audit
+from ckptkit.tools.prune import plan_prune, prune
+from ckptkit.tools.verify import audit
 
 from .test_away import Quiet, bring_back, taken_away
 

@@ -15,8 +15,7 @@ from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.prune.plan import Rule, plan_prune
-from ckptkit.tools.prune.prune import prune
+from ckptkit.tools.prune import Rule, plan_prune, prune
 
 
 @pytest.fixture

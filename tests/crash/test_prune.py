@@ -26,8 +26,7 @@ from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, StorageEr
 from ckptkit.format.documents import AttemptDocument, encode
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.testing.faults import DIVISIBLE, MUTATING, Fault, FaultyStorage, Killed
-from ckptkit.tools.prune.plan import Rule, plan_prune
-from ckptkit.tools.prune.prune import prune
+from ckptkit.tools.prune import Rule, plan_prune, prune
 
 RULES = (Rule("latest:2", KeepLatest(2)),)
 TOKEN = "e" * 32

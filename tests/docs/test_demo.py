@@ -106,8 +106,8 @@ def test_the_plan_of_the_demo_matches_its_data() -> None:
     assert "CC BY 4.0" in (source / "SOURCE.md").read_text()
 
 
-def _life(steps: range, accuracy: float | None = None) -> demo.Life:
-    life = demo.Life("trained", 0, None, steps[0] - 1, accuracy=accuracy)
+def _life(steps: range, accuracy: float | None = None) -> demo.DemoLife:
+    life = demo.DemoLife("trained", 0, None, steps[0] - 1, accuracy=accuracy)
     life.steps = {step: json.loads(json.dumps(dict.fromkeys(demo.KINDS, f"digest {step}"))) for step in steps}
     return life
 
@@ -168,7 +168,7 @@ def test_demo_fails_where_reference_ended_early() -> None:
     assert demo._verdict(demo.Console(), reference, lives) == 1
 
 
-def _lives() -> list[demo.Life]:
+def _lives() -> list[demo.DemoLife]:
     second = _life(range(50, demo.MICRO_STEPS + 1), accuracy=0.99)
     second.resumed_from = "a000001-c0000000012-m0001"
     return [_life(range(1, 60)), second]

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ckptkit.cli.commands import doctor
 from ckptkit.core.progress import Progress
 from ckptkit.manager.hooks import Suspect
 from ckptkit.tools.doctor.lives.trace import Begun, Event, SavedEvent, Stepped
 from ckptkit.tools.doctor.lives.trial import TrialLife
+from ckptkit.tools.doctor.report import DoctorOptions
 
 SIZE = 7
 URL = "/runs/mine"
 NAMES = ("batch/x", "loss", "accumulators/accum.w", "weights/w", "optimizer/moments.w", "counters/batch", "rng/numpy")
+
+
+def run_doctor(command: list[str], options: DoctorOptions, **others: object) -> int:
+    """The exit code of ``ckptkit doctor`` with these options."""
+    return doctor.run_doctor(
+        list(command),
+        steps=options.steps,
+        kills=options.kills,
+        seed=options.seed,
+        timeout=options.time_limit.total_seconds(),
+        within=None if options.within is None else str(options.within.total_seconds()),
+        own_saves=options.own_saves,
+        **others,  # type: ignore[arg-type]
+    )
 
 
 def progress(step: int, k: int = 3, size: int = SIZE) -> Progress:

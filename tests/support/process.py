@@ -42,7 +42,7 @@ IMPORTED = (
 WITHOUT_MINDSPORE = (
     "numpy",
     "ckptkit.cli.app",
-    "ckptkit.tools.copy",
+    "ckptkit.cli.commands.ls",
     "ckptkit.testing.state",
     "ckptkit.manager.manager",
 )

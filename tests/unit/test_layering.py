@@ -334,9 +334,8 @@ ELSEWHERE = {
     "ckptkit.manager.preemption.signals": "the pipe that a signal wakes a thread by",
     "ckptkit.tools.supervisor": "the same folder, and stderr",
     "ckptkit.tools.doctor": "a training that is thrown away",
-    "ckptkit.cli.examination": "the folder that --keep names",
-    "ckptkit.cli.junit": "the file that --junit names, from which nothing is read back",
-    "ckptkit.cli.run_metrics": "the file that --metrics names, from which nothing is read back",
+    "ckptkit.cli.examination": "the folder that --keep names, and the file that --junit names, never read back",
+    "ckptkit.cli.commands.run": "the file that --metrics names, from which nothing is read back",
     "ckptkit.cli.commands.demo": "a training that is thrown away",
     "ckptkit.mindspore.demo": "a training that is thrown away",
 }

@@ -1,21 +1,18 @@
-"""Implements ``ckptkit copy``: copies a run, or one checkpoint, to another root, and compares what exists there.
-
-The JSON is ``{"source": str, "target": str, ...}`` with the fields of `ckptkit.tools.copy.inventory.Copied`. If the
-command is interrupted at any moment, by Ctrl-C or otherwise, the same command copies the rest.
-"""
+"""Implements ``ckptkit copy``; ``docs/cli.md`` describes the JSON. If it is interrupted, the same command goes on."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
+from typing import Annotated
+
+import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM, complain, resumable, wrong_values
-from ckptkit.cli.output import plain, print_result, size
-from ckptkit.cli.progress import CheckpointBar
-from ckptkit.cli.run_root import open_root
-from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.copy.inventory import Copied
+from ckptkit.cli.options import AsJson, complete_checkpoint, open_root, storage_option
+from ckptkit.cli.output import CheckpointBar, plain, print_result, size
+from ckptkit.tools.copy.copy import Copied, CopyRequest, copy_run
 
 _RESUME = "Nothing that was copied is lost: the same command copies the rest."
 
@@ -28,18 +25,36 @@ ENDS = {
 
 
 def run_copy(
-    source: str,
-    target: str,
+    source: Annotated[str, typer.Argument(help="The run root to copy: a path or a URL.")],
+    target: Annotated[str, typer.Argument(help="Where to: a new root, or one that this command has begun to fill.")],
     *,
-    checkpoint: str | None,
-    source_options: Iterable[str],
-    target_options: Iterable[str],
-    as_json: bool,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|latest",
+            help="Copy this one alone, as a new run that continues from it.",
+            autocompletion=complete_checkpoint,
+        ),
+    ] = None,
+    source_option: Annotated[
+        list[str] | None, storage_option("--source-option", "Option of the source's storage")
+    ] = None,
+    target_option: Annotated[
+        list[str] | None, storage_option("--target-option", "Option of the target's storage")
+    ] = None,
+    as_json: AsJson = False,
 ) -> int:
-    """Copy and print the outcome; returns the exit code."""
+    """Copy a run from one root to another, every byte verified; run it again to resume or to bring the copy up to date.
+
+    Exits with 1 if a checkpoint is corrupt, or something else lies at the target, which then stays as it is.
+
+    Examples:
+        ckptkit copy runs/vit-17 /backup/vit-17
+        ckptkit copy runs/vit-17 s3://bucket/vit-17 --target-option endpoint_url=https://s3.example
+    """
     request = CopyRequest(checkpoint, lambda: datetime.now(timezone.utc), lambda: secrets.token_hex(16))
-    there = open_root(source, source_options, flag="--source-option")
-    here = open_root(target, target_options, flag="--target-option", writes=True)
+    there = open_root(source, source_option, flag="--source-option")
+    here = open_root(target, target_option, flag="--target-option", writes=True)
     with wrong_values(), resumable("the copy had ended", _RESUME), CheckpointBar("comparing", ENDS) as bar:
         copied = copy_run(there, here, request, bar)
     print_result({"source": there.url, "target": here.url, **plain(copied)}, _lines(here.url, copied), as_json=as_json)

@@ -1,7 +1,7 @@
 """Implements ``ckptkit demo``: kills and resumes a training three times beside the same training uninterrupted.
 
-Both run in separate processes (`ckptkit.mindspore.demo`). This module only starts them, compares their traces and
-prints the verdict. It does not import MindSpore.
+Both run in separate processes (`ckptkit.mindspore.demo`). This module starts them, compares their traces and prints the
+verdict. It does not import MindSpore.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.run_root import open_root
+from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
+from ckptkit.cli.options import open_root
 from ckptkit.storage import Listing, Storage
 
 MICRO_STEPS = 180  # 6 epochs of 30 batches
@@ -47,7 +48,7 @@ KINDS = {
 
 
 @dataclass
-class Life:
+class DemoLife:
     """Holds the trace and the exit code of one process."""
 
     death: str
@@ -58,8 +59,19 @@ class Life:
     accuracy: float | None = None
 
 
-def run_demo(root: str | None, mode: Literal["graph", "pynative"], seed: int) -> int:
-    """Run the demo and print its table; returns the exit code."""
+def run_demo(
+    root: Annotated[
+        str | None, typer.Option(help="Keep both runs below this path or URL, which must be new or empty.")
+    ] = None,
+    mode: Annotated[Literal["graph", "pynative"], typer.Option(help="MindSpore's execution mode.")] = "graph",
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the network and the data order.")] = 1,
+) -> int:
+    """Train on real digits, kill it with SIGKILL three times, resume, and compare every bit.
+
+    Examples:
+        ckptkit demo
+        ckptkit demo --mode pynative --seed 7
+    """
     console = Console()
     storage = open_root(root, writes=True) if root is not None else None
     if storage is not None and storage.list("") != Listing():
@@ -70,17 +82,12 @@ def run_demo(root: str | None, mode: Literal["graph", "pynative"], seed: int) ->
         straight_bar = bars.add_task("uninterrupted", total=MICRO_STEPS)
         killed_bar = bars.add_task("killed and resumed", total=MICRO_STEPS)
         try:
-            lives: list[Life] = []
+            lives: list[DemoLife] = []
             for death, when in DEATHS:
                 name = f"interrupted-{len(lives)}"
                 process = _start(folder, name, mode, seed, when=when, root=f"{roots}/interrupted")
                 try:
-                    _watch(
-                        process,
-                        folder,
-                        bars,
-                        {killed_bar: name, straight_bar: "uninterrupted"},
-                    )
+                    _watch(process, folder, bars, {killed_bar: name, straight_bar: "uninterrupted"})
                 finally:
                     process.kill()
                 lives.append(_life(folder, name, death, process.wait()))
@@ -116,13 +123,7 @@ def _bars(console: Console) -> Progress:
 def _start(
     folder: Path, name: str, mode: str, seed: int, *, when: dict[str, int], root: str
 ) -> subprocess.Popen[bytes]:
-    plan = {
-        "root": root,
-        "trace": str(folder / f"{name}.trace"),
-        "mode": mode,
-        "seed": seed,
-        **when,
-    }
+    plan = {"root": root, "trace": str(folder / f"{name}.trace"), "mode": mode, "seed": seed, **when}
     # A scratch working directory, since MindSpore writes compiler files into it; and a log file, since it logs a lot.
     litter = folder / "scratch" / name
     litter.mkdir(parents=True)
@@ -157,8 +158,8 @@ def _lines(trace: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _life(folder: Path, name: str, death: str, exit_code: int) -> Life:
-    life = Life(death, exit_code)
+def _life(folder: Path, name: str, death: str, exit_code: int) -> DemoLife:
+    life = DemoLife(death, exit_code)
     for line in _lines(folder / f"{name}.trace"):
         if "step" in line:
             life.steps[line["step"]] = line
@@ -169,7 +170,7 @@ def _life(folder: Path, name: str, death: str, exit_code: int) -> Life:
     return life
 
 
-def _verdict(console: Console, reference: Life, lives: list[Life]) -> int:
+def _verdict(console: Console, reference: DemoLife, lives: list[DemoLife]) -> int:
     table = Table(title="Each life, compared with the uninterrupted run", title_justify="left", show_lines=True)
     table.add_column("life", overflow="fold")
     for short in KINDS.values():
@@ -194,15 +195,15 @@ def _verdict(console: Console, reference: Life, lives: list[Life]) -> int:
         console.print("[bold green]Killed three times, and not one bit differs.[/bold green]")
     else:
         console.print("[bold red]The runs do NOT agree. Please report this with the table above.[/bold red]")
-    return 0 if good else 1
+    return FINE if good else PROBLEM
 
 
-def _biography(life: Life) -> str:
+def _biography(life: DemoLife) -> str:
     begin = f"resumed from\n{life.resumed_from}" if life.resumed_from else "started fresh"
     return f"{begin}\nmicro-steps {min(life.steps, default=0)}-{max(life.steps, default=0)}\n{life.death}"
 
 
-def _disagreeing(life: Life, reference: Life, kind: str) -> list[int]:
+def _disagreeing(life: DemoLife, reference: DemoLife, kind: str) -> list[int]:
     return [step for step, line in sorted(life.steps.items()) if line[kind] != reference.steps.get(step, {}).get(kind)]
 
 
@@ -211,4 +212,4 @@ def _report_crash(folder: Path, name: str, exit_code: int) -> int:
     console = Console(stderr=True)
     console.print(f"[red]the process {name} ended with {exit_code}, which was not planned. Its last output:[/red]")
     console.print(log[-3000:], highlight=False, markup=False)
-    return 1
+    return PROBLEM

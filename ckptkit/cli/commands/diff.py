@@ -1,50 +1,59 @@
-"""Implements ``ckptkit diff``: shows what differs between two checkpoints, and by how much.
-
-The JSON is ``{"a": {"root": str, "checkpoint": str}, "b": {...}, "equal": bool, ...}`` with the fields of
-`ckptkit.tools.diff.checkpoints.Difference` and ``read_bytes``, as ``docs/cli.md`` describes it. Reads and never writes.
-"""
+"""Implements ``ckptkit diff``; ``docs/cli.md`` describes the JSON. Reads and never writes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from typing import Annotated
 
+import typer
 from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM
-from ckptkit.cli.output import plain, print_json, print_line, print_table, right
-from ckptkit.cli.progress import bar_of_bytes
-from ckptkit.cli.run_root import open_root
+from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root, storage_option
+from ckptkit.cli.output import bar_of_bytes, plain, print_json, print_line, print_table, right
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.resolve import LATEST, open_wanted
-from ckptkit.tools.diff.checkpoints import Difference, LeafDifference, compare, in_order_of_size
-from ckptkit.tools.diff.leaf import Side
+from ckptkit.tools.diff import CheckpointDifference, LeafDifference, Side, compare, in_order_of_size
 
 _STATE_SHOWN = 20
 _NUMBERS = ("abs", "relative", "ulps", "NaN A/B", "first at")
 
 
 def run_diff(
-    root: str,
-    a: str,
-    b: str | None,
-    options: Iterable[str] = (),
+    root: Root,
+    a: Annotated[
+        str,
+        typer.Argument(
+            help="A name that ckptkit ls shows, or latest; without B also another root, to compare the newest of both.",
+            autocompletion=complete_checkpoint,
+        ),
+    ],
+    b: Annotated[
+        str | None, typer.Argument(help="Like A; default: the newest.", autocompletion=complete_checkpoint)
+    ] = None,
     *,
-    other_root: str | None = None,
-    other_options: Iterable[str] = (),
-    top: int,
-    exit_code: bool = False,
-    as_json: bool,
+    other_root: Annotated[str | None, typer.Option(metavar="URL", help="The root of B, if it is not ROOT.")] = None,
+    top: Annotated[int, typer.Option(min=0, help="How many of the leaves that differ to list.")] = 20,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 also where anything differs.")] = False,
+    options: Options = None,
+    other_option: Annotated[
+        list[str] | None, storage_option("--other-option", "Option of the other root's storage")
+    ] = None,
+    as_json: AsJson = False,
 ) -> int:
-    """Compare ``a`` of ``root`` with ``b`` of the other root, or of the same root; returns the exit code.
+    """Show which leaves, counters and parts of the state differ between two checkpoints, and by how much.
 
-    ``b`` defaults to the newest checkpoint. If ``b`` and ``other_root`` are missing and ``a`` is neither ``latest`` nor
-    a checkpoint's name, ``a`` is the other root, and the newest checkpoints of both roots are compared.
+    Exits with 1 if updates lie between the two and no weight has changed: one of them is stale. That they differ is no
+    problem, but with --exit-code.
+
+    Examples:
+        ckptkit diff runs/vit-17 a000001-c0000000100-m0000 latest
+        ckptkit diff runs/vit-17 s3://bucket/vit-17 --exit-code
     """
     if b is None and other_root is None and a != LATEST and CheckpointName.parse(a) is None:
         a, other_root = LATEST, a
     here = open_root(root, options)
-    there = here if other_root is None else open_root(other_root, other_options, flag="--other-option")
+    there = here if other_root is None else open_root(other_root, other_option, flag="--other-option")
     opened = open_wanted(here, a), open_wanted(there, b if b is not None else LATEST)
     with bar_of_bytes() as bar:
         task = bar.add_task("comparing", total=None)
@@ -70,7 +79,7 @@ def run_diff(
     return PROBLEM if difference.suspicion is not None or differs else FINE
 
 
-def print_difference(difference: Difference, top: int) -> None:
+def print_difference(difference: CheckpointDifference, top: int) -> None:
     """Print what differs, of the leaves the ``top`` that differ most."""
     if difference.is_empty:
         print_line("the two are equal, to the bit")
@@ -89,7 +98,7 @@ def print_difference(difference: Difference, top: int) -> None:
             *right("elements"),
             *(Column(name, justify="right", no_wrap=True) for name in _NUMBERS),
         ]
-        leaves = [_cells(leaf) for leaf in list(in_order_of_size(difference.leaves))[:top]]
+        leaves = [_cells(leaf) for leaf in in_order_of_size(difference.leaves)[:top]]
         print_table(columns, leaves, title="what differs, the most first; abs, relative and ulps at most")
         if len(difference.leaves) > top:
             print_line(f"{len(difference.leaves) - top} more leaves differ; --top shows more, --json all")

@@ -1,64 +1,70 @@
-"""Implements ``ckptkit doctor``: runs the examination and prints its report as text or as JSON.
-
-``docs/cli.md`` describes the JSON. Progress goes to stderr.
-"""
+"""Implements ``ckptkit doctor``; ``docs/cli.md`` describes the JSON. Progress goes to stderr."""
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM
-from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
-from ckptkit.cli.junit import Case, prepare_junit, write_junit
+from ckptkit.cli.examination import Case, prepare_junit, report_failure, scratch_lives, write_junit
+from ckptkit.cli.options import AsJson, Command, Junit, positive_duration
 from ckptkit.cli.output import Line, print_result
 from ckptkit.core.text import some
 from ckptkit.tools.doctor.compare import TraceDifference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import DoctorExamination
 from ckptkit.tools.doctor.lives.trial import TrialLife
-from ckptkit.tools.doctor.report import (
-    DoctorOptions,
-    FailedLifeError,
-    Report,
-    UnusableScriptError,
-    rank_in_words,
-)
+from ckptkit.tools.doctor.report import DoctorOptions, FailedLifeError, Report, UnusableScriptError, rank_in_words
 
 _SUITE = "ckptkit doctor"
 _UNINTERRUPTED = 2  # so many lives come first
 
 
 def run_doctor(
-    command: Sequence[str],
-    options: DoctorOptions,
+    command: Command = None,
     *,
-    keep: str | None,
-    as_json: bool,
-    junit: Path | None = None,
+    steps: Annotated[int, typer.Option(min=2, help="Micro-steps of each life.")] = 24,
+    kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 4,
+    own_saves: Annotated[bool, typer.Option("--own-saves", help="Examine also what the script saves itself.")] = False,
+    seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Seed to set where the script sets none.")] = 1,
+    within: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Time for all: do fewer micro-steps and kills if need be.")
+    ] = None,
+    keep: Annotated[str | None, typer.Option(help="A new or empty folder for traces and logs, which stay.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that each life may take.")] = 3600,
+    junit: Junit = None,
+    as_json: AsJson = False,
 ) -> int:
-    """Examine ``command`` and print the report; returns the exit code.
+    """Run a training script in scratch roots, kill and resume it, and name the first thing that differs.
 
-    Args:
-        command: The user's command, program first.
-        options: How to examine it.
-        keep: A folder for everything, which stays; None for a temporary one.
-        as_json: Whether to print JSON.
-        junit: A file for the result, too.
+    Exits with 0 if it is exact, 1 if it is not, 2 if it cannot be examined, 3 if a file cannot be written.
+
+    Examples:
+        ckptkit doctor --kills 5 -- python train.py --lr 0.1
+        ckptkit doctor --within 5m --junit doctor.xml -- python train.py
     """
-    if junit is not None:
-        prepare_junit(junit)
+    limit = None if within is None else positive_duration("--within", within)
+    options = DoctorOptions(steps, kills, seed, timedelta(seconds=timeout), limit, own_saves)
+    command = command or []
+    prepare_junit(junit)
     try:
-        with exits_on_signals():
-            report = _examined(command, options, keep)
+        if not command:
+            raise UnusableScriptError(
+                "give the command that trains after two dashes: ckptkit doctor -- python train.py"
+            )
+        with scratch_lives(keep, "ckptkit-doctor-") as (folder, lives):
+            report = DoctorExamination(
+                command, folder, options, monotonic=time.monotonic, begins=lives.begins, stepped=lives.stepped
+            ).run()
     except (UnusableScriptError, FailedLifeError, OSError) as error:
         return report_failure(error, command, junit, _SUITE, "examination")
-    if junit is not None:
-        write_junit(junit, _SUITE, _cases(report))
+    write_junit(junit, _SUITE, _cases(report))
     lines = [*_lines(report, shlex.join(command))]
     if options.within is not None:
         lines.append(_fitted(report, options, options.within))
@@ -110,16 +116,6 @@ def _fitted(report: Report, options: DoctorOptions, within: timedelta) -> str:
         f"took {report.seconds:.0f} of {within.total_seconds():.0f} s, with {report.steps} of {options.steps} "
         f"micro-steps and {killed} of {options.kills} kills"
     )
-
-
-def _examined(command: Sequence[str], options: DoctorOptions, keep: str | None) -> Report:
-    if not command:
-        raise UnusableScriptError("give the command that trains after two dashes: ckptkit doctor -- python train.py")
-    with folder_for(keep, "ckptkit-doctor-") as folder, Lives() as shown:
-        clock = time.monotonic
-        return DoctorExamination(
-            command, folder, options, monotonic=clock, begins=shown.begins, stepped=shown.stepped
-        ).run()
 
 
 def _lines(report: Report, command: str) -> Iterator[Line]:

@@ -1,75 +1,107 @@
-"""Implements ``ckptkit export`` and ``ckptkit import``: convert weights to and from the files of other programs.
+"""Implements ``ckptkit export`` and ``ckptkit import``; ``docs/cli.md`` describes the JSON.
 
-The JSON of an export has the fields of `ckptkit.tools.interchange.Exported` and ``root``; that of an import has those
-of `ckptkit.tools.interchange.Imported`. An export only reads the run. Both check their arguments before they begin.
+An export only reads the run. Both check their arguments before they begin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
 
 from ckptkit.cli.errors import FINE, wrong_values
+from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, open_root
 from ckptkit.cli.output import plain, print_result, size
-from ckptkit.cli.run_root import open_root
 from ckptkit.core.text import some
 from ckptkit.tools.interchange import Exported, Imported, Renames, export_weights, import_weights
 
-
-@dataclass(frozen=True)
-class NameOptions:
-    """Holds the typed options that rename tensors: a map file, or rules."""
-
-    map_file: str | None
-    renamed: Sequence[str]
-    dropped: Sequence[str]
-
-    def read(self) -> Renames:
-        """Return the rules; raises ValueError if they are invalid."""
-        if self.map_file is None:
-            return Renames.of(self.renamed, self.dropped)
-        if self.renamed or self.dropped:
-            raise ValueError(
-                "--map cannot be combined with --rename or --drop: put those names into the file (null drops a name)"
-            )
-        return Renames.read(self.map_file)
+_NameMap = Annotated[
+    str | None, typer.Option("--map", metavar="FILE.json", help="Maps old names to new ones; null leaves a name out.")
+]
+_Rename = Annotated[
+    list[str] | None,
+    typer.Option("--rename", metavar="OLD=NEW", help="A name, or a prefix that ends with a dot; repeatable."),
+]
+_Drop = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="NAME", help="Leave out a name, or a prefix that ends with a dot; repeatable."),
+]
 
 
-@dataclass(frozen=True)
-class ExportOptions:
-    """Holds the options of an export."""
+def run_export(
+    root: Root,
+    checkpoint: Checkpoint = "latest",
+    *,
+    file: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="What to write, on this machine.")],
+    with_optimizer: Annotated[
+        bool, typer.Option("--with-optimizer", help="Also export what the optimizer owns, such as moments.")
+    ] = False,
+    name_map: _NameMap = None,
+    rename: _Rename = None,
+    drop: _Drop = None,
+    rank: Annotated[int, typer.Option(min=0, help="Take the values of this rank where each rank has its own.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write the weights of a checkpoint to a .ckpt or .safetensors file that mindspore.load_checkpoint reads.
 
-    file: str
-    with_optimizer: bool
-    rank: int
-    overwrite: bool
-    names: NameOptions
+    Every byte is verified on the way. Exits with 1 if the checkpoint is corrupt or not there.
 
-
-def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: ExportOptions, *, as_json: bool) -> int:
-    """Write the file and print what it holds; returns the exit code."""
+    Examples:
+        ckptkit export runs/vit-17 -o vit.ckpt
+        ckptkit export runs/vit-17 -o vit.safetensors --rename backbone.=encoder. --drop head.
+        ckptkit export s3://bucket/vit-17 a000002-c0000001200-m0000 -o vit.ckpt --with-optimizer
+    """
     storage = open_root(root, options)
     with wrong_values():
         done = export_weights(
             storage,
-            wanted.file,
+            file,
             checkpoint=checkpoint,
-            with_optimizer=wanted.with_optimizer,
-            renames=wanted.names.read(),
-            rank=wanted.rank,
-            overwrite=wanted.overwrite,
+            with_optimizer=with_optimizer,
+            renames=_renames(name_map, rename, drop),
+            rank=rank,
+            overwrite=force,
         )
     print_result({"root": storage.url, **plain(done)}, _words_of_export(done), as_json=as_json)
     return FINE
 
 
-def run_import(file: str, root: str, options: Iterable[str], names: NameOptions, *, as_json: bool) -> int:
-    """Make the run and print what it holds; returns the exit code."""
+def run_import(
+    file: Annotated[str, typer.Argument(help="A .ckpt, .safetensors or .safetensors.index.json file on this machine.")],
+    root: Annotated[str, typer.Argument(help="The root of the new run, which must be empty: a path or a URL.")],
+    *,
+    name_map: _NameMap = None,
+    rename: _Rename = None,
+    drop: _Drop = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make a run whose first start begins with the weights of a file; everything else begins afresh.
+
+    Exits with 1 if the file cannot be read or the root is not empty; nothing is written then.
+
+    Examples:
+        ckptkit import vit.ckpt runs/vit-18
+        ckptkit import vit.safetensors runs/vit-18 --rename encoder.=backbone. --drop head.
+    """
     storage = open_root(root, options, writes=True)
     with wrong_values():
-        done = import_weights(file, storage, renames=names.read())
+        done = import_weights(file, storage, renames=_renames(name_map, rename, drop))
     print_result(done, _words_of_import(done), as_json=as_json)
     return FINE
+
+
+def _renames(map_file: str | None, renamed: Sequence[str] | None, dropped: Sequence[str] | None) -> Renames:
+    if map_file is None:
+        return Renames.of(renamed or (), dropped or ())
+    if renamed or dropped:
+        raise ValueError(
+            "--map cannot be combined with --rename or --drop: put those names into the file (null drops a name)"
+        )
+    return Renames.read(map_file)
 
 
 def _words_of_export(done: Exported) -> Iterator[str]:

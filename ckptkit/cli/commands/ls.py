@@ -1,21 +1,20 @@
-"""Implements ``ckptkit ls``: lists the newest checkpoints of a run as a table or as JSON.
+"""Implements ``ckptkit ls``; ``docs/cli.md`` describes the JSON.
 
-``docs/cli.md`` describes the JSON. A problem that keeps a start from using any checkpoint goes to stderr. A row costs
-one read, that of its manifest. Does not check COMMIT's own digest, the contents of the rank files or the shards; use
-``ckptkit verify``. Reads and never writes.
+A problem that keeps a start from using any checkpoint goes to stderr. A row costs one read, that of its manifest. Does
+not check COMMIT's own digest, the contents of the rank files or the shards; ``ckptkit verify`` does. Never writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timezone
+from typing import Annotated, Any
 
+import typer
 from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM, complain
+from ckptkit.cli.options import AsJson, Options, Root, open_root, refuse_no_run
 from ckptkit.cli.output import ago, plain, print_json, print_line, print_table, right, size, wide_console
-from ckptkit.cli.run_root import open_root, refuse_no_run
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 
 NEWEST = 50
@@ -33,9 +32,21 @@ _WIDE = 118
 
 
 def run_ls(
-    root: str, options: Iterable[str] = (), *, now: datetime, as_json: bool = False, show_all: bool = False
+    root: Root,
+    *,
+    show_all: Annotated[bool, typer.Option("--all", help="List every one, not only the newest 50.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+    now: datetime | None = None,
 ) -> int:
-    """Print the list, with ages at ``now``; returns the exit code."""
+    """List the newest committed checkpoints of a run, oldest first.
+
+    Exits with 1 if one of them is seen to be corrupt; it looks at their manifests only.
+
+    Examples:
+        ckptkit ls runs/vit-17
+        ckptkit ls s3://bucket/vit-17 --json --all
+    """
     storage = open_root(root, options)
     rows = list_rows(storage, None if show_all else NEWEST)
     if rows.problem is not None:
@@ -44,12 +55,12 @@ def run_ls(
         refuse_no_run(storage)
     checkpoints = [_document(info, rows) for info in rows.shown]
     if as_json:
-        found = {"latest": rows.latest, "checkpoints": checkpoints, "left_out": rows.left_out}
-        print_json({"root": storage.url, **found})
+        shown = {"latest": rows.latest, "checkpoints": checkpoints, "left_out": rows.left_out}
+        print_json({"root": storage.url, **shown})
     elif not rows.shown and not rows.left_out:
         print_line(f"no committed checkpoint at {storage.url}")
     else:
-        _print_table(storage.url, checkpoints, rows, now)
+        _print_table(storage.url, checkpoints, rows, now or datetime.now(timezone.utc))
     return PROBLEM if rows.problem is not None or any(info.problem for info in rows.shown) else FINE
 
 
@@ -81,8 +92,8 @@ def _print_table(url: str, checkpoints: list[dict[str, Any]], rows: Rows, now: d
     styles = ["red" if info.problem else "" for info in rows.shown]
     print_table(columns, table, title=url, caption=f"* latest{hint}", styles=styles)
     if rows.left_out:
-        many = "checkpoint is" if rows.left_out == 1 else "checkpoints are"
-        print_line(f"{rows.left_out} older {many} not shown; --all shows every one")
+        older = "older checkpoint is" if rows.left_out == 1 else "older checkpoints are"
+        print_line(f"{rows.left_out} {older} not shown; --all shows every one")
 
 
 def _cells(info: CheckpointInfo, checkpoint: dict[str, Any], now: datetime) -> dict[str, str]:

@@ -1,49 +1,60 @@
-"""Implements ``ckptkit prune``: removes checkpoints that no policy keeps, also while a job is running.
+"""Implements ``ckptkit prune``; ``docs/cli.md`` describes the JSON.
 
-``docs/cli.md`` describes the JSON; what was planned comes first, then what was done
-(`ckptkit.tools.prune.prune.Pruned`), which is empty in a dry run. Asks on a terminal; without one, and with ``--json``,
-it needs ``--yes`` or ``--dry-run``.
+Asks on a terminal; without one, and with ``--json``, it needs ``--yes`` or ``--dry-run``.
 """
 
 from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
 from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain, resumable
-from ckptkit.cli.output import plain, print_json, print_line, print_table, right, size
-from ckptkit.cli.progress import bar_of_steps
-from ckptkit.cli.run_root import open_root, refuse_no_run
+from ckptkit.cli.options import AsJson, Options, Root, open_root, refuse_no_run
+from ckptkit.cli.output import bar_of_steps, plain, print_json, print_line, print_table, right, size
 from ckptkit.core.text import many
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest, KeepPolicy
-from ckptkit.tools.prune.plan import PrunePlan, Rule, plan_prune
-from ckptkit.tools.prune.prune import Pruned, prune
+from ckptkit.tools.prune import Pruned, PrunePlan, Rule, plan_prune, prune
 
 _RESUME = "The checkpoints to keep are untouched: the same command removes the rest."
 _KEEPS = "latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:max|min or certified:N"
 
 
 def run_prune(
-    root: str,
-    keep: Sequence[str],
-    options: Iterable[str] = (),
+    root: Root,
     *,
-    branches: bool = False,
-    unfinished: bool = False,
-    dry_run: bool = False,
-    yes: bool = False,
-    as_json: bool,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY",
+            help="What to keep: latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:max|min, certified:N; repeatable.",
+        ),
+    ] = None,
+    branches: Annotated[bool, typer.Option("--branches", help="Also remove what is off the lineage.")] = False,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also empty saves that did not end; only while no job is running.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
     ask: Callable[[str], bool] | None = None,
 ) -> int:
-    """Plan, print, ask and remove; returns the exit code.
+    """Remove checkpoints that no policy keeps, after showing what goes, what stays and why.
 
-    ``ask`` asks the person; None if nobody can answer. The other arguments are the options as typed.
+    A job may be running. The two newest checkpoints always stay, and so does what cannot be read or may be needed by
+    what cannot be read; then it exits with 1. Without a terminal, give --yes or --dry-run.
+
+    Examples:
+        ckptkit prune runs/vit-17 --keep latest:3 --keep every:1000 --dry-run
+        ckptkit prune s3://bucket/vit-17 --keep best:2:accuracy:max --branches --yes
     """
-    rules = [Rule(policy, parse_keep(policy)) for policy in keep]
+    ask = ask or asker()
+    rules = [Rule(policy, parse_keep(policy)) for policy in keep or ()]
     if not rules and not branches and not unfinished:
         raise WrongUsageError(
             f"give --keep {_KEEPS}; or --branches to remove only what is off the lineage, or --unfinished"

@@ -1,24 +1,21 @@
-"""Implements ``ckptkit replay``: trains a stretch of a run again and says whether it gives the same bits.
-
-``docs/cli.md`` describes the JSON. Progress goes to stderr.
-"""
+"""Implements ``ckptkit replay``; ``docs/cli.md`` describes the JSON. Progress goes to stderr."""
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
-from ckptkit.cli.examination import Lives, exits_on_signals, folder_for, report_failure
-from ckptkit.cli.junit import Case, prepare_junit, write_junit
+from ckptkit.cli.examination import Case, prepare_junit, report_failure, scratch_lives, write_junit
+from ckptkit.cli.options import AsJson, Command, Junit, Options, Root, open_root
 from ckptkit.cli.output import Line, print_result
-from ckptkit.cli.run_root import open_root
 from ckptkit.core.text import some
-from ckptkit.tools.diff.checkpoints import Difference, in_order_of_size
+from ckptkit.tools.diff import CheckpointDifference, in_order_of_size
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
 from ckptkit.tools.replay import ReplayVerdict, Stretch, StretchReplay, certify, stretch_of
 
@@ -26,41 +23,45 @@ _SUITE = "ckptkit replay"
 
 
 def run_replay(
-    root: str,
-    command: Sequence[str],
-    options: Iterable[str] = (),
+    root: Root,
+    command: Command = None,
     *,
-    begin: str | None,
-    end: str,
-    keep: str | None,
-    time_limit: timedelta,
-    as_json: bool,
-    junit: Path | None = None,
-    record: bool = False,
+    begin: Annotated[str | None, typer.Option("--from", help="A checkpoint; by default the one before.")] = None,
+    end: Annotated[str, typer.Option("--to", help="The last checkpoint of the stretch.")] = "latest",
+    options: Options = None,
+    keep: Annotated[str | None, typer.Option(help="A new or empty folder for what is trained, which stays.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that each replay may take.")] = 86400,
+    junit: Junit = None,
+    record: Annotated[bool, typer.Option("--record", help="Store in the run which checkpoints are certified.")] = False,
+    as_json: AsJson = False,
 ) -> int:
-    """Replay and print the verdict, and with ``record`` store what is certified; returns the exit code."""
+    """Train a stretch of a run again in a scratch root, and compare every bit with the run's own checkpoints.
+
+    Exits with 0 if they are equal, 1 if they are not, 2 if the script cannot be replayed, 3 if a storage failed.
+
+    Example:
+        ckptkit replay runs/a --to latest -- python train.py --lr 0.1
+    """
     if not command:
         raise WrongUsageError("give the command that trains after two dashes: ckptkit replay ROOT -- python train.py")
-    if junit is not None:
-        prepare_junit(junit)
+    prepare_junit(junit)
     storage = open_root(root, options)
     stretch = stretch_of(storage, begin, end)
     try:
-        with exits_on_signals(), folder_for(keep, "ckptkit-replay-") as folder, Lives() as shown:
+        with scratch_lives(keep, "ckptkit-replay-") as (folder, lives):
             verdict = StretchReplay(
                 storage,
                 stretch,
                 command,
                 folder,
-                time_limit=time_limit,
+                time_limit=timedelta(seconds=timeout),
                 monotonic=time.monotonic,
-                begins=shown.begins,
-                stepped=shown.stepped,
+                begins=lives.begins,
+                stepped=lives.stepped,
             ).run()
     except (UnusableScriptError, FailedLifeError, OSError) as error:
         return report_failure(error, command, junit, _SUITE, "replay")
-    if junit is not None:
-        write_junit(junit, _SUITE, _cases(stretch, verdict))
+    write_junit(junit, _SUITE, _cases(stretch, verdict))
     recorded = certify(storage, stretch, verdict) if record else []
     document = {"root": storage.url, "begin": stretch.begin.name, **_document(verdict), "recorded": recorded}
     lines = list(_lines(storage.url, stretch, verdict, shlex.join(command)))
@@ -115,7 +116,7 @@ def _words_of(verdict: ReplayVerdict) -> str:
     return some(names)
 
 
-def _paths(difference: Difference) -> list[str]:
+def _paths(difference: CheckpointDifference) -> list[str]:
     many = difference.ranks[0] > 1
     return [f"{rank_in_words(one.rank if many else None)}{one.path}" for one in difference.state]
 

@@ -1,80 +1,84 @@
-"""Implements ``ckptkit report``: reports a run as one HTML page that works offline, as JSON, or to a monitor.
+"""Implements ``ckptkit report`` and ``ckptkit goodput``; ``docs/report.md`` and ``docs/goodput.md`` have their JSON.
 
-``docs/report.md`` describes the JSON: the fields of `ckptkit.tools.report.story.RunStory` and its parts, times in ISO
-8601, and the verdict of `ckptkit.tools.report.health`. Reads the run and never writes to it. With ``--json``, or for a
-monitor, it draws no page and does not need plotly.
+Reads the run and never writes to it. With ``--json``, or for a monitor, it draws no page and does not need plotly.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
+
+import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
-from ckptkit.cli.output import plain, print_json, print_line
-from ckptkit.cli.run_root import open_root, positive_duration
+from ckptkit.cli.options import AsJson, Options, Root, open_root, positive_duration
+from ckptkit.cli.output import plain, print_json, print_line, print_result
 from ckptkit.errors import CheckpointNotFoundError, StorageError
-
-if TYPE_CHECKING:
-    from ckptkit.storage import Storage
-    from ckptkit.tools.report.monitors import Monitor
-    from ckptkit.tools.report.story import RunStory
-
-
-@dataclass(frozen=True)
-class Monitors:
-    """Says where the values of a run go: a folder, an experiment, a file."""
-
-    tensorboard: str | None = None
-    mlflow: str | None = None
-    prometheus: str | None = None
-
-    def are_wanted(self, *, every: str | None, as_json: bool) -> bool:
-        """Return whether any was named.
-
-        Raises:
-            WrongUsageError: If another option says something else.
-        """
-        are_named = any((self.tensorboard, self.mlflow, self.prometheus))
-        if are_named and as_json:
-            raise WrongUsageError("--json prints a document; call it without --tensorboard, --mlflow and --prometheus")
-        if every is not None and not are_named:
-            raise WrongUsageError("--every goes with --tensorboard, --mlflow or --prometheus")
-        return are_named
-
-    def sinks(self) -> list[Monitor]:
-        """Return what writes there.
-
-        Raises:
-            WrongUsageError: If a client is not installed.
-        """
-        from ckptkit.tools.report import monitors as sinks
-
-        wanted = (sinks.TensorBoard, self.tensorboard), (sinks.MLflow, self.mlflow), (sinks.Prometheus, self.prometheus)
-        try:
-            return [sink(where) for sink, where in wanted if where]
-        except sinks.MissingClientError as error:
-            raise WrongUsageError(str(error)) from error
+from ckptkit.storage import Storage
+from ckptkit.tools.interchange.atomic_file import NewFile
+from ckptkit.tools.report.goodput import numbers_of, table_of
+from ckptkit.tools.report.health import judge, lines_of
+from ckptkit.tools.report.monitors import MissingClientError, MLflow, Monitor, Prometheus, TensorBoard, series_of
+from ckptkit.tools.report.story import RunStory, read_story
 
 
-def run_report(root: str, options: Iterable[str] = (), *, output: str, now: datetime, as_json: bool = False) -> int:
-    """Write the page to ``output``, where an earlier one stays until it is complete, or print the JSON.
+def _utc_now() -> datetime:
+    return datetime.now(timezone.utc)
 
-    Returns the exit code.
+
+def run_report(
+    root: Root,
+    *,
+    output: Annotated[str, typer.Option("--output", "-o", help="Where to write the page.")] = "report.html",
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write the curves there for TensorBoard, and no page.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="EXPERIMENT", help="Log the curves to MLflow, and write no page.")
+    ] = None,
+    prometheus: Annotated[
+        str | None, typer.Option(metavar="FILE.prom", help="Write the newest values for Prometheus, and no page.")
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Repeat that, such as every 30s, until the run has finished.")
+    ] = None,
+    options: Options = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, and write no page.")] = False,
+    clock: Callable[[], datetime] = _utc_now,
+    wait: Callable[[float], object] = time.sleep,
+) -> int:
+    """Draw a run as one page that works offline: attempts, loss across restarts, what saves cost, what was removed.
+
+    Exits with 1 if a file of the run is corrupt; the page shows the rest.
+
+    Examples:
+        ckptkit report runs/vit-17
+        ckptkit report s3://bucket/vit-17 -o vit.html
+        ckptkit report runs/vit-17 --tensorboard logs/vit-17 --every 30s
     """
-    from ckptkit.tools.report.goodput import numbers_of
-    from ckptkit.tools.report.health import judge, lines_of
-    from ckptkit.tools.report.story import read_story
-
+    if tensorboard or mlflow or prometheus:
+        if as_json:
+            raise WrongUsageError("--json prints a document; call it without --tensorboard, --mlflow and --prometheus")
+        seconds = None if every is None else positive_duration("--every", every).total_seconds()
+        with contextlib.ExitStack() as stack:
+            monitors = [
+                stack.enter_context(contextlib.closing(one)) for one in _monitors(tensorboard, mlflow, prometheus)
+            ]
+            put = partial(_put, open_root(root, options), monitors)
+            story = put(clock()) if seconds is None else _follow(put, clock, lambda: wait(seconds))
+        print(f"written up to step {story.step}")
+        return PROBLEM if story.problems else FINE
+    if every is not None:
+        raise WrongUsageError("--every goes with --tensorboard, --mlflow or --prometheus")
     if not as_json:
         _need_plotly()
-    story = read_story(open_root(root, options), now)
+    story = read_story(open_root(root, options), clock())
     if as_json:
         numbers = {
             "step": story.step,
@@ -95,29 +99,29 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
     return PROBLEM if story.problems else FINE
 
 
-def run_monitors(
-    root: str,
-    options: Iterable[str] = (),
-    *,
-    monitors: Monitors,
-    every: str | None,
-    clock: Callable[[], datetime],
-    wait: Callable[[float], object],
+def run_goodput(
+    root: Root, *, options: Options = None, as_json: AsJson = False, clock: Callable[[], datetime] = _utc_now
 ) -> int:
-    """Write the values of the run to monitors, once or until it has finished; returns the exit code.
+    """Show what the seconds of a run went to, what its deaths cost, and what other intervals of saves would cost.
 
-    With ``every``, a run that has not begun, a storage or a monitor that fails is told once, and tried again.
+    Exits with 1 if a file of the run is corrupt; the rest is shown.
+
+    Examples:
+        ckptkit goodput runs/vit-17
+        ckptkit goodput runs/vit-17 --json
     """
-    seconds = None if every is None else positive_duration("--every", every).total_seconds()
-    with contextlib.ExitStack() as stack:
-        sinks = [stack.enter_context(contextlib.closing(one)) for one in monitors.sinks()]
-        storage = open_root(root, options)
-        if seconds is None:
-            story = _put(storage, sinks, clock())
-        else:
-            story = _follow(partial(_put, storage, sinks), clock, lambda: wait(seconds))
-    print(f"written up to step {story.step}")
+    story = read_story(open_root(root, options), clock())
+    problems = [f"{problem.key} cannot be used: {problem.reason}" for problem in story.problems]
+    print_result({"root": story.root, **numbers_of(story)}, (*table_of(story), *problems), as_json=as_json)
     return PROBLEM if story.problems else FINE
+
+
+def _monitors(tensorboard: str | None, mlflow: str | None, prometheus: str | None) -> Sequence[Monitor]:
+    wanted = (TensorBoard, tensorboard), (MLflow, mlflow), (Prometheus, prometheus)
+    try:
+        return [monitor(where) for monitor, where in wanted if where]
+    except MissingClientError as error:
+        raise WrongUsageError(str(error)) from error
 
 
 def _follow(put: Callable[[datetime], RunStory], clock: Callable[[], datetime], wait: Callable[[], object]) -> RunStory:
@@ -137,16 +141,13 @@ def _follow(put: Callable[[datetime], RunStory], clock: Callable[[], datetime], 
         wait()
 
 
-def _put(storage: Storage, sinks: Sequence[Monitor], now: datetime) -> RunStory:
+def _put(storage: Storage, monitors: Sequence[Monitor], now: datetime) -> RunStory:
     """Write to all monitors, also to those after one that fails."""
-    from ckptkit.tools.report.monitors import series_of
-    from ckptkit.tools.report.story import read_story
-
     story = read_story(storage, now)
     rows, failed = series_of(story), None
-    for sink in sinks:
+    for monitor in monitors:
         try:
-            sink.put(story, rows)
+            monitor.put(story, rows)
         except StorageError as error:
             failed = failed or error
     if failed is not None:
@@ -155,8 +156,6 @@ def _put(storage: Storage, sinks: Sequence[Monitor], now: datetime) -> RunStory:
 
 
 def _write(page: bytes, path: Path) -> None:
-    from ckptkit.tools.interchange.atomic_file import NewFile
-
     try:
         with NewFile(path.resolve(), overwrite=True) as file:  # resolved, so that a link stays a link
             file.put(page)

@@ -1,4 +1,4 @@
-"""Implements ``ckptkit run``: parses its limits, runs the supervisor, and shows what it says on stderr.
+"""Implements ``ckptkit run``: parses its limits, runs the supervisor, shows what it says on stderr, and writes metrics.
 
 Exit codes: 0 the command is done, 2 it was called wrongly, 65 its code or data is at fault or a restart cannot help,
 75 too many lives made no progress, 143 it was asked to end (130 by Ctrl-C before it could save).
@@ -6,85 +6,114 @@ Exit codes: 0 the command is done, 2 it was called wrongly, 65 its code or data 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import re
 import secrets
 import stat
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import typer
 
 from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.options import Command, Options, open_root, parse_options, positive_duration
 from ckptkit.cli.output import visible
-from ckptkit.cli.run_metrics import RunMetrics
-from ckptkit.cli.run_root import open_root, parse_options, positive_duration
 from ckptkit.errors import StorageError
-from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.format.events import LifeEnded
+from ckptkit.manager.heartbeat.record import Phase, Record
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage
 from ckptkit.tools.supervisor.command import CannotStartError, Terminal, open_standard_descriptors
 from ckptkit.tools.supervisor.hang import RunLimits
 from ckptkit.tools.supervisor.life import Job
+from ckptkit.tools.supervisor.life_log import leader_of
 from ckptkit.tools.supervisor.supervisor import Supervisor
 
 _JOINS = re.compile(r"--join[ =](?i:true)\b")
+_EVERY = timedelta(seconds=5)  # the metrics are written at most so often
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """Holds the options as they were typed: durations, ``PHASE=DURATION``, ``NAME=VALUE``, and a file for metrics."""
+def run_run(
+    command: Command = None,
+    *,
+    lives_without_progress: Annotated[
+        int, typer.Option(min=1, help="End after so many lives in a row that committed nothing new.")
+    ] = 3,
+    hang_after: Annotated[
+        str, typer.Option(metavar="DURATION", help="Without a micro-step for so long, or 20 slow ones, it hangs.")
+    ] = "10m",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PHASE=DURATION",
+            help="The same for another phase, such as evaluating or first_step, instead of 1h; repeatable.",
+        ),
+    ] = None,
+    grace: Annotated[str, typer.Option(metavar="DURATION", help="Time from SIGTERM to SIGKILL.")] = "30s",
+    longest_pause: Annotated[
+        str, typer.Option(metavar="DURATION", help="The longest pause between two lives without progress.")
+    ] = "5m",
+    metrics: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write metrics for a monitor there: FILE.prom (Prometheus) or FILE.json."),
+    ] = None,
+    options: Options = None,
+) -> int:
+    """Run a training command again and again until it is done; say why it died, and when a restart cannot help.
 
-    lives_without_progress: int
-    hang_after: str
-    limits: Sequence[str]
-    grace: str
-    longest_pause: str
-    storage: Sequence[str]
-    metrics: Path | None = None
+    Exits with 0 when it is done, 143 when it was asked to end, 65 if its code or data is at fault, 75 if too many lives
+    made no progress, 2 if it was called wrongly.
 
-
-def run_command(command: Sequence[str], typed: RunOptions) -> int:
-    """Run ``command`` under a supervisor; returns the exit code."""
+    Examples:
+        ckptkit run -- python train.py
+        ckptkit run --hang-after 5m --limit evaluating=2h -- msrun --worker_num=8 --join=True train.py
+    """
     open_standard_descriptors()  # first: `_check` asks what stdin is
+    command = command or []
     _check(command)
-    options = RunLimits(
-        lives_without_progress=typed.lives_without_progress,
-        hang_after=positive_duration("--hang-after", typed.hang_after),
-        limits=dict(map(_limit, typed.limits)),
-        grace=positive_duration("--grace", typed.grace),
-        longest_pause=positive_duration("--longest-pause", typed.longest_pause),
+    limits = RunLimits(
+        lives_without_progress=lives_without_progress,
+        hang_after=positive_duration("--hang-after", hang_after),
+        limits=dict(map(_limit, limit or ())),
+        grace=positive_duration("--grace", grace),
+        longest_pause=positive_duration("--longest-pause", longest_pause),
     )
-    parse_options(typed.storage)  # before the first life
+    parse_options(options)  # before the first life
     terminal = Terminal()
 
     def open_events(root: str) -> Storage:
         try:
-            return open_root(root, typed.storage, writes=True)
+            return open_root(root, options, writes=True)
         except WrongUsageError as error:
             raise StorageError(str(error)) from error
 
     def say(line: str) -> None:
         terminal.say(visible(scrub(line)))
 
-    metrics = None if typed.metrics is None else RunMetrics(typed.metrics.absolute(), monotonic=time.monotonic, say=say)
+    written = None if metrics is None else RunMetrics(metrics.absolute(), monotonic=time.monotonic, say=say)
     job = Job(
         command,
         os.environ,
-        options,
+        limits,
         say=say,
         pass_on=terminal.pass_on,
         monotonic=time.monotonic,
         clock=lambda: datetime.now(timezone.utc),
-        on_look=metrics.look if metrics is not None else lambda _: None,
+        on_look=written.look if written is not None else lambda _: None,
     )
     supervisor = Supervisor(
         job,
         token=secrets.token_hex(16),
         open_root=open_events,
-        on_life=metrics.end_life if metrics is not None else lambda _: None,
+        on_life=written.end_life if written is not None else lambda _: None,
     )
     logging.getLogger().addHandler(log := logging.StreamHandler(terminal))
     try:
@@ -112,3 +141,105 @@ def _limit(text: str) -> tuple[Phase, timedelta]:
     if not equals or name not in phases:
         raise WrongUsageError(f"--limit takes PHASE=DURATION, where PHASE is one of {', '.join(phases)}; got {text!r}")
     return phases[name], positive_duration(f"--limit {name}", value)
+
+
+class RunMetrics:
+    """Writes what the job does to a file that a monitor reads, by its ending: Prometheus's text, or JSON.
+
+    The file is replaced as a whole, at most every `_EVERY`, and after each life. One that cannot be written is told
+    once, and never stops the job.
+    """
+
+    def __init__(self, path: Path, *, monotonic: Callable[[], float], say: Callable[[str], None]) -> None:
+        if path.suffix not in (".prom", ".json"):
+            raise WrongUsageError(
+                f"--metrics takes a file that ends with .prom (Prometheus) or .json, got {str(path)!r}"
+            )
+        if path.suffix == ".prom":
+            _client()  # says now what it needs, and not after the first life
+        self._write: Callable[[Mapping[str, Any]], str] = _as_text if path.suffix == ".prom" else json.dumps
+        self._path = path
+        self._monotonic = monotonic
+        self._say = say
+        self._written_at = float("-inf")
+        self._lives: Counter[str] = Counter()
+        self._seconds: Counter[str] = Counter()  # of lives that have ended, by phase
+        self._is_failure_known = False
+
+    def look(self, records: Sequence[Record]) -> None:
+        """Write what the ranks do now, unless that was done some seconds ago."""
+        if self._monotonic() - self._written_at >= _EVERY.total_seconds():
+            self._store(records)
+
+    def end_life(self, life: LifeEnded) -> None:
+        """Count a life that has ended, and write."""
+        self._lives[life.cause] += 1
+        self._seconds.update({**life.phases, "down": life.down_seconds})
+        self._store(())
+
+    def _store(self, records: Sequence[Record]) -> None:
+        now = self._monotonic()
+        self._written_at = now
+        leader = leader_of(records)
+        present = {phase.name.lower(): value for phase, value in leader.seconds(now).items()} if leader else {}
+        values = {
+            "lives": dict(self._lives),
+            "seconds": dict(self._seconds + Counter({name: value for name, value in present.items() if value > 0})),
+            "ranks": [_rank(record, now) for record in records],
+        }
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            temporary.write_text(self._write(values), encoding="utf-8")
+            temporary.replace(self._path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            if not self._is_failure_known:
+                self._is_failure_known = True
+                self._say(f"could not write the metrics to {self._path}: {error}; the job goes on")
+
+
+def _rank(record: Record, now: float) -> dict[str, Any]:
+    return {
+        "rank": max(0, record.rank),
+        "phase": record.phase.name.lower(),
+        "micro_step": max(0, record.micro_step),
+        "committed_step": max(0, record.restored_step, record.committed_step),
+        "mirror_lag": record.mirror_lag,
+        "seconds_since_sign": max(0.0, now - record.last_sign_at),
+    }
+
+
+def _as_text(values: Mapping[str, Any]) -> str:
+    client = _client()
+    core = client.metrics_core
+    lives = core.CounterMetricFamily("ckptkit_lives", "Lives that have ended.", labels=["cause"])
+    for cause, count in values["lives"].items():
+        lives.add_metric([cause], count)
+    seconds = core.CounterMetricFamily("ckptkit_seconds", "Seconds of rank 0 by phase.", labels=["phase"])
+    for phase, value in values["seconds"].items():
+        seconds.add_metric([phase], value)
+    families = [lives, seconds]
+    for name, text in (
+        ("micro_step", "Micro-steps since the run's first start."),
+        ("committed_step", "The same of the newest checkpoint that this life has restored or committed."),
+        ("mirror_lag", "Commits that the mirror that is farthest behind lacks; 0 without a mirror."),
+        ("seconds_since_sign", "Seconds since the process got on last."),
+    ):
+        family = core.GaugeMetricFamily(f"ckptkit_{name}", text, labels=["rank", "phase"])
+        for rank in values["ranks"]:
+            family.add_metric([str(rank["rank"]), rank["phase"]], rank[name])
+        families.append(family)
+    registry = SimpleNamespace(collect=lambda: families)  # it asks no more of one
+    return str(client.generate_latest(registry).decode())
+
+
+def _client() -> Any:
+    try:
+        import prometheus_client
+    except ImportError as error:
+        raise WrongUsageError(
+            "--metrics FILE.prom needs prometheus_client, which is not installed: "
+            "pip install 'mindspore-ckptkit[prometheus]'. FILE.json works without it"
+        ) from error
+    return prometheus_client

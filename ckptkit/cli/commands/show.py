@@ -1,31 +1,31 @@
-"""Implements ``ckptkit show``: shows what a checkpoint holds, as text or as JSON.
+"""Implements ``ckptkit show``; ``docs/cli.md`` describes the JSON.
 
-``docs/cli.md`` describes the JSON. Documents are read and compared with each other. Tensor bytes are read only for
-``--tensor``, and verified while they are read. Reads and never writes.
+Documents are read and compared with each other. Tensor bytes are read only for ``--tensor``, and verified while they
+are read. Reads and never writes.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Annotated, Any
 
+import numpy as np
+import typer
 from pydantic import JsonValue
 from rich.table import Column
 
 from ckptkit.checkpoint.leaves import StoredLeaves
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.read import load
-from ckptkit.cli.commands.tensor_stats import histogram, summarise
 from ckptkit.cli.errors import FINE, WrongUsageError
+from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, open_root
 from ckptkit.cli.output import ago, plain, print_json, print_line, print_table, size
-from ckptkit.cli.run_root import open_root
 from ckptkit.core.contents import Buffers, TensorInfo
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import ROLES, bytes_of
+from ckptkit.core.tensors import ROLES, Array, bytes_of, values_of
 from ckptkit.core.text import many, some
 from ckptkit.core.tree import decode_tree
 from ckptkit.errors import CorruptCheckpointError
@@ -37,67 +37,76 @@ from ckptkit.storage import Storage
 _MOST_FILES = 60  # a job with thousands of ranks has tens of thousands
 _MOST_ITEMS = 8  # shown of a list in the state: a random generator's has hundreds of numbers
 _MOST_TEXT = 100
-_BAR = 40
+_BLOCK = 1 << 20  # elements of which statistics are computed at a time, so that memory is not needed twice
 
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Holds what to show besides the checkpoint itself.
-
-    Attributes:
-        rank: Rank whose files, tensors and state are shown; None for all files, and the rest of rank 0.
-        tensors: Whether every tensor is listed.
-        tensor: Name of the tensor to read.
-        histogram: Whether its histogram is shown, too.
-        state: Whether state that is not a tensor of the model is shown.
-    """
-
-    rank: int | None = None
-    tensors: bool = False
-    tensor: str | None = None
-    histogram: bool = False
-    state: bool = False
-
-
 def run_show(
-    root: str,
-    checkpoint: str = LATEST,
-    options: Iterable[str] = (),
+    root: Root,
+    checkpoint: Checkpoint = LATEST,
     *,
-    wanted: Wanted,
-    now: datetime,
-    as_json: bool = False,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    tensor: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Read this tensor, verify it and summarise its elements.")
+    ] = None,
+    state: Annotated[
+        bool, typer.Option("--state", help="Show the state besides the model's tensors: counters, data position, RNG.")
+    ] = False,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Show this rank. Default: all files; tensors and state of rank 0.")
+    ] = None,
+    options: Options = None,
+    as_json: AsJson = False,
+    now: datetime | None = None,
 ) -> int:
-    """Print a checkpoint, with its age at ``now``; returns the exit code."""
-    document = document_of(open_root(root, options), checkpoint, wanted)
+    """Show what is inside a checkpoint: progress, files by role with their digests, and more on request.
+
+    Exits with 1 if a document of it, or the tensor asked for, is corrupt; all bytes are for ckptkit verify.
+
+    Examples:
+        ckptkit show runs/vit-17
+        ckptkit show runs/vit-17 a000002-c0000001200-m0002 --tensors
+        ckptkit show s3://bucket/vit-17 --tensor head.weight
+    """
+    document = document_of(
+        open_root(root, options),
+        checkpoint,
+        rank=rank,
+        lists_tensors=tensors,
+        tensor=tensor,
+        with_state=state,
+    )
     if as_json:
         del document["roles"]  # a sum that only the text gives
         print_json(document)
     else:
-        print_shown(document, now)
+        print_shown(document, now or datetime.now(timezone.utc))
     return FINE
 
 
-def document_of(storage: Storage, checkpoint: str, wanted: Wanted) -> Document:
+def document_of(
+    storage: Storage,
+    checkpoint: str = LATEST,
+    *,
+    rank: int | None = None,
+    lists_tensors: bool = False,
+    tensor: str | None = None,
+    with_state: bool = False,
+) -> Document:
     """Return what ``--json`` prints, and ``roles``, the number of tensors by role.
 
-    Raises:
-        WrongUsageError: If the checkpoint has no such rank or tensor.
-        CkptKitError: As in `open_wanted`, and for a tensor as in `Contents.read_into`.
+    ``rank`` None stands for all files, and for the tensors and the state of rank 0.
     """
-    if wanted.histogram and wanted.tensor is None:
-        raise WrongUsageError("--histogram needs --tensor NAME; --tensors lists the names")
     opened = open_wanted(storage, checkpoint)
     attempt = Documents(storage).document(opened.name.attempt)
     manifest, ranks = opened.manifest, opened.manifest.world_size
-    rank = wanted.rank or 0
-    if not 0 <= rank < ranks:
-        raise WrongUsageError(f"{opened.name} has the ranks 0 to {ranks - 1}; there is no rank {rank}")
+    own = rank or 0
+    if not 0 <= own < ranks:
+        raise WrongUsageError(f"{opened.name} has the ranks 0 to {ranks - 1}; there is no rank {own}")
     tensors = None
-    if wanted.tensors:
-        leaves = StoredLeaves(opened.ranks).of_rank(rank)
+    if lists_tensors:
+        leaves = StoredLeaves(opened.ranks).of_rank(own)
         tensors = [_described(name, leaves[name].info) for name in sorted(leaves)]
     return {
         "root": storage.url,
@@ -112,8 +121,8 @@ def document_of(storage: Storage, checkpoint: str, wanted: Wanted) -> Document:
         "metrics": manifest.metrics,
         "libraries": manifest.libraries,
         "cost": plain(manifest.cost),
-        "rank": rank,
-        "roles": _tensors_by_role(opened, wanted.rank),
+        "rank": own,
+        "roles": _tensors_by_role(opened, rank),
         "files": [
             {
                 "key": shard.key,
@@ -124,12 +133,12 @@ def document_of(storage: Storage, checkpoint: str, wanted: Wanted) -> Document:
                 "size_bytes": shard.size_bytes,
                 "digest": shard.digest,
             }
-            for document, shard in _shards(opened, wanted.rank)
+            for document, shard in _shards(opened, rank)
         ],
         "tensors": tensors,
-        "tensor": None if wanted.tensor is None else _read(storage, opened, rank, wanted.tensor, wanted.histogram),
-        "state": opened.ranks[rank].state if wanted.state else None,
-        "observed": _observed(opened, rank),
+        "tensor": None if tensor is None else _read(storage, opened, own, tensor),
+        "state": opened.ranks[own].state if with_state else None,
+        "observed": _observed(opened, own),
     }
 
 
@@ -169,7 +178,7 @@ def _described(name: str, info: TensorInfo) -> Document:
     }
 
 
-def _read(storage: Storage, opened: OpenedCheckpoint, rank: int, name: str, wants_histogram: bool) -> Document:
+def _read(storage: Storage, opened: OpenedCheckpoint, rank: int, name: str) -> Document:
     """Read and verify a tensor, and return its numbers."""
     contents = load(storage, opened, rank)
     if name not in contents.entries:
@@ -185,8 +194,7 @@ def _read(storage: Storage, opened: OpenedCheckpoint, rank: int, name: str, want
     return {
         **_described(name, info),
         "digest": digest_of(bytes_of(bits).data),
-        **plain(summarise(info.dtype, bits)),
-        "histogram": plain(histogram(info.dtype, bits)) if wants_histogram else None,
+        **summarise(info.dtype, bits),
     }
 
 
@@ -304,20 +312,54 @@ def _lines_of_tensor(document: Document, tensor: Document) -> Iterator[str]:
         yield f"{label:<9} {'-' if value is None else f'{value:.9g}' if isinstance(value, float) else value}"
     counts = f"{tensor['zeros']} zero, {tensor['nan']} NaN, {tensor['infinite']} infinite"
     yield f"elements  {tensor['count']}: {counts}"
-    if tensor["histogram"] is not None:
-        yield ""
-        yield from bars(**tensor["histogram"])
 
 
-def bars(edges: list[float], counts: list[int]) -> Iterator[str]:
-    """Yield a line for each interval of a histogram: its edges, its count and a bar."""
-    most = max(counts, default=0)
-    if not most:
-        yield "no finite elements"
-    for low, high, count in zip(edges, edges[1:], counts, strict=False):
-        # Rounded up, so that every count above zero shows a bar.
-        bar = "#" * -(-count * _BAR // most)
-        yield f"{low:>12.5g} .. {high:<12.5g} {count:>12}  {bar}".rstrip()
+def summarise(dtype: str, bits: Array) -> Document:
+    """Return the statistics of a tensor, given as it is stored, in float64; None for one that does not exist there.
+
+    NaN and infinities are counted and enter nothing else. Complex numbers count by their magnitudes.
+    """
+    nan = infinite = zeros = finite = 0
+    total = squares = spread = 0.0
+    extremes: list[float | int] = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in _blocks(dtype, bits):
+            numbers = block[np.isfinite(block)]
+            nan += int(np.isnan(block).sum())
+            finite += numbers.size
+            infinite += block.size - numbers.size
+            zeros += numbers.size - int(np.count_nonzero(numbers))
+            if numbers.size:
+                extremes += [numbers.min().item(), numbers.max().item()]  # exact, also of large integers
+            wide = numbers.astype(np.float64)
+            total += float(wide.sum())
+            squares += float(np.square(wide).sum())
+        mean = total / finite if finite else np.nan
+        for block in _blocks(dtype, bits):
+            spread += float(np.square(block[np.isfinite(block)].astype(np.float64) - mean).sum())
+        std = np.sqrt(spread / finite) if finite else np.nan
+    return {
+        "count": bits.size,
+        "finite": finite,
+        "minimum": min(extremes, default=None),
+        "maximum": max(extremes, default=None),
+        "mean": plain(float(mean)),
+        "std": plain(float(std)),
+        "norm": plain(float(np.sqrt(squares))),
+        "zeros": zeros,
+        "nan": nan,
+        "infinite": infinite - nan,
+    }
+
+
+def _blocks(dtype: str, bits: Array) -> Iterator[Any]:
+    flat = bits.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        block = values_of(dtype, flat[start : start + _BLOCK])
+        if block.dtype.kind == "c":
+            yield np.abs(block)
+        else:
+            yield block.view(np.uint8) if block.dtype.kind == "b" else block
 
 
 def _tree(label: str, value: JsonValue, indent: str) -> Iterator[str]:

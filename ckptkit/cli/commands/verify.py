@@ -1,20 +1,17 @@
-"""Implements ``ckptkit verify``: checks every byte of a run, or of one checkpoint, against its digests.
-
-The JSON is ``{"root": str, ...}`` with the fields of `ckptkit.tools.verify.run.Audit` and ``read_bytes``, as
-``docs/cli.md`` describes it. Reads and never writes.
-"""
+"""Implements ``ckptkit verify``; ``docs/cli.md`` describes the JSON. Reads and never writes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated
+
+import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
-from ckptkit.cli.output import Line, plain, print_result, size
-from ckptkit.cli.progress import CheckpointBar
-from ckptkit.cli.run_root import open_root, refuse_no_run
-from ckptkit.tools.verify.checkpoint import Proof
-from ckptkit.tools.verify.run import Audit, Start, audit
+from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root, refuse_no_run
+from ckptkit.cli.output import CheckpointBar, Line, plain, print_result, size
+from ckptkit.tools.verify import Audit, Proof, Start, audit
 
 ENDS = {
     "whole": "whole",
@@ -24,15 +21,24 @@ ENDS = {
 
 
 def run_verify(
-    root: str,
-    checkpoint: str | None,
-    options: Iterable[str] = (),
+    root: Root,
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="This one alone: a name, or latest.", autocompletion=complete_checkpoint)
+    ] = None,
     *,
-    everything: bool = False,
-    as_json: bool,
+    everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, which is the default.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Verify the run and print the result; returns the exit code."""
+    """Prove every byte of a run against its digests, name all that is wrong, and say what a start would do.
+
+    Exits with 1 if something is corrupt. Folders without a COMMIT and void ones are reported and are no problem.
+
+    Examples:
+        ckptkit verify runs/vit-17
+        ckptkit verify obs://bucket/vit-17 latest --option endpoint_url=https://obs.example
+    """
     if everything and checkpoint is not None:
         raise WrongUsageError(f"--all verifies every checkpoint; leave it out to verify {checkpoint} alone")
     storage = open_root(root, options)

@@ -1,1 +1,1 @@
-"""Copies runs and checkpoints to another root; `inventory` lists the source's checkpoints, `destination` the target."""
+"""Copies runs and checkpoints to another root; `destination` examines what is there."""

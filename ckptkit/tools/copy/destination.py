@@ -1,15 +1,13 @@
 """Checks what is at the target of a copy, and whether all of it is the source's.
 
-Guarantees: everything but `Destination.make_durable` and `Destination.empty` only reads. A file that is not known to be
-the copy's is named and refused, never removed. Damage in existing files is found by content, not by size. Any single
-thread.
+Everything but `Destination.make_durable` and `Destination.empty` only reads. A file that is not known to be the copy's
+is named and refused, never removed. Damage in existing files is found by content, not by size. Any single thread.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 
 from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, read_document, remove_data, void_or_leave
 from ckptkit.checkpoint.open import open_checkpoint
@@ -37,30 +35,8 @@ _FOLDERS = (ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN)
 _FROZEN_FILE = re.compile(r"[0-9a-f]{32}\.safetensors")
 
 
-@dataclass(frozen=True)
-class Others:
-    """Lists the checkpoints at the target that the source no longer has.
-
-    Attributes:
-        kept: Committed and whole; they stay.
-        left: Not committed; what was copied of them is useless.
-    """
-
-    kept: list[CheckpointName] = field(default_factory=list)
-    left: list[CheckpointName] = field(default_factory=list)
-
-
 class Destination:
-    """Surveys the target once.
-
-    Args:
-        storage: The target's root.
-        source_url: For messages.
-
-    Attributes:
-        run: Its ``run.json``, or None.
-        events: Keys of the files below ``events/``.
-    """
+    """Surveys the target once."""
 
     def __init__(self, storage: Storage, source_url: str) -> None:
         self._storage = storage
@@ -74,7 +50,12 @@ class Destination:
         self.events = frozenset(key for key in self._keys if key.startswith(f"{EVENTS}/"))
         self._names = {name for key in self._keys if (name := _checkpoint_of(key)) is not None}
         self._is_alone = False
-        self.run = self._read_run() if RUN in top.files else None
+        self.run: RunDocument | None = None
+        if RUN in top.files:
+            try:
+                self.run = read_document(storage, RUN, RunDocument)
+            except CorruptCheckpointError as error:
+                raise ResumeError(f"{error} (at {storage.url}). {ADVICE}") from error
 
     def accept_run(self, origin: CopiedFrom) -> None:
         """Raise ResumeError unless the run here is a copy of ``origin``, or the target is empty."""
@@ -83,31 +64,29 @@ class Destination:
             if self._keys:
                 raise self._foreign(min(self._keys))
             return
-        found = self.run.copied_from
-        if found is None:
+        copied = self.run.copied_from
+        if copied is None:
             raise ResumeError(f"{self._storage.url} holds a run that is not a copy, according to its {RUN}. {ADVICE}")
-        is_other = (found.run_id, found.checkpoint) != (origin.run_id, origin.checkpoint)
-        if is_other or (origin.run_id is None and found.url != origin.url):  # its URL identifies a source without id
-            what = f"the checkpoint {found.checkpoint}" if found.checkpoint else "the whole run"
+        is_other = (copied.run_id, copied.checkpoint) != (origin.run_id, origin.checkpoint)
+        if is_other or (origin.run_id is None and copied.url != origin.url):  # its URL identifies a source without id
+            what = f"the checkpoint {copied.checkpoint}" if copied.checkpoint else "the whole run"
             raise ResumeError(
-                f"{self._storage.url} holds a copy of something else, according to its {RUN}: {what} of {found.url}. "
+                f"{self._storage.url} holds a copy of something else, according to its {RUN}: {what} of {copied.url}. "
                 f"{ADVICE}"
             )
 
-    def examine(self, index: Index, attempts: Mapping[str, bytes], planned: Collection[CheckpointName]) -> Others:
-        """Check everything that is in no planned checkpoint and is not an event of a whole run.
+    def examine(
+        self, index: Index, attempts: Mapping[str, bytes], planned: Collection[CheckpointName]
+    ) -> tuple[list[CheckpointName], list[CheckpointName]]:
+        """Check everything that is in no ``planned`` checkpoint and is not an event of a whole run.
 
-        Args:
-            index: Index of the source.
-            attempts: Documents of the copy, by key.
-            planned: Checkpoints that are compared elsewhere.
-
-        Raises:
-            ResumeError: If there is a file that the copy does not have; names it.
+        ``attempts`` are the copy's documents, by key. Returns the checkpoints here that the source, as ``index`` shows
+        it, no longer has: those that are committed and whole, which stay; and those that are not committed, of which
+        what was copied is useless. Raises ResumeError, which names it, if there is a file that the copy does not have.
         """
         self.events = frozenset(key for key in self.events if not self._is_forgotten(key, index))
-        others = self._others(index, planned)
-        expected = {*planned, *others.kept, *others.left}
+        kept, left = self._others(index, planned)
+        expected = {*planned, *kept, *left}
         documented = set() if self._is_alone else {attempt_key(number) for number in index.documented}
         for key in sorted(self._keys if self._is_alone else self._keys - self.events):
             if key in attempts:
@@ -118,7 +97,7 @@ class Destination:
                     )
             elif not self._is_expected(key, index, expected):
                 raise self._damaged(key) if key in documented else self._foreign(key)
-        return others
+        return kept, left
 
     def make_durable(self) -> None:
         """Make the existing documents survive a power loss before anything builds on them; call after `examine`."""
@@ -134,27 +113,28 @@ class Destination:
             remove_data(self._storage, name)
 
     def has(self, key: str) -> bool:
-        """Return whether the file existed at the survey or was added since."""
         return key in self._keys
 
     def add(self, key: str) -> None:
-        """Record a file that was created since."""
         self._keys.add(key)
 
-    def _others(self, index: Index, planned: Collection[CheckpointName]) -> Others:
-        others = Others()
+    def _others(
+        self, index: Index, planned: Collection[CheckpointName]
+    ) -> tuple[list[CheckpointName], list[CheckpointName]]:
+        kept: list[CheckpointName] = []
+        left: list[CheckpointName] = []
         if self._is_alone:
-            return others
+            return kept, left
         for name in sorted(self._names - {*planned}):
             if name.attempt not in index.attempts:
                 continue
             keys = {key for key in self._keys if key.startswith(f"{name.folder}/")} - {name.commit_key}
             if isinstance(self._commit(name), Commit):
                 self._prove(name, index, keys)
-                others.kept.append(name)
+                kept.append(name)
             elif keys:
-                others.left.append(name)
-        return others
+                left.append(name)
+        return kept, left
 
     def _prove(self, name: CheckpointName, index: Index, keys: set[str]) -> None:
         try:
@@ -195,12 +175,6 @@ class Destination:
             and index.has_forgotten(attempt)
             and all(name.attempt != attempt for name in self._names)
         )
-
-    def _read_run(self) -> RunDocument:
-        try:
-            return read_document(self._storage, RUN, RunDocument)
-        except CorruptCheckpointError as error:
-            raise ResumeError(f"{error} (at {self._storage.url}). {ADVICE}") from error
 
     def _damaged(self, key: str) -> ResumeError:
         return ResumeError(

@@ -25,12 +25,7 @@ from ckptkit.storage import RootLock, Storage
 
 
 class LeftBehind:
-    """Remembers the root and the mirrors of the last training.
-
-    Args:
-        open_root: Opens a root.
-        say: Shows a line to the user.
-    """
+    """Remembers the root and the mirrors of the last training; ``say`` shows a line to the user."""
 
     def __init__(self, open_root: Callable[[str], Storage], say: Callable[[str], None]) -> None:
         self._open_root = open_root

@@ -23,8 +23,7 @@ from ckptkit.storage import LocalStorage
 from ckptkit.storage.direct import DirectWriter
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.interchange.exporting import export_weights
-from ckptkit.tools.prune.plan import Rule, plan_prune
-from ckptkit.tools.prune.prune import prune
+from ckptkit.tools.prune import Rule, plan_prune, prune
 
 OLD = b"what was there before" * 999
 
@@ -271,7 +270,9 @@ def reporting(below: Path) -> Writing:
     """Of the page of ``ckptkit report``, which always replaces the one before."""
     history(below / "source")
     now = datetime(2026, 1, 2, tzinfo=timezone.utc)
-    return Writing(lambda path, over: run_report(str(below / "source"), output=str(path), now=now), below, OLD)
+    return Writing(
+        lambda path, over: run_report(str(below / "source"), output=str(path), clock=lambda: now), below, OLD
+    )
 
 
 def violation(story: Story, left: DiskTree, told: Told, folder: Path) -> str | None:

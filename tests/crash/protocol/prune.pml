@@ -1,4 +1,4 @@
-/* `ckptkit prune` beside a start from the very checkpoint that it removes: tools/prune/prune.py, docs/adr/0005.
+/* `ckptkit prune` beside a start from the very checkpoint that it removes: tools/prune.py, docs/adr/0005.
  *
  * A person started from an old checkpoint by name; another one prunes it. What the started job began with has to stay. */
 

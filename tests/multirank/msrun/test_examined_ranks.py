@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.doctor_lives import run_doctor
 
 from benchmarks.bit_flips import mindspore_job
-from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage

@@ -20,7 +20,7 @@ from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.verify.run import audit
+from ckptkit.tools.verify import audit
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 FILES = ["*/weights-000.safetensors", "*/accumulators-000.safetensors", "frozen/*", "*/rank-00000.json"]

@@ -13,11 +13,11 @@ from rich.console import Console
 from support.process import forked, python
 from support.runs.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at, tree
 
-from ckptkit.cli import run_root
+from ckptkit.cli import options as options_module
 from ckptkit.cli.commands import copy as copy_module
 from ckptkit.cli.commands.copy import ENDS, run_copy
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.progress import CheckpointBar
+from ckptkit.cli.output import CheckpointBar
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
@@ -139,9 +139,9 @@ def test_options_have_the_types_that_storages_want(source, target, monkeypatch):
         told.append(options)
         return LocalStorage(root)
 
-    monkeypatch.setattr(run_root, "open_storage", open_storage)
-    wanted = {"checkpoint": None, "target_options": ["region=x"], "as_json": True}
-    assert run_copy(str(source), str(target), source_options=OPTIONS, **wanted) == 0
+    monkeypatch.setattr(options_module, "open_storage", open_storage)
+    wanted = {"checkpoint": None, "target_option": ["region=x"], "as_json": True}
+    assert run_copy(str(source), str(target), source_option=OPTIONS, **wanted) == 0
     assert told == [{one.partition("=")[0]: value for one, value in OPTIONS.items()}, {"region": "x"}]
     assert [type(value) for value in told[0].values()] == [type(value) for value in OPTIONS.values()]
 
@@ -159,18 +159,18 @@ def test_options_have_the_types_that_storages_want(source, target, monkeypatch):
     ],
 )
 def test_an_option_that_cannot_be_is_named(source, target, option):
-    options = {"checkpoint": None, "source_options": [], "target_options": [option], "as_json": False}
+    options = {"checkpoint": None, "source_option": [], "target_option": [option], "as_json": False}
     with pytest.raises(WrongUsageError, match=f"--target-option {option.partition('=')[0]}: "):
         run_copy(str(source), "s3://bucket/copy", **options)
 
 
 def test_storage_type_error_is_wrong_usage(source, monkeypatch):
-    options = {"checkpoint": None, "source_options": [], "target_options": ["odd=1"], "as_json": False}
+    options = {"checkpoint": None, "source_option": [], "target_option": ["odd=1"], "as_json": False}
 
     def open_storage(root, options):
         raise TypeError("odd must be even")
 
-    monkeypatch.setattr(run_root, "open_storage", open_storage)
+    monkeypatch.setattr(options_module, "open_storage", open_storage)
     with pytest.raises(WrongUsageError, match="odd must be even"):
         run_copy(str(source), "odd://bucket", **options)
 
@@ -223,7 +223,7 @@ def test_checkpoint_removed_during_copy_is_named(source, target, capsys, monkeyp
     going_on = Fault(lambda: life.saved_at(10), operations={"read_into"}, key=f"*/{AT_6}/*")
     storages = {str(source): FaultyStorage(LocalStorage(source), [going_on]), str(target): LocalStorage(target)}
     monkeypatch.setattr(copy_module, "open_root", lambda root, *_, **__: storages[root])
-    options = {"checkpoint": None, "source_options": [], "target_options": [], "as_json": False}
+    options = {"checkpoint": None, "source_option": [], "target_option": [], "as_json": False}
     assert run_copy(str(source), str(target), **options) == 0
     told = capsys.readouterr().out.splitlines()
     assert f"skipped, since the source removed it meanwhile: {AT_6}" in told

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from ckptkit import errors
 from ckptkit.cli import app
 from ckptkit.cli.errors import CommandGroup, WrongUsageError
-from ckptkit.cli.run_root import open_root
+from ckptkit.cli.options import open_root
 from ckptkit.storage.s3.options import S3Options
 from ckptkit.storage.url import for_a_person
 
@@ -164,7 +164,6 @@ def test_wrong_usage_exits_2(kept):
         ("show", kept, AT_6, "more"),
         ("show", kept, "--rank", "1"),
         ("show", kept, "--rank", "-1"),
-        ("show", kept, "--histogram"),
     ):
         done = run(*arguments)
         assert done.exit_code == 2, arguments
@@ -223,7 +222,7 @@ READING = [
     ("ls", "--json", "--all"),
     ("show",),
     ("show", "--tensors", "--state"),
-    ("show", "--tensor", "weights", "--histogram"),
+    ("show", "--tensor", "weights"),
     ("show", name_at(1, 4), "--json"),
     ("prune", "--keep", "latest:1", "--branches", "--dry-run"),
     ("verify",),
@@ -297,7 +296,7 @@ def test_local_root_imports_no_unneeded_modules(kept):
         "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\n"
         "finally: print([one for one in ('mindspore', 'botocore', 'fsspec') if one in sys.modules])"
     )
-    for arguments in (("ls",), ("show", "--tensors", "--tensor", "weights", "--histogram", "--state")):
+    for arguments in (("ls",), ("show", "--tensors", "--tensor", "weights", "--state")):
         command = [sys.executable, "-c", code, *arguments, str(kept)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout.splitlines()[-1] == "[]"

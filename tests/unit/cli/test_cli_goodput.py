@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.runs.report_lives import grow_history, grow_short
 
-from ckptkit.cli.commands.goodput import run_goodput
+from ckptkit.cli.commands.report import run_goodput
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.run.goodput import CLASSES
 from ckptkit.storage import LocalStorage
@@ -27,7 +27,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_table_has_every_class_and_its_bounds(grown, capsys):
-    assert run_goodput(str(grown), now=NOW) == 0
+    assert run_goodput(str(grown), clock=lambda: NOW) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("is training that counted.")
     again = next(line for line in lines if line.startswith("training done again"))
@@ -40,7 +40,7 @@ def test_table_has_every_class_and_its_bounds(grown, capsys):
 
 
 def test_json_adds_up(grown, capsys):
-    assert run_goodput(str(grown), now=NOW, as_json=True) == 0
+    assert run_goodput(str(grown), clock=lambda: NOW, as_json=True) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["classes"]) == set(CLASSES)
     assert sum(found["classes"].values()) == pytest.approx(found["seconds"])
@@ -70,13 +70,13 @@ def test_times_are_those_of_the_lives(grown):
 def test_damage_is_named_and_the_rest_shown(tmp_path, capsys):
     grow_short(tmp_path)
     sorted((tmp_path / "events").iterdir())[0].write_bytes(b"{}\n")
-    assert run_goodput(str(tmp_path), now=NOW) == 1
+    assert run_goodput(str(tmp_path), clock=lambda: NOW) == 1
     assert "cannot be used" in capsys.readouterr().out
 
 
 def test_no_run_is_an_error(tmp_path):
     with pytest.raises(CheckpointNotFoundError):
-        run_goodput(str(tmp_path), now=NOW)
+        run_goodput(str(tmp_path), clock=lambda: NOW)
 
 
 def test_page_has_a_bar_for_each_life(grown, tmp_path):

@@ -34,7 +34,7 @@ def root(tmp_path):
 
 
 def pruned(root, *keep, code=0, as_json=False, **options):
-    assert run_prune(str(root), keep, as_json=as_json, **options) == code
+    assert run_prune(str(root), keep=list(keep), as_json=as_json, **options) == code
 
 
 @pytest.mark.parametrize(

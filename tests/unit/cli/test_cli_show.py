@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from ckptkit.cli import app
 from ckptkit.cli.commands.ls import run_ls
-from ckptkit.cli.commands.show import Wanted, bars, document_of, print_shown
-from ckptkit.cli.commands.tensor_stats import histogram, summarise
+from ckptkit.cli.commands.show import document_of, print_shown, summarise
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, values_of
@@ -48,8 +47,8 @@ def show(*arguments: str | Path) -> str:
     return done.stdout
 
 
-def shown_text(storage, wanted: Wanted, capsys) -> str:
-    print_shown(document_of(storage, "latest", wanted), NOW)
+def shown_text(storage, capsys, **wanted) -> str:
+    print_shown(document_of(storage, **wanted), NOW)
     return capsys.readouterr().out
 
 
@@ -92,13 +91,13 @@ def test_batches_are_called_batches(root, caplog, capsys, k, said):
                 run.train_step()
             manager.save(run)
     assert f"epoch 0, batch 3, {resuming}" in caplog.text
-    assert shown in shown_text(open_storage(root), Wanted(), capsys)
+    assert shown in shown_text(open_storage(root), capsys)
     assert run_ls(str(root), now=NOW) == 0
     assert listed in capsys.readouterr().out
 
 
 def test_training_waited_for_copies_and_fences(kept, capsys):
-    shown = document_of(open_storage(kept), "latest", Wanted())
+    shown = document_of(open_storage(kept))
     times = {"stall_seconds": 1.25, "fence_wait_seconds": 2.5, "write_seconds": 4.0, "digest_seconds": 3.0}
     print_shown({**shown, "cost": times}, NOW)
     told = "training waited for 3.750 s; writing took 4.000 s, digests 3.000 s"
@@ -181,7 +180,7 @@ def test_a_tensor_is_summarised_as_numpy_would(kept):
     life = Life(kept)
     life.restore()
     weights = life.run.weights
-    printed = json.loads(show(kept, "--json", "--tensor", "weights", "--histogram"))["tensor"]
+    printed = json.loads(show(kept, "--json", "--tensor", "weights"))["tensor"]
     assert printed["digest"] == digest_of(weights.tobytes())
     assert (printed["minimum"], printed["maximum"]) == (weights.min().item(), weights.max().item())
     assert printed["mean"] == pytest.approx(weights.mean(dtype=np.float64))
@@ -194,10 +193,8 @@ def test_a_tensor_is_summarised_as_numpy_would(kept):
         0,
         0,
     )
-    assert sum(printed["histogram"]["counts"]) == 5
-    text = show(kept, "--tensor", "weights", "--histogram")
+    text = show(kept, "--tensor", "weights")
     assert f"digest    {printed['digest']}" in text
-    assert len([line for line in text.splitlines() if " .. " in line]) == 20
 
 
 def test_of_an_unknown_tensor_the_nearest_are_named(kept):
@@ -206,7 +203,7 @@ def test_of_an_unknown_tensor_the_nearest_are_named(kept):
     assert "no tensor 'weigths'" in done.stderr
     assert "the nearest are weights" in done.stderr
     with pytest.raises(WrongUsageError, match="--tensors lists them"):
-        document_of(write_ranks([[leaf("a", np.zeros(1))]]), "latest", Wanted(tensor="????????"))
+        document_of(write_ranks([[leaf("a", np.zeros(1))]]), tensor="????????")
 
 
 def own(rank: int) -> list:
@@ -225,7 +222,7 @@ def two_ranks():
 
 def test_rank_shows_own_and_shared_tensors(two_ranks):
     for rank, who in ((0, "zero"), (1, "one")):
-        document = document_of(two_ranks, "latest", Wanted(rank, True, "acc", state=True))
+        document = document_of(two_ranks, rank=rank, lists_tensors=True, tensor="acc", with_state=True)
         assert document["tensor"]["minimum"] == document["tensor"]["maximum"] == rank
         assert (document["rank"], document["state"]) == (rank, {"who": who})
         assert {one["name"]: (one["shape"], one["placement"]) for one in document["tensors"]} == {
@@ -235,28 +232,28 @@ def test_rank_shows_own_and_shared_tensors(two_ranks):
         }
         assert {one["rank"] for one in document["files"] if one["placement"] == "per_rank"} == {rank}
         assert {one["rank"] for one in document["files"] if one["placement"] == "sharded"} == {0, 1}
-    everything = document_of(two_ranks, "latest", Wanted())
+    everything = document_of(two_ranks)
     assert {one["rank"] for one in everything["files"] if one["placement"] == "per_rank"} == {0, 1}
     with pytest.raises(WrongUsageError, match="ranks 0 to 1; there is no rank 2"):
-        document_of(two_ranks, "latest", Wanted(rank=2))
+        document_of(two_ranks, rank=2)
 
 
 def test_a_tensor_that_was_cut_is_put_together(two_ranks):
-    inside = document_of(two_ranks, "latest", Wanted(tensor="table"))["tensor"]
+    inside = document_of(two_ranks, tensor="table")["tensor"]
     assert inside["digest"] == digest_of(np.repeat(np.float32([0, 1]), 6).tobytes())
     assert (inside["zeros"], inside["mean"]) == (6, 0.5)
 
 
 def test_show_summarises_tensor_of_state():
     storage = write_ranks([[leaf("rng/key", np.arange(4, dtype=np.uint32), "per_rank", role="state")]])
-    assert document_of(storage, "latest", Wanted(tensor="rng/key"))["tensor"]["maximum"] == 3
+    assert document_of(storage, tensor="rng/key")["tensor"]["maximum"] == 3
 
 
 def test_summary_says_what_its_numbers_are(capsys):
     storage = write_ranks([[leaf("z", np.array([3 + 4j], np.complex64)), leaf("lost", np.array([np.nan]))]])
-    lines = shown_text(storage, Wanted(tensor="z"), capsys).splitlines()
+    lines = shown_text(storage, capsys, tensor="z").splitlines()
     assert lines[lines.index("of the magnitudes of its complex numbers:") + 1] == "min       5"
-    lines = shown_text(storage, Wanted(tensor="lost"), capsys).splitlines()
+    lines = shown_text(storage, capsys, tensor="lost").splitlines()
     assert [line.split() for line in lines[3:7]] == [[label, "-"] for label in ("min", "max", "mean", "std")]
     assert lines[8].endswith("1: 0 zero, 1 NaN, 0 infinite")
 
@@ -264,18 +261,18 @@ def test_summary_says_what_its_numbers_are(capsys):
 def test_an_altered_byte_is_no_number(two_ranks):
     (key,) = [key for key in two_ranks.files if "rank-00001/accumulators" in key]
     two_ranks.files[key] = two_ranks.files[key][:-1] + b"\xff"
-    document_of(two_ranks, "latest", Wanted(tensor="w"))
+    document_of(two_ranks, tensor="w")
     with pytest.raises(CorruptCheckpointError, match="rank-00001/accumulators"):
-        document_of(two_ranks, "latest", Wanted(rank=1, tensor="acc"))
+        document_of(two_ranks, rank=1, tensor="acc")
 
 
 def test_show_escapes_control_sequences_in_names(capsys):
     storage = write_ranks([[leaf("[red]cell[/red]\x1b[2J.weight", np.zeros(2))]], states=[{"\x1b[2Jk": {"$int": "?"}}])
-    text = shown_text(storage, Wanted(tensors=True, state=True), capsys)
+    text = shown_text(storage, capsys, lists_tensors=True, with_state=True)
     assert "[red]cell[/red]\\x1b[2J.weight" in text
     assert '\\x1b[2Jk: "?"' in text
     assert "\x1b" not in text
-    assert "\x1b" not in shown_text(storage, Wanted(tensor="[red]cell[/red]\x1b[2J.weight"), capsys)
+    assert "\x1b" not in shown_text(storage, capsys, tensor="[red]cell[/red]\x1b[2J.weight")
 
 
 def test_show_abbreviates_long_state(capsys):
@@ -288,7 +285,7 @@ def test_show_abbreviates_long_state(capsys):
         "array": {"$array": "rng/key"},
         "none": {},
     }
-    lines = shown_text(write_ranks([[leaf("a", np.zeros(1))]], states=[state]), Wanted(state=True), capsys).splitlines()
+    lines = shown_text(write_ranks([[leaf("a", np.zeros(1))]], states=[state]), capsys, with_state=True).splitlines()
     assert '  plain: [1, 2.5, null, true, "text"]' in lines
     assert "  long: [0, 1, 2, 3, 4, 5, 6, 7, ... (625 items; --json shows all)]" in lines
     assert "    ... and 1 more; --json shows all" in lines
@@ -309,11 +306,11 @@ OBSERVED = {
 
 def test_observed_state_is_named_with_what_could_not_be_stored(capsys):
     storage = write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": OBSERVED}])
-    lines = shown_text(storage, Wanted(state=True), capsys).splitlines()
+    lines = shown_text(storage, capsys, with_state=True).splitlines()
     assert "also stored  meter.total, train(): ema" in lines
     assert "not stored   worker.lock (a _thread.lock)" in lines
     assert "    meter.total: 3" in lines
-    assert document_of(storage, "latest", Wanted())["observed"] == {
+    assert document_of(storage)["observed"] == {
         "stored": ["meter.total", "train(): ema"],
         "unstored": {"worker.lock": "a _thread.lock"},
     }
@@ -323,28 +320,27 @@ def test_observed_state_is_named_with_what_could_not_be_stored(capsys):
 def test_malformed_observed_section_is_corruption(observed):
     storage = write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": observed}])
     with pytest.raises(CorruptCheckpointError, match="observed is malformed"):
-        document_of(storage, "latest", Wanted())
+        document_of(storage)
 
 
 def test_many_files_are_cut_and_counted(capsys):
     ranks = [[leaf("acc", np.zeros(1), "per_rank", role="accumulators")] for _ in range(70)]
-    text = shown_text(write_ranks(ranks), Wanted(), capsys)
+    text = shown_text(write_ranks(ranks), capsys)
     assert "10 more files not shown" in text
     assert text.count("accumulators-000.safetensors") == 60
-    assert shown_text(write_ranks(ranks), Wanted(rank=69), capsys).count("rank-00069/accumulators-000.safetensors") == 1
+    assert shown_text(write_ranks(ranks), capsys, rank=69).count("rank-00069/accumulators-000.safetensors") == 1
 
 
 def test_limit_of_files_counts_those_of_all_roles(capsys):
     roles = ("weights", "optimizer", "accumulators")
     ranks = [[leaf(role, np.zeros(1), "per_rank", role=role) for role in roles] for _ in range(40)]
-    text = shown_text(write_ranks(ranks), Wanted(), capsys)
+    text = shown_text(write_ranks(ranks), capsys)
     assert [text.count(f"/{role}-00") for role in roles] == [40, 20, 0]
     assert "60 more files not shown" in text
 
 
-def test_histogram_is_counted_only_when_asked_for(two_ranks):
-    assert document_of(two_ranks, "latest", Wanted(tensor="w"))["tensor"]["histogram"] is None
-    assert document_of(two_ranks, "latest", Wanted(tensor="w", histogram=True))["tensor"]["histogram"] is not None
+def summary(dtype: str, bits: np.ndarray) -> SimpleNamespace:
+    return SimpleNamespace(**summarise(dtype, bits))
 
 
 def drawn(dtype: str) -> np.ndarray:
@@ -366,21 +362,17 @@ def drawn(dtype: str) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers_of_every_dtype(dtype, monkeypatch):
-    monkeypatch.setattr("ckptkit.cli.commands.tensor_stats._BLOCK", 700)
+    monkeypatch.setattr("ckptkit.cli.commands.show._BLOCK", 700)
     bits = drawn(dtype).astype(DTYPES[dtype])
     numbers = values_of(dtype, bits)
     numbers = np.abs(numbers) if dtype == "C64" else numbers
     wide = numbers.astype(np.float64)
-    found = summarise(dtype, bits)
+    found = summary(dtype, bits)
     assert (found.minimum, found.maximum) == (numbers.min().item(), numbers.max().item())
     assert found.mean == pytest.approx(wide.mean(), abs=1e-12 * float(numbers.max()))  # extremes cancel each other
     assert found.std == pytest.approx(wide.std())
     assert found.norm == pytest.approx(np.linalg.norm(wide))
     assert found.zeros == (wide == 0).sum()
-    counted = histogram(dtype, bits, 7)
-    expected, edges = np.histogram(wide, 1 if wide.min() == wide.max() else 7)
-    assert counted.counts == tuple(expected)
-    assert counted.edges == pytest.approx(tuple(edges))
 
 
 def test_bfloat16_is_the_upper_half_of_a_float32():
@@ -395,38 +387,24 @@ def test_bfloat16_is_the_upper_half_of_a_float32():
 def test_summary_counts_nan_and_infinity_separately():
     for dtype, kind in (("F32", np.float32), ("F64", np.float64), ("F16", np.float16), ("C64", np.complex64)):
         bits = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 3.0], kind)
-        found = summarise(dtype, bits)
+        found = summary(dtype, bits)
         assert (found.count, found.finite, found.nan, found.infinite, found.zeros) == (6, 3, 1, 2, 2)
         assert (found.minimum, found.maximum, found.mean, found.norm) == (0.0, 3.0, 1.0, 3.0)
         assert found.std == pytest.approx(2**0.5)  # of 0, 0 and 3
-        assert sum(histogram(dtype, bits).counts) == 3
 
 
 def test_without_a_finite_element_there_is_no_number():
     for bits in (np.full(3, np.nan, np.float32), np.zeros((0, 2), np.float32)):
-        found = summarise("F32", bits)
+        found = summary("F32", bits)
         assert (found.minimum, found.maximum, found.mean, found.std) == (None, None, None, None)
-        assert [*bars(**asdict(histogram("F32", bits)))] == ["no finite elements"]
 
 
-def test_histogram_handles_largest_and_closest_floats():
-    largest = np.array([-np.finfo(np.float64).max, 0.0, np.finfo(np.float64).max])
-    assert summarise("F64", largest).std is None  # no float64 is that large
-    counted = histogram("F64", largest, 4)
-    assert (counted.counts, counted.edges[0], counted.edges[-1]) == ((1, 0, 1, 1), largest[0], largest[2])
-    closest = np.array([1.0, np.nextafter(1.0, 2.0)])
-    assert (histogram("F64", closest).counts, histogram("F64", closest).edges) == ((2,), (1.0, np.nextafter(1.0, 2.0)))
-    assert histogram("F64", np.ones(5)).counts == (5,)
-    assert len([*bars(**asdict(histogram("F64", np.ones(5))))]) == 1
-
-
-def test_bar_length_is_proportional_and_never_zero():
-    counted = histogram("I64", np.array([0] * 1000 + [5]), 5)
-    lengths = [line.count("#") for line in bars(**asdict(counted))]
-    assert lengths == [40, 0, 0, 0, 1]
+def test_what_no_float64_can_hold_is_no_number():
+    largest = np.finfo(np.float64).max
+    assert summary("F64", np.array([-largest, 0.0, largest])).std is None
 
 
 def test_the_age_is_left_out_where_clocks_differ(kept, capsys):
-    shown = document_of(open_storage(kept), "latest", Wanted())
+    shown = document_of(open_storage(kept))
     print_shown(shown, datetime.now(timezone.utc) - timedelta(days=1))
     assert " ago" not in capsys.readouterr().out

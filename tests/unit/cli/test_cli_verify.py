@@ -13,7 +13,7 @@ from support.runs.scenario import AT_6, AT_8, Life, corrupt, history, name_at, t
 from ckptkit.cli.commands import verify
 from ckptkit.cli.commands.verify import ENDS, run_verify
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.progress import CheckpointBar
+from ckptkit.cli.output import CheckpointBar
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.documents import Void, digest_of, encode
 from ckptkit.storage import LocalStorage

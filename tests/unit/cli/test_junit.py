@@ -6,7 +6,7 @@ import pytest
 from support.junit import read_junit
 
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.junit import Case, prepare_junit, write_junit
+from ckptkit.cli.examination import Case, prepare_junit, write_junit
 
 CASES = [
     Case("uninterrupted", 2.5),

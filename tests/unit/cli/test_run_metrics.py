@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.heartbeats import life_of, record_of
 
+from ckptkit.cli.commands.run import RunMetrics
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.run_metrics import RunMetrics
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.tools.supervisor.budget import RestartBudget
 from ckptkit.tools.supervisor.diagnosis import diagnose

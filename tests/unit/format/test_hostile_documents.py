@@ -18,7 +18,7 @@ from ckptkit.errors import CorruptCheckpointError, FormatVersionError, StaleAtte
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.verify.run import audit
+from ckptkit.tools.verify import audit
 
 MOST_SECONDS = 2
 MOST_BYTES = 16 << 20

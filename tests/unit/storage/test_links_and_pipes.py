@@ -23,7 +23,7 @@ from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.protocol import Listing, walk_folders
-from ckptkit.tools.verify.run import audit
+from ckptkit.tools.verify import audit
 
 NEWEST = "a000001-c0000000002-m0001"  # after nine micro-steps, four of which make a cycle
 NO_LINKS = "is a link to .* links inside of a run are not followed"

@@ -20,7 +20,7 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Preemption
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
-from ckptkit.tools.verify.run import audit
+from ckptkit.tools.verify import audit
 
 # Saves at 3 and 6 by attempt 1, at 9 and 14 by attempt 2.
 FILES = {

@@ -768,7 +768,7 @@ def test_source_emptied_before_the_copy_writes_nothing(source, target):
 
 def test_checkpoint_of_last_attempt_is_not_copied_alone(source, target, monkeypatch):
     """The copy would need the next number."""
-    monkeypatch.setattr("ckptkit.tools.copy.attempts.MAX_ATTEMPT", 2)
+    monkeypatch.setattr("ckptkit.tools.copy.copy.MAX_ATTEMPT", 2)
     with pytest.raises(ResumeError, match=f"{AT_8} belongs to the last attempt .*; copy the whole run"):
         copy(source, target, AT_8)
     assert not target.exists()

@@ -1,4 +1,4 @@
-"""What `ckptkit.tools.diff.checkpoints` says of two checkpoints, compared with what NumPy says of the same arrays."""
+"""What `ckptkit.tools.diff` says of two checkpoints, compared with what NumPy says of the same arrays."""
 
 from __future__ import annotations
 
@@ -25,11 +25,8 @@ from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.diff import leaf as leaf_module
-from ckptkit.tools.diff.checkpoints import compare, in_order_of_size
-from ckptkit.tools.diff.leaf import Side
-from ckptkit.tools.diff.state import state_differences
-from ckptkit.tools.diff.statistics import Tally
+from ckptkit.tools import diff
+from ckptkit.tools.diff import Divergence, Side, compare, in_order_of_size, state_differences
 
 AT_4 = name_at(1, 4)
 
@@ -256,7 +253,7 @@ CUTS = {
 @pytest.mark.parametrize("a", CUTS)
 @pytest.mark.parametrize("b", CUTS)
 def test_diff_assembles_parts_of_any_cut(a, b, monkeypatch):
-    monkeypatch.setattr(leaf_module, "WINDOW_BYTES", 20)
+    monkeypatch.setattr(diff, "WINDOW_BYTES", 20)
     monkeypatch.setattr(leaves_module, "_WINDOW_BYTES", 24)
     same = compared(CUTS[a](WHOLE), CUTS[b](WHOLE))
     assert same.leaves == ()
@@ -273,7 +270,7 @@ def test_diff_assembles_parts_of_any_cut(a, b, monkeypatch):
 def test_diff_result_ignores_window_and_leaf_order(monkeypatch, window_bytes, order):
     """The files are proven by their digests each time."""
     monkeypatch.setattr(leaves_module, "_WINDOW_BYTES", window_bytes)
-    monkeypatch.setattr(leaf_module, "WINDOW_BYTES", 12)
+    monkeypatch.setattr(diff, "WINDOW_BYTES", 12)
     leaves = [leaf(f"z{n}", np.arange(7, dtype=np.float32) + n, "per_rank") for n in range(4)]
     changed = [leaf(f"z{n}", np.arange(7, dtype=np.float32) + n + (n == 2), "per_rank") for n in range(4)]
     a, b = write_ranks([leaves]), write_ranks([changed[::order]])
@@ -401,9 +398,8 @@ INF, NAN = math.inf, math.nan
     ],
 )
 def test_numbers_of_every_kind(dtype, a, b, expected):
-    tally = Tally(dtype)
-    tally.add(a, b, lambda at: (at,))
-    found = tally.result()
+    found = Divergence()
+    found.add(dtype, a, b, lambda at: (at,))
     differing, max_abs, ulps, not_finite = expected
     assert (found.differing, found.max_abs, found.not_finite) == (differing, max_abs, not_finite)
     if ulps is not None or dtype[0] != "F":
@@ -415,9 +411,9 @@ def test_nans_are_counted_on_each_side():
         ("F32", np.float32([NAN, 1, NAN]), np.float32([NAN, 2, 3])),
         ("BF16", bits(NAN, 1, NAN), bits(NAN, INF, 3)),
     ):
-        tally = Tally(dtype)
-        tally.add(a, b, lambda at: (at,))
-        assert (tally.result().nans_a, tally.result().nans_b) == (2, 1)
+        found = Divergence()
+        found.add(dtype, a, b, lambda at: (at,))
+        assert (found.nans_a, found.nans_b) == (2, 1)
 
 
 @pytest.mark.parametrize(("dtype", "scalar"), [("F32", np.float32), ("I16", np.int16)])
@@ -429,11 +425,11 @@ def test_pieces_count_as_much_as_the_whole(dtype, scalar, split, order):
         one[[0, 4]] = NAN
         other[5] = NAN
     one, other = one[::order], other[::order]
-    whole, pieces = Tally(dtype), Tally(dtype)
-    whole.add(one, other, lambda at: (at,))
-    pieces.add(one[:split], other[:split], lambda at: (at,))
-    pieces.add(one[split:], other[split:], lambda at: (at + split,))
-    assert pieces.result() == whole.result()
+    whole, pieces = Divergence(), Divergence()
+    whole.add(dtype, one, other, lambda at: (at,))
+    pieces.add(dtype, one[:split], other[:split], lambda at: (at,))
+    pieces.add(dtype, one[split:], other[split:], lambda at: (at + split,))
+    assert pieces == whole
 
 
 LARGEST = np.finfo(np.float32).max
@@ -444,15 +440,15 @@ NUMBERS = st.floats(width=32, min_value=float(-LARGEST), max_value=float(np.next
 @given(st.lists(NUMBERS, min_size=2, max_size=2))
 def test_ulps_count_steps_between_floats(pair):
     low, high = sorted(np.float32(pair))
-    tally = Tally("F32")
+    step = Divergence()
     up = np.nextafter(low, np.float32(INF))
-    tally.add(np.float32([low]), np.float32([up]), lambda at: (at,))
+    step.add("F32", np.float32([low]), np.float32([up]), lambda at: (at,))
     # From a negative to a positive zero is a step of its own.
-    assert tally.result().max_ulps in ((1, 2) if low == 0 or up == 0 else (1,))
-    there, back = Tally("F32"), Tally("F32")
-    there.add(np.float32([low]), np.float32([high]), lambda at: (at,))
-    back.add(np.float32([high]), np.float32([low]), lambda at: (at,))
-    assert there.result().max_ulps == back.result().max_ulps
+    assert step.max_ulps in ((1, 2) if low == 0 or up == 0 else (1,))
+    there, back = Divergence(), Divergence()
+    there.add("F32", np.float32([low]), np.float32([high]), lambda at: (at,))
+    back.add("F32", np.float32([high]), np.float32([low]), lambda at: (at,))
+    assert there.max_ulps == back.max_ulps
 
 
 def test_states_are_compared_place_by_place():
@@ -480,7 +476,7 @@ def test_states_of_other_kinds_are_shown_whole():
 
 
 def test_diff_memory_is_bounded_by_windows(monkeypatch):
-    monkeypatch.setattr(leaf_module, "WINDOW_BYTES", 64)
+    monkeypatch.setattr(diff, "WINDOW_BYTES", 64)
     monkeypatch.setattr(leaves_module, "_WINDOW_BYTES", 128)
     asked = []
 

@@ -1,4 +1,4 @@
-"""What `ckptkit.tools.verify.run` finds: every problem and not only the first, and nothing where there is none."""
+"""What `ckptkit.tools.verify` finds: every problem and not only the first, and nothing where there is none."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.format.documents import CopiedFrom, RunDocument, Void, encode
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
-from ckptkit.tools.verify import run as audit_module
-from ckptkit.tools.verify.run import audit
+from ckptkit.tools import verify as audit_module
+from ckptkit.tools.verify import audit
 
 AT_4 = name_at(1, 4)
 WEIGHTS = "rank-00000/weights-000.safetensors"
@@ -330,7 +330,7 @@ def test_damaged_blocks_of_sharded_leaf_name_tensor():
 
 
 def test_audit_reads_large_files_in_windows(root, monkeypatch):
-    monkeypatch.setattr("ckptkit.tools.verify.files._WINDOW_BYTES", 16)
+    monkeypatch.setattr("ckptkit.tools.verify._WINDOW_BYTES", 16)
     storage = FaultyStorage(LocalStorage(root))
     assert audited(root, storage=storage).is_fine
     sizes = {key: len(data) for key, data in tree(root).items() if key.endswith(".safetensors")}

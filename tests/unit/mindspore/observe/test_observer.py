@@ -17,7 +17,7 @@ from support.runs.rank_files import leaf, write_ranks
 from unit.mindspore.observe.hostile import armed, objects, running
 from unit.mindspore.observe.lives import Life
 
-from ckptkit.cli.commands.show import Wanted, document_of
+from ckptkit.cli.commands.show import document_of
 from ckptkit.core.tree import encode_tree
 
 
@@ -257,7 +257,7 @@ def test_show_names_what_is_stored_and_what_is_not():
     for _ in range(2):
         life.step(lambda: (meter.add(), next(meter.held)))
     tree = encode_tree(life.observer.section(sys._getframe()), "observed", [])
-    shown = document_of(write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": tree}]), "latest", Wanted())
+    shown = document_of(write_ranks([[leaf("a", np.zeros(1))]], states=[{"observed": tree}]))
     assert shown["observed"] == {"stored": ["stateful['meter'].total"], "unstored": life.unstored}
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 from support import ranked_training
-from support.doctor_lives import life, stepped
+from support.doctor_lives import life, run_doctor, stepped
 from support.process_ranks import environment, launcher
 from support.thread_ranks import results_of, run_ranks
 
-from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.core.progress import ResumePoint
 from ckptkit.manager.background import NotEndedError
 from ckptkit.run.catalog import list_checkpoints

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.doctor_lives import NUMPY_SCRIPT
+from support.doctor_lives import NUMPY_SCRIPT, run_doctor
 from support.junit import cases_of
 
-from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.tools.doctor.report import DoctorOptions
 
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 from test_interchange import bits_of, message, value, write_safetensors
 
-from ckptkit.cli.commands.show import Wanted, document_of
+from ckptkit.cli.commands.show import document_of
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
@@ -30,7 +30,7 @@ def test_checkpoint_names_what_the_import_left(tmp_path):
     values = value(FLAG), value(step, b"global_step"), value(text, b"note")
     (tmp_path / "x.ckpt").write_bytes(b"".join(values))
     done = import_weights(tmp_path / "x.ckpt", tmp_path / "run")
-    state = document_of(LocalStorage(tmp_path / "run"), "latest", Wanted(state=True))["state"]
+    state = document_of(LocalStorage(tmp_path / "run"), with_state=True)["state"]
     assert done.ignored == ("global_step", "note")
     assert state["imported"] == {"file": "x.ckpt", "format": "ckpt", "left_out": ["global_step", "note"]}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 import pytest
 from support.junit import cases_of, read_junit
@@ -94,7 +94,7 @@ def replayed(capsys, *what, begin=None, end="latest", keep=None, record=False):
         begin=begin,
         end=end,
         keep=keep,
-        time_limit=timedelta(seconds=60),
+        timeout=60,
         as_json=True,
         record=record,
     )
@@ -106,7 +106,7 @@ def test_every_checkpoint_is_a_case_of_junit(here, capsys):
     """What comes after the one that differs is not known."""
     at = trained(here, FLIP="7")
     junit = here / "ci/replay.xml"
-    chosen = {"end": "latest", "keep": None, "time_limit": timedelta(seconds=60), "as_json": True, "junit": junit}
+    chosen = {"end": "latest", "keep": None, "timeout": 60, "as_json": True, "junit": junit}
     outcomes = []
     for begin in at[:2]:
         code = run_replay("run", command(), begin=begin, **chosen)
@@ -285,4 +285,4 @@ def test_the_command_line_prints_a_verdict(here):
     assert f"DIFFERS: {at[3]}, and the difference came after {at[2]}" in done.stdout
     assert "cause: two replays agree with each other and not with the run" in done.stdout
     with pytest.raises(WrongUsageError, match="after two dashes"):
-        run_replay("run", [], begin=None, end="latest", keep=None, time_limit=timedelta(seconds=1), as_json=True)
+        run_replay("run", [], begin=None, end="latest", keep=None, timeout=1, as_json=True)

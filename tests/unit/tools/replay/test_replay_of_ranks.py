@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import timedelta
 
 import pytest
 from support import ranked_training
@@ -33,8 +32,7 @@ def trained(here, *what, **also):
 
 
 def replayed(capsys, command, *, begin, as_json=True):
-    limit = timedelta(seconds=60)
-    code = run_replay("run", command, begin=begin, end="latest", keep="kept", time_limit=limit, as_json=as_json)
+    code = run_replay("run", command, begin=begin, end="latest", keep="kept", timeout=60, as_json=as_json)
     out, said = capsys.readouterr()
     return code, json.loads(out) if out and as_json else out or said
 

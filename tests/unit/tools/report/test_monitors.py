@@ -14,7 +14,7 @@ from support.runs.report_lives import Clock, Life, dying, grow_short, loss_at
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
-from ckptkit.cli.commands.report import Monitors, run_monitors
+from ckptkit.cli.commands.report import run_report
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import CheckpointNotFoundError, StorageError
@@ -54,8 +54,8 @@ def lives(root):
 
 
 def follow(root, sinks, monkeypatch, *, wait, every="30s"):
-    monkeypatch.setattr(Monitors, "sinks", lambda self: sinks)
-    return run_monitors(str(root), monitors=Monitors("tb"), every=every, clock=lambda: NOW, wait=wait)
+    monkeypatch.setattr("ckptkit.cli.commands.report._monitors", lambda *_: sinks)
+    return run_report(str(root), tensorboard="tb", every=every, clock=lambda: NOW, wait=wait)
 
 
 def test_prometheus_file_has_newest_values(tmp_path):
@@ -117,11 +117,11 @@ def test_wrong_usage_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     grow_short(tmp_path)
     with pytest.raises(WrongUsageError, match=r"pip install 'mindspore-ckptkit\[prometheus\]'"):
-        Monitors(prometheus="x.prom").sinks()
+        run_report(str(tmp_path), prometheus="x.prom")
     with pytest.raises(WrongUsageError, match="--every goes with"):
-        Monitors().are_wanted(every="30s", as_json=False)
+        run_report(str(tmp_path), every="30s")
     with pytest.raises(WrongUsageError, match="--json prints a document"):
-        Monitors("tb").are_wanted(every=None, as_json=True)
+        run_report(str(tmp_path), tensorboard="tb", as_json=True)
     with pytest.raises(WrongUsageError, match="--every: expected a duration"):
         follow(tmp_path, [Sink()], monkeypatch, wait=pytest.fail, every="soon")
     with pytest.raises(CheckpointNotFoundError):

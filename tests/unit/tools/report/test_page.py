@@ -475,7 +475,7 @@ def test_the_exit_codes_are_those_of_every_command(grown, tmp_path, arguments, c
 def test_it_imports_no_mindspore(grown, tmp_path):
     code = (
         "import sys; from ckptkit.cli.commands.report import run_report; from datetime import datetime, timezone;"
-        "run_report(sys.argv[1], output=sys.argv[2], now=datetime.now(timezone.utc));"
+        "run_report(sys.argv[1], output=sys.argv[2], clock=lambda: datetime.now(timezone.utc));"
         "assert 'mindspore' not in sys.modules and 'pandas' not in sys.modules"
     )
     python("-c", code, grown, tmp_path / "x.html", timeout=120)

@@ -18,11 +18,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.doctor_lives import NAMES, NUMPY_SCRIPT, SIZE, life, stepped
+from support.doctor_lives import NAMES, NUMPY_SCRIPT, SIZE, life, run_doctor, stepped
 from support.junit import cases_of, read_junit
 from support.process import python
 
-from ckptkit.cli.commands.doctor import run_doctor
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.compare import TraceDifference
 from ckptkit.tools.doctor.diagnose import Diagnosis

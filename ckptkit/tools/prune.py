@@ -1,29 +1,38 @@
-"""Decides which checkpoints of a run may be removed by hand, and why the others stay.
+"""Decides which checkpoints of a run may be removed by hand, and why the others stay; and removes them.
 
-Guarantees: reads and never writes. Whatever is requested, these stay: the two newest checkpoints of the lineage that
-can be opened, and any newer ones that cannot; the same of each newer attempt, which may be starting now; whatever does
-not parse; and what an attempt with an unreadable document may need. The plan is from one survey of the run and becomes
-outdated. Any single thread.
+Whatever is requested, these stay: the two newest checkpoints of the lineage that can be opened, and any newer ones that
+cannot; the same of each newer attempt, which may be starting now; whatever does not parse; and what an attempt with an
+unreadable document may need.
+
+Everything removed was in the plan that the user has seen, and in a second one made right before; COMMITs go before
+data. A job that started meanwhile gets back what it began with, and then nothing else is removed. After an interruption
+at any moment, a start takes the same checkpoint as before, and the same call, or the next start, removes the rest.
+``docs/adr/0005`` has the order of steps; ``tests/crash/protocol/prune.pml`` checks it. Any single thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
+from ckptkit.checkpoint.commit import create_once, keys_below, list_attempts, read_commit, remove_data, void_or_leave
 from ckptkit.checkpoint.open import check_token, open_checkpoint, read_metrics
 from ckptkit.checkpoint.read import check_sizes
 from ckptkit.checkpoint.receipts import certified_from
 from ckptkit.core.worker import each_of
-from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
-from ckptkit.format.documents import Commit
-from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of
+from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, UnusableCheckpointError
+from ckptkit.format.documents import Commit, encode
+from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of, frozen_folder
 from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Lineage, Survey, segment_before
 from ckptkit.run.keep_policy import Keepable, KeepPolicy
 from ckptkit.run.resolve import Head, choose, newest_head
+from ckptkit.run.sweep import delete_each, remove_each, remove_frozen
 from ckptkit.storage import Storage
+
+_BATCH = 100  # checkpoints whose COMMITs are deleted before one check for new attempts
 
 
 class Rule(NamedTuple):
@@ -34,69 +43,44 @@ class Rule(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Decision:
-    """Says what happens to one committed checkpoint.
-
-    Attributes:
-        name: Its name.
-        size_bytes: Size of the files in its folder.
-        goes: Whether it is to be removed.
-        why: The reason, in words.
-    """
+class PruneDecision:
+    """Says what happens to one committed checkpoint, and why."""
 
     name: CheckpointName
-    size_bytes: int
+    size_bytes: int  # of the files in its folder
     goes: bool
     why: str
 
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """Lists what is to be removed, from one survey of the run.
+    """Lists what is to be removed, from one survey of the run."""
 
-    Attributes:
-        decisions: One for each committed checkpoint, oldest attempt first.
-        remains: Bytes in folders that hold no checkpoint and that no process writes any more.
-        frozen: Bytes shared by the checkpoints of an attempt, for attempts that will have no checkpoint left.
-        problems: What cannot be read, and so prevents removals.
-        commits: Commits of the checkpoints that are to go.
-        attempts: Numbers of all attempts that had a document.
-        unfinished_bytes: Bytes in folders of saves that may be under way, and so stay.
-    """
-
-    decisions: tuple[Decision, ...] = ()
-    remains: Mapping[CheckpointName, int] = field(default_factory=dict)
-    frozen: Mapping[int, int] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
-    commits: Mapping[CheckpointName, Commit] = field(default_factory=dict)
-    attempts: frozenset[int] = frozenset()
-    unfinished_bytes: int = 0
+    decisions: tuple[PruneDecision, ...] = ()  # for each committed checkpoint, oldest attempt first
+    remains: Mapping[CheckpointName, int] = field(default_factory=dict)  # bytes of folders that no process writes
+    frozen: Mapping[int, int] = field(default_factory=dict)  # shared bytes of attempts without a checkpoint left
+    problems: tuple[str, ...] = ()  # what cannot be read, and so prevents removals
+    commits: Mapping[CheckpointName, Commit] = field(default_factory=dict)  # of the checkpoints that are to go
+    attempts: frozenset[int] = frozenset()  # that had a document
+    unfinished_bytes: int = 0  # of saves that may be under way, and so stay
 
     @property
     def doomed(self) -> tuple[CheckpointName, ...]:
-        """Names of the checkpoints to remove."""
-        return tuple(one.name for one in self.decisions if one.goes)
+        return tuple(decision.name for decision in self.decisions if decision.goes)
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes freed by the whole plan."""
-        folders = sum(one.size_bytes for one in self.decisions if one.goes)
+        folders = sum(decision.size_bytes for decision in self.decisions if decision.goes)
         return folders + sum(self.remains.values()) + sum(self.frozen.values())
 
 
 def plan_prune(storage: Storage, rules: Sequence[Rule], *, branches: bool, unfinished: bool = False) -> PrunePlan:
-    """Make the plan.
+    """Make the plan from one survey of the run, without writing.
 
-    Args:
-        storage: The run root.
-        rules: A checkpoint of the lineage stays if any rule keeps it. Without rules, all stay.
-        branches: Whether checkpoints off the lineage are to go.
-        unfinished: Whether no job is running, so that no folder without COMMIT is one of a save that is under way.
-
-    Raises:
-        CorruptCheckpointError: If there are checkpoints, and no attempt's document leads to one.
-        ResumeError: If the run is an unfinished copy.
-        StorageError: If the storage failed.
+    A checkpoint of the lineage stays if any rule keeps it, or if there are no rules; one off the lineage, without
+    ``branches``. ``unfinished`` says that no job is running, so that no folder without COMMIT is one of a save that is
+    under way. Raises ResumeError if the run is an unfinished copy, and CorruptCheckpointError if there are checkpoints,
+    and no attempt's document leads to one.
     """
     survey = Survey(storage)
     refuse_unfinished(storage, survey, read_run(storage))
@@ -111,8 +95,6 @@ def plan_prune(storage: Storage, rules: Sequence[Rule], *, branches: bool, unfin
 
 
 class _Planner:
-    """Decides about each checkpoint, from one survey."""
-
     def __init__(self, storage: Storage, survey: Survey, head: Head) -> None:
         self._storage = storage
         self._survey = survey
@@ -140,11 +122,10 @@ class _Planner:
         stays = self._stays(rules, branches=branches)
         decisions = []
         for name in self._committed:
-            why = stays.get(name)
-            on_lineage = name in self._head
-            gone = "no --keep asks for it" if on_lineage else "off the lineage"
-            decisions.append(Decision(name, self._bytes(name), why is None, gone if why is None else why))
-        doomed = {one.name for one in decisions if one.goes}
+            gone = "no --keep asks for it" if name in self._head else "off the lineage"
+            size_bytes = sum(self._survey.folders.files(name).values())
+            decisions.append(PruneDecision(name, size_bytes, name not in stays, stays.get(name, gone)))
+        doomed = {decision.name for decision in decisions if decision.goes}
         remains, last = _remains(self._survey), self._last_own()
         # No process writes below the newest attempt's highest commit: it saves in order, and other attempts are fenced.
         above = [name for name in remains if last is None or name > last]
@@ -191,14 +172,20 @@ class _Planner:
         metrics: dict[CheckpointName, Mapping[str, float]] = {}
         stays: dict[CheckpointName, str] = {}
         if any(rule.policy.needs_metrics for rule in rules):
-            for name, found in zip(names, each_of(names, self._metrics), strict=True):
-                if isinstance(found, str):
+            for name, values in zip(names, each_of(names, self._metrics), strict=True):
+                if isinstance(values, str):
                     stays[name] = "its metrics cannot be read"
-                    self._problems.append(found)
+                    self._problems.append(values)
                 else:
-                    metrics[name] = found
+                    metrics[name] = values
         judged = [
-            Keepable(str(name), name.cycles, name.micro_step, metrics.get(name, {}), self._is_certified(name))
+            Keepable(
+                str(name),
+                name.cycles,
+                name.micro_step,
+                metrics.get(name, {}),
+                bool(certified_from(self._survey.folders.files(name))),
+            )
             for name in names
             if name not in stays
         ]
@@ -211,18 +198,18 @@ class _Planner:
 
     def _spared(self, lineage: Lineage) -> dict[CheckpointName, str]:
         """Return the two newest that can be opened, and the newer ones that cannot."""
-        found: dict[CheckpointName, str] = {}
+        spared: dict[CheckpointName, str] = {}
         sound = 0
-        for name in reversed([one for one in self._sound_commits() if one in lineage]):
+        for name in reversed([name for name in self._sound_commits() if name in lineage]):
             fault = self._fault_of_checkpoint(name)
             if fault is None:
-                found[name] = "the latest" if not sound else "one of the two newest"
+                spared[name] = "the latest" if not sound else "one of the two newest"
                 sound += 1
             else:
-                found[name] = "newer than the two newest that can be opened"
+                spared[name] = "newer than the two newest that can be opened"
             if sound == 2:
                 break
-        return found
+        return spared
 
     def _sound_commits(self) -> list[CheckpointName]:
         return [
@@ -258,12 +245,6 @@ class _Planner:
         except (UnusableCheckpointError, CheckpointNotFoundError) as error:
             return str(error)
 
-    def _is_certified(self, name: CheckpointName) -> bool:
-        return bool(certified_from(self._survey.folders.files(name)))
-
-    def _bytes(self, name: CheckpointName) -> int:
-        return sum(self._survey.folders.files(name).values())
-
     def _last_own(self) -> CheckpointName | None:
         """Return the newest attempt's highest commit."""
         return max((name for name in self._committed if name.attempt == self._newest), default=None)
@@ -272,13 +253,13 @@ class _Planner:
         if self._last_own() is None:
             return {}  # the newest attempt may be uploading the checkpoint that it began with
         living = {name.attempt for name in self._committed if name not in doomed}
-        found: dict[int, int] = {}
+        shared: dict[int, int] = {}
         for key, size_bytes in self._storage.walk(f"{FROZEN}/").items():
             number = attempt_of(key)
             if number is not None and number < self._newest and number not in living:
-                found[number] = found.get(number, 0) + size_bytes
+                shared[number] = shared.get(number, 0) + size_bytes
         shows_end_of = self._survey.folders.shows_end_of
-        return {number: size_bytes for number, size_bytes in found.items() if shows_end_of(number)}
+        return {number: size_bytes for number, size_bytes in shared.items() if shows_end_of(number)}
 
 
 def _remains(survey: Survey) -> dict[CheckpointName, int]:
@@ -289,3 +270,87 @@ def _remains(survey: Survey) -> dict[CheckpointName, int]:
         for name in survey.names
         if folders.is_uncommitted(name) or (folders.may_be_void_with_data(name) and not folders.is_committed(name))
     }
+
+
+@dataclass
+class Pruned:
+    """Records what was removed; names oldest first."""
+
+    removed: list[str] = field(default_factory=list)
+    emptied: list[str] = field(default_factory=list)  # folders that held no checkpoint
+    spared: list[str] = field(default_factory=list)  # that now have to stay, or that another process removed
+    stuck: list[str] = field(default_factory=list)  # the log says why
+
+
+def prune(
+    storage: Storage,
+    plan: PrunePlan,
+    rules: Sequence[Rule],
+    *,
+    branches: bool,
+    unfinished: bool = False,
+    token: str,
+    done: Callable[[CheckpointName], None] = lambda name: None,
+) -> Pruned:
+    """Carry out the ``plan`` that was agreed to, as far as it still holds; the rules are those it was made with.
+
+    ``token`` is 32 fresh random hexadecimal digits, stored in void markers; ``done`` is called with each removed
+    checkpoint. Raises StaleAttemptError if a job started meanwhile, after what it may need was put back, and
+    StorageError if the storage failed; the same call removes the rest.
+    """
+    storage.probe()
+    now = plan_prune(storage, rules, branches=branches, unfinished=unfinished)
+    pruned = Pruned(spared=[str(name) for name in plan.doomed if name not in now.commits])
+    seen = set(plan.doomed)
+    agreed = [name for name in now.doomed if name in seen]
+    for first in range(0, len(agreed), _BATCH):
+        batch = agreed[first : first + _BATCH]
+        removed = _remove(storage, now, batch, done)
+        pruned.removed += map(str, removed)
+        pruned.stuck += [str(name) for name in batch if name not in removed]
+
+    def empty(name: CheckpointName) -> None:
+        if unfinished and read_commit(storage, name) is None:  # first: a full disk has no room for the void marker
+            storage.delete(keys_below(storage, name.folder))
+            pruned.emptied.append(str(name))
+        elif void_or_leave(storage, name, token) and remove_data(storage, name):
+            pruned.emptied.append(str(name))
+
+    answers = partial(list_attempts, storage)
+    remains = [name for name in now.remains if name in plan.remains]
+    pruned.stuck += map(str, remove_each(storage, remains, empty, answers))
+    frozen = {frozen_folder(number): number for number in now.frozen if number in plan.frozen}
+    pruned.stuck += remove_each(storage, frozen, lambda key: remove_frozen(storage, frozen[key], token), answers)
+    return pruned
+
+
+def _remove(
+    storage: Storage, plan: PrunePlan, batch: Sequence[CheckpointName], done: Callable[[CheckpointName], None]
+) -> list[CheckpointName]:
+    """Remove ``batch``; return what of it was removed."""
+    answers = partial(list_attempts, storage)
+    stuck = delete_each(storage, [name.commit_key for name in batch], answers)
+    left = {name for name in batch if name.commit_key in stuck}
+    # Only after deleting the COMMITs: a start creates its attempt, then checks that its parent is still committed. So
+    # either it sees the missing COMMIT, or its attempt is seen here.
+    started = sorted(list_attempts(storage) - plan.attempts)
+    if started:
+        lost = [name for name in batch if not _put_back(storage, plan, name)]
+        also = f" Not restored, since the job has voided them: {', '.join(map(str, lost))}." if lost else ""
+        raise StaleAttemptError(
+            f"a job has just started on {storage.url} ({attempt_key(started[-1])}). The checkpoints about to be "
+            f"removed were restored, because the job may continue from one of them.{also} Run the same command again "
+            "for a new plan."
+        )
+
+    def remove(name: CheckpointName) -> None:
+        storage.delete([key for key in keys_below(storage, name.folder) if key != name.commit_key])
+        done(name)
+
+    left |= remove_each(storage, [name for name in batch if name not in left], remove, answers)
+    return [name for name in batch if name not in left]
+
+
+def _put_back(storage: Storage, plan: PrunePlan, name: CheckpointName) -> bool:
+    data = encode(plan.commits[name])
+    return create_once(storage, name.commit_key, data) == data

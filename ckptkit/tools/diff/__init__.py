@@ -1,1 +1,0 @@
-"""Compares two checkpoints; start at `checkpoints`. `leaf` and `statistics` compare tensors, `state` the rest."""

@@ -1,1 +1,0 @@
-"""Removes checkpoints by a policy: `plan` decides and gives reasons, `prune` removes."""

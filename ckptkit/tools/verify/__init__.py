@@ -1,1 +1,0 @@
-"""Verifies stored bytes against their digests: `run` a whole run, `checkpoint` one checkpoint, `files` their files."""
