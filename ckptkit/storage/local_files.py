@@ -30,6 +30,7 @@ _HINTS = {
     errno.ENOENT: " That folder cannot be created, or was deleted: check the path (`ls -ld {folder}`).",
 }
 _CALL = "failed_call"  # attribute of an OSError
+_ANSWERS = {"read": FileNotFoundError, "create": FileExistsError}  # the absence or presence that a call reports
 
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux: the limit of one system call
 
@@ -49,7 +50,7 @@ def storage_errors(verb: str, path: Path | str) -> Iterator[None]:
         raise
     except (FileNotFoundError, FileExistsError) as error:
         refuse_dangling(Path(path))
-        if (verb, type(error)) in (("read", FileNotFoundError), ("create", FileExistsError)):
+        if isinstance(error, _ANSWERS.get(verb, ())):
             raise
         raise _storage_error(verb, path, error) from error
     except OSError as error:
