@@ -2,7 +2,7 @@
 
 Guarantees: every byte of a leaf that ranks share is in exactly one file, as far as sizes show (`parts` compares those
 of a sharded leaf that it reads), and a name means the same leaf in all ranks. `ShardBytes` fills the given memory whole
-and verifies nothing; `ProvenFiles` and `SourceFile` verify what they read to its end.
+and verifies nothing; `ProvenFiles` verifies what it reads to its end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ckptkit.core.placement import first_element
 from ckptkit.core.tensors import DTYPES
 from ckptkit.core.worker import FEW, THREADS
 from ckptkit.errors import CorruptCheckpointError, StorageError
-from ckptkit.format.documents import FileEntry, RankManifest, ShardEntry, TensorEntry
+from ckptkit.format.documents import RankManifest, ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage
 
@@ -94,7 +94,7 @@ def _together(pieces: list[StoredPiece]) -> StoredLeaf:
     if len(pieces) > 1 and any(piece.entry.part is None for piece in pieces):
         raise _wrong(pieces[0], "which is stored more than once")
     at = 0
-    for piece in sorted(pieces, key=lambda one: (one.start_bytes, one.entry.size_bytes)):
+    for piece in sorted(pieces, key=lambda piece: (piece.start_bytes, piece.entry.size_bytes)):
         if piece.start_bytes != at:
             what = "stored twice" if piece.start_bytes < at else "missing"
             raise _wrong(piece, f"of which byte {min(at, piece.start_bytes)} is {what}")
@@ -247,56 +247,3 @@ class ProvenFiles:
     def _close(self, key: str) -> None:
         self._open.pop(key).end()
         self._done.add(key)
-
-
-class SourceFile:
-    """Streams one file and verifies it; implements `ckptkit.storage.ByteStream`."""
-
-    def __init__(
-        self, storage: Storage, name: CheckpointName, file: FileEntry, report: Callable[[int], None] | None = None
-    ) -> None:
-        self._storage = storage
-        self._name = name
-        self._file = file
-        self._report = report
-        self._hasher = xxhash.xxh3_128()
-        self._read_bytes = 0
-        self._window = memoryview(b"")
-        self._rest = memoryview(b"")
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        done = 0
-        while done < len(buffer) and (self._rest or self._read_bytes < self._file.size_bytes):
-            if not self._rest:
-                part = min(self._storage.window_bytes, self._file.size_bytes - self._read_bytes)
-                if len(buffer) - done >= part:
-                    self._fill(buffer[done : done + part])
-                    done += part
-                    continue
-                # The target's buffers may be smaller than the reads that the source needs for full speed.
-                self._window = self._window or memoryview(bytearray(part))
-                self._rest = self._window[:part]
-                self._fill(self._rest)
-            count = min(len(buffer) - done, len(self._rest))
-            buffer[done : done + count] = self._rest[:count]
-            self._rest = self._rest[count:]
-            done += count
-        if self._file.size_bytes == 0:
-            check_digest(self._file, self._hasher.hexdigest())
-        return done
-
-    def _fill(self, memory: memoryview) -> None:
-        try:
-            count = self._storage.read_into(self._file.key, [memory], self._read_bytes)
-        except FileNotFoundError as error:
-            raise missing(self._storage, self._name, self._file.key) from error
-        self._hasher.update(memory)
-        self._read_bytes += count
-        if count != len(memory):
-            raise CorruptCheckpointError(
-                f"{self._file.key} ends at byte {self._read_bytes}, expected {self._file.size_bytes}"
-            )
-        if self._read_bytes == self._file.size_bytes:
-            check_digest(self._file, self._hasher.hexdigest())
-        if self._report is not None:
-            self._report(count)

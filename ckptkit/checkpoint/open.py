@@ -70,8 +70,12 @@ def open_part(storage: Storage, name: CheckpointName, attempt: AttemptDocument, 
     check_token(name, commit, attempt)
     manifest = open_manifest(storage, name, commit)
     own = read_rank(storage, name, rank, manifest.rank_files[rank], attempt.token)
-    others = (own.model_copy(update={"rank": one, "shards": [], "state": {}}) for one in range(manifest.world_size))
-    return OpenedCheckpoint(name, commit, manifest, tuple(own if one.rank == rank else one for one in others))
+    others = (
+        own.model_copy(update={"rank": number, "shards": [], "state": {}}) for number in range(manifest.world_size)
+    )
+    return OpenedCheckpoint(
+        name, commit, manifest, tuple(own if document.rank == rank else document for document in others)
+    )
 
 
 def check_together(opened: OpenedCheckpoint) -> None:
@@ -182,7 +186,7 @@ def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> byte
 
 def check_digest(entry: FileEntry, found: str) -> None:
     if found != entry.digest:
-        tensors = [one.name for one in entry.tensors] if isinstance(entry, ShardEntry) else []
+        tensors = [tensor.name for tensor in entry.tensors] if isinstance(entry, ShardEntry) else []
         inside = f" (it holds {some(tensors)})" if tensors else ""
         raise CorruptCheckpointError(f"{entry.key}{inside} has the digest {found}, expected {entry.digest}")
 

@@ -68,13 +68,13 @@ def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[_Overlap]
     item = DTYPES[leaf.info.dtype].itemsize
     into = np.frombuffer(part.memory, np.uint8).reshape(*part.shape, item)
     begin, end = _corners([piece.entry.part.offsets for piece in leaf.pieces if piece.entry.part], leaf, part)
-    some = [int(one) for one in np.flatnonzero((begin < end).all(axis=1))]
-    _refuse_gaps(leaf, part, begin[some], end[some])
+    overlapping = [int(index) for index in np.flatnonzero((begin < end).all(axis=1))]
+    _refuse_gaps(leaf, part, begin[overlapping], end[overlapping])
     found = []
-    for one in some:
-        piece = leaf.pieces[one]
+    for index in overlapping:
+        piece = leaf.pieces[index]
         assert piece.entry.part is not None  # noqa: S101 - sharded entries are validated to have one
-        starts, sizes = begin[one].tolist(), (end[one] - begin[one]).tolist()
+        starts, sizes = begin[index].tolist(), (end[index] - begin[index]).tolist()
         local = [at - offset for at, offset in zip(starts, piece.entry.part.offsets, strict=True)]
         corner = [at - offset for at, offset in zip(starts, part.box.offsets, strict=True)]
         there = into[tuple(slice(at, at + size) for at, size in zip(corner, sizes, strict=True))]

@@ -92,7 +92,7 @@ class ShardStream:
         sharded: list[str] = []
         whole_files: list[ShardEntry] = []
         for shard in self._shards:
-            names = [one.name for one in shard.tensors if one.name in sink.names]
+            names = [tensor.name for tensor in shard.tensors if tensor.name in sink.names]
             if names and shard.placement != "sharded":
                 whole_files.append(shard)
             elif names:
@@ -124,14 +124,14 @@ class ShardStream:
         return bits
 
     def prove(self, names: Collection[str]) -> None:
-        self.prove_files([shard for shard in self._shards if any(one.name in names for one in shard.tensors)])
+        self.prove_files([shard for shard in self._shards if any(tensor.name in names for tensor in shard.tensors)])
 
     def prove_files(self, shards: Sequence[ShardEntry]) -> None:
         self._read_all(shards, _OpenLeaves(Buffers({}), self._leaves))
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
         changed = [shard for shard in self._shards if shard.role != "state" and not self._is_held(shard, held)]
-        return frozenset(one.name for shard in changed for one in shard.tensors)
+        return frozenset(tensor.name for shard in changed for tensor in shard.tensors)
 
     def _read_all(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> None:
         """Read files whose bytes have their memory already several at once, and the others one by one."""
@@ -161,7 +161,7 @@ class ShardStream:
 
     def _is_held(self, shard: ShardEntry, held: Mapping[str, memoryview]) -> bool:
         between = self._between.get(shard.key)
-        if between is None or shard.placement == "sharded" or any(one.name not in held for one in shard.tensors):
+        if between is None or shard.placement == "sharded" or any(tensor.name not in held for tensor in shard.tensors):
             return False
         hasher = xxhash.xxh3_128()
         at = 0
@@ -236,7 +236,7 @@ def _contents(
     leaves = stored.of_rank(rank)
     entries = {name: leaf.info for name, leaf in leaves.items()}
     stream = ShardStream(storage, opened.name, leaves, report)
-    state_tensors = {name: one.empty() for name, one in entries.items() if one.role == "state"}
+    state_tensors = {name: info.empty() for name, info in entries.items() if info.role == "state"}
     stream.read_into(Buffers({name: bytes_of(array).data for name, array in state_tensors.items()}))
     return Contents(
         str(opened.name),
@@ -262,16 +262,22 @@ def verify(storage: Storage, opened: OpenedCheckpoint) -> None:
 
 def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
     shards = [shard for document in opened.ranks for shard in document.shards]
-    # One walk covers the folders of all ranks; only shared frozen shards lie elsewhere.
-    found = dict(storage.walk(f"{opened.name.folder}/"))
-    folder = frozen_folder(opened.name.attempt)
-    if any(shard.key.startswith(f"{folder}/") for shard in shards):
-        found.update({f"{folder}/{file}": size for file, size in storage.list(folder).files.items()})
+    sizes = sizes_at(storage, opened)
     for shard in shards:
-        if found.get(shard.key) != shard.size_bytes:
+        if sizes.get(shard.key) != shard.size_bytes:
             with contextlib.suppress(FileNotFoundError):
                 storage.read(shard.key, 0)  # raises if a link is there, or something else that is no file
-        if shard.key not in found:
+        if shard.key not in sizes:
             raise missing(storage, opened.name, shard.key)
-        if found[shard.key] != shard.size_bytes:
-            raise CorruptCheckpointError(f"{shard.key} has {found[shard.key]} bytes, expected {shard.size_bytes}")
+        if sizes[shard.key] != shard.size_bytes:
+            raise CorruptCheckpointError(f"{shard.key} has {sizes[shard.key]} bytes, expected {shard.size_bytes}")
+
+
+def sizes_at(storage: Storage, opened: OpenedCheckpoint) -> dict[str, int]:
+    """Return the sizes of the files in the folders of ``opened`` at ``storage``, by key."""
+    # One walk covers the folders of all ranks; only shared frozen shards lie elsewhere.
+    sizes = dict(storage.walk(f"{opened.name.folder}/"))
+    folder = frozen_folder(opened.name.attempt)
+    if any(shard.key.startswith(f"{folder}/") for document in opened.ranks for shard in document.shards):
+        sizes.update({f"{folder}/{file}": size for file, size in storage.list(folder).files.items()})
+    return sizes

@@ -9,7 +9,7 @@ checkpoint from which the training up to this one was done again, with equal bit
 from __future__ import annotations
 
 import io
-import itertools
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -99,14 +99,14 @@ def post_certificate(storage: Storage, checkpoint: CheckpointName, begin: Checkp
 
 def certified_from(files: Iterable[str]) -> tuple[str, ...]:
     """Return the checkpoints that certificates name, in order."""
-    names = (CheckpointName.parse(one.removeprefix(_PREFIX)) for one in files if one.startswith(_PREFIX))
+    names = (CheckpointName.parse(file.removeprefix(_PREFIX)) for file in files if file.startswith(_PREFIX))
     return tuple(map(str, sorted(name for name in names if name is not None)))
 
 
 def is_certified(storage: Storage, checkpoint: CheckpointName) -> bool:
     """Return whether a certificate of ``checkpoint`` is on storage, by one listing."""
     found = storage.list(checkpoint.receipts_folder, _CERTIFIED).files
-    return bool(certified_from(f"receipts/{one}" for one in found))
+    return bool(certified_from(f"receipts/{file}" for file in found))
 
 
 class Receipts:
@@ -127,10 +127,7 @@ class Receipts:
         self._monotonic = monotonic
         self._given_up: dict[int, str] = {}
         self._woken = Latch()
-        self._pause = pause or self._sleep
-
-    def _sleep(self, seconds: float) -> None:
-        self._woken.wait(seconds)
+        self._pause = pause
 
     def give_up(self, save_number: int, why: str) -> None:
         """Stop waiting for the save ``save_number``: one of its parts will not arrive."""
@@ -143,28 +140,28 @@ class Receipts:
         self._woken.open()
 
     def collect(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:
-        found = self._all_of(checkpoint, own, check)
-        self._check(checkpoint, found)
-        return found
+        receipts = self._all_of(checkpoint, own, check)
+        self._check(checkpoint, receipts)
+        return receipts
 
     def _all_of(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:
         number = own.save_number
-        found: dict[int, Receipt] = {own.rank: own}
+        receipts: dict[int, Receipt] = {own.rank: own}
         since = self._monotonic()
         pause = _FIRST_PAUSE
-        missing = [rank for rank in range(self._ranks) if rank not in found]
+        missing = [rank for rank in range(self._ranks) if rank not in receipts]
         while True:
             # A few missing receipts fit on one page; all receipts would be many pages.
             files = self._storage.list(checkpoint.receipts_folder, _common_prefix(missing)).files
             now = self._monotonic()
-            more = {one.rank: one for file in files if (one := Receipt.parse(file, checkpoint)) is not None}
-            more = {rank: one for rank, one in more.items() if one.save_number == number and rank < self._ranks}
-            if more.keys() - found.keys():
-                found.update({rank: one for rank, one in more.items() if rank not in found})
+            parsed = [receipt for file in files if (receipt := Receipt.parse(file, checkpoint)) is not None]
+            new = {receipt.rank: receipt for receipt in parsed if receipt.save_number == number}
+            if any(rank in new for rank in missing):
+                receipts = {**new, **receipts}
                 since, pause = now, _FIRST_PAUSE
-            missing = [rank for rank in range(self._ranks) if rank not in found]
+            missing = [rank for rank in range(self._ranks) if rank not in receipts]
             if not missing:
-                return tuple(found[rank] for rank in range(self._ranks))
+                return tuple(receipts[rank] for rank in range(self._ranks))
             failed = [rank for rank in missing if _failure_name(rank, number) in files]
             if failed:
                 self.give_up(number, f"{_ranks_in_words(failed)} could not write a part (see the log there)")
@@ -182,7 +179,7 @@ class Receipts:
             if pause == _LONGEST_PAUSE:
                 check()
             self._woken = Latch()
-            self._pause(pause.total_seconds())
+            (self._pause or self._woken.wait)(pause.total_seconds())
             pause = min(_LONGEST_PAUSE, pause * 1.5)
 
     def _check(self, checkpoint: CheckpointName, receipts: Collection[Receipt]) -> None:
@@ -192,20 +189,18 @@ class Receipts:
         for key, size_bytes in sizes.items():
             folder = key.rpartition("/")[0]
             shards[folder] = shards.get(folder, 0) + size_bytes
-        for one in receipts:
-            there = shards.get(checkpoint.rank_folder(one.rank), 0), sizes.get(one.file.key)
-            if there != (one.own_bytes, one.file.size_bytes):
+        for receipt in receipts:
+            there = shards.get(checkpoint.rank_folder(receipt.rank), 0), sizes.get(receipt.file.key)
+            if there != (receipt.own_bytes, receipt.file.size_bytes):
                 raise SaveFailedError(
-                    f"rank {one.rank} wrote {one.own_bytes} bytes of shards and a document of {one.file.size_bytes} "
-                    f"bytes for {checkpoint}, but {self._storage.url} has {there[0]} and {there[1]} bytes. Nothing "
-                    "was committed. Check that all ranks write to the same storage"
+                    f"rank {receipt.rank} wrote {receipt.own_bytes} bytes of shards and a document of "
+                    f"{receipt.file.size_bytes} bytes for {checkpoint}, but {self._storage.url} has {there[0]} and "
+                    f"{there[1]} bytes. Nothing was committed. Check that all ranks write to the same storage"
                 )
 
 
 def _common_prefix(ranks: Sequence[int]) -> str:
-    ends = [f"{rank:05d}-" for rank in (*ranks[:1], *ranks[-1:])]
-    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*ends, strict=True))
-    return "".join(letters[0] for letters in alike)
+    return os.path.commonprefix([f"{rank:05d}-" for rank in (*ranks[:1], *ranks[-1:])])  # noqa: RUF071 - these are no paths
 
 
 def _ranks_in_words(ranks: Collection[int]) -> str:

@@ -23,7 +23,7 @@ from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) -> Contents:
     """Convert ``contents`` for ``rank`` in a world of ``onto`` ranks."""
     progress = fold_progress(contents.progress, contents.world_size, onto, steps)
-    names = frozenset(name for name, one in contents.entries.items() if one.role == "accumulators")
+    names = frozenset(name for name, info in contents.entries.items() if info.role == "accumulators")
     if not names or progress.at_boundary:  # at a boundary only a foreign cell has accumulators, and it resets them
         return replace(contents, progress=progress)
     others = sorted(name for name in names if _no_sum(contents.entries[name]))
@@ -149,7 +149,7 @@ def _no_sum(info: TensorInfo) -> bool:
 
 
 def _check_same(contents: Contents, part: Contents, names: frozenset[str]) -> None:
-    found = {name: one for name, one in part.entries.items() if one.role == "accumulators"}
+    found = {name: info for name, info in part.entries.items() if info.role == "accumulators"}
     if found != {name: contents.entries[name] for name in names} or part.progress != contents.progress:
         raise CorruptCheckpointError(
             f"{contents.checkpoint}: rank {part.rank} and rank {contents.rank} hold different accumulators"

@@ -16,12 +16,11 @@ import numpy as np
 import xxhash
 
 from ckptkit.checkpoint.commit import list_names, make_durable, publish, read_commit, reread_if_corrupt
-from ckptkit.checkpoint.leaves import SourceFile
-from ckptkit.checkpoint.open import OpenedCheckpoint, open_manifest, read_rank
-from ckptkit.checkpoint.read import check_sizes
+from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, missing, open_manifest, read_rank
+from ckptkit.checkpoint.read import check_sizes, sizes_at
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, encode
-from ckptkit.format.layout import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
+from ckptkit.format.layout import FROZEN, CheckpointName, checkpoints_prefix
 from ckptkit.storage import Storage
 
 _PADDING_BYTES = 4096  # a killed local write may have padded the last block of its file and not truncated it yet
@@ -52,7 +51,7 @@ class Transfer:
 
     def compare(self, report: Callable[[int], None] | None = None) -> None:
         """Compare all files at the target with the source; change nothing."""
-        name, sizes = self._opened.name, self._sizes()
+        name, sizes = self._opened.name, sizes_at(self._target, self._opened)
         files = {file.key: file for file in files_of(self._opened)}
         self.is_committed = name.commit_key in sizes
         if self.is_committed and not holds(self._target, name.commit_key, encode(self._opened.commit)):
@@ -101,7 +100,7 @@ class Transfer:
         if others is not None:
             others()
         # Check again: if another process deletes or writes here, COMMIT must not be created.
-        sizes = self._sizes()
+        sizes = sizes_at(self._target, self._opened)
         for file in files_of(self._opened):
             if sizes.get(file.key) != file.size_bytes:
                 raise StorageError(
@@ -132,14 +131,6 @@ class Transfer:
             raise
         self._proven.add(file.key)
         self.copied_bytes += file.size_bytes
-
-    def _sizes(self) -> dict[str, int]:
-        name = self._opened.name
-        sizes = dict(self._target.walk(f"{name.folder}/"))
-        if any(_is_frozen(file) for file in files_of(self._opened)):
-            folder = frozen_folder(name.attempt)
-            sizes.update({f"{folder}/{file}": size for file, size in self._target.list(folder).files.items()})
-        return sizes
 
     def _is_vouched_for(self, file: FileEntry) -> bool:
         """Whether a committed checkpoint at the target has ``file``: this one, or any other if it is a frozen shard."""
@@ -192,9 +183,11 @@ def holds(storage: Storage, key: str, data: bytes) -> bool:
 
 def files_of(opened: OpenedCheckpoint, rank: int | None = None) -> list[FileEntry]:
     """Return the files of a checkpoint without COMMIT, in the order in which they must be written."""
-    shards = {shard.key: shard for one in opened.ranks[: None if rank is None else rank + 1] for shard in one.shards}
+    shards = {
+        shard.key: shard for document in opened.ranks[: None if rank is None else rank + 1] for shard in document.shards
+    }
     if rank is not None:  # a frozen shard that two ranks share belongs to the lower one
-        for shared in (shard for one in opened.ranks[:rank] for shard in one.shards):
+        for shared in (shard for document in opened.ranks[:rank] for shard in document.shards):
             shards.pop(shared.key, None)
     manifest = FileEntry(
         key=opened.name.manifest_key, size_bytes=opened.commit.manifest_size_bytes, digest=opened.commit.manifest_digest
@@ -236,3 +229,56 @@ def _pieces(storage: Storage, key: str, size_bytes: int, at: int = 0) -> Iterato
             return
         yield piece[:count]
         at += count
+
+
+class SourceFile:
+    """Streams one file and verifies it; implements `ckptkit.storage.ByteStream`."""
+
+    def __init__(
+        self, storage: Storage, name: CheckpointName, file: FileEntry, report: Callable[[int], None] | None = None
+    ) -> None:
+        self._storage = storage
+        self._name = name
+        self._file = file
+        self._report = report
+        self._hasher = xxhash.xxh3_128()
+        self._read_bytes = 0
+        self._window = memoryview(b"")
+        self._rest = memoryview(b"")
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        done = 0
+        while done < len(buffer) and (self._rest or self._read_bytes < self._file.size_bytes):
+            if not self._rest:
+                part = min(self._storage.window_bytes, self._file.size_bytes - self._read_bytes)
+                if len(buffer) - done >= part:
+                    self._fill(buffer[done : done + part])
+                    done += part
+                    continue
+                # The target's buffers may be smaller than the reads that the source needs for full speed.
+                self._window = self._window or memoryview(bytearray(part))
+                self._rest = self._window[:part]
+                self._fill(self._rest)
+            count = min(len(buffer) - done, len(self._rest))
+            buffer[done : done + count] = self._rest[:count]
+            self._rest = self._rest[count:]
+            done += count
+        if self._file.size_bytes == 0:
+            check_digest(self._file, self._hasher.hexdigest())
+        return done
+
+    def _fill(self, memory: memoryview) -> None:
+        try:
+            count = self._storage.read_into(self._file.key, [memory], self._read_bytes)
+        except FileNotFoundError as error:
+            raise missing(self._storage, self._name, self._file.key) from error
+        self._hasher.update(memory)
+        self._read_bytes += count
+        if count != len(memory):
+            raise CorruptCheckpointError(
+                f"{self._file.key} ends at byte {self._read_bytes}, expected {self._file.size_bytes}"
+            )
+        if self._read_bytes == self._file.size_bytes:
+            check_digest(self._file, self._hasher.hexdigest())
+        if self._report is not None:
+            self._report(count)

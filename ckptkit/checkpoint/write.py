@@ -84,15 +84,7 @@ class LeafDigests:
     def __init__(self, shard: Shard, *, whole: bool = True) -> None:
         self.found: dict[str, str] = {}
         self.samples: dict[str, str] = {}
-        self._leaves = [
-            (
-                leaf.name,
-                [(offset + start, offset + stop) for start, stop in sampled(leaf.size_bytes)],
-                offset,
-                leaf.size_bytes,
-            )
-            for leaf, offset in shard.offsets_bytes()
-        ]
+        self._leaves = [(leaf.name, offset, leaf.size_bytes) for leaf, offset in shard.offsets_bytes()]
         self._whole = whole
         self._next = 0
         self._at = 0
@@ -102,9 +94,9 @@ class LeafDigests:
     def update(self, data: memoryview) -> None:
         until = self._at + len(data)
         while self._next < len(self._leaves):
-            name, ranges, offset, size_bytes = self._leaves[self._next]
-            for start, stop in ranges:
-                self._sampler.update(self._part(data, start, stop))
+            name, offset, size_bytes = self._leaves[self._next]
+            for start, stop in sampled(size_bytes):
+                self._sampler.update(self._part(data, offset + start, offset + stop))
             if self._whole:
                 self._hasher.update(self._part(data, offset, offset + size_bytes))
             if offset + size_bytes > until:
@@ -158,7 +150,7 @@ class DigestingStream:
         cost: SaveCost | None = None,
     ) -> None:
         self._inner = inner
-        self._also = [one for one in (leaves, blocks) if one is not None]
+        self._also = [digests for digests in (leaves, blocks) if digests is not None]
         self._cost = cost
         self._hasher = xxhash.xxh3_128()
 
@@ -169,8 +161,8 @@ class DigestingStream:
             piece = buffer[filled : filled + PIECE_BYTES]
             count = self._inner.readinto(piece)
             self._hasher.update(piece[:count])
-            for one in self._also:
-                one.update(piece[:count])
+            for digests in self._also:
+                digests.update(piece[:count])
             filled += count
             if count < len(piece):
                 break
@@ -336,9 +328,9 @@ def write_manifest(
         created_at=request.created_at.isoformat(),
         progress=request.staged.progress,
         world_size=len(receipts),
-        size_bytes=sum(one.all_bytes for one in receipts),
+        size_bytes=sum(receipt.all_bytes for receipt in receipts),
         metrics=stored_metrics(request.metrics),
-        rank_files=[one.file for one in receipts],
+        rank_files=[receipt.file for receipt in receipts],
         cost=Cost.model_validate(request.staged.cost.as_numbers()),
         libraries=versions(),
     )

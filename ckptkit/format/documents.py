@@ -63,19 +63,19 @@ Version = Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]  # a Liter
 def _all_finite(state: dict[str, JsonValue]) -> dict[str, JsonValue]:
     rest: list[JsonValue] = [*state.values()]
     while rest:
-        one = rest.pop()
-        if isinstance(one, float) and not math.isfinite(one):
-            raise ValueError(f"{one} is not JSON; ckptkit.core.tree encodes such numbers")
-        if isinstance(one, dict | list):
-            rest.extend(one.values() if isinstance(one, dict) else one)
+        value = rest.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} is not JSON; ckptkit.core.tree encodes such numbers")
+        if isinstance(value, dict | list):
+            rest.extend(value.values() if isinstance(value, dict) else value)
     return state
 
 
-class _Document(BaseModel):
+class StrictModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Sealed(_Document):
+class Sealed(StrictModel):
     """Represents a small create-only document: canonical JSON with the digest of all its other fields."""
 
     format_version: Version = FORMAT_VERSION
@@ -86,7 +86,7 @@ class Sealed(_Document):
         return self.model_copy(update={"digest": digest_of(canonical(rest))})
 
 
-class CopiedFrom(_Document):
+class CopiedFrom(StrictModel):
     url: Text
     run_id: Token | None
     checkpoint: Text | None
@@ -101,7 +101,7 @@ class RunDocument(Sealed):
     copied_from: CopiedFrom | None = None
 
 
-class PassedOver(_Document):
+class PassedOver(StrictModel):
     checkpoint: Text
     reason: Text
 
@@ -126,7 +126,7 @@ class Commit(Sealed):
     manifest_size_bytes: SizeBytes
 
 
-class Void(_Document):
+class Void(StrictModel):
     """Represents ``COMMIT`` of a folder that must never be committed."""
 
     void_by: Token
@@ -137,14 +137,14 @@ Shape = Annotated[list[Dimension], Field(max_length=32)]
 PartShape = Annotated[list[Dimension], Field(max_length=31)]  # NumPy has 32 axes, and readers need one for the bytes
 
 
-class Part(_Document):
+class Part(StrictModel):
     """Locates a tensor in a whole leaf; the tensor's shape is the part's shape."""
 
     global_shape: PartShape
     offsets: PartShape
 
 
-class TensorEntry(_Document):
+class TensorEntry(StrictModel):
     """Describes one tensor inside a shard."""
 
     name: Annotated[str, Field(min_length=1, max_length=2048)]
@@ -186,13 +186,13 @@ class TensorEntry(_Document):
         return self
 
 
-class FileEntry(_Document):
+class FileEntry(StrictModel):
     key: Key
     size_bytes: SizeBytes
     digest: Digest
 
 
-class Blocks(_Document):
+class Blocks(StrictModel):
     """Holds the digests of a file's blocks, all but the last of one size, so that a part can be read alone."""
 
     size_bytes: int = Field(ge=1, le=MAX_BLOCK_BYTES)
@@ -234,7 +234,7 @@ class ShardEntry(FileEntry):
         return self
 
 
-class RankManifest(_Document):
+class RankManifest(StrictModel):
     """Represents ``rank-00000.json``: what one rank wrote."""
 
     format_version: Version = FORMAT_VERSION
@@ -260,7 +260,7 @@ class RankManifest(_Document):
         return self
 
 
-class Cost(_Document):
+class Cost(StrictModel):
     """Holds the cost of the save when its manifest was written; see `ckptkit.core.save_report.SaveCost`."""
 
     stall_seconds: Seconds
@@ -277,7 +277,7 @@ class Cost(_Document):
     skipped_saves: int = Field(ge=0, le=10**15)
 
 
-class Manifest(_Document):
+class Manifest(StrictModel):
     """Represents ``manifest.json``: the checkpoint as a whole."""
 
     format_version: Version = FORMAT_VERSION
@@ -308,6 +308,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def encode(document: BaseModel) -> bytes:
     """Return the bytes of ``document`` on storage; sealed documents must be sealed already."""
+    # Only these are sorted: a dict of the user's state must keep its order, which a loop may follow.
     if isinstance(document, Sealed | Void):
         return canonical(document.model_dump(mode="json"))
     # Not the json module: for 100,000 tensors it would hold the interpreter, and thus training, for seconds.
@@ -320,12 +321,12 @@ def decode(data: bytes, model: type[Model], key: str) -> Model:
         if issubclass(model, Sealed):
             _check_seal(data)
     except ValueError as error:
-        raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {_first_line(error)}") from error
+        raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {first_problem(error)}") from error
     try:
         document = model.model_validate_json(data)
     except ValidationError as error:
         _refuse_other_version(data, key)
-        raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {_first_line(error)}") from error
+        raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {first_problem(error)}") from error
     # Defaults only help the writing code; on storage every field is present.
     absent = sorted(model.model_fields.keys() - document.model_fields_set)
     if absent:
@@ -373,7 +374,7 @@ def _refuse_other_version(data: bytes, key: str) -> None:
         )
 
 
-def _first_line(error: Exception) -> str:
+def first_problem(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -10,11 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.documents import MAX_ATTEMPT, Digest, Sealed, Seconds, SizeBytes, Token, decode, digest_of, encode
+from ckptkit.format.documents import (
+    MAX_ATTEMPT,
+    Digest,
+    Sealed,
+    Seconds,
+    SizeBytes,
+    StrictModel,
+    Token,
+    decode,
+    digest_of,
+    encode,
+    first_problem,
+)
 from ckptkit.scrubber import scrub
 
 MAX_CURVES = 32  # of one point
@@ -34,9 +46,7 @@ PhaseName = Literal[
 Spent = dict[PhaseName, Seconds]
 
 
-class _Event(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
+class _Event(StrictModel):
     at: Annotated[str, Field(max_length=64)]
 
 
@@ -54,10 +64,8 @@ class Began(_Timed):
     spent: Spent | None = None
 
 
-class Spread(BaseModel):
+class Spread(StrictModel):
     """Summarizes a value over some cycles; its mean in each cycle counts as one number."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     mean: FiniteFloat | None
     low: FiniteFloat | None
@@ -207,7 +215,7 @@ class SegmentHeader(Sealed):
 
 
 @dataclass(frozen=True)
-class Segment:
+class EventSegment:
     header: SegmentHeader
     events: Sequence[Event]
 
@@ -229,7 +237,7 @@ def encode_segment(attempt: int, token: str, number: int, events: Sequence[Event
     return encode(header.sealed()) + b"\n" + rest, len(lines)
 
 
-def decode_segment(data: bytes, key: str) -> Segment:
+def decode_segment(data: bytes, key: str) -> EventSegment:
     if len(data) > MAX_SEGMENT_BYTES:
         raise CorruptCheckpointError(f"{key} is longer than {MAX_SEGMENT_BYTES} bytes")
     first, _, rest = data.partition(b"\n")
@@ -242,13 +250,11 @@ def decode_segment(data: bytes, key: str) -> Segment:
     lines = rest.split(b"\n")[:-1]
     if len(lines) != header.events:
         raise CorruptCheckpointError(f"{key} has {len(lines)} events, but its first line says {header.events}")
-    return Segment(header, [_decode_event(line, f"{key}, line {number}") for number, line in enumerate(lines, 2)])
+    return EventSegment(header, [_decode_event(line, f"{key}, line {number}") for number, line in enumerate(lines, 2)])
 
 
 def _decode_event(line: bytes, where: str) -> Event:
     try:
         return _EVENT.validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        at = ".".join(map(str, first["loc"]))
-        raise CorruptCheckpointError(f"{where} is not a valid event: {at}: {first['msg']}"[:600]) from error
+        raise CorruptCheckpointError(f"{where} is not a valid event: {first_problem(error)}") from error

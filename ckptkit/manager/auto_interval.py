@@ -16,7 +16,7 @@ from ckptkit.core.save_policy import SaveAuto
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
 from ckptkit.manager.results import SaveResults
-from ckptkit.run.interval import NO_HISTORY, Choice, History, SaveTimes, choose_interval, frequency
+from ckptkit.run.interval import NO_HISTORY, ChosenInterval, History, SaveTimes, choose_interval, frequency
 
 _log = logging.getLogger("ckptkit")
 
@@ -126,7 +126,7 @@ class AutoInterval:
         stall = max(0.0, self._stalled() - self._stalls[0]) / len(self._stalls)  # with the save that is beginning
         return SaveTimes(stall, max(durations).total_seconds())
 
-    def _tell(self, choice: Choice, interval: int, cycle_seconds: float) -> None:
+    def _tell(self, choice: ChosenInterval, interval: int, cycle_seconds: float) -> None:
         if self._told is not None and self._told < _NEWS * interval < _NEWS**2 * self._told:
             return
         self._told = interval

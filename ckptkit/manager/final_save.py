@@ -28,7 +28,7 @@ from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.step_timing import StepTiming, fits
-from ckptkit.run.rank_protocol import Failure
+from ckptkit.run.rank_protocol import RankFailure
 from ckptkit.snapshot import Capturable
 
 _log = logging.getLogger("ckptkit")
@@ -70,7 +70,7 @@ class _Settled(BaseModel):
 
     checkpoint: str | None = None
     why: str = ""
-    end: Failure | None = None
+    end: RankFailure | None = None
 
 
 class _LateError(Exception):
@@ -246,7 +246,7 @@ class FinalSave:
         mine = _Settled(
             checkpoint=checkpoint,
             why="" if error is None else account_of(error),
-            end=Failure.of(error) if isinstance(error, StaleAttemptError) else None,
+            end=RankFailure.of(error) if isinstance(error, StaleAttemptError) else None,
         )
         said = [_Settled.model_validate_json(one) for one in self._rank_sync.say(mine.model_dump_json())]
         if isinstance(error, StaleAttemptError):

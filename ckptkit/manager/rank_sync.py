@@ -21,7 +21,7 @@ from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import canonical, digest_of
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
-from ckptkit.run.rank_protocol import Failure
+from ckptkit.run.rank_protocol import RankFailure
 
 _NO_TIME = timedelta(0)
 
@@ -55,7 +55,7 @@ class RankStatus(BaseModel):
     thawed: bool = False
     busy: bool = False
     lost: tuple[int, str] | None = None
-    end: Failure | None = None
+    end: RankFailure | None = None
     number: int = 0
     name: str = ""
     committed: str | None = None

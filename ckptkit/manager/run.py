@@ -49,7 +49,7 @@ from ckptkit.manager.results import SaveResults
 from ckptkit.manager.setup import Setup, new_auto_interval, new_recorder, new_saver
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.attempt import Opened
-from ckptkit.run.rank_protocol import Failure
+from ckptkit.run.rank_protocol import RankFailure
 from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.snapshot import Capturable, Handling, IncompleteStepError, Window
 
@@ -431,7 +431,7 @@ class Run:
         try:
             capture = state.capture_cycle_start() if rewound else state.capture()
         except Exception as error:
-            self.rank_sync.words(RankStatus(end=Failure.of(error)), error)
+            self.rank_sync.words(RankStatus(end=RankFailure.of(error)), error)
             raise
         # At least once: ranks that began with different weights, or train apart, would store a mixture of them.
         compares = self._setup.ranks.check_replicas or self._number == 0
@@ -466,7 +466,7 @@ class Run:
             thawed=bool(self.saver.frozen.demoted),
             busy=busy,
             lost=self.results.lost,
-            end=Failure.of(end) if end is not None else None,
+            end=RankFailure.of(end) if end is not None else None,
             number=self._number + 1,
             name="" if busy else str(self.saver.next_name(capture.progress)),
             committed=str(committed) if committed is not None else None,

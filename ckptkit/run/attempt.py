@@ -254,10 +254,10 @@ def _apply_first(
         if choice.branch is None and first_choice(storage, ignoring)[1] != choice.first:
             # The corrupt one was the newest when listed: the others may be gone because newer ones exist now.
             raise CheckpointNotFoundError(f"the newest checkpoint is no longer {choice.first}")
-        each = listed([f"{one.checkpoint}: {one.reason}" for one in passed_over])
+        reasons = listed([f"{passed.checkpoint}: {passed.reason}" for passed in passed_over])
         raise CorruptCheckpointError(
             f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it. Restore one of "
-            f"them from a copy (`ckptkit copy BACKUP ROOT`), or start under another root:{each}"
+            f"them from a copy (`ckptkit copy BACKUP ROOT`), or start under another root:{reasons}"
         )
     target.begin(storage.url)
     return Applied(None, tuple(passed_over))
@@ -268,7 +268,7 @@ def _with_way_on(error: StorageError, name: CheckpointName, choice: Choice) -> S
     older = None
     if choice.branch is None:
         with contextlib.suppress(CkptKitError):
-            older = next(islice(dropwhile(lambda one: one != name, choice.candidates), 1, None), None)
+            older = next(islice(dropwhile(lambda candidate: candidate != name, choice.candidates), 1, None), None)
     if older is None:
         return error
     return StorageError(
@@ -376,9 +376,9 @@ def _warn_of(applied: Applied, url: str) -> None:
     if not applied.passed_over:
         return
     reasons = ((passed.checkpoint, *passed.reason.splitlines()[:1]) for passed in applied.passed_over)
-    each = "\n".join("  passed over {}: {}".format(*reason) for reason in reasons)
+    lines = "\n".join("  passed over {}: {}".format(*reason) for reason in reasons)
     _log.warning(
         "CORRUPT CHECKPOINT: the newest checkpoint could not be used. Training since the previous one is repeated. "
         "`ckptkit verify %s` shows what else is damaged.\n%s\n  continuing from %s",
-        *(url, each, "a fresh start" if applied.contents is None else applied.contents.checkpoint),
+        *(url, lines, "a fresh start" if applied.contents is None else applied.contents.checkpoint),
     )

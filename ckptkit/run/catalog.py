@@ -7,8 +7,10 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, pairwise
 from typing import Literal
 
@@ -24,11 +26,11 @@ from ckptkit.errors import (
     StorageError,
     UnusableCheckpointError,
 )
-from ckptkit.format.documents import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manifest, Void
+from ckptkit.format.documents import MAX_DOCUMENT_BYTES, Commit, Manifest, Void
 from ckptkit.format.layout import MANIFEST, CheckpointName
 from ckptkit.run.fence import read_run, refuse_unfinished
-from ckptkit.run.index import Documents, Glance, Index, Segment, Survey, commit_bytes
-from ckptkit.run.resolve import LOOKS, Candidates, Head, Look, choose, first_choice, newest_head
+from ckptkit.run.index import Glance, Index, Survey, commit_bytes
+from ckptkit.run.resolve import LOOKS, Candidates, Look, choose, first_choice, newest_head
 from ckptkit.storage import Storage
 
 Reason = Literal["latest", "newest-two", "policy", "off-lineage", "unknown"]
@@ -71,21 +73,15 @@ class Rows:
 
 
 def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
-    """List every committed checkpoint, oldest attempt first; check all its documents, 16 checkpoints at a time."""
+    """List every committed checkpoint, oldest attempt first; check all its documents, many checkpoints at a time."""
     survey = Survey(storage)
     names = list(filter(survey.is_committed, survey.names))
-    attempts = {number: _document(survey, number) for number in {name.attempt for name in names}}
+    for number in {name.attempt for name in names}:  # before threads ask for them
+        with contextlib.suppress(UnusableCheckpointError):
+            survey.document(number)
 
     def describe(name: CheckpointName) -> CheckpointInfo | None:
-        attempt = attempts[name.attempt]
-        try:
-            if not isinstance(attempt, AttemptDocument):
-                raise attempt
-            return _info(name, open_checkpoint(storage, name, attempt).manifest)
-        except CheckpointNotFoundError:
-            return None  # removed since it was listed
-        except UnusableCheckpointError as error:
-            return _unusable(name, error)
+        return _described(name, lambda: open_checkpoint(storage, name, survey.document(name.attempt)).manifest)
 
     return [info for info in each_of(names, describe) if info is not None]
 
@@ -93,30 +89,24 @@ def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
 def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
     """Return the checkpoint that a start would try first, or None for a fresh start."""
     for _ in range(LOOKS):
-        name, commit = _newest(storage)
+        glance = Glance(storage)
+        if not glance.attempts:
+            refuse_unfinished(storage, Index(storage), read_run(storage))
+        look, name = first_choice(storage, glance=glance)
         if name is None:
             return None
-        try:
-            if isinstance(commit, CorruptCheckpointError):
-                raise commit
-            if isinstance(commit, Commit):
-                return _info(name, open_manifest(storage, name, commit))
-        except CheckpointNotFoundError:
-            continue  # removed since it was listed: there is a newer one
-        except UnusableCheckpointError as error:
-            return _unusable(name, error)
+        info = _described(name, partial(_manifest_of, storage, name, look.commit(name)))
+        if info is not None:
+            return info
     raise StorageError(f"{LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
 
 
-def _newest(storage: Storage) -> tuple[CheckpointName | None, Commit | Void | CorruptCheckpointError | None]:
-    glance = Glance(storage)
-    for name in reversed(glance.names_of(max(glance.attempts, default=0))):
-        if glance.is_committed(name) and not glance.is_foreign(name):
-            return name, glance.commit(name)
-    if not glance.attempts:
-        refuse_unfinished(storage, Index(storage), read_run(storage))
-    look, first = first_choice(storage, glance=glance)
-    return first, look.commit(first) if first is not None else None
+def _manifest_of(storage: Storage, name: CheckpointName, commit: Commit | Void | Exception | None) -> Manifest:
+    if isinstance(commit, CorruptCheckpointError):
+        raise commit
+    if not isinstance(commit, Commit):
+        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed, or was removed")
+    return open_manifest(storage, name, commit)
 
 
 def list_rows(storage: Storage, most: int | None) -> Rows:
@@ -124,11 +114,11 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     survey = Survey(storage)
     names = list(filter(survey.is_committed, survey.names))
     shown = names if most is None else names[-most:]
-    rows = [
-        info
-        for info in each_of(shown, lambda name: _row(storage, survey.folders.files(name), name))
-        if info is not None
-    ]
+
+    def describe(name: CheckpointName) -> CheckpointInfo | None:
+        return _described(name, lambda: _read_manifest(storage, survey.folders.files(name), name))
+
+    rows = [info for info in each_of(shown, describe) if info is not None]
     left_out = len(names) - len(shown)
     new_bytes = {str(name): sum(survey.folders.files(name).values()) for name in shown}
     certified = {str(name): certified_from(survey.folders.files(name)) for name in shown}
@@ -138,15 +128,6 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     except UnusableCheckpointError as error:
         return Rows(rows, left_out, problem=error, new_bytes=new_bytes, certified=certified)
     return Rows(rows, left_out, str(latest) if latest else None, new_bytes=new_bytes, kept=kept, certified=certified)
-
-
-def _row(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> CheckpointInfo | None:
-    try:
-        return _info(name, _read_manifest(storage, files, name))
-    except CheckpointNotFoundError:
-        return None  # removed since it was listed
-    except UnusableCheckpointError as error:
-        return _unusable(name, error)
 
 
 def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> Manifest:
@@ -171,14 +152,14 @@ def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointN
     return manifest
 
 
-def _document(documents: Documents, attempt: int) -> AttemptDocument | UnusableCheckpointError:
+def _described(name: CheckpointName, read: Callable[[], Manifest]) -> CheckpointInfo | None:
+    """Describe ``name`` by its manifest, or why that cannot be used; None if it was removed since it was listed."""
     try:
-        return documents.document(attempt)
+        manifest = read()
+    except CheckpointNotFoundError:
+        return None
     except UnusableCheckpointError as error:
-        return error
-
-
-def _info(name: CheckpointName, manifest: Manifest) -> CheckpointInfo:
+        return CheckpointInfo(str(name), name.attempt, problem=str(error))
     return CheckpointInfo(
         name=str(name),
         attempt=name.attempt,
@@ -187,10 +168,6 @@ def _info(name: CheckpointName, manifest: Manifest) -> CheckpointInfo:
         size_bytes=manifest.size_bytes,
         metrics=manifest.metrics,
     )
-
-
-def _unusable(name: CheckpointName, error: CkptKitError) -> CheckpointInfo:
-    return CheckpointInfo(str(name), name.attempt, problem=str(error))
 
 
 @dataclass(frozen=True)
@@ -206,7 +183,7 @@ def why_kept(look: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointN
     head, _ = newest_head(look)
     if head is None:
         return {name: Kept("unknown") for name in names}
-    segments = _segments(head, min((name.attempt for name in names), default=0))
+    segments = [*head.lineage.down_to(min((name.attempt for name in names), default=0))]
     newest = {*islice((name for name in Candidates(look, head.lineage) if not look.is_foreign(name)), 2)}
     parents = {older.last: newer.attempt for newer, older in pairwise(segments)}
 
@@ -221,12 +198,3 @@ def why_kept(look: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointN
         return Kept("unknown" if is_beyond else "off-lineage")
 
     return {name: why(name) for name in names}
-
-
-def _segments(head: Head, lowest: int) -> list[Segment]:
-    found = []
-    for segment in head.lineage:
-        found.append(segment)
-        if segment.attempt <= lowest:
-            break
-    return found

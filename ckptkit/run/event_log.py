@@ -13,7 +13,7 @@ from ckptkit.checkpoint.commit import create_once, reread_if_corrupt
 from ckptkit.core.worker import each_of
 from ckptkit.errors import UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument
-from ckptkit.format.events import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Event, Segment, decode_segment, encode_segment
+from ckptkit.format.events import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Event, EventSegment, decode_segment, encode_segment
 from ckptkit.format.layout import EVENTS, attempt_key, parse_segment, segment_key
 from ckptkit.run.index import Documents
 from ckptkit.storage import Storage
@@ -57,7 +57,7 @@ def append_events(storage: Storage, attempt: int, events: Sequence[Event]) -> No
 
 @dataclass(frozen=True)
 class EventFiles:
-    segments: Sequence[Segment]
+    segments: Sequence[EventSegment]
     problems: dict[str, str]
 
 
@@ -80,7 +80,7 @@ def read_events(storage: Storage, documents: Documents) -> EventFiles:
 
 
 def read_segments(storage: Storage, documents: Documents, places: Sequence[tuple[int, int]]) -> EventFiles:
-    found: list[Segment] = []
+    found: list[EventSegment] = []
     problems: dict[str, str] = {}
     for place, result in zip(places, each_of(places, lambda place: _read(storage, *place)), strict=True):
         key = segment_key(*place)
@@ -92,7 +92,7 @@ def read_segments(storage: Storage, documents: Documents, places: Sequence[tuple
     return EventFiles(found, problems)
 
 
-def _read(storage: Storage, attempt: int, number: int) -> Segment | str:
+def _read(storage: Storage, attempt: int, number: int) -> EventSegment | str:
     key = segment_key(attempt, number)
     try:
         return reread_if_corrupt(lambda: decode_segment(storage.read(key, MAX_SEGMENT_BYTES), key))
@@ -102,7 +102,7 @@ def _read(storage: Storage, attempt: int, number: int) -> Segment | str:
         return str(error)
 
 
-def _wrong_with(segment: Segment, place: tuple[int, int], documents: Documents) -> str | None:
+def _wrong_with(segment: EventSegment, place: tuple[int, int], documents: Documents) -> str | None:
     header = segment.header
     if (header.attempt, header.number) != place:
         return f"{segment_key(*place)} is that of {segment_key(header.attempt, header.number)}"

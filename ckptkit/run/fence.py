@@ -61,9 +61,9 @@ def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -
 def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
     """Raise CorruptCheckpointError if the run has lost its checkpoints; call this only if it has none."""
     folders = {name.attempt: str(name) for name in list_names(storage)}
-    frozen = {number for one in storage.list(FROZEN).folders if (number := parse_frozen(one)) is not None}
+    frozen = {number for folder in storage.list(FROZEN).folders if (number := parse_frozen(folder)) is not None}
     known = list_attempts(storage)  # after the files: all of them have one if nothing is lost
-    left = sorted({*(folders[one] for one in folders.keys() - known), *map(frozen_folder, frozen - known)})
+    left = sorted({*(folders[attempt] for attempt in folders.keys() - known), *map(frozen_folder, frozen - known)})
     if left:
         raise CorruptCheckpointError(
             f"{storage.url} has files of {some(left)}, but no checkpoint, nor the documents of these attempts below "

@@ -25,7 +25,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Taken:
+class CommittedState:
     """Describes a state that a life committed."""
 
     batches: int
@@ -48,7 +48,7 @@ class Life:
     spent: Spent = field(default_factory=dict)
     from_batches: int | None = None
     to_batches: int | None = None
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[CommittedState] = field(default_factory=list)
     how: How | None = None
     intervals: list[Interval] = field(default_factory=list)
     watched: list[LifeEnded] = field(default_factory=list)
@@ -98,19 +98,19 @@ def _save(life: Life, event: Saved) -> None:
     committed = Moment(event.uptime_seconds, wall)
     at = Moment(event.taken_seconds, None if wall is None else wall - event.took_seconds)
     spent, costs = event.spent or {}, (event.stall_seconds, event.took_seconds)
-    life.taken.append(Taken(event.progress.batches_delivered, at, spent, *costs, event.progress.updates))
+    life.taken.append(CommittedState(event.progress.batches_delivered, at, spent, *costs, event.progress.updates))
     life.seen = committed
     life.to_batches = max(life.to_batches or 0, event.progress.batches_delivered)
     # What follows the taking of the state is training, as far as is known.
     life.spent = {**spent, "training": spent.get("training", 0.0) + (between(at, committed) or 0.0)}
 
 
-def between(one: Moment, other: Moment) -> float | None:
-    """Return the seconds from ``one`` to ``other`` by the better clock that both have; None if they share none."""
-    if one.uptime is not None and other.uptime is not None:
-        return max(0.0, other.uptime - one.uptime)
-    if one.wall is not None and other.wall is not None:
-        return max(0.0, other.wall - one.wall)
+def between(earlier: Moment, later: Moment) -> float | None:
+    """Return the seconds from ``earlier`` to ``later`` by the better clock that both have; None if they share none."""
+    if earlier.uptime is not None and later.uptime is not None:
+        return max(0.0, later.uptime - earlier.uptime)
+    if earlier.wall is not None and later.wall is not None:
+        return max(0.0, later.wall - earlier.wall)
     return None
 
 
@@ -123,7 +123,7 @@ Class = Literal["trained", "repeated", "saving", "starting", "evaluating", "stor
 
 
 @dataclass(eq=False)
-class Span:
+class LifeSpan:
     """Holds one life while its account is made."""
 
     life: Life | None
@@ -158,50 +158,50 @@ class Span:
         seen = None if self.watched is None else self.watched.committed_step
         return max(taken[-1].batches if taken else 0, seen or 0, self.from_batches or 0)
 
-    def shares_process(self, other: Span) -> bool:
+    def shares_process(self, later: LifeSpan) -> bool:
         """Return whether this attempt and a later one began in one life under `ckptkit run`."""
-        return self.command is not None and self.command is (other.command or other.watched)
+        return self.command is not None and self.command is (later.command or later.watched)
 
 
-def spans_of(lives: Sequence[Life]) -> list[Span]:
-    events = {(one.supervisor, one.number): one for life in lives for one in life.watched}  # each once
-    own = {one.attempt: one for one in events.values() if one.attempt is not None}
+def spans_of(lives: Sequence[Life]) -> list[LifeSpan]:
+    events = {(event.supervisor, event.number): event for life in lives for event in life.watched}  # each once
+    own = {event.attempt: event for event in events.values() if event.attempt is not None}
     spans = [_span_of(life, own.get(life.attempt), events.values()) for life in lives]
-    for one in events.values():
-        if one.attempt is None:
-            span = _watched_span(None, one)
+    for event in events.values():
+        if event.attempt is None:
+            span = _watched_span(None, event)
             spans.insert(_place(span, spans), span)
     return spans
 
 
-def _span_of(life: Life, own: LifeEnded | None, events: Iterable[LifeEnded]) -> Span:
+def _span_of(life: Life, own: LifeEnded | None, events: Iterable[LifeEnded]) -> LifeSpan:
     if own is not None:
         return _watched_span(life, own)
     phases = {str(name): seconds for name, seconds in life.spent.items()}
-    span = Span(life, None, life.born, life.seen, life.boot, phases)
-    span.command = next((one for one in events if _has_lived_in(span, one)), None)
+    span = LifeSpan(life, None, life.born, life.seen, life.boot, phases)
+    span.command = next((event for event in events if _has_lived_in(span, event)), None)
     return span
 
 
-def _watched_span(life: Life | None, watched: LifeEnded) -> Span:
+def _watched_span(life: Life | None, watched: LifeEnded) -> LifeSpan:
     end = Moment(watched.uptime_seconds, seconds_of(watched.at))
     seconds = watched.seconds - watched.earlier_seconds
-    start = Moment(*(None if one is None else one - seconds for one in (end.uptime, end.wall)))
+    start = Moment(*(None if at is None else at - seconds for at in (end.uptime, end.wall)))
     if end.uptime is None and life is not None and life.born.uptime is not None:
         start, end = Moment(life.born.uptime, start.wall), Moment(life.born.uptime + seconds, end.wall)
     boot = watched.boot or (life.boot if life is not None else None)
-    return Span(life, watched, start, end, boot, dict(watched.phases))
+    return LifeSpan(life, watched, start, end, boot, dict(watched.phases))
 
 
-def _has_lived_in(span: Span, one: LifeEnded) -> bool:
-    """Return whether ``one`` is the life in which an attempt lies that was not its last."""
-    end, seen = one.uptime_seconds, span.end.uptime  # the birth of a process is known to ten milliseconds only
-    if end is None or seen is None or span.boot is None or span.boot != one.boot:
+def _has_lived_in(span: LifeSpan, command: LifeEnded) -> bool:
+    """Return whether ``command`` is the life in which an attempt lies that was not its last."""
+    end, seen = command.uptime_seconds, span.end.uptime  # the birth of a process is known to ten milliseconds only
+    if end is None or seen is None or span.boot is None or span.boot != command.boot:
         return False
-    return end - one.seconds < seen <= end - one.seconds + one.earlier_seconds
+    return end - command.seconds < seen <= end - command.seconds + command.earlier_seconds
 
 
-def _place(span: Span, spans: Sequence[Span]) -> int:
+def _place(span: LifeSpan, spans: Sequence[LifeSpan]) -> int:
     """Return the place of a life that began no attempt: after all that are not known to be later."""
     for at in range(len(spans), 0, -1):
         if spans[at - 1].is_told and not _is_later(spans[at - 1], span):
@@ -209,14 +209,14 @@ def _place(span: Span, spans: Sequence[Span]) -> int:
     return 0
 
 
-def _is_later(one: Span, other: Span) -> bool:
-    watched, before = one.watched or one.command, other.watched
+def _is_later(span: LifeSpan, death: LifeSpan) -> bool:
+    watched, before = span.watched or span.command, death.watched
     if watched is not None and before is not None and watched.supervisor == before.supervisor:
         return watched.number > before.number
-    if one.boot is not None and one.boot == other.boot and None not in (one.start.uptime, other.start.uptime):
-        return (one.start.uptime or 0.0) > (other.start.uptime or 0.0)
-    if one.start.wall is not None and other.start.wall is not None:
-        return one.start.wall > other.start.wall
+    if span.boot is not None and span.boot == death.boot and None not in (span.start.uptime, death.start.uptime):
+        return (span.start.uptime or 0.0) > (death.start.uptime or 0.0)
+    if span.start.wall is not None and death.start.wall is not None:
+        return span.start.wall > death.start.wall
     return False
 
 
@@ -262,7 +262,7 @@ class Account:
 
     @property
     def totals(self) -> dict[Class, float]:
-        return {one: sum(life.seconds.get(one, 0.0) for life in self.lives) for one in CLASSES}
+        return {name: sum(life.seconds.get(name, 0.0) for life in self.lives) for name in CLASSES}
 
     @property
     def seconds(self) -> float:
@@ -282,9 +282,9 @@ class Account:
     def undisturbed_seconds(self) -> float:
         """Seconds that the same training would have taken in one life."""
         first = next((life for life in self.lives if life.attempt is not None), None)
-        again = sum(life.seconds.get("starting", 0.0) for life in self.lives if life is not first)
+        restarts = sum(life.seconds.get("starting", 0.0) for life in self.lives if life is not first)
         lost: tuple[Class, ...] = ("repeated", "hung", "down", "unseen")
-        return self.seconds - again - sum(self.totals[one] for one in lost)
+        return self.seconds - restarts - sum(self.totals[name] for name in lost)
 
 
 def account_of(lives: Sequence[Life]) -> Account:
@@ -296,14 +296,14 @@ def account_of(lives: Sequence[Life]) -> Account:
         if span.from_batches is not None:
             kept = span.from_batches if kept is None else min(kept, span.from_batches)
     is_rough = False
-    told = [span for span in spans if span.is_told]
-    for one, other in pairwise(told):
-        between_them = spans[spans.index(one) + 1 : spans.index(other)]
-        is_rough = _bridge(one, other, _class_between(one, other, is_seen=not between_them)) or is_rough
+    recorded = [span for span in spans if span.is_told]
+    for earlier, later in pairwise(recorded):
+        between_them = spans[spans.index(earlier) + 1 : spans.index(later)]
+        is_rough = _bridge(earlier, later, _class_between(earlier, later, is_seen=not between_them)) or is_rough
     return Account([_told(span) for span in spans], is_rough)
 
 
-def _classify(span: Span, kept: int | None, *, is_last: bool) -> None:
+def _classify(span: LifeSpan, kept: int | None, *, is_last: bool) -> None:
     """Put the phases of a life into classes; ``kept`` is the least that later lives continued from."""
     found: dict[Class, float] = {}
     for name, seconds in span.phases.items():
@@ -315,7 +315,7 @@ def _classify(span: Span, kept: int | None, *, is_last: bool) -> None:
     span.seconds = found
 
 
-def _counted(span: Span, kept: int | None, training: float, *, is_last: bool) -> float:
+def _counted(span: LifeSpan, kept: int | None, training: float, *, is_last: bool) -> float:
     """Return the seconds of training that no later life did again."""
     life, watched = span.life, span.watched
     if life is None:
@@ -330,13 +330,13 @@ def _counted(span: Span, kept: int | None, training: float, *, is_last: bool) ->
     return before[-1].spent.get("training", 0.0) if before else 0.0
 
 
-def _died(span: Span) -> bool:
+def _died(span: LifeSpan) -> bool:
     if span.watched is not None:
         return span.watched.cause not in _DEATHS
     return span.life is not None and span.life.how is not None and span.life.how in FAILED
 
 
-def _reached(span: Span) -> int:
+def _reached(span: LifeSpan) -> int:
     """Return the micro-steps that a life is known to have reached; a killed one may have reached more."""
     known = span.life.to_batches if span.life is not None else None
     if span.watched is not None and span.watched.last_step is not None:
@@ -346,30 +346,30 @@ def _reached(span: Span) -> int:
     return known or 0
 
 
-def _class_between(one: Span, other: Span, *, is_seen: bool) -> Class:
+def _class_between(earlier: LifeSpan, later: LifeSpan, *, is_seen: bool) -> Class:
     """Return what lies between two lives."""
-    if not is_seen or not one.is_known:
+    if not is_seen or not earlier.is_known:
         return "unseen"
-    return "rest" if one.shares_process(other) else "down"
+    return "rest" if earlier.shares_process(later) else "down"
 
 
-def _bridge(one: Span, other: Span, into: Class) -> bool:
-    """Add what lies between two lives to the later one; return whether two clocks of the day had to be compared."""
-    gap, is_rough = _gap(one, other)
+def _bridge(earlier: LifeSpan, later: LifeSpan, into: Class) -> bool:
+    """Add what lies between two lives to the later earlier; return whether two clocks of the day had to be compared."""
+    gap, is_rough = _gap(earlier, later)
     if gap < 0:
         for name in _GIVES_UP:
-            taken = min(-gap, one.seconds.get(name, 0.0))
-            one.seconds[name] = one.seconds.get(name, 0.0) - taken
+            taken = min(-gap, earlier.seconds.get(name, 0.0))
+            earlier.seconds[name] = earlier.seconds.get(name, 0.0) - taken
             gap += taken
-    other.seconds[into] = other.seconds.get(into, 0.0) + max(0.0, gap)
+    later.seconds[into] = later.seconds.get(into, 0.0) + max(0.0, gap)
     return is_rough
 
 
-def _gap(one: Span, other: Span) -> tuple[float, bool]:
-    end, start = one.end, other.start
-    if end.uptime is not None and start.uptime is not None and one.boot is not None and one.boot == other.boot:
+def _gap(earlier: LifeSpan, later: LifeSpan) -> tuple[float, bool]:
+    end, start = earlier.end, later.start
+    if end.uptime is not None and start.uptime is not None and earlier.boot is not None and earlier.boot == later.boot:
         return start.uptime - end.uptime, False
-    watched, after = one.watched, other.watched
+    watched, after = earlier.watched, later.watched
     if watched is not None and after is not None and watched.supervisor == after.supervisor:
         return after.down_seconds + after.earlier_seconds, False
     if end.wall is None or start.wall is None:
@@ -377,7 +377,7 @@ def _gap(one: Span, other: Span) -> tuple[float, bool]:
     return max(0.0, start.wall - end.wall), True
 
 
-def _told(span: Span) -> LifeAccount:
+def _told(span: LifeSpan) -> LifeAccount:
     how = span.watched.cause if span.watched is not None else span.life.how if span.life is not None else None
     return LifeAccount(
         attempt=span.life.attempt if span.life is not None else None,

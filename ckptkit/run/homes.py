@@ -53,9 +53,9 @@ class Homes:
         self._roots[0].probe()
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        each = [root.list(folder, prefix) for root in self._roots]
-        files = {name: size for one in reversed(each) for name, size in one.files.items()}
-        return Listing(frozenset().union(*(one.folders for one in each)), files)
+        listings = [root.list(folder, prefix) for root in self._roots]
+        files = {name: size for listing in reversed(listings) for name, size in listing.files.items()}
+        return Listing(frozenset().union(*(listing.folders for listing in listings)), files)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
         return {key: size for root in reversed(self._roots) for key, size in root.walk(prefix).items()}

@@ -45,7 +45,7 @@ class Failures:
         rates = [math.exp(place * step) / LONGEST_MEAN for place in range(_PLACES)]
         likely = [self.count * math.log(rate) - rate * self.seconds for rate in rates]
         most = max(likely)
-        weights = [math.exp(one - most) for one in likely]
+        weights = [math.exp(value - most) for value in likely]
         return sum(map(math.prod, zip(rates, weights, strict=True))) / sum(weights)
 
 
@@ -56,14 +56,14 @@ class SaveTimes:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenInterval:
     seconds: float
     bound: Bound
     failures: Failures
     times: SaveTimes
 
 
-def choose_interval(times: SaveTimes, failures: Failures, overhead: float) -> Choice:
+def choose_interval(times: SaveTimes, failures: Failures, overhead: float) -> ChosenInterval:
     bound: Bound = "failures"
     best = daly(times.stall_seconds, 1 / failures.rate)
     if failures.count == 0 and best < times.stall_seconds / overhead:
@@ -71,7 +71,7 @@ def choose_interval(times: SaveTimes, failures: Failures, overhead: float) -> Ch
     room = (AT_FIRST if failures.count == 0 else ROOM_FOR_STORAGE) * times.took_seconds
     if best < room:
         best, bound = room, "storage"
-    return Choice(best, bound, failures, times)
+    return ChosenInterval(best, bound, failures, times)
 
 
 def frequency(cycles: int, cycle_seconds: float, wanted: float) -> str:
@@ -117,7 +117,7 @@ def read_history(storage: Storage, before: int) -> History:
     files = read_segments(storage, Documents(storage), places)
     count, seconds, interval = 0, 0.0, None
     for attempt in lives:
-        events = [event for one in files.segments if one.header.attempt == attempt for event in one.events]
+        events = [event for segment in files.segments if segment.header.attempt == attempt for event in segment.events]
         life = life_of(attempt, events)
         count += life.has_failed
         seconds += life.exposed_seconds

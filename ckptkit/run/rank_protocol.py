@@ -7,12 +7,10 @@ training thread only, in all ranks at the same time.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol
-
-from pydantic import BaseModel, ConfigDict
+from functools import partial
+from typing import Literal, Protocol, TypeVar
 
 from ckptkit import errors
 from ckptkit.checkpoint.commit import read_document
@@ -22,20 +20,20 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
-from ckptkit.format.documents import AttemptDocument, Commit, Manifest, RankManifest, decode
+from ckptkit.format.documents import AttemptDocument, Commit, Manifest, RankManifest, StrictModel, decode
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.attempt import Opened, Restorable
 from ckptkit.storage import Storage
 
+_T = TypeVar("_T")
 
-class Failure(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+class RankFailure(StrictModel):
     kind: str
     text: str
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException) -> RankFailure:
         return cls(kind=type(error).__name__, text=str(error))
 
     def error(self, rank: int) -> Exception:
@@ -46,60 +44,34 @@ class Failure(BaseModel):
         return ResumeError(f"rank {rank}: {self.kind}: {self.text}")
 
 
-class Counted(Restorable, Protocol):
+class RankState(Restorable, Protocol):
     def progress(self) -> Progress: ...
 
 
-class _Order(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
+class _Order(StrictModel):
     do: Literal["take", "begin", "go", "stop"]
     name: str | None = None
     home: int = 0
     commit: Commit | None = None
     manifest: Manifest | None = None
-    tables: list[RankManifest] = []  # without the state of the ranks: each rank reads its own
+    tables: tuple[RankManifest, ...] = ()  # without the state of the ranks: each rank reads its own
     attempt: AttemptDocument | None = None
-    failure: Failure | None = None
+    failure: RankFailure | None = None
 
 
-class _Outcome(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    failure: Failure | None = None
+class _Outcome(StrictModel):
+    failure: RankFailure | None = None
     progress: Progress | None = None
 
 
 class Leader:
     """Implements `ckptkit.run.attempt.Target` on rank 0 for the states of all ranks."""
 
-    def __init__(self, world: World, homes: Sequence[Storage], state: Counted) -> None:
+    def __init__(self, world: World, homes: Sequence[Storage], state: RankState) -> None:
         self._world = world
         self._homes = homes
         self._state = state
-        self._is_severed = False
-
-    @property
-    def rank(self) -> int:
-        return self._world.rank
-
-    @property
-    def size(self) -> int:
-        return self._world.size
-
-    def gather(self, message: str) -> Sequence[str]:
-        """See `ckptkit.core.process_group.World`; after a failed call, nothing more is sent to the ranks."""
-        self._is_severed = True
-        words = self._world.gather(message)
-        self._is_severed = False
-        return words
-
-    def broadcast(self, message: str) -> str:
-        """See `gather`."""
-        self._is_severed = True
-        said = self._world.broadcast(message)
-        self._is_severed = False
-        return said
+        self._is_severed = False  # after a failed call, nothing more is sent to the ranks
 
     def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
         order = _Order(
@@ -108,46 +80,48 @@ class Leader:
             home=next((at for at, home in enumerate(self._homes) if home is storage), 0),
             commit=opened.commit,
             manifest=opened.manifest,
-            tables=[one.model_copy(update={"state": {}}) for one in opened.ranks],
+            tables=tuple(document.model_copy(update={"state": {}}) for document in opened.ranks),
         )
-        _tell(self, order)
-        applied: list[Contents] = []
 
-        def act() -> None:
-            contents = load(storage, opened, _home(self, opened), report=report)
+        def act() -> Contents:
+            contents = load(storage, opened, _home(self._world, opened), report=report)
             self._state.apply(contents)
-            applied.append(contents)
+            return contents
 
-        self._together(act)
-        return applied[0]
+        contents = self._together(order, act)
+        assert contents is not None  # noqa: S101 - it was applied
+        return contents
 
     def begin(self, root: str) -> None:
-        _tell(self, _Order(do="begin"))
-        self._together(functools.partial(self._state.begin, root))
+        self._together(_Order(do="begin"), partial(self._state.begin, root))
 
     def go(self, opened: Opened | Contents) -> None:
         """Tell the other ranks that the attempt is open, if one is; raise if one of them cannot see its document."""
-        _tell(self, _Order(do="go", attempt=opened.document if isinstance(opened, Opened) else None))
-        self._together(lambda: None)
+        order = _Order(do="go", attempt=opened.document if isinstance(opened, Opened) else None)
+        self._together(order, lambda: None)
 
     def stop(self, error: BaseException) -> None:
         """Tell the other ranks that the start has failed, if they can still be reached."""
         if not self._is_severed:
-            _tell(self, _Order(do="stop", failure=Failure.of(error)))
+            self._world.broadcast(_Order(do="stop", failure=RankFailure.of(error)).model_dump_json())
 
-    def _together(self, act: Callable[[], None]) -> None:
-        own, outcomes = _act(self, act, self._state)
+    def _together(self, order: _Order, act: Callable[[], _T]) -> _T | None:
+        self._is_severed = True
+        self._world.broadcast(order.model_dump_json())
+        result, own, outcomes = _act(self._world, act, self._state)
+        self._is_severed = False
         _raise_gravest(own, outcomes, 0)
-        for rank, one in enumerate(outcomes):
-            if one.progress != outcomes[0].progress:
+        for rank, outcome in enumerate(outcomes):
+            if outcome.progress != outcomes[0].progress:
                 raise ResumeError(
                     f"the ranks do not agree on the position of the run. Rank 0: {outcomes[0].progress}. Rank "
-                    f"{rank}: {one.progress}. Start every rank with the same script, K and data"
+                    f"{rank}: {outcome.progress}. Start every rank with the same script, K and data"
                 )
+        return result
 
 
 def lead(
-    world: World, homes: Sequence[Storage], state: Counted, open_it: Callable[[Leader], Opened | Contents]
+    world: World, homes: Sequence[Storage], state: RankState, open_it: Callable[[Leader], Opened | Contents]
 ) -> Opened | Contents:
     """Open an attempt as rank 0; raise what ``open_it`` raises, in every rank."""
     leader = Leader(world, homes, state)
@@ -160,14 +134,14 @@ def lead(
     return opened
 
 
-def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened | Contents:
+def follow(world: World, homes: Sequence[Storage], state: RankState) -> Opened | Contents:
     """Follow the orders of rank 0, in any other rank, until the attempt is open."""
     applied: Contents | None = None
     own: BaseException | None = None
     while True:
         order = _Order.model_validate_json(world.broadcast(""))
         if order.do == "go":
-            own, outcomes = _act(world, functools.partial(_see, homes, order.attempt), state)
+            _, own, outcomes = _act(world, partial(_see, homes, order.attempt), state)
             _raise_gravest(own, outcomes, world.rank)
             if order.attempt is None:
                 assert applied is not None  # noqa: S101 - what is complete was applied
@@ -176,21 +150,10 @@ def follow(world: World, homes: Sequence[Storage], state: Counted) -> Opened | C
         if order.do == "stop":
             assert order.failure is not None  # noqa: S101 - as above
             raise order.failure.error(0) from own
-        applied = None
         if order.do == "begin":
-            own, _ = _act(world, functools.partial(state.begin, homes[0].url), state)
-            continue
-        taken: list[Contents] = []
-
-        def act(order: _Order = order, taken: list[Contents] = taken) -> None:
-            storage = homes[order.home]
-            opened = _received(storage, order, world)
-            contents = load(storage, opened, _home(world, opened), sizes_known=True)  # rank 0 compared the sizes
-            state.apply(contents)
-            taken.append(contents)
-
-        own, _ = _act(world, act, state)
-        applied = taken[0] if taken else None
+            applied, own, _ = _act(world, partial(state.begin, homes[0].url), state)
+        else:
+            applied, own, _ = _act(world, partial(_take, world, homes[order.home], order, state), state)
 
 
 def _see(homes: Sequence[Storage], attempt: AttemptDocument | None) -> None:
@@ -215,17 +178,20 @@ def _see(homes: Sequence[Storage], attempt: AttemptDocument | None) -> None:
             )
 
 
-def _received(storage: Storage, order: _Order, world: World) -> OpenedCheckpoint:
-    """Return the checkpoint that rank 0 opened, with this rank's own state, which is read here."""
+def _take(world: World, storage: Storage, order: _Order, state: RankState) -> Contents:
+    """Apply this rank's part of the checkpoint that rank 0 opened; its own state is read here."""
     name = CheckpointName.parse(order.name or "")
     assert name is not None  # noqa: S101 - as in `follow`
     assert order.commit is not None  # noqa: S101
     assert order.manifest is not None  # noqa: S101
-    opened = OpenedCheckpoint(name, order.commit, order.manifest, tuple(order.tables))
+    opened = OpenedCheckpoint(name, order.commit, order.manifest, order.tables)
     home = _home(world, opened)
     file = order.manifest.rank_files[home]
-    full = decode(read_entry(storage, name, file), RankManifest, file.key)
-    return replace(opened, ranks=(*opened.ranks[:home], full, *opened.ranks[home + 1 :]))
+    document = decode(read_entry(storage, name, file), RankManifest, file.key)
+    opened = replace(opened, ranks=(*opened.ranks[:home], document, *opened.ranks[home + 1 :]))
+    contents = load(storage, opened, home, sizes_known=True)  # rank 0 compared the sizes
+    state.apply(contents)
+    return contents
 
 
 def _home(world: World, opened: OpenedCheckpoint) -> int:
@@ -233,19 +199,18 @@ def _home(world: World, opened: OpenedCheckpoint) -> int:
     return world.rank % opened.manifest.world_size
 
 
-def _tell(world: World, order: _Order) -> None:
-    world.broadcast(order.model_dump_json())
-
-
-def _act(world: World, act: Callable[[], None], state: Counted) -> tuple[BaseException | None, list[_Outcome]]:
-    """Run ``act`` in this rank and gather the outcomes of all ranks; return this rank's error instead of raising it."""
+def _act(
+    world: World, act: Callable[[], _T], state: RankState
+) -> tuple[_T | None, BaseException | None, list[_Outcome]]:
+    """Run ``act`` in this rank and gather the outcomes of all; return its result, or its error, and these."""
+    result: _T | None = None
     own: BaseException | None = None
     try:
-        act()
-        mine = _Outcome(progress=state.progress())
+        result = act()
+        outcome = _Outcome(progress=state.progress())
     except Exception as error:  # noqa: BLE001 - the other ranks wait for the outcome; the error is raised later
-        own, mine = error, _Outcome(failure=Failure.of(error))
-    return own, [_Outcome.model_validate_json(one) for one in world.gather(mine.model_dump_json())]
+        result, own, outcome = None, error, _Outcome(failure=RankFailure.of(error))
+    return result, own, [_Outcome.model_validate_json(text) for text in world.gather(outcome.model_dump_json())]
 
 
 def _raise_gravest(own: BaseException | None, outcomes: Sequence[_Outcome], me: int) -> None:
@@ -254,11 +219,13 @@ def _raise_gravest(own: BaseException | None, outcomes: Sequence[_Outcome], me: 
     After a corrupt or a removed checkpoint the protocol tries another one, which must not hide an error that ends the
     start.
     """
-    failures = [(_lightness(one.failure), rank, one.failure) for rank, one in enumerate(outcomes) if one.failure]
+    failures = [
+        (_lightness(outcome.failure), rank, outcome.failure) for rank, outcome in enumerate(outcomes) if outcome.failure
+    ]
     if failures:
         _, rank, failure = min(failures, key=lambda item: item[:2])
         raise own if rank == me and own is not None else failure.error(rank)
 
 
-def _lightness(failure: Failure) -> int:
+def _lightness(failure: RankFailure) -> int:
     return {CheckpointNotFoundError.__name__: 1, CorruptCheckpointError.__name__: 2}.get(failure.kind, 0)

@@ -188,7 +188,9 @@ def _went_on(index: Index, head: Head, checkpoint: str) -> bool:
     if unreadable is None:
         if not later or index.document(later[-1]).parent != checkpoint:
             return False
-        for number in sorted((one for one in index.attempts if name.attempt < one <= later[-1]), reverse=True):
+        for number in sorted(
+            (attempt for attempt in index.attempts if name.attempt < attempt <= later[-1]), reverse=True
+        ):
             try:
                 if index.document(number).branch == checkpoint:
                     return True
@@ -205,7 +207,7 @@ def _went_on(index: Index, head: Head, checkpoint: str) -> bool:
 def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
     orphans = _newest_committed(index, 3)
     if orphans:
-        why = "; ".join(dict.fromkeys(one.reason for one in passed_over)) or "no attempt document leads to them"
+        why = "; ".join(dict.fromkeys(passed.reason for passed in passed_over)) or "no attempt document leads to them"
         raise CorruptCheckpointError(
             f"the run has committed checkpoints ({', '.join(orphans)}) that cannot be used: {why}. Restore the files "
             "below attempts/ (if the file of a job was replaced, its log has the original), or start again under "
@@ -227,11 +229,11 @@ def _refuse_emptied(index: Index) -> None:
                 "that job where its local root is. Otherwise restore the folder from a copy, or use another root."
             )
     events = [event for segment in read_events(index.storage, index).segments for event in segment.events]
-    told = {event.checkpoint for event in events if isinstance(event, Saved | Began)} - {None}
-    if not told or any(map((now := Index(index.storage)).is_committed, now.names)):  # committed since it was listed
+    known = {event.checkpoint for event in events if isinstance(event, Saved | Began)} - {None}
+    if not known or any(map((now := Index(index.storage)).is_committed, now.names)):  # committed since it was listed
         return
     raise CorruptCheckpointError(
-        f"the files below {EVENTS}/ tell of {len(told)} committed checkpoints, the newest {max(told, key=str)}, but "
+        f"the files below {EVENTS}/ tell of {len(known)} committed checkpoints, the newest {max(known, key=str)}, but "
         f"{CHECKPOINTS}/ of {index.storage.url} holds none. If this is a copy of a run that was training, copy it "
         f"again with `ckptkit copy`. If {CHECKPOINTS}/ is on a separate disk, mount it. Otherwise restore it from a "
         "copy, or use another root."

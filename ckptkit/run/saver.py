@@ -223,7 +223,7 @@ class Saver(_RankSaver):
     def _decide(self, *, besides: CheckpointName | None = None) -> None:
         """Void the folders of failed saves; keep a folder that turns out to be committed, after a fence check."""
         landed = []
-        for name in [one for one in self._undecided if one != besides]:
+        for name in [undecided for undecided in self._undecided if undecided != besides]:
             try:
                 there = void(self._storage, name, self._attempt.token)
             except CorruptCheckpointError as error:

@@ -69,7 +69,7 @@ class UploadPace:
         self._bytes_per_second = bytes_per_second
         self._monotonic = monotonic
         self._lifted = Latch()
-        self._pause = pause or self._wait
+        self._pause = pause
         self._free_at = monotonic()
 
     def spend(self, size_bytes: int) -> None:
@@ -77,10 +77,7 @@ class UploadPace:
             return
         now = self._monotonic()
         self._free_at = max(now, self._free_at) + size_bytes / self._bytes_per_second
-        self._pause(self._free_at - now)
-
-    def _wait(self, seconds: float) -> None:
-        self._lifted.wait(seconds)
+        (self._pause or self._lifted.wait)(self._free_at - now)
 
     def lift(self) -> None:
         self._lifted.open()
@@ -369,7 +366,7 @@ class PartUploader(_Uploads):
         A frozen shard that two ranks share is uploaded by the lower one, so the others' documents are read once for it.
         """
         opened = open_part(self._local, name, self._attempt, self._rank)
-        frozen = {one.key for one in opened.ranks[self._rank].shards if one.key.startswith(f"{FROZEN}/")}
+        frozen = {shard.key for shard in opened.ranks[self._rank].shards if shard.key.startswith(f"{FROZEN}/")}
         return opened if frozen <= self._proven else open_checkpoint(self._local, name, self._attempt)
 
     def _copy(self, name: CheckpointName) -> None:

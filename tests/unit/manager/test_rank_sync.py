@@ -19,7 +19,7 @@ from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.rank_sync import RankStatus, RankSync
 from ckptkit.manager.step_timing import StepTiming
-from ckptkit.run.rank_protocol import Failure
+from ckptkit.run.rank_protocol import RankFailure
 
 
 @dataclass
@@ -63,8 +63,8 @@ MINE = RankStatus(progress=progress_at(2), model="m", number=5)
         ({"progress": progress_at(2, cycles=4)}, ResumeError, "no longer in step"),
         ({"number": 6}, ResumeError, "no longer in step"),
         ({"model": "n"}, ResumeError, "another model"),
-        ({"end": Failure.of(StaleAttemptError("overtaken"))}, StaleAttemptError, "overtaken"),
-        ({"end": Failure.of(ValueError("NaN")), "number": 6}, ResumeError, "ValueError: NaN"),
+        ({"end": RankFailure.of(StaleAttemptError("overtaken"))}, StaleAttemptError, "overtaken"),
+        ({"end": RankFailure.of(ValueError("NaN")), "number": 6}, ResumeError, "ValueError: NaN"),
     ],
 )
 def test_ranks_that_came_apart_all_stop(rank, theirs, error, message):
@@ -74,10 +74,12 @@ def test_ranks_that_came_apart_all_stop(rank, theirs, error, message):
 
 
 def test_a_rank_that_stops_raises_its_own_error():
-    others = Saying(lambda _: [MINE.model_copy(update={"end": Failure.of(StorageError("theirs"))}).model_dump_json()])
+    others = Saying(
+        lambda _: [MINE.model_copy(update={"end": RankFailure.of(StorageError("theirs"))}).model_dump_json()]
+    )
     own = StorageError("mine")
     with pytest.raises(StorageError, match="mine") as caught:
-        RankSync(others, SaveEvery(micro_steps=1)).words(MINE.model_copy(update={"end": Failure.of(own)}), own)
+        RankSync(others, SaveEvery(micro_steps=1)).words(MINE.model_copy(update={"end": RankFailure.of(own)}), own)
     assert caught.value is own
 
 

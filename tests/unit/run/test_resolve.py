@@ -14,7 +14,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Stor
 from ckptkit.format.documents import AttemptDocument, Commit, PassedOver, Void, encode
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
-from ckptkit.run.index import VOID_BYTES, Ancestry, Index, Survey, commit_bytes, trace
+from ckptkit.run.index import VOID_BYTES, Index, Lineage, Survey, commit_bytes
 from ckptkit.run.resolve import choose, first_choice
 from ckptkit.testing.faults import Fault
 
@@ -97,7 +97,7 @@ class Eager:
         for attempt in newer:
             if attempt in self.with_commits:
                 continue
-            own = trace(self.index, attempt)
+            own = Lineage(self.index, attempt).whole()
             if not own.segments:
                 self.passed_over.setdefault(attempt_key(attempt), str(own.broken))
                 continue
@@ -124,7 +124,7 @@ class Eager:
         return None
 
     def _at(self, attempt):
-        lineage = trace(self.index, attempt)
+        lineage = Lineage(self.index, attempt).whole()
         on_it = [name for segment in lineage.segments for name in reversed(self.committed) if name in segment]
         if self.foreign.issuperset(on_it):
             if lineage.broken_at is not None:
@@ -236,7 +236,7 @@ def test_size_distinguishes_void_marker_from_commit(token, digest, size_bytes):
 
 def test_lineage_is_read_lazily():
     storage = Counted(long_run(2, 1, 1))
-    lineage = Ancestry(Index(storage), 3)
+    lineage = Lineage(Index(storage), 3)
     storage.reset()
     steps = iter(lineage)
     assert next(steps).attempt == 3
@@ -249,7 +249,7 @@ def test_lineage_is_read_lazily():
 def test_unreadable_document_is_read_again():
     """An error is no answer: it must not end a lineage for good."""
     storage = Counted(long_run(1, 1))
-    lineage = Ancestry(Index(storage), 2)
+    lineage = Lineage(Index(storage), 2)
     storage.inject(Fault("error", operations={"read"}, key="attempts/000001.json"))
     with pytest.raises(StorageError):
         list(lineage)
