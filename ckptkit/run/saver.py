@@ -2,7 +2,8 @@
 
 The order: fence check, write, wait for the parts of other ranks, fence check, COMMIT, fence check, retention.
 Guarantees: a save that returns is committed and durable, and a fence check has passed since. The folder of one that
-raises is void, or the next save voids it or finds it committed. Ranks above 0 create no COMMIT and delete nothing.
+raises is void, or the next save voids it or finds it committed. Ranks above 0 create no COMMIT and delete nothing. One
+save at a time, on the writer thread; any thread may call `committed_at`.
 """
 
 from __future__ import annotations

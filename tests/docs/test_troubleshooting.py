@@ -23,9 +23,9 @@ WORDS = {"en": ("Message", "Cause", "Fix"), "zh": ("信息", "原因", "处理")
 
 EVERYDAY = (
     *("mindspore", "storage", "snapshot", "core/tree.py", "core/accumulation.py"),
-    *(f"checkpoint/{name}.py" for name in ("frozen", "receipts", "resharded")),
+    *(f"checkpoint/{name}.py" for name in ("write", "receipts", "resharded")),
     *(f"run/{name}.py" for name in ("attempt", "fence", "rank_protocol", "resolve", "retention", "saver", "sweep")),
-    "run/homes",
+    *("run/homes.py", "run/upload.py"),
     *(f"manager/{name}.py" for name in ("manager", "opening", "results", "background", "final_save", "rank_sync")),
     *(f"manager/{name}" for name in ("mirroring", "preemption", "recording/recorder.py")),
 )
