@@ -298,8 +298,10 @@ def account_of(lives: Sequence[Life]) -> Account:
     is_rough = False
     recorded = [span for span in spans if span.is_told]
     for earlier, later in pairwise(recorded):
-        between_them = spans[spans.index(earlier) + 1 : spans.index(later)]
-        is_rough = _bridge(earlier, later, _class_between(earlier, later, is_seen=not between_them)) or is_rough
+        # Others lived between them and left no event, or nobody knows when the earlier life ended.
+        is_unseen = not earlier.is_known or bool(spans[spans.index(earlier) + 1 : spans.index(later)])
+        into: Class = "unseen" if is_unseen else "rest" if earlier.shares_process(later) else "down"
+        is_rough = _bridge(earlier, later, into) or is_rough
     return Account([_told(span) for span in spans], is_rough)
 
 
@@ -344,13 +346,6 @@ def _reached(span: LifeSpan) -> int:
     if span.life is not None and span.life.how is None:
         return (known or 0) + 1
     return known or 0
-
-
-def _class_between(earlier: LifeSpan, later: LifeSpan, *, is_seen: bool) -> Class:
-    """Return what lies between two lives."""
-    if not is_seen or not earlier.is_known:
-        return "unseen"
-    return "rest" if earlier.shares_process(later) else "down"
 
 
 def _bridge(earlier: LifeSpan, later: LifeSpan, into: Class) -> bool:

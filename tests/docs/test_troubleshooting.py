@@ -52,6 +52,7 @@ RARE = {
     "keep numbers below 1.2e-38": "a MindSpore that computes in other threads; the tests notice",
     "the run has attempt": "a hundred million starts",
     "was removed while it was read": "of commands only; a job that saves ten times within a moment",
+    "has not ended: its last file": "of a start at an unfinished copy or import only; says all there is to say",
     "there is no committed checkpoint at": "of commands only; says all there is to say",
     "while another error was being raised": "repeats an error that has an entry",
     "the save was interrupted before it began": "after Ctrl-C; says all there is to say",
