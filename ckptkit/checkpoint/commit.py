@@ -44,7 +44,6 @@ def list_attempts(storage: Storage) -> frozenset[int]:
 
 
 def list_names(storage: Storage, prefix: str = "") -> tuple[CheckpointName, ...]:
-    """Return the checkpoint folders whose names begin with ``prefix``, committed or not, in order."""
     listing = storage.list(CHECKPOINTS, prefix)
     parsed = {CheckpointName.parse(name) for name in (*listing.folders, *listing.files)}
     return tuple(sorted(name for name in parsed if name is not None))
@@ -107,7 +106,6 @@ def make_durable(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_S
 
 
 def publish(storage: Storage, name: CheckpointName, commit: Commit) -> None:
-    """Commit the folder ``name``; on return the checkpoint exists."""
     data = encode(commit)
     found = create_once(storage, name.commit_key, data)
     if found == data:

@@ -28,8 +28,6 @@ from ckptkit.storage import Storage
 
 
 class StoredPiece(NamedTuple):
-    """Refers to a whole leaf, or a part of one, in a file."""
-
     shard: ShardEntry
     entry: TensorEntry
 
@@ -48,15 +46,11 @@ class StoredPiece(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredLeaf:
-    """Holds a leaf and its pieces, ordered by rank."""
-
     info: TensorInfo
     pieces: tuple[StoredPiece, ...]
 
 
 class StoredLeaves:
-    """Collects the leaves of a checkpoint from the documents of its ranks."""
-
     def __init__(self, ranks: Sequence[RankManifest]) -> None:
         self._own: list[dict[str, StoredLeaf]] = []
         shared: dict[str, list[StoredPiece]] = {}
@@ -180,8 +174,6 @@ class ShardBytes:
 
 
 class _OpenFile:
-    """Reads a file from its beginning to its end, window by window."""
-
     def __init__(self, files: ShardBytes, shard: ShardEntry) -> None:
         self._files = files
         self.shard = shard
@@ -222,8 +214,6 @@ class _OpenFile:
 
 
 class ProvenFiles:
-    """Reads and verifies the files of one checkpoint."""
-
     def __init__(self, storage: Storage, name: CheckpointName, report: Callable[[int], None]) -> None:
         self._files = ShardBytes(storage, name, report)
         self._open: dict[str, _OpenFile] = {}
@@ -240,7 +230,6 @@ class ProvenFiles:
         self._open[shard.key].read(start, into)
 
     def end(self) -> None:
-        """Verify every file that was read from; raise as `read` does."""
         for key in tuple(self._open):
             self._close(key)
 

@@ -53,7 +53,6 @@ class OpenedCheckpoint:
 
 
 def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocument) -> OpenedCheckpoint:
-    """Read and check the documents of ``name``, which ``attempt`` wrote."""
     commit = committed(storage, name)
     check_token(name, commit, attempt)
     manifest = open_manifest(storage, name, commit)
@@ -102,7 +101,6 @@ def check_token(name: CheckpointName, commit: Commit, attempt: AttemptDocument) 
 
 
 def open_manifest(storage: Storage, name: CheckpointName, commit: Commit) -> Manifest:
-    """Read the manifest of ``name`` and check it against ``commit``; raise as `open_checkpoint` does."""
     entry = FileEntry(key=name.manifest_key, size_bytes=commit.manifest_size_bytes, digest=commit.manifest_digest)
     return decode_manifest(read_entry(storage, name, entry), name)
 
@@ -119,7 +117,6 @@ def read_metrics(storage: Storage, name: CheckpointName, commit: Commit) -> dict
 
 
 def decode_manifest(data: bytes, name: CheckpointName) -> Manifest:
-    """Parse the manifest of ``name`` and compare it with the name; raise as `open_checkpoint` does."""
     manifest = decode(data, Manifest, name.manifest_key)
     progress = manifest.progress
     if manifest.checkpoint != str(name) or (progress.cycles, progress.micro_step) != (name.cycles, name.micro_step):
@@ -145,7 +142,6 @@ def committed(storage: Storage, name: CheckpointName) -> Commit:
 
 
 def read_rank(storage: Storage, name: CheckpointName, rank: int, file: FileEntry, token: str | None) -> RankManifest:
-    """Read the document of ``rank``; raise as `open_checkpoint` does."""
     document = decode(read_entry(storage, name, file), RankManifest, file.key)
     expected = (str(name), rank, document.token if token is None else token)
     if (document.checkpoint, document.rank, document.token) != expected:

@@ -30,8 +30,6 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class _Overlap(NamedTuple):
-    """Holds which region of a piece goes into a wanted part, and where in the part."""
-
     piece: StoredPiece
     region: Region
     into: Bytes
@@ -62,7 +60,6 @@ def read_sharded(
 
 
 def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[_Overlap]:
-    """Find the pieces that overlap ``part``."""
     if not math.prod(part.shape):
         return []
     item = DTYPES[leaf.info.dtype].itemsize
@@ -123,7 +120,6 @@ def _read(files: ShardBytes, shard: ShardEntry, overlaps: Sequence[_Overlap]) ->
 
 
 def _blocks_of(overlaps: Sequence[_Overlap], block_bytes: int) -> set[int]:
-    """Return the numbers of the blocks that contain wanted bytes."""
     found = set()
     for overlap in overlaps:
         offset = overlap.piece.entry.offset_bytes
@@ -162,8 +158,6 @@ def _verify(files: ShardBytes, shard: ShardEntry, blocks: Blocks, first: int, da
 
 @dataclass(frozen=True)
 class Region:
-    """Describes a box to take from an array of bytes."""
-
     shape: tuple[int, ...]
     take: tuple[slice, ...]
 
@@ -225,8 +219,7 @@ class CutOut:
         self._done = done
         self._whole: dict[str, Array] = {}
 
-    def ready(self, name: str) -> None:
-        """Return None: whole leaves exist one at a time."""
+    def ready(self, name: str) -> None: ...
 
     def buffer(self, name: str) -> memoryview:
         whole = self._whole[name] = self._infos[name].empty()

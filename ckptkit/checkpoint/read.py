@@ -223,7 +223,6 @@ def load(
     report: Callable[[int], None] | None = None,
     sizes_known: bool = False,
 ) -> Contents:
-    """Load the contents for ``rank``: its own tensors and state, and the tensors that all ranks share."""
     if not sizes_known:
         check_sizes(storage, opened)
     return _contents(storage, opened, StoredLeaves(opened.ranks), rank, report=report)
@@ -274,7 +273,6 @@ def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
 
 
 def sizes_at(storage: Storage, opened: OpenedCheckpoint) -> dict[str, int]:
-    """Return the sizes of the files in the folders of ``opened`` at ``storage``, by key."""
     # One walk covers the folders of all ranks; only shared frozen shards lie elsewhere.
     sizes = dict(storage.walk(f"{opened.name.folder}/"))
     folder = frozen_folder(opened.name.attempt)

@@ -49,7 +49,6 @@ class Receipt:
 
     @classmethod
     def parse(cls, file_name: str, checkpoint: CheckpointName) -> Receipt | None:
-        """Parse the name of a file in the receipts folder of ``checkpoint``; return None if it is not a receipt."""
         match = _NAME.fullmatch(file_name)
         if match is None:
             return None
@@ -76,7 +75,6 @@ def post(storage: Storage, checkpoint: CheckpointName, receipt: Receipt) -> None
 
 
 def post_failure(storage: Storage, checkpoint: CheckpointName, rank: int, save_number: int) -> None:
-    """Report that a rank's part will not arrive, so that rank 0 does not wait for it."""
     storage.write(failure_key(checkpoint, rank, save_number), io.BytesIO(b""), 0)
 
 
@@ -98,20 +96,16 @@ def post_certificate(storage: Storage, checkpoint: CheckpointName, begin: Checkp
 
 
 def certified_from(files: Iterable[str]) -> tuple[str, ...]:
-    """Return the checkpoints that certificates name, in order."""
     names = (CheckpointName.parse(file.removeprefix(_PREFIX)) for file in files if file.startswith(_PREFIX))
     return tuple(map(str, sorted(name for name in names if name is not None)))
 
 
 def is_certified(storage: Storage, checkpoint: CheckpointName) -> bool:
-    """Return whether a certificate of ``checkpoint`` is on storage, by one listing."""
     found = storage.list(checkpoint.receipts_folder, _CERTIFIED).files
     return bool(certified_from(f"receipts/{file}" for file in found))
 
 
 class Receipts:
-    """Makes rank 0 wait for the receipts of the other ranks."""
-
     def __init__(
         self,
         storage: Storage,

@@ -122,8 +122,7 @@ class _Summands:
         self._add = add
         self._arrays: dict[str, Array] = {}
 
-    def ready(self, name: str) -> None:
-        """Return None: there is memory for the summands of one file at a time."""
+    def ready(self, name: str) -> None: ...
 
     def buffer(self, name: str) -> memoryview:
         array = self._arrays[name] = self._entries[name].empty()

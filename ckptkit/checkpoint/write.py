@@ -79,8 +79,6 @@ PIECE_BYTES = 4 << 20  # each piece takes the interpreter lock twice, and traini
 
 
 class LeafDigests:
-    """Computes the digests of the leaves of ``shard`` from the bytes of its file, in order."""
-
     def __init__(self, shard: Shard, *, whole: bool = True) -> None:
         self.found: dict[str, str] = {}
         self.samples: dict[str, str] = {}
@@ -114,8 +112,6 @@ class LeafDigests:
 
 
 class BlockDigests:
-    """Computes the digests of the blocks of a file from its bytes, in order."""
-
     def __init__(self, block_bytes: int = MAX_BLOCK_BYTES) -> None:
         self._block_bytes = block_bytes
         self._digests: list[str] = []
@@ -194,8 +190,6 @@ _IN_PLACE = (
 
 
 class FrozenShards:
-    """Writes the shards of one attempt below ``frozen/``, and remembers them."""
-
     def __init__(self, storage: Storage, attempt: AttemptDocument, check_fence: Callable[[], object]) -> None:
         self._storage = storage
         self._check_fence = check_fence
@@ -296,7 +290,6 @@ def needed_bytes(request: SaveRequest, frozen: FrozenShards) -> int:
 def write_part(
     storage: Storage, attempt: AttemptDocument, request: SaveRequest, frozen: FrozenShards, rank: int
 ) -> Receipt:
-    """Write the shards of ``rank`` and its document; return the receipt for them without writing it."""
     name = request.name
     entries = _write_shards(storage, request, frozen, rank)
     document = RankManifest(

@@ -205,8 +205,6 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="k
 
 
 class SegmentHeader(Sealed):
-    """Represents the first line of ``events/a000002-0001.jsonl``."""
-
     attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     number: int = Field(ge=1, le=MAX_SEGMENTS)
     token: Token

@@ -21,8 +21,6 @@ _TAGS: tuple[Tag, ...] = ("replicated", "per_rank", "sharded")
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Lists the leaves that share a file."""
-
     role: Role
     frozen: bool
     placement: Tag
@@ -59,7 +57,6 @@ class Shard:
         )
 
     def offsets_bytes(self) -> Iterator[tuple[LeafSpec, int]]:
-        """Yield each leaf with its offset from the start of the file."""
         at = len(self.header)
         for leaf in self.leaves:
             yield leaf, at

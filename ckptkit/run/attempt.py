@@ -97,8 +97,6 @@ _ROUNDS = 50  # a lost round means that another process made progress; this many
 
 
 class Restorable(Protocol):
-    """Describes the half of `ckptkit.snapshot.Capturable` that restores a state."""
-
     def apply(self, contents: Contents) -> None:
         """Apply all of ``contents`` or nothing; memory that reading it overwrote is unusable until another call."""
 
@@ -116,8 +114,6 @@ class Target(Protocol):
 
 
 class OneRank:
-    """Implements `Target` for a job of one rank."""
-
     def __init__(self, state: Restorable) -> None:
         self._state = state
 
@@ -138,8 +134,6 @@ class Applied:
 
 @dataclass(frozen=True)
 class Opening:
-    """Says how to open an attempt."""
-
     checkpoint: str
     rewind: bool
     host: str
@@ -150,8 +144,6 @@ class Opening:
 
 @dataclass(frozen=True)
 class Opened:
-    """Holds an attempt that owns the run, and what it started from."""
-
     document: AttemptDocument
     contents: Contents | None
     run_id: str = ""

@@ -61,8 +61,6 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class Rows:
-    """Describes the newest checkpoints, from a listing and their manifests."""
-
     shown: list[CheckpointInfo]
     left_out: int
     latest: str | None = None
@@ -172,8 +170,6 @@ def _described(name: CheckpointName, read: Callable[[], Manifest]) -> Checkpoint
 
 @dataclass(frozen=True)
 class Kept:
-    """Tells why one checkpoint is still there."""
-
     reason: Reason
     parent_of: int | None = None
 

@@ -20,8 +20,6 @@ from ckptkit.storage import Storage
 
 
 class EventLog:
-    """Stores the segments of one attempt."""
-
     def __init__(self, storage: Storage, attempt: AttemptDocument, *, after: int = 0) -> None:
         self._storage = storage
         self._attempt = attempt

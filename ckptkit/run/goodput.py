@@ -26,8 +26,6 @@ class Moment:
 
 @dataclass(frozen=True)
 class CommittedState:
-    """Describes a state that a life committed."""
-
     batches: int
     at: Moment
     spent: Spent
@@ -38,8 +36,6 @@ class CommittedState:
 
 @dataclass
 class Life:
-    """Holds what is known of the process of one attempt."""
-
     attempt: int
     boot: str | None = None
     born: Moment = Moment()
@@ -124,8 +120,6 @@ Class = Literal["trained", "repeated", "saving", "starting", "evaluating", "stor
 
 @dataclass(eq=False)
 class LifeSpan:
-    """Holds one life while its account is made."""
-
     life: Life | None
     watched: LifeEnded | None
     start: Moment
@@ -141,7 +135,6 @@ class LifeSpan:
 
     @property
     def is_known(self) -> bool:
-        """Whether its end is known."""
         return self.watched is not None or (self.life is not None and self.life.how is not None)
 
     @property
@@ -243,8 +236,6 @@ _DEATHS = {"finished", "preempted", "interrupted", "complete"}  # causes that ar
 
 @dataclass(frozen=True)
 class LifeAccount:
-    """Holds what the seconds of one life went to, and what lay before it."""
-
     attempt: int | None
     how: str | None
     seconds: Mapping[Class, float]
@@ -255,8 +246,6 @@ class LifeAccount:
 
 @dataclass(frozen=True)
 class Account:
-    """Holds what the seconds of a run went to."""
-
     lives: Sequence[LifeAccount]
     is_rough: bool = False
 
@@ -266,7 +255,6 @@ class Account:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first life's birth to the last recorded moment."""
         return sum(self.totals.values())
 
     @property
@@ -349,7 +337,7 @@ def _reached(span: LifeSpan) -> int:
 
 
 def _bridge(earlier: LifeSpan, later: LifeSpan, into: Class) -> bool:
-    """Add what lies between two lives to the later earlier; return whether two clocks of the day had to be compared."""
+    """Add what lies between two lives to the later one; return whether two clocks of the day had to be compared."""
     gap, is_rough = _gap(earlier, later)
     if gap < 0:
         for name in _GIVES_UP:

@@ -114,7 +114,6 @@ class Homes:
 
 
 def _parser_of(key: str) -> Callable[[bytes, str], bool] | None:
-    """Return a parser of the document ``key`` that says whether to prefer it to another copy; None for other files."""
     if key == RUN:
         return lambda data, key: decode(data, RunDocument, key) is not None
     if key.startswith(f"{ATTEMPTS}/"):
@@ -221,7 +220,6 @@ def _separate(local: Storage, ours: AttemptDocument, mirror: Storage, theirs: At
 
 
 def documents_of(storage: Storage, numbers: Iterable[int]) -> Iterable[AttemptDocument]:
-    """Read the documents of ``numbers``, leaving out those that cannot be read."""
     return (document for number in numbers if (document := _document(storage, number)) is not None)
 
 
@@ -235,7 +233,6 @@ def _document(storage: Storage, number: int) -> AttemptDocument | None:
 
 
 def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, target: Target) -> Opened | Contents:
-    """Open the next attempt over all homes, as `ckptkit.run.attempt.open_attempt` does."""
     for near, far in combinations(homes, 2):
         refuse_separate(near, far)
 

@@ -56,7 +56,6 @@ class Documents:
         return self._documents[attempt]
 
     def commit(self, name: CheckpointName) -> Commit | Void | CorruptCheckpointError | None:
-        """Return the COMMIT of ``name``, or the error from reading it; None if there is no COMMIT."""
         if name not in self._commits:
             try:
                 self._commits[name] = read_commit(self.storage, name)
@@ -129,7 +128,6 @@ class Lineage:
                 return
 
     def whole(self) -> Self:
-        """Read the lineage to the end."""
         while self._go_back():
             pass
         return self
@@ -148,7 +146,6 @@ class Lineage:
 
 
 def segment_before(document: AttemptDocument) -> Segment | None:
-    """Return the next older segment after the attempt of ``document``; None if that attempt was a fresh start."""
     if document.parent is None:
         return None
     parent = CheckpointName.parse(document.parent)
@@ -162,8 +159,6 @@ def segment_before(document: AttemptDocument) -> Segment | None:
 
 
 class Index(Documents):
-    """Looks at a whole run once: lists all names at once, and reads each COMMIT on demand."""
-
     def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
         super().__init__(storage)
         # Folders first: a folder is created after its attempt's document, so every listed folder has one.
@@ -232,11 +227,9 @@ class Folders:
         return files.get(COMMIT) == VOID_BYTES and len(files) > 1
 
     def is_bare_void(self, name: CheckpointName) -> bool:
-        """Whether the folder holds only a COMMIT with the size of a void marker."""
         return self.files(name) == {COMMIT: VOID_BYTES}
 
     def is_committed(self, name: CheckpointName) -> bool:
-        """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts."""
         if self.may_be_void_with_data(name):
             if name not in self._doubtful:
                 self._doubtful[name] = may_be_committed(self._storage, name)

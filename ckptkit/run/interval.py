@@ -28,8 +28,6 @@ _MANY_FAILURES = 30  # from here on, the prior no longer matters
 
 @dataclass(frozen=True)
 class Failures:
-    """Counts the failures of a run's own history."""
-
     count: int = 0
     seconds: float = 0.0
 
@@ -95,8 +93,6 @@ _MOST_LIVES = 64  # the newest; older ones say little about the machines of toda
 
 @dataclass(frozen=True)
 class History:
-    """Holds what earlier attempts recorded."""
-
     failures: Failures = field(default_factory=Failures)
     interval: Interval | None = None
 

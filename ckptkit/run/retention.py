@@ -201,7 +201,6 @@ class Retention:
         return newest_first, [folder for folder in newest_first if folder.has_metrics]
 
     def _unwanted(self, newest_first: Folders, judged: Folders) -> list[_Folder]:
-        """Return what of ``judged`` may be removed, oldest first."""
         # The parent is one of these until this attempt has two commits.
         spared = newest_first[:2]
         oldest_first = judged[::-1]

@@ -102,7 +102,6 @@ class Saver(_RankSaver):
         self._saving = threading.Lock()
 
     def committed_at(self, progress: Progress, metrics: Mapping[str, float]) -> CheckpointName | None:
-        """Return this attempt's commit that holds ``progress`` and ``metrics``, if any."""
         at = (progress.cycles, progress.micro_step)
         holds_all = stored_metrics(metrics).items() <= self._metrics.get(at, {}).items()
         return self._committed.get(at) if holds_all else None
@@ -288,7 +287,6 @@ class PartSaver(_RankSaver):
         return self._committed.get((progress.cycles, progress.micro_step))
 
     def next_name(self, progress: Progress) -> CheckpointName:
-        """Return a provisional name, which rank 0's name replaces."""
         return CheckpointName(self._attempt.attempt, progress.cycles, progress.micro_step)
 
     def learn(self, name: CheckpointName | None) -> None:
@@ -301,7 +299,6 @@ class PartSaver(_RankSaver):
         self._say_that_it_failed(request)
 
     def save(self, request: SaveRequest) -> SaveResult:
-        """Write this rank's part."""
         frozen_bytes = self.frozen.written_bytes
         try:
             self._check_fence()

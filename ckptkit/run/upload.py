@@ -277,7 +277,6 @@ class Uploader(_Uploads):
                 )
 
     def _tidy(self, name: CheckpointName) -> None:
-        """Remove old and abandoned files at the mirror after ``name`` was committed there."""
         self._begun.discard(name)
         try:
             self._retention.prune(name)
