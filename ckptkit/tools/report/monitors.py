@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from ckptkit.core.text import escaped, message_of
 from ckptkit.errors import StorageError
 from ckptkit.format.events import Spread
-from ckptkit.run.goodput import Life, Taken, account_of, between, seconds_of
+from ckptkit.run.goodput import CommittedState, Life, account_of, between, seconds_of
 from ckptkit.tools.report.story import Attempt, RunStory, Save
 
 GOODPUT = "goodput"
@@ -112,16 +112,16 @@ def _goodput(lives: Sequence[Life]) -> Iterator[Row]:
             yield Row(save.step, save.step, save.at.wall or 0.0, {GOODPUT: (trained + _trained(save)) / total})
 
 
-def _until(life: Life, save: Taken) -> Life:
+def _until(life: Life, save: CommittedState) -> Life:
     """Return what was known of ``life`` when it took ``save``."""
     return replace(life, seen=save.at, spent=save.spent, to_batches=save.batches, taken=[save], how=None, watched=[])
 
 
-def _trained(save: Taken) -> float:
+def _trained(save: CommittedState) -> float:
     return (save.spent or {}).get("training", 0.0)
 
 
-def _age(life: Life, save: Taken) -> float:
+def _age(life: Life, save: CommittedState) -> float:
     return between(life.born, save.at) or 0.0
 
 
