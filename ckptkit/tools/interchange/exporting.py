@@ -202,10 +202,11 @@ class _Arriving:
 
 def _left_out(contents: Contents, *, with_optimizer: bool, dropped: int) -> tuple[str, ...]:
     words = []
-    owned = sum(one.role == "optimizer" for one in contents.entries.values())
+    roles = [entry.role for entry in contents.entries.values()]
+    owned = roles.count("optimizer")
     if owned and not with_optimizer:
         words.append(f"the optimizer's state ({owned} tensors)")
-    if any(one.role == "accumulators" for one in contents.entries.values()):
+    if "accumulators" in roles:
         at = contents.progress
         words.append(f"the accumulators, after micro-step {at.micro_step} of {at.accumulation_steps}")
     if dropped:

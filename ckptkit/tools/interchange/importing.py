@@ -102,7 +102,7 @@ def import_weights(
 
 def _kept(source: WeightsFile, renames: Renames) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the name in the file by the name in the run, and the names of the optimizer's tensors."""
-    owned = of_an_optimizer({name: one.shape for name, one in source.tensors.items()})
+    owned = of_an_optimizer({name: tensor.shape for name, tensor in source.tensors.items()})
     # What a rule names in full is imported, whatever it looks like.
     ignored = tuple(sorted(owned - renames.rules.keys()))
     renamed = renames.applied([name for name in source.tensors if name not in ignored])

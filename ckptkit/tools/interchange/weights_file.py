@@ -193,10 +193,10 @@ def _read_index(path: Path) -> dict[str, Path]:
 
 
 def _size_of(path: Path) -> int:
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe without a writer would block forever
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe without a writer would block forever
         raise CorruptCheckpointError(f"{path} is not a file; it is a folder, a pipe or a device")
-    return found.st_size
+    return status.st_size
 
 
 @contextlib.contextmanager

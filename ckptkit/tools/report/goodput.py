@@ -58,8 +58,10 @@ def numbers_of(story: RunStory) -> dict[str, Any]:
         "is_lower_bound": account.is_lower_bound,
         "is_rough": account.is_rough,
         "undisturbed_seconds": account.undisturbed_seconds,
-        "lives": [_life(one) for one in account.lives],
-        "intervals": [{**dataclasses.asdict(one), "cost_seconds": one.cost_seconds} for one in story.alternatives],
+        "lives": [_life(life) for life in account.lives],
+        "intervals": [
+            {**dataclasses.asdict(choice), "cost_seconds": choice.cost_seconds} for choice in story.alternatives
+        ],
         "chosen": None if interval is None else interval.model_dump(exclude={"kind"}),
     }
 
@@ -131,19 +133,19 @@ def goodput_section(story: RunStory) -> str:
     if not account.seconds:
         return ""
     totals = account.totals
-    longest = max(sum(one.seconds.values()) for one in account.lives)
+    longest = max(sum(life.seconds.values()) for life in account.lives)
     rows = [_row("all", totals, account.seconds, f"{account.share:.1%} counted")]
     if len(account.lives) > 1:
-        for one in account.lives[-_MOST_BARS:]:
-            name = "before an attempt" if one.attempt is None else f"#{one.attempt}"
-            how = "killed" if one.how is None and not one.is_known else ENDS.get(one.how or "", one.how or "")
-            rows.append(_row(name, one.seconds, longest, how))
+        for life in account.lives[-_MOST_BARS:]:
+            name = "before an attempt" if life.attempt is None else f"#{life.attempt}"
+            how = "killed" if life.how is None and not life.is_known else ENDS.get(life.how or "", life.how or "")
+            rows.append(_row(name, life.seconds, longest, how))
     hidden = len(account.lives) - _MOST_BARS
     more = f'<p class="quiet small">{many(hidden, "earlier life", "earlier lives")} left out.</p>' if hidden > 0 else ""
     legend = "".join(
-        f'<span><i style="background:{_COLOURS[one]}"></i>{NAMES[one]} {span(totals[one])}</span>'
-        for one in CLASSES
-        if totals[one]
+        f'<span><i style="background:{_COLOURS[kind]}"></i>{NAMES[kind]} {span(totals[kind])}</span>'
+        for kind in CLASSES
+        if totals[kind]
     )
     notes = "".join(f"<p>{escape(note)}</p>" for note in notes_of(story))
     return (
@@ -154,13 +156,13 @@ def goodput_section(story: RunStory) -> str:
 
 def _row(name: str, seconds: Mapping[Class, float], longest: float, told: str) -> str:
     parts = "".join(
-        f'<i style="width:{100 * seconds[one] / longest:.3f}%;background:{_COLOURS[one]}" '
-        f'title="{NAMES[one]}: {span(seconds[one])}"></i>'
-        for one in CLASSES
-        if seconds.get(one)
+        f'<i style="width:{100 * seconds[kind] / longest:.3f}%;background:{_COLOURS[kind]}" '
+        f'title="{NAMES[kind]}: {span(seconds[kind])}"></i>'
+        for kind in CLASSES
+        if seconds.get(kind)
     )
     total = sum(seconds.values())
-    described = ", ".join(f"{NAMES[one]} {span(seconds[one])}" for one in CLASSES if seconds.get(one))
+    described = ", ".join(f"{NAMES[kind]} {span(seconds[kind])}" for kind in CLASSES if seconds.get(kind))
     return (
         f'<div class="barname">{escape(name)}</div>'
         f'<div class="bar" role="img" aria-label="{escape(described)}">{parts}</div>'

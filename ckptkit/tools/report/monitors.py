@@ -50,15 +50,15 @@ def series_of(story: RunStory) -> list[Row]:
     rows: list[Row] = []
     for place, attempt in enumerate(story.attempts):
         lives = story.lives[: place + 1]
-        found = [*_points(attempt), *_saves(attempt), *(_goodput(lives) if lives else ())]
+        known = [*_points(attempt), *_saves(attempt), *(_goodput(lives) if lives else ())]
         kept = math.inf if attempt.redone_from is None else attempt.redone_from
-        rows += [row for row in found if row.step <= kept]
+        rows += [row for row in known if row.step <= kept]
     return _once(sorted(rows, key=lambda row: row.step))
 
 
 def course_of(story: RunStory) -> str:
     """Return a name for the run since it last went back on request; other work may follow from there."""
-    back = [one.number for one in story.attempts if one.branch is not None]
+    back = [attempt.number for attempt in story.attempts if attempt.branch is not None]
     run = story.run_id or story.root
     return f"{run}/{back[-1]}" if back else run
 
@@ -100,7 +100,7 @@ def _epoch(save: Save) -> float:
 def _goodput(lives: Sequence[Life]) -> Iterator[Row]:
     """Yield the share of the run's time that counted, as of each save of the last of ``lives``."""
     life = lives[-1]
-    saves = [one for one in life.taken if one.spent is not None]
+    saves = [save for save in life.taken if save.spent is not None]
     if not saves:
         return
     before = account_of([*lives[:-1], _until(life, saves[0])])
@@ -242,15 +242,15 @@ class MLflow:
     def _find(self, story: RunStory) -> None:
         """Find the run that has this course, or make it, and see how far it is."""
         self._client, self._course = self._mlflow.MlflowClient(), course_of(story)
-        found = self._client.get_experiment_by_name(self._experiment)
-        experiment = self._client.create_experiment(self._experiment) if found is None else found.experiment_id
+        known = self._client.get_experiment_by_name(self._experiment)
+        experiment = self._client.create_experiment(self._experiment) if known is None else known.experiment_id
         runs = self._client.search_runs([experiment], f"tags.`{_COURSE}` = '{self._course}'", max_results=1)
         if not runs:
             tags = {_COURSE: self._course, "ckptkit.root": story.root}
             runs = [self._client.create_run(experiment, tags=tags, run_name=story.root.rstrip("/").rpartition("/")[2])]
         run = runs[0].info.run_id
         self._logged = {
-            tag: max((one.step for one in self._client.get_metric_history(run, tag)), default=-1)
+            tag: max((metric.step for metric in self._client.get_metric_history(run, tag)), default=-1)
             for tag in runs[0].data.metrics
         }
         self._run = run

@@ -107,8 +107,8 @@ def _share(story: RunStory) -> str:
 
 
 def _notes(verdict: HealthVerdict) -> str:
-    told = (("bad", verdict.bad), ("attention", verdict.attention), ("good", verdict.good))
-    items = [f'<li class="is-{tone}">{escape(note)}</li>' for tone, notes in told for note in notes[:_MOST_ROWS]]
+    by_tone = (("bad", verdict.bad), ("attention", verdict.attention), ("good", verdict.good))
+    items = [f'<li class="is-{tone}">{escape(note)}</li>' for tone, notes in by_tone for note in notes[:_MOST_ROWS]]
     return f'<section><ul class="notes">{"".join(items)}</ul></section>' if items else ""
 
 
@@ -156,8 +156,10 @@ def _attempt(attempt: Attempt, story: RunStory) -> list[str]:
 def _end_of(attempt: Attempt, story: RunStory) -> tuple[str, str]:
     if attempt.ended is not None:
         return escape(attempt.ended), _TONES.get(attempt.how or "", "attention")
-    found = ["running", "killed"] if attempt is story.last else ["killed"]
-    return ", or ".join([", ".join(found), "not closed"]) if not attempt.tells_exit else " or ".join(found), "attention"
+    guesses = ["running", "killed"] if attempt is story.last else ["killed"]
+    return ", or ".join([", ".join(guesses), "not closed"]) if not attempt.tells_exit else " or ".join(
+        guesses
+    ), "attention"
 
 
 def _failures(story: RunStory) -> str:
@@ -179,13 +181,13 @@ def _error(failure: FailedSave) -> str:
 def _removals(story: RunStory) -> str:
     rows = [_removal(attempt, removal) for attempt in story.attempts for removal in attempt.removals]
     there = [save for _, save in story.saves if save.is_there]
-    told = (
+    summary = (
         f"{many(len(there), 'checkpoint is', 'checkpoints are')} there, "
         f"{size(sum(save.size_bytes or 0 for save in there))} in all. "
         f"Retention has removed {number(len(rows)) if rows else 'none that is known of'}."
     )
     table = _table(("Checkpoint", ">Step", "Removed (UTC)", "After the commit of"), rows) if rows else ""
-    return f'<section><h2>Retention</h2><p class="quiet">{told}</p>{table}</section>'
+    return f'<section><h2>Retention</h2><p class="quiet">{summary}</p>{table}</section>'
 
 
 def _removal(attempt: Attempt, removal: Removal) -> list[str]:

@@ -63,7 +63,8 @@ def timeline(story: RunStory) -> Plot:
     """Plot attempts as bars over the time of day, with their checkpoints, gaps and ends."""
     figure = go.Figure()
     for colour in COLOURS:
-        bars = [one for one in story.attempts if colour_of(one) == colour and one.began_at and one.seen_at]
+        shown = [attempt for attempt in story.attempts if attempt.began_at and attempt.seen_at]
+        bars = [attempt for attempt in shown if colour_of(attempt) == colour]
         figure.add_scatter(**_bars(bars), mode="lines", line={"color": colour, "width": 14}, hoverinfo="skip")
     _add_gaps(figure, story)
     _add_saves(figure, story)
@@ -129,17 +130,17 @@ def _bars(attempts: Sequence[Attempt]) -> dict[str, Any]:
 def _add_gaps(figure: go.Figure, story: RunStory) -> None:
     x: list[str | None] = []
     y: list[float | None] = []
-    told: list[str | None] = []
-    for one, other in pairwise(story.attempts):
-        if one.seen_at is None or other.began_at is None or other.began_at <= one.seen_at:
+    texts: list[str | None] = []
+    for before, after in pairwise(story.attempts):
+        if before.seen_at is None or after.began_at is None or after.began_at <= before.seen_at:
             continue
-        text = f"nothing ran for {span((other.began_at - one.seen_at).total_seconds())}"
-        middle = one.seen_at + (other.began_at - one.seen_at) / 2
-        x += [_time(one.seen_at), _time(middle), _time(other.began_at), None]
-        y += [one.number, (one.number + other.number) / 2, other.number, None]
-        told += [text, text, text, None]
+        text = f"nothing ran for {span((after.began_at - before.seen_at).total_seconds())}"
+        middle = before.seen_at + (after.began_at - before.seen_at) / 2
+        x += [_time(before.seen_at), _time(middle), _time(after.began_at), None]
+        y += [before.number, (before.number + after.number) / 2, after.number, None]
+        texts += [text, text, text, None]
     line = {"color": _MUTED, "width": 1.2, "dash": "dot"}
-    figure.add_scatter(x=x, y=y, mode="lines", line=line, text=told, hovertemplate="%{text}<extra></extra>")
+    figure.add_scatter(x=x, y=y, mode="lines", line=line, text=texts, hovertemplate="%{text}<extra></extra>")
 
 
 def _add_saves(figure: go.Figure, story: RunStory) -> None:
@@ -161,13 +162,14 @@ def _add_saves(figure: go.Figure, story: RunStory) -> None:
 
 
 def _add_failures(figure: go.Figure, story: RunStory) -> None:
-    failures = [(attempt, one) for attempt in story.attempts for one in attempt.failures if one.at][:_MOST_MARKS]
+    all_failures = [(attempt, failure) for attempt in story.attempts for failure in attempt.failures if failure.at]
+    failures = all_failures[:_MOST_MARKS]
     figure.add_scatter(
-        x=[_time(one.at) for _, one in failures],
+        x=[_time(failure.at) for _, failure in failures],
         y=[attempt.number for attempt, _ in failures],
         mode="markers",
         marker={"symbol": "x", "size": 9, "color": _BAD, "line": {"color": _SURFACE, "width": 1}},
-        text=[f"a save failed at step {number(one.step)}: {escape(one.error)}" for _, one in failures],
+        text=[f"a save failed at step {number(failure.step)}: {escape(failure.error)}" for _, failure in failures],
         hovertemplate="%{text}<extra></extra>",
     )
 
@@ -207,15 +209,15 @@ def _end_of(attempt: Attempt, story: RunStory) -> str:
 
 def _curve(story: RunStory, name: str, key: str) -> Plot:
     figure = go.Figure()
-    of_each = [(attempt, [point for point in attempt.points if name in point.values]) for attempt in story.attempts]
-    total = sum(len(points) for _, points in of_each)
+    by_attempt = [(attempt, [point for point in attempt.points if name in point.values]) for attempt in story.attempts]
+    total = sum(len(points) for _, points in by_attempt)
     step = max(1, -(-total // _MOST_MARKS))
-    for attempt, points in of_each:
-        kept, again = _split(points, attempt.redone_from)
-        _add_line(figure, attempt, name, _thinned(again, name, step), again=True)
-        _add_line(figure, attempt, name, _thinned(kept, name, step), again=False)
-    _add_resumes(figure, of_each, name)
-    values = [mean for _, points in of_each for point in points if (mean := point.values[name].mean) is not None]
+    for attempt, points in by_attempt:
+        kept, redone = _split(points, attempt.redone_from)
+        _add_line(figure, attempt, name, _thinned(redone, name, step), is_redone=True)
+        _add_line(figure, attempt, name, _thinned(kept, name, step), is_redone=False)
+    _add_resumes(figure, by_attempt, name)
+    values = [mean for _, points in by_attempt for point in points if (mean := point.values[name].mean) is not None]
     if values and min(values) > 0 and max(values) > 50 * min(values):
         figure.update_yaxes(type="log")
     figure.update_xaxes(title="step", rangemode="tozero")
@@ -229,8 +231,8 @@ def _split(points: Sequence[Point], redone_from: int | None) -> tuple[list[Point
     if redone_from is None:
         return [*points], []
     kept = [point for point in points if point.last <= redone_from]
-    again = [point for point in points if point.last > redone_from]
-    return kept, [*kept[-1:], *again] if again else []
+    redone = [point for point in points if point.last > redone_from]
+    return kept, [*kept[-1:], *redone] if redone else []
 
 
 def _thinned(points: Sequence[Point], name: str, step: int) -> list[Point]:
@@ -242,38 +244,42 @@ def _thinned(points: Sequence[Point], name: str, step: int) -> list[Point]:
 
 def _one_of(points: Sequence[Point], name: str) -> Point:
     spreads = [point.values[name] for point in points]
-    known = [(one.mean, one.low, one.high) for one in spreads if one.mean is not None]
+    known = [(spread.mean, spread.low, spread.high) for spread in spreads if spread.mean is not None]
     mean = sum(mean / len(known) for mean, _, _ in known) if known else None  # divide first: the sum may be infinite
     low = min((low for _, low, _ in known if low is not None), default=None)
     high = max((high for _, _, high in known if high is not None), default=None)
-    spread = Spread(mean=mean, low=low, high=high, not_finite=sum(one.not_finite for one in spreads))
+    spread = Spread(mean=mean, low=low, high=high, not_finite=sum(spread.not_finite for spread in spreads))
     cycles = sum(point.cycles for point in points)
     return Point(at="", first=points[0].first, last=points[-1].last, cycles=cycles, values={name: spread})
 
 
-def _add_line(figure: go.Figure, attempt: Attempt, name: str, points: Sequence[Point], *, again: bool) -> None:
+def _add_line(figure: go.Figure, attempt: Attempt, name: str, points: Sequence[Point], *, is_redone: bool) -> None:
     if not points:
         return
     colour = colour_of(attempt)
     x = [point.last for point in points]
-    if not again and any(point.cycles > 1 for point in points):
+    if not is_redone and any(point.cycles > 1 for point in points):
         for side, fill in (("low", None), ("high", "tonexty")):
             y = [getattr(point.values[name], side) for point in points]
             line = {"width": 0, "color": colour}
             figure.add_scatter(x=x, y=y, mode="lines", line=line, fill=fill, fillcolor=_faint(colour), hoverinfo="skip")
-    what = "done again later" if again else ""
+    what = "done again later" if is_redone else ""
     figure.add_scatter(
         x=x,
         y=[point.values[name].mean for point in points],
         mode="lines" if len(points) > 1 else "markers",
-        line={"color": colour, "width": 6 if again else 1.8},
-        opacity=0.3 if again else 1,
+        line={"color": colour, "width": 6 if is_redone else 1.8},
+        opacity=0.3 if is_redone else 1,
         hovertemplate=f"attempt {attempt.number}, step %{{x:,}}<br>%{{y:.6g}} {what}<extra></extra>",
     )
 
 
-def _add_resumes(figure: go.Figure, of_each: Sequence[tuple[Attempt, Sequence[Point]]], name: str) -> None:
-    resumed = [(one, points) for one, points in of_each if one.parent and one.from_step is not None and points]
+def _add_resumes(figure: go.Figure, by_attempt: Sequence[tuple[Attempt, Sequence[Point]]], name: str) -> None:
+    resumed = [
+        (attempt, points)
+        for attempt, points in by_attempt
+        if attempt.parent and attempt.from_step is not None and points
+    ]
     for attempt, _ in resumed[-_MOST_RESUMES:]:
         figure.add_vline(x=attempt.from_step, line={"color": _MUTED, "width": 1, "dash": "dot"})
     figure.add_scatter(
@@ -286,7 +292,7 @@ def _add_resumes(figure: go.Figure, of_each: Sequence[tuple[Attempt, Sequence[Po
             "color": [colour_of(attempt) for attempt, _ in resumed],
             "line": {"color": _SURFACE, "width": 1.5},
         },
-        text=[f"attempt {one.number} continues from<br>{escape(one.parent or '')}" for one, _ in resumed],
+        text=[f"attempt {attempt.number} continues from<br>{escape(attempt.parent or '')}" for attempt, _ in resumed],
         hovertemplate="%{text}<extra></extra>",
     )
 

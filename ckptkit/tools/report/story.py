@@ -155,7 +155,7 @@ class RunStory:
     @property
     def interval(self) -> Interval | None:
         """The last choice of `SaveEvery.auto`."""
-        return next((one for life in reversed(self.lives) for one in reversed(life.intervals)), None)
+        return next((choice for life in reversed(self.lives) for choice in reversed(life.intervals)), None)
 
     @property
     def last(self) -> Attempt:
@@ -202,7 +202,7 @@ class RunStory:
     @property
     def gap_seconds(self) -> float:
         """Seconds between attempts, from the last known activity of one to the begin of the next."""
-        times = [(one.seen_at, other.began_at) for one, other in pairwise(self.attempts)]
+        times = [(before.seen_at, after.began_at) for before, after in pairwise(self.attempts)]
         return sum(max(0.0, (begin - end).total_seconds()) for end, begin in times if end and begin)
 
     @property
@@ -282,7 +282,7 @@ class _Teller:
             attempts=attempts,
             latest=rows.latest,
             problems=self._problems,
-            lives=[life_of(one.number, events.get(one.number, ())) for one in attempts],
+            lives=[life_of(attempt.number, events.get(attempt.number, ())) for attempt in attempts],
         )
 
     def _run(self) -> RunDocument | None:
@@ -304,7 +304,7 @@ class _Teller:
         attempt.parent, attempt.branch = document.parent, document.branch
         attempt.began_at = time_of(document.created_at)
         attempt.see(attempt.began_at)
-        self._problems.extend(UnreadableFile(one.checkpoint, one.reason) for one in document.passed_over)
+        self._problems.extend(UnreadableFile(passed.checkpoint, passed.reason) for passed in document.passed_over)
 
     def _take_in(self, attempt: Attempt, events: Iterable[Event]) -> None:
         attempt.has_events = True
@@ -343,9 +343,9 @@ class _Teller:
         if rows.problem is not None:
             self._problems.append(UnreadableFile("checkpoints", str(rows.problem)))
         self._problems.extend(UnreadableFile(info.name, info.problem) for info in rows.shown if info.problem)
-        told = {save.checkpoint for attempt in self._attempts.values() for save in attempt.saves}
-        untold = [info for info in rows.shown if info.name not in told]
-        for info, manifest in zip(untold, each_of(untold, self._manifest), strict=True):
+        recorded = {save.checkpoint for attempt in self._attempts.values() for save in attempt.saves}
+        others = [info for info in rows.shown if info.name not in recorded]
+        for info, manifest in zip(others, each_of(others, self._manifest), strict=True):
             attempt = self._attempts.setdefault(info.attempt, Attempt(info.attempt))
             save = _save_from(info, manifest)
             attempt.saves.append(save)
@@ -368,9 +368,7 @@ class _Teller:
         """Determine where each attempt continued, and whose work it repeated."""
         steps = {save.checkpoint: save.step for attempt in attempts for save in attempt.saves}
         for attempt in attempts:
-            attempt.removals = [
-                Removal(one.checkpoint, steps.get(one.checkpoint), one.at, one.after) for one in attempt.removals
-            ]
+            attempt.removals = [replace(removal, step=steps.get(removal.checkpoint)) for removal in attempt.removals]
             if attempt.from_step is None and attempt.host:
                 attempt.from_step = 0 if attempt.parent is None else steps.get(attempt.parent)
         for attempt in attempts:
