@@ -30,9 +30,9 @@ if TYPE_CHECKING:
         StorageError,
         UnusableCheckpointError,
     )
-    from ckptkit.manager.background import SaveHandle
     from ckptkit.manager.manager import CheckpointManager
     from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, System
+    from ckptkit.manager.writer import SaveHandle
     from ckptkit.mindspore.callback.callback import CheckpointCallback
     from ckptkit.mindspore.state.holders import attributes
     from ckptkit.mindspore.state.manager import StateManager
@@ -67,7 +67,7 @@ _HOME = {
     "ResumePoint": "ckptkit.core.progress",
     "SaveEvery": "ckptkit.core.save_policy",
     "SaveFailedError": "ckptkit.errors",
-    "SaveHandle": "ckptkit.manager.background",
+    "SaveHandle": "ckptkit.manager.writer",
     "SaveReport": "ckptkit.core.save_report",
     "Saving": "ckptkit.manager.options",
     "StaleAttemptError": "ckptkit.errors",

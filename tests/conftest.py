@@ -33,8 +33,7 @@ from support.process import ALWAYS_FRESH  # noqa: E402
 from support.warm_server import with_one_thread, without_waiting  # noqa: E402
 
 from ckptkit import scrubber  # noqa: E402
-from ckptkit.manager.preemption import signals  # noqa: E402
-from ckptkit.manager.process import denormals  # noqa: E402
+from ckptkit.manager import process, signals  # noqa: E402
 
 pytest_plugins = ["support.servers.fixtures"]
 
@@ -140,7 +139,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def with_denormals() -> None:
     """A test may leave a run open, in which denormal numbers are zero, and hypothesis refuses such a thread."""
     ctypes.CDLL(None).fesetenv(ctypes.c_void_p(-1))  # FE_DFL_ENV
-    denormals._HERE.users = 0
+    process._HERE.users = 0
 
 
 @pytest.fixture

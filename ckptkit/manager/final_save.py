@@ -1,9 +1,8 @@
 """Takes the final save of a training, at its end or after a preemption request, and waits for its outcome.
 
-Guarantees: the final save holds exactly the state of the micro-step that has just ended. Training ends only after the
-save is settled: committed, failed for good, or not in time. All ranks save the same moment and end after it. In a job
-of many ranks, `FinalSave.heed` meets the other ranks about once a second, in every rank at the same micro-steps.
-Training thread only.
+The final save holds exactly the state of the micro-step that has just ended. Training ends only after the save is
+settled: committed, failed for good, or not in time. All ranks save the same moment and end after it. Training thread
+only.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from pydantic import BaseModel, ConfigDict
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
-from ckptkit.manager.background import NotEndedError, SaveHandle, account_of
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
-from ckptkit.manager.mirroring.chain import Chain
+from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET
-from ckptkit.manager.preemption.request import PreemptionRequest
-from ckptkit.manager.rank_sync import RankSync
-from ckptkit.manager.results import SaveResults
-from ckptkit.manager.step_timing import StepTiming, fits
+from ckptkit.manager.preemption import PreemptionRequest
+from ckptkit.manager.ranks import RankSync
+from ckptkit.manager.schedule import StepTiming, fits
+from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults, account_of
 from ckptkit.run.rank_protocol import RankFailure
 from ckptkit.snapshot import Capturable
 
@@ -45,9 +43,7 @@ _MOST_MICRO_STEPS = 10_000  # upper limit between two meetings, however short th
 class SaveAll(Protocol):
     """Saves in all ranks, as `Run.save`."""
 
-    def __call__(self, state: Capturable, metrics: Metrics, *, is_final: bool) -> SaveHandle:
-        """Return the save, which has taken the state; a collective."""
-        ...
+    def __call__(self, state: Capturable, metrics: Metrics, *, is_final: bool) -> SaveHandle: ...
 
 
 class _Sign(BaseModel):
@@ -57,17 +53,19 @@ class _Sign(BaseModel):
 
     asked: bool
     dead_child: str = ""
-    left_seconds: float
-    micro_step_seconds: float | None
-    save_seconds: float | None
+    left: timedelta  # of the grace
+    micro_step: timedelta | None  # the longest of the last ones
+    save: timedelta | None  # how long everything that has to be written takes
     next_in: int
 
 
 class _Settled(BaseModel):
-    """Holds the outcome of the final save, as rank 0 reports it."""
+    """Holds what a rank says of the final save; only rank 0 knows the outcome."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    is_busy: bool = False  # this rank is still writing
+    is_late: bool = False  # and its grace is over
     checkpoint: str | None = None
     why: str = ""
     end: RankFailure | None = None
@@ -78,21 +76,7 @@ class _LateError(Exception):
 
 
 class FinalSave:
-    """Takes the final save of a training, at its end or after a preemption request.
-
-    Args:
-        preemption: Watches for preemption requests.
-        step_timing: Measures the duration of micro-steps.
-        rank_sync: The ranks of the job.
-        results: Outcomes of the saves.
-        mirrors: Receive what was committed.
-
-    Attributes:
-        is_held: Whether `heed` lets training go on, because the regular final save follows soon, and `leave_after` it.
-        is_over: Whether the final save is settled; nothing more is to be trained.
-        is_given_up: Whether the save, or its upload to the mirror, was not in time and goes on in the background.
-        is_mirror_given_up: Whether the upload to the mirror failed or was not in time; `close` must not try it again.
-    """
+    """Takes the final save of a training, at its end or after a preemption request."""
 
     def __init__(
         self,
@@ -107,40 +91,45 @@ class FinalSave:
         self._rank_sync, self._results, self._mirrors = rank_sync, results, mirrors
         self._next_in = 1
         self._failure: BaseException | None = None  # of this rank's last try
-        self.is_held = False
-        self.is_over = False
-        self.is_given_up = False
-        self.is_mirror_given_up = False
+        self.is_held = False  # training goes on, because the regular final save follows soon
+        self.is_over = False  # the final save is settled; nothing more is to be trained
+        self.is_given_up = False  # the save, or its upload, was not in time and goes on in the background
+        self.is_mirror_given_up = False  # the upload failed or was not in time; `close` must not try it again
 
-    def heed(self, progress: Progress) -> Verdict:
-        """Decide what to do after this micro-step; a collective whenever any rank may have a request."""
+    def heed(self, save: SaveAll, state: Capturable, metrics: Metrics, progress: Progress) -> bool:
+        """Save and end training if that was requested and it is time; return whether the end was requested.
+
+        In a job of many ranks a collective, about once a second.
+        """
+        verdict = self.verdict(progress)
+        if verdict == "save":
+            self._leave(save, state, metrics)
+        return verdict != "train"
+
+    def verdict(self, progress: Progress) -> Verdict:
         if not self._preemption.is_watched or self.is_over or self.is_held:
             return "train"
         asked = self._preemption.poll()
-        if self._rank_sync.is_alone:
-            return self._verdict(progress, self._sign(asked)) if asked else "train"
         self._next_in -= 1
-        if self._next_in > 0:
+        if self._next_in > 0 or (self._rank_sync.is_alone and not asked):
             return "train"
-        said = [_Sign.model_validate_json(one) for one in self._rank_sync.say(self._sign(asked).model_dump_json())]
-        if not any(one.asked for one in said):
+        mine = self._sign(asked)
+        said = [_Sign.model_validate_json(text) for text in self._rank_sync.say(mine.model_dump_json())]
+        if not any(sign.asked for sign in said):
             self._next_in = said[0].next_in
             return "train"
         self._next_in = 1
         if not asked:
-            rank = max(range(len(said)), key=lambda one: (said[one].dead_child != "", said[one].asked))
+            rank = max(range(len(said)), key=lambda rank: (said[rank].dead_child != "", said[rank].asked))
             self._preemption.ask(f"rank {rank} was asked to end", said[rank].dead_child)
-        left = min(one.left_seconds for one in said)
-        return self._verdict(progress, said[0].model_copy(update={"left_seconds": left}))
+        if progress.at_boundary:
+            return "save"
+        left = min(sign.left for sign in said)
+        steps_left = progress.accumulation_steps - progress.micro_step
+        return "finish the cycle" if fits(steps_left, said[0].micro_step, said[0].save, left) else "save"
 
     def commit(self, save: SaveAll, state: Capturable, metrics: Metrics) -> str:
-        """Save ``state`` at the end of training, wait until it is committed, and return the checkpoint's name.
-
-        Raises:
-            SaveFailedError: If the state could not be committed, or not be uploaded to the mirror.
-            StaleAttemptError: If another process has taken over the run.
-            CkptKitError, TypeError, ValueError: As `Run.save`.
-        """
+        """Save ``state`` at the end of training, wait until it is committed, and return the checkpoint's name."""
         settled = self._settle(save, state, metrics, countdown(None))
         if settled.checkpoint is None:
             raise SaveFailedError(
@@ -151,14 +140,7 @@ class FinalSave:
             self._mirrors.finish(countdown(None))
         return settled.checkpoint
 
-    def leave(self, save: SaveAll, state: Capturable, metrics: Metrics) -> None:
-        """Save ``state`` as it is, wait until the save is settled, and end; in all ranks, after `heed` said so.
-
-        Raises:
-            Preempted: Unless training is to return.
-            StaleAttemptError: If another process has taken over the run.
-            CkptKitError, TypeError, ValueError: As `Run.save`.
-        """
+    def _leave(self, save: SaveAll, state: Capturable, metrics: Metrics) -> None:
         left = countdown(None) if self._preemption.exits else self._seconds_left
         try:
             settled = self._settle(save, state, metrics, left)
@@ -170,7 +152,7 @@ class FinalSave:
         self._end(settled, state.progress())
 
     def leave_after(self, checkpoint: str, progress: Progress) -> None:
-        """End after the regular final save if any rank was asked to; a collective. Raises Preempted."""
+        """End after the regular final save if any rank was asked to; a collective."""
         if not self._preemption.is_watched or self.is_over:
             return
         asked = self._preemption.is_asked
@@ -190,29 +172,18 @@ class FinalSave:
         return _Sign(
             asked=asked,
             dead_child=self._preemption.dead_child,
-            left_seconds=self._preemption.left.total_seconds(),
-            micro_step_seconds=None if micro_step is None else micro_step.total_seconds(),
-            save_seconds=None if longest is None else longest.total_seconds(),
+            left=self._preemption.left,
+            micro_step=micro_step,
+            save=longest,
             next_in=max(1, every),
         )
-
-    def _verdict(self, progress: Progress, sign: _Sign) -> Verdict:
-        if progress.at_boundary:
-            return "save"
-        goes_on = fits(
-            progress.accumulation_steps - progress.micro_step,
-            _duration(sign.micro_step_seconds),
-            _duration(sign.save_seconds),
-            timedelta(seconds=sign.left_seconds),
-        )
-        return "finish the cycle" if goes_on else "save"
 
     def _settle(self, save: SaveAll, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
         """Save ``state`` in all ranks until that is committed or has failed too often; every rank returns the same."""
         settled = _Settled()
         self._results.forgive()
         for _ in range(ERROR_BUDGET):
-            self._wait(left)
+            self._meet(left)
             self._collect()
             try:
                 handle = save(state, metrics, is_final=True)
@@ -221,40 +192,36 @@ class FinalSave:
                 continue
             if not self._rank_sync.leads:
                 self._preemption.recall()  # rank 0 has just reported its earlier commits
-            self._wait(left)
-            self._failure = error = handle.exception()
+            said = self._meet(left, handle)
+            self._failure = handle.exception()
             self._collect()
-            settled = self._told(error, handle.result() if error is None else None)
+            if isinstance(self._failure, StaleAttemptError):
+                raise self._failure
+            for rank, word in enumerate(said):
+                if word.end is not None:
+                    raise word.end.error(rank)
+            settled = said[0]
             if settled.checkpoint is not None:
                 return settled
         return settled
 
-    def _wait(self, left: Countdown) -> None:
-        """Wait until no rank writes; no rank waits for another rank's storage inside a collective."""
+    def _meet(self, left: Countdown, handle: SaveHandle | None = None) -> list[_Settled]:
+        """Wait until no rank writes, and return what each says of the save, by rank.
+
+        No rank waits for another rank's storage inside a collective.
+        """
         while True:
             with contextlib.suppress(NotEndedError):
                 self._results.drain(timedelta(seconds=min(A_WHILE.total_seconds(), left())))
-            mine = "late" if left() <= 0 and self._results.busy else "busy" if self._results.busy else "done"
-            said = self._rank_sync.say(mine)
-            if all(one == "done" for one in said):
-                return
-            if "late" in said:
+            is_busy = self._results.busy
+            mine = _Settled(is_busy=is_busy, is_late=is_busy and left() <= 0)
+            if handle is not None and not is_busy:
+                mine = _settled_by(handle)
+            said = [_Settled.model_validate_json(text) for text in self._rank_sync.say(mine.model_dump_json())]
+            if any(word.is_late for word in said):
                 raise _LateError
-
-    def _told(self, error: BaseException | None, checkpoint: str | None) -> _Settled:
-        """Return the outcome that rank 0 reports; only rank 0 knows it. A StaleAttemptError of any rank ends all."""
-        mine = _Settled(
-            checkpoint=checkpoint,
-            why="" if error is None else account_of(error),
-            end=RankFailure.of(error) if isinstance(error, StaleAttemptError) else None,
-        )
-        said = [_Settled.model_validate_json(one) for one in self._rank_sync.say(mine.model_dump_json())]
-        if isinstance(error, StaleAttemptError):
-            raise error
-        for rank, one in enumerate(said):
-            if one.end is not None:
-                raise one.end.error(rank)
-        return said[0]
+            if not any(word.is_busy for word in said):
+                return said
 
     def _end(self, settled: _Settled, progress: Progress) -> None:
         preemption = self._preemption
@@ -293,5 +260,9 @@ class FinalSave:
         return self._preemption.left.total_seconds()
 
 
-def _duration(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
+def _settled_by(handle: SaveHandle) -> _Settled:
+    error = handle.exception()
+    if error is None:
+        return _Settled(checkpoint=handle.result())
+    end = RankFailure.of(error) if isinstance(error, StaleAttemptError) else None
+    return _Settled(why=account_of(error), end=end)

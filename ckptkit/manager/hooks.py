@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.manager.options import Mirror
+from ckptkit.manager.writer import SaveHandle
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage
@@ -26,14 +27,7 @@ LOADER = "loader "  # how the path of what a loader with a state of its own hold
 
 
 class Suspect(BaseModel):
-    """Describes a part of the job that may keep it from being exact, found without running it.
-
-    Attributes:
-        kind: ``operator`` or ``pipeline`` for random parts; any other value for the rest.
-        where: Name of the part.
-        why: What is wrong with it.
-        fix: What to do.
-    """
+    """Describes a part of the job that may keep it from being exact, found without running it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,12 +56,10 @@ class Observer(Protocol):
         """Return the names of the stateful objects whose ``state_dict()`` draws random numbers; calls each once."""
         ...
 
-    def suspects(self) -> list[Suspect]:
-        """Return what keeps the job from being exact as far as known without running it."""
-        ...
+    def suspects(self) -> list[Suspect]: ...
 
     def replicated(self) -> list[str]:
-        """Return the names of the digests that must be the same in every rank; called in jobs of many ranks only."""
+        """Return the names of the digests that must be the same in every rank."""
         ...
 
 
@@ -75,17 +67,7 @@ class Observer(Protocol):
 class Observable(Protocol):
     """Extends `ckptkit.snapshot.Capturable` with an observer for hooks."""
 
-    def observer(self) -> Observer:
-        """Return an observer that inspects this state from now on."""
-        ...
-
-
-class SaveHandle(Protocol):
-    """Declares what `Hooks` needs of a save."""
-
-    def result(self, timeout: timedelta | None = None) -> str:
-        """Wait for the commit, above rank 0 for this rank's part; `NotEndedError` if ``timeout`` expires."""
-        ...
+    def observer(self) -> Observer: ...
 
 
 Save: TypeAlias = Callable[[Mapping[str, float]], SaveHandle]
@@ -106,30 +88,22 @@ class Hooks(Protocol):
     """
 
     @property
-    def storage(self) -> Storage:
-        """The run root that replaces the script's own."""
-        ...
+    def storage(self) -> Storage: ...
 
     @property
     def keeps_schedule(self) -> bool:
         """Whether the schedule goes on after `step`; its saves are read as late as the fence allows then."""
         ...
 
-    def keep(self, given: KeepPolicy) -> KeepPolicy:
-        """Return the policy that replaces the ``given`` one."""
-        ...
+    def keep(self, given: KeepPolicy) -> KeepPolicy: ...
 
-    def mirrors(self, given: Sequence[Mirror]) -> Sequence[Mirror]:
-        """Return the mirrors that replace those ``given``, the nearest first; called before `begin`."""
-        ...
+    def mirrors(self, given: Sequence[Mirror]) -> Sequence[Mirror]: ...
 
     def unrestored(self, state: Capturable, why: str) -> None:
-        """Act when the restore has failed or was refused, for the reason ``why``."""
+        """Act when the restore has failed or was refused."""
         ...
 
-    def begin(self, state: Capturable, point: ResumePoint, wait: Wait) -> None:
-        """Act once, after the restore."""
-        ...
+    def begin(self, state: Capturable, point: ResumePoint, wait: Wait) -> None: ...
 
     def step(self, state: Capturable, save: Save) -> None:
         """Act after a micro-step, in place of the schedule or, if `keeps_schedule`, before it."""
@@ -149,12 +123,6 @@ class Hooks(Protocol):
 
 
 def hooks_of(url: str) -> Hooks | None:
-    """Return the hooks of a manager whose script gave ``url``; None where no program set any.
-
-    Raises:
-        ImportError: If ``CKPTKIT_HOOKS`` names no module.
-        ValueError: If the module cannot use its argument.
-    """
     module, _, argument = os.environ.get(VARIABLE, "").partition(":")
     if not module:
         return None

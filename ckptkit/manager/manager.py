@@ -1,44 +1,58 @@
 """Provides `CheckpointManager`: schedule, background writer, backpressure and error handling behind a few methods.
 
-Guarantees: once `save` has returned, training may go on. What training may change before its next update is copied;
-what only the update changes is read in place until the fence, which runs before the update. One save is written at a
-time. A background failure reaches the caller at one of the next calls. Nothing is written before `restore` has examined
-the run. The manager waits for the disk only on request and in a fence whose buffers are full. It cannot know which
-other code writes to the parameters: see `CheckpointManager.fence`.
-
-In a job of many ranks each rank has a manager over the same root. `restore`, `save`, `save_final`, `agree` and a `step`
-at which a save is due are collectives: every rank calls them at the same micro-step. Training thread only; the writer
-has its own thread, which does not use the framework.
+Once `save` has returned, training may go on: what it may change before its next update is copied; what only the update
+changes is read in place until the fence, which runs before the update. In a job of many ranks each rank has a manager
+over the same root; `restore`, `save`, `save_final`, `agree` and a `step` at which a save is due are collectives: every
+rank calls them at the same micro-step. Training thread only; the writer has its own thread, which does not use the
+framework.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from traceback import walk_tb
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from typing_extensions import Self
 
 from ckptkit.core.progress import ResumePoint
-from ckptkit.core.save_policy import SavePolicy
+from ckptkit.core.save_policy import SaveEvery, SavePolicy
 from ckptkit.core.save_report import SaveTotals
 from ckptkit.errors import CkptKitError, ResumeError
-from ckptkit.manager.background import SaveHandle
-from ckptkit.manager.batches import NumberedBatches, numbered
-from ckptkit.manager.opening import open_run
-from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, System
-from ckptkit.manager.run import Run
-from ckptkit.manager.setup import new_setup
+from ckptkit.format.layout import CHECKPOINTS
+from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.hooks import hooks_of
+from ckptkit.manager.mirrors import Chain
+from ckptkit.manager.options import (
+    Mirrors,
+    Preemption,
+    Ranks,
+    Saving,
+    System,
+    mirrors_of,
+    refuse_other_types,
+    refuse_wrong_policies,
+)
+from ckptkit.manager.process import AT_EXIT
+from ckptkit.manager.run import Run, open_run
+from ckptkit.manager.setup import Setup
+from ckptkit.manager.writer import SaveHandle
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
-from ckptkit.run.keep_policy import KeepPolicy
-from ckptkit.snapshot import Capturable, Iterated
-from ckptkit.storage import Storage
+from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
+from ckptkit.snapshot import Capturable, Iterated, StagingArea
+from ckptkit.storage import Storage, open_storage
+from ckptkit.storage.capacity import free_beside
 
 _log = logging.getLogger("ckptkit")
+_Batch = TypeVar("_Batch")
 
 
 class CheckpointManager:
@@ -74,16 +88,28 @@ class CheckpointManager:
         preemption: Preemption | None = None,
         system: System | None = None,
     ) -> None:
-        self._setup = new_setup(
-            root,
-            storage_options,
-            mirror,
-            save=save,
-            keep=keep,
-            saving=saving,
-            ranks=ranks,
-            preemption=preemption,
-            system=system,
+        refuse_wrong_policies(save=save, keep=keep)
+        groups = {"ranks": (ranks, Ranks), "preemption": (preemption, Preemption), "system": (system, System)}
+        refuse_other_types(saving=(saving, Saving), **groups)
+        saving, preemption, system = saving or Saving(), preemption or Preemption(), system or System()
+        keep = keep if keep is not None else KeepLatest(3)
+        storage, mirrors = open_storage(root, storage_options), mirrors_of(mirror)
+        hooks = hooks_of(storage.url)  # None except under `ckptkit doctor` and `replay`
+        if hooks is not None:
+            storage, keep, mirrors = hooks.storage, hooks.keep(keep), hooks.mirrors(mirrors)
+            saving, preemption = replace(saving, events=False), replace(preemption, then="off")
+        free_bytes = partial(free_beside, storage, CHECKPOINTS)
+        self._setup = Setup(
+            storage,
+            Chain(storage, mirrors, keep, tolerant=saving.on_error == "warn", monotonic=system.monotonic),
+            StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote, free_bytes=free_bytes),
+            save if save is not None else SaveEvery(optimizer_steps=100),
+            keep,
+            saving,
+            ranks or Ranks(),
+            preemption,
+            system,
+            hooks,
         )
         self._run: Run | None = None
         self._closed = self._is_entered = False
@@ -179,7 +205,7 @@ class CheckpointManager:
             self.restore(state)
         if self._nothing_left_at is not None:
             return NumberedBatches(enumerate(batches))
-        loop = NumberedBatches(numbered(self, self._started(), state, batches, closes=not self._is_entered))
+        loop = NumberedBatches(_numbered(self, self._started(), state, batches, closes=not self._is_entered))
         state.handed_out_by(loop)
         return loop
 
@@ -412,3 +438,60 @@ class CheckpointManager:
                 "call restore(state) before the first save, and not after close(): it finds out what the run holds"
             )
         return self._run.ready()
+
+
+class NumberedBatches(Iterator[tuple[int, _Batch]]):
+    """Gives the batches of a loop with their numbers; see `CheckpointManager.loop`.
+
+    A class, since a generator that runs hides what iterates over it.
+    """
+
+    def __init__(self, batches: Iterator[tuple[int, _Batch]]) -> None:
+        self._batches = batches
+
+    def __next__(self) -> tuple[int, _Batch]:
+        return next(self._batches)
+
+
+def _numbered(
+    manager: CheckpointManager, run: Run, state: Capturable, batches: Iterable[_Batch], *, closes: bool
+) -> Iterator[tuple[int, _Batch]]:
+    """Yield the batches that are left with their numbers, and save between them; ``closes`` the manager at the end."""
+    number = begun = state.progress().batches_delivered
+    is_finalizing = sys.is_finalizing  # a generator that ends with the interpreter finds no modules
+    try:
+        for number, batch in enumerate(batches, begun + 1):
+            yield number - 1, batch
+            if run.stepped_at != number:
+                manager.step(state)
+            if run.final_save.is_over:
+                break
+        else:
+            run.is_complete = run.is_complete or number == begun
+            manager.save_final(state)
+    except GeneratorExit:  # whether an error left the loop is known as the program ends, and not here
+        if is_finalizing():
+            raise
+        run.leave(number, for_good=closes)
+        if closes:
+            loop = sys._getframe(1)
+            AT_EXIT.add(partial(_exit_left, manager, (id(loop), loop.f_lineno)))
+        raise
+    except BaseException as error:
+        if closes:
+            _exit(manager, error)
+        raise
+    if closes:
+        _exit(manager, None)
+
+
+def _exit_left(manager: CheckpointManager, left_at: tuple[int, int]) -> None:
+    """Close the manager as the program ends; an error that was raised where the loop was left came in training."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    if error is not None and left_at in [(id(frame), line) for frame, line in walk_tb(error.__traceback__)]:
+        HEARTBEAT.enter(Phase.TRAINING)
+    _exit(manager, error)
+
+
+def _exit(manager: CheckpointManager, error: BaseException | None) -> None:
+    manager.__exit__(None if error is None else type(error), error, None)

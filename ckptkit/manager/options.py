@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ckptkit.core.placement import PlacementByName
 from ckptkit.core.save_policy import SavePolicy
 from ckptkit.core.save_report import SaveReport
-from ckptkit.manager.heartbeat.process_start import boot_id
+from ckptkit.manager.heartbeat.record import boot_id
 from ckptkit.run.attempt import this_process
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.storage import Storage, open_storage
@@ -130,7 +130,7 @@ Mirrors: TypeAlias = AnyMirror | Sequence[AnyMirror] | None
 """No mirror, one, or several, the nearest first."""
 
 
-def mirrors_of(given: Mirrors) -> tuple[Mirror, ...]:
+def mirrors_of(given: Mirrors) -> Sequence[Mirror]:
     """Open what ``mirror=`` was given as.
 
     Raises:

@@ -1,12 +1,10 @@
 """Runs one attempt in the training thread: saves when it is due or asked, raises what failed, and ends: `Run`.
 
 A save takes the state of its moment, opens the window in which unchanged memory is read in place, and starts the
-writer, which has a thread of its own.
-
-Guarantees: a call that returns a running save has taken the state of that moment. One save at a time is under way. A
-background failure reaches the caller at one of the next calls. `Run.close` stops the watch for signals and the recorder
-whatever it raises. In a job of many ranks, either all ranks take the same moment under the same name or none takes any;
-`Run.save`, `Run.save_final`, `Run.agree`, and `Run.step` where a save is due, are collectives. Training thread only.
+writer, which has a thread of its own. One save at a time is under way; a background failure reaches the caller at one
+of the next calls. In a job of many ranks, either all ranks take the same moment under the same name or none takes any;
+`Run.save`, `Run.save_final`, `Run.agree`, `open_run`, and `Run.step` where a save is due, are collectives. Training
+thread only.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Literal
@@ -24,33 +22,31 @@ from typing import Literal
 from typing_extensions import Self
 
 from ckptkit.checkpoint.write import SaveRequest
-from ckptkit.core.contents import Capture
-from ckptkit.core.progress import Progress
+from ckptkit.core.contents import Capture, Contents
+from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.progress_bar import countdown
 from ckptkit.core.save_policy import may_split_cycles
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.core.stack import call_of
-from ckptkit.errors import Preempted, ResumeError
+from ckptkit.core.text import many
+from ckptkit.errors import CkptKitError, Preempted, ResumeError
 from ckptkit.format.events import How
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.background import NotEndedError, SaveHandle
-from ckptkit.manager.copy_memory import CopyMemory
-from ckptkit.manager.due_saves import DueSaves
 from ckptkit.manager.final_save import A_WHILE, FinalSave, Metrics
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.manager.hooks import Save
 from ckptkit.manager.options import ERROR_BUDGET, WindowUse
-from ckptkit.manager.preemption.request import PreemptionRequest
-from ckptkit.manager.process.at_exit import AT_EXIT, LastCall
-from ckptkit.manager.rank_sync import RankStatus, RankSync
-from ckptkit.manager.recording.recorder import Taken
-from ckptkit.manager.results import SaveResults
+from ckptkit.manager.preemption import PreemptionRequest
+from ckptkit.manager.process import AT_EXIT, LastCall, show_log
+from ckptkit.manager.ranks import RankStatus, RankSync
+from ckptkit.manager.recorder import Taken
+from ckptkit.manager.schedule import DueSaves, StepTiming
 from ckptkit.manager.setup import Setup, new_auto_interval, new_recorder, new_saver
-from ckptkit.manager.step_timing import StepTiming
-from ckptkit.run.attempt import Opened
-from ckptkit.run.rank_protocol import RankFailure
-from ckptkit.run.saver import PartSaver, Saver
+from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults
+from ckptkit.run.attempt import OneRank, Opened, Opening
+from ckptkit.run.rank_protocol import RankFailure, follow, lead
+from ckptkit.run.saver import PartSaver, Saver, SaveResult
 from ckptkit.snapshot import Capturable, Handling, IncompleteStepError, Window
 
 _log = logging.getLogger("ckptkit")
@@ -70,31 +66,7 @@ class _Moment:
 
 
 class Run:
-    """Runs one attempt, from `CheckpointManager.restore` to `CheckpointManager.close`.
-
-    Args:
-        setup: What the manager was made with.
-        opened: The run, which this attempt has taken over.
-        rank_sync: The ranks of the job.
-        due_saves: Decides which saves are due.
-        began_at: Progress after the restore.
-
-    Attributes:
-        saver: Writes the saves of this rank and knows what is committed.
-        rank_sync: As the argument.
-        results: Outcomes of the saves.
-        mirrors: Receive what was committed.
-        recorder: Records the saves for ``ckptkit report``.
-        preemption: Watches for preemption requests.
-        step_timing: Measures the duration of micro-steps.
-        auto_interval: Chooses the interval of `SaveEvery.auto`.
-        final_save: Takes the final save, at the end of training or after a preemption request.
-        window_use: How to take the leaves that only an update changes, as in `Saving`; with ``"late"``, only when the
-            fence or a wait requires it, so that whatever changed them before is seen. May change between two saves.
-        last_save_at: Start of the last save, in seconds.
-        is_complete: Whether nothing was left to train.
-        stepped_at: Number of batches delivered at the last `step`; None before.
-    """
+    """Runs one attempt, from `CheckpointManager.restore` to `CheckpointManager.close`."""
 
     def __init__(
         self, setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, *, began_at: Progress
@@ -118,9 +90,9 @@ class Run:
         self.step_timing = StepTiming(self._monotonic)
         self.auto_interval = new_auto_interval(setup, opened, rank_sync, self.results, began_at)
         self.auto_interval.record = self.recorder.interval
-        self._copy_memory = CopyMemory(
-            setup.area, at_boundaries=saving.mid_cycle != "exact" or not may_split_cycles(setup.save)
-        )
+        # Whether no save is due between two boundaries, so that accumulators are not copied.
+        self._saves_at_boundaries = saving.mid_cycle != "exact" or not may_split_cycles(setup.save)
+        self._is_prepared = False
         self.final_save = FinalSave(
             preemption=self.preemption,
             step_timing=self.step_timing,
@@ -128,17 +100,18 @@ class Run:
             results=self.results,
             mirrors=self.mirrors,
         )
+        # With "late", leaves are read only when the fence or a wait requires it, so that whatever changed them is seen.
         is_examined = setup.hooks is not None and setup.hooks.keeps_schedule  # ``ckptkit doctor --own-saves``
         self.window_use: WindowUse | Literal["late"] = (
             "late" if saving.window == "auto" and is_examined else saving.window
         )
         self._window: Window | None = None
         self._number = 0
-        self.last_save_at = self._monotonic()
+        self.last_save_at = self._monotonic()  # its start
         self._process = os.getpid()
         self._is_finished = False
-        self.is_complete = False
-        self.stepped_at: int | None = None
+        self.is_complete = False  # nothing was left to train
+        self.stepped_at: int | None = None  # batches delivered at the last `step`
         self._reached = began_at  # at the last step or save
         self._left_at = 0  # batches delivered when `CheckpointManager.loop` was left
         self._last_call = LastCall(self._exit)
@@ -146,13 +119,13 @@ class Run:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process was forked after the restore: it has the objects, but not the threads."""
         return os.getpid() != self._process
 
     def ready(self) -> Self:
         """Return itself; ResumeError if a call of it is in progress in this thread, such as below a signal handler.
 
-        Half of what that call does is done, and a second one would take its place. ``on_save`` is called at the end.
+        Half of what that call does is done, and a second one would take its place. ``on_save`` is called at the
+        end.
         """
         call = call_of(_CALLS, self, sys._getframe(1), until=SaveResults.tell.__code__)
         if call is not None:
@@ -164,7 +137,6 @@ class Run:
         return self
 
     def step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
-        """See `CheckpointManager.step`."""
         progress = state.complete_step()  # first: an earlier save that failed says nothing against this batch
         self._reached, self.stepped_at = progress, progress.batches_delivered
         HEARTBEAT.step(progress.batches_delivered, self.mirrors.lag)
@@ -174,7 +146,9 @@ class Run:
         if progress.at_boundary:
             self.auto_interval.see(progress.cycles)
         self._due_saves.begin_cycle(state, progress)
-        self._copy_memory.prepare(state, self._handling)
+        if not self._is_prepared:
+            self._is_prepared = True
+            self._setup.area.prepare(state.leaves(at_boundary=self._saves_at_boundaries), self._handling())
         self._advance(progress)
         if self._hooks is not None:
             self._hooks.step(state, self._saving(state, metrics))
@@ -188,7 +162,9 @@ class Run:
             if not self.final_save.is_held and not self.heed(state, metrics, progress):
                 since = timedelta(seconds=self._monotonic() - self.last_save_at)
                 if self._due_saves.is_due(progress, since):
-                    handle = self._save_due(state, metrics, progress, since)
+                    with self._stalling():
+                        meeting = self._meet_due(state, metrics, progress)
+                        handle = self._begin(state, *meeting) if meeting is not None else None
             if self._hooks is not None and handle is not None:
                 self._hooks.saving()
         self.results.tell()
@@ -196,21 +172,15 @@ class Run:
         return handle
 
     def heed(self, state: Capturable, metrics: Metrics, progress: Progress) -> bool:
-        """See `CheckpointManager.heed_preemption`."""
-        verdict = self.final_save.heed(progress)
-        if verdict == "save":
-            self.final_save.leave(self._save, state, metrics)
-        return verdict != "train"
+        return self.final_save.heed(self._save, state, metrics, progress)
 
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
-        """See `CheckpointManager.save`."""
         self._begin_save(state, metrics)
         handle = self._save(state, metrics)
         self.results.tell()
         return handle
 
     def save_final(self, state: Capturable, metrics: Metrics) -> str:
-        """See `CheckpointManager.save_final`."""
         self._is_finished = True
         progress = self._begin_save(state, metrics)
         self.recorder.flush_next()
@@ -239,11 +209,9 @@ class Run:
                 self.preemption.end()
 
     def agree(self, wish: bool) -> bool:
-        """See `CheckpointManager.agree`."""
         return any(self.rank_sync.flags(wish))
 
     def wait(self, timeout: timedelta | None) -> None:
-        """See `CheckpointManager.wait`."""
         left = countdown(timeout)
         self.results.drain(timeout)
         self._collect()
@@ -253,18 +221,11 @@ class Run:
         self.results.tell()
 
     def fence(self, *, patient: bool = True) -> None:
-        """Make sure that nothing reads live memory any more."""
         if self._window is not None:
-            with HEARTBEAT.during(Phase.SAVING), self.auto_interval.stalling():
+            with self._stalling():
                 self._window.close(patient=patient)
 
     def close(self, timeout: timedelta | None, *, ended_by: BaseException | None) -> None:
-        """See `CheckpointManager.close`.
-
-        Args:
-            timeout: Limit of the wait.
-            ended_by: The error that ended training, or None.
-        """
         quietly = ended_by is not None
         left = countdown(timeout := self._limited(timeout))
         self.mirrors.end(is_given_up=self.final_save.is_mirror_given_up)
@@ -284,14 +245,19 @@ class Run:
             raise
         finally:
             self._setup.denormals.end()  # first: what follows may raise
-            self._copy_memory.end()
+            self._setup.area.end_preparing()
             self.preemption.end(quietly=quietly)
             self.fence(patient=False)  # only after a timeout is anything left to fence
             error = ended_by or sys.exc_info()[1]
             AT_EXIT.discard(self._last_call)
-            how: How | None = "preempted" if self.final_save.is_over else "complete" if self.is_complete else None
+            how: How = "complete" if self.is_complete else "finished" if self._is_finished else "closed"
+            if self.final_save.is_over:
+                how = "preempted"
             self.recorder.close(error, left, how=how)
-            self._show_end(error)
+            if error is not None and not (self.final_save.is_over and isinstance(error, Preempted)):
+                HEARTBEAT.fail(error)
+                how = "failed"
+            HEARTBEAT.end(how, self.mirrors.lag)
         if ended_by is None:
             self._tell_left()
 
@@ -309,24 +275,12 @@ class Run:
         )
 
     def _exit(self) -> None:
-        """Record how the program ends, which has not closed the manager."""
         # In an interactive session the last traceback need not be what ends the program.
         error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
         how: How = "preempted" if self.final_save.is_over else "exited"
         self.recorder.close(error, countdown(_EXIT_PATIENCE), how=how)
 
-    def _show_end(self, error: BaseException | None) -> None:
-        if self.final_save.is_over and (error is None or isinstance(error, Preempted)):
-            how = "preempted"
-        elif error is not None:
-            HEARTBEAT.fail(error)
-            how = "failed"
-        else:
-            how = "complete" if self.is_complete else "finished" if self._is_finished else "closed"
-        HEARTBEAT.end(how, self.mirrors.lag)
-
     def _limited(self, timeout: timedelta | None) -> timedelta | None:
-        """Return the limit of the last wait: a preempted process must exit within its grace."""
         if self.final_save.is_given_up:
             return timedelta(0)  # the grace is over; the work under way goes on until the process ends
         if self.final_save.is_over and self.preemption.exits:
@@ -335,7 +289,6 @@ class Run:
         return timeout
 
     def _saving(self, state: Capturable, metrics: Metrics) -> Save:
-        """Return what saves ``state`` with ``metrics`` and those that the hooks add."""
         return lambda more: self.save(state, {**(metrics or {}), **more})
 
     def _collect(self, *, tolerate: bool = False) -> None:
@@ -343,7 +296,6 @@ class Run:
         self.results.collect(tolerate=tolerate)
 
     def _advance(self, progress: Progress) -> None:
-        """Give the writer the slices that it may wait for before the next update."""
         if self._window is not None and self.window_use != "late":
             self._window.advance(progress.accumulation_steps - progress.micro_step)
 
@@ -355,18 +307,8 @@ class Run:
     def _save(self, state: Capturable, metrics: Metrics, *, is_final: bool = False) -> SaveHandle:
         """Save in all ranks, after the save under way has ended; a collective.
 
-        If the moment and ``metrics`` are committed already, nothing is captured or written: the writer only looks
-        whether that commit is still there and this attempt still owns the run.
-
-        Args:
-            state: State of this rank.
-            metrics: Rank 0's are stored.
-            is_final: Whether nothing follows, so that it is uploaded to all mirrors.
-
-        Raises:
-            CkptKitError: As in `RankSync.words`.
-            SaveFailedError, StaleAttemptError: As in `SaveResults.collect`.
-            TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
+        If the moment and ``metrics`` are committed already, nothing is captured or written: the writer only
+        looks whether that commit is still there and this attempt still owns the run.
         """
         with self._stalling():
             begun, numbers = self._monotonic(), _numbers(metrics)
@@ -384,36 +326,35 @@ class Run:
             self.mirrors.agree(committed, [word.free for word in said], is_final=is_final)
             return self._confirm(committed, moment.capture.progress)
 
-    def _save_due(self, state: Capturable, metrics: Metrics, progress: Progress, since: timedelta) -> SaveHandle | None:
-        """Save in all ranks, or in none: where one is still writing, or a commit reaches the moment; a collective."""
+    def _meet_due(
+        self, state: Capturable, metrics: Metrics, progress: Progress
+    ) -> tuple[_Moment, Sequence[RankStatus]] | None:
+        """Meet all ranks for a save that is due; None where one is still writing, or a commit reaches the moment."""
         stored_at, waits = self._due_saves.stored_at(progress), self._setup.saving.when_busy == "wait"
         if self.rank_sync.is_alone:  # without waiting for the device, which a capture does
             newest = self.saver.newest
             if newest is not None and newest.reaches(stored_at):
                 return None
             if self.results.in_flight is not None and not waits:
-                self._skip(progress, since)
+                self._skip(progress, self._monotonic())
                 return None
         try:
-            with self._stalling():
-                moment = self._moment(state, _numbers(metrics), self._monotonic(), rewound=stored_at != progress)
-                said = self._meet_idle(moment) if waits else self._meet(moment)
-                if any(word.busy for word in said):
-                    self._skip(moment.capture.progress, timedelta(seconds=moment.begun - self.last_save_at))
-                    return None
-                newest = CheckpointName.parse(said[0].newest or "")
-                if newest is not None and newest.reaches(moment.capture.progress):
-                    return None
-                return self._begin(state, moment, said)
+            moment = self._moment(state, _numbers(metrics), self._monotonic(), rewound=stored_at != progress)
         except IncompleteStepError:
             if not self.rank_sync.is_alone:
                 raise
             _log.info("step() was called while an error or a signal was being handled: the save waits for the next one")
             return None
+        said = self._meet_idle(moment) if waits else self._meet(moment)
+        if any(word.busy for word in said):
+            self._skip(moment.capture.progress, moment.begun)
+            return None
+        newest = CheckpointName.parse(said[0].newest or "")
+        return None if newest is not None and newest.reaches(moment.capture.progress) else (moment, said)
 
-    def _skip(self, progress: Progress, since: timedelta) -> None:
-        """Skip a save that is due at ``progress`` while the one before is still being written; in all ranks."""
-        self.results.skip(since)
+    def _skip(self, progress: Progress, now: float) -> None:
+        """Skip a save that is due while the one before is still being written; in all ranks."""
+        self.results.skip(timedelta(seconds=now - self.last_save_at))
         if self.auto_interval.is_used:
             self.rank_sync.due_from(progress.cycles + self.auto_interval.later())
 
@@ -441,8 +382,8 @@ class Run:
     def _meet_idle(self, moment: _Moment) -> list[RankStatus]:
         """Meet as `_meet` does, once no rank is writing.
 
-        No rank waits for another rank's storage inside a gather, because frameworks abort it (on CPU after 30 s). Every
-        rank waits a little for its own writer, and all meet again.
+        No rank waits for another rank's storage inside a gather, because frameworks abort it (on CPU after 30
+        s). Every rank waits a little for its own writer, and all meet again.
         """
         while True:
             with contextlib.suppress(NotEndedError):
@@ -453,7 +394,6 @@ class Run:
                 return said
 
     def _meet(self, moment: _Moment) -> list[RankStatus]:
-        """Tell the other ranks the status of this one and return theirs."""
         capture, leads = moment.capture, self.rank_sync.leads
         end, busy = self.results.end, self.results.busy
         committed = self.saver.committed_at(capture.progress, moment.metrics) if leads else None
@@ -505,7 +445,14 @@ class Run:
             # Before it starts: Ctrl-C may arrive once it runs, and no second save may begin beside it.
             self.results.begin(self._number, handle)
             self.saver.begin(request)
-            if not handle.start(self._writing(request), gives_way=not moment.is_final):
+            taken = Taken(self._monotonic(), HEARTBEAT.spent())
+            is_started = handle.start(
+                partial(self.saver.save, request),
+                partial(self._report, request, taken),
+                partial(self.recorder.failed, name, moment.capture.progress),
+                gives_way=not moment.is_final,
+            )
+            if not is_started:
                 self.saver.abandon(request)
         except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
             handle.withdraw(error)
@@ -526,46 +473,30 @@ class Run:
             handle.end(report)
             return handle
 
-        def confirm() -> SaveReport:
-            self.saver.confirm(name)
+        def confirmed(_: object) -> SaveReport:
             self.mirrors.offer(name)  # it may have lost what was uploaded, or another process may train there
             return report
 
         try:
             self.results.begin(self._number, handle)
-            handle.start(confirm)
+            handle.start(partial(self.saver.confirm, name), confirmed)
         except BaseException as error:  # Ctrl-C, as in `_begin`
             handle.withdraw(error)
             raise
         return handle
 
-    def _writing(self, request: SaveRequest) -> Callable[[], SaveReport]:
-        begun = self._monotonic()
-        staged = request.staged
-        spent = HEARTBEAT.spent()
-        micro_step, trained = staged.progress.batches_delivered, spent.get("training", 0.0)
-        taken = Taken(begun, spent)
-
-        def write() -> SaveReport:
-            try:
-                saved = self.saver.save(request)
-            except Exception as error:
-                self.recorder.failed(request.name, staged.progress, error)
-                raise
-            finally:
-                staged.release()
-            if self.rank_sync.leads:
-                HEARTBEAT.committed(micro_step, trained)
-            self.mirrors.offer(saved.checkpoint)
-            took = timedelta(seconds=self._monotonic() - begun)
-            report = SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
-            self.recorder.saved(report, saved.removed, taken)
-            return report
-
-        return write
+    def _report(self, request: SaveRequest, taken: Taken, saved: SaveResult) -> SaveReport:
+        """Tell the others what has just been saved; in the writer's thread."""
+        progress = request.staged.progress
+        if self.rank_sync.leads:
+            HEARTBEAT.committed(progress.batches_delivered, taken.spent.get("training", 0.0))
+        self.mirrors.offer(saved.checkpoint)
+        took = timedelta(seconds=self._monotonic() - taken.at)
+        report = SaveReport(str(saved.checkpoint), progress, took, saved.written_bytes, request.staged.cost)
+        self.recorder.saved(report, saved.removed, taken)
+        return report
 
     def _handling(self) -> Handling:
-        """Return how the next save treats the leaves."""
         return Handling(
             copy_all=self.window_use == "off",
             by_slices=self.window_use in ("slice", "late"),
@@ -586,3 +517,70 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
 
 _CALLED = ("step", "save", "save_final", "heed", "agree", "wait", "close")
 _CALLS = {id(getattr(Run, name).__code__): name for name in _CALLED}
+
+
+def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[Run | None, ResumePoint]:
+    """Apply the checkpoint to ``state`` and take over the run, if it is; see `CheckpointManager.restore`."""
+    HEARTBEAT.begin(setup.system.monotonic)
+    show_log()
+    setup.denormals.begin()  # first: threads of pipelines and of the framework that start from here on inherit it
+    try:
+        return _open_run(setup, state, checkpoint, rewind=rewind)
+    except BaseException as error:
+        setup.denormals.end()
+        HEARTBEAT.fail(error)
+        if setup.hooks is not None and isinstance(error, CkptKitError):
+            setup.hooks.unrestored(state, str(error))
+        raise
+
+
+def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[Run | None, ResumePoint]:
+    if setup.saving.mid_cycle == "rewind":
+        state.mark_cycle_start()  # first: where it is refused, nothing was changed
+    rank_sync = RankSync(state.world, setup.save)
+    setup.mirrors.reach(rank_sync)
+    system = setup.system
+    opening = Opening(checkpoint, rewind, system.host, system.clock, system.new_token, state.is_over)
+    opened = _open(setup, opening, state)
+    progress = state.progress()
+    if isinstance(opened, Contents):
+        _log.info("nothing is left to train, and the run may be that of a living process: it is not taken over")
+        setup.denormals.end()
+        HEARTBEAT.end("complete")
+        return None, replace(ResumePoint.at(progress, opened.checkpoint), complete=True)
+    point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
+    due_saves = DueSaves(rank_sync, setup.saving.mid_cycle)
+    due_saves.begin_cycle(state, progress)
+    run = Run(setup, opened, rank_sync, due_saves, began_at=progress)
+    setup.mirrors.begin(opened, rank_sync, setup.ranks.patience)
+    HEARTBEAT.restored(
+        root=setup.storage.url,
+        mirrors=setup.mirrors.urls,
+        attempt=opened.document.attempt,
+        checkpoint=point.checkpoint,
+        micro_step=progress.batches_delivered,
+        rank=rank_sync.rank,
+        ranks=rank_sync.size,
+    )
+    _say_where(setup.storage.url, point, opened.document.attempt)
+    return run, point
+
+
+def _open(setup: Setup, opening: Opening, state: Capturable) -> Opened | Contents:
+    if state.world.size == 1:
+        return setup.mirrors.open(opening, OneRank(state))
+    if state.world.rank == 0:
+        return lead(state.world, setup.mirrors.homes, state, lambda leader: setup.mirrors.open(opening, leader))
+    return follow(state.world, setup.mirrors.homes, state)
+
+
+def _say_where(url: str, point: ResumePoint, attempt: int) -> None:
+    if point.checkpoint is None:
+        before = f": {many(attempt - 1, 'start')} before this one left no checkpoint" if attempt > 1 else ""
+        advice = ". If they ended before a save was due, save more often" if before else ""
+        _log.info("starting afresh at %s%s%s", url, before, advice)
+        return
+    steps = f"{many(point.optimizer_step, 'optimizer step')}, micro-step {point.micro_step} of its cycle"
+    if point.optimizer_step == point.batches_delivered:  # with K = 1, and where K is not known
+        steps = many(point.batches_delivered, "batch", "batches")
+    _log.info("resuming from %s: epoch %d, batch %d, after %s", point.checkpoint, point.epoch, point.batch, steps)

@@ -1,72 +1,47 @@
-"""Holds what a manager was made with, and makes the parts of its run from that: `Setup`.
-
-Training thread only.
-"""
+"""Makes the parts of a run from what its manager was made with: `Setup`. Training thread only."""
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, field
 
 from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.core.progress import Progress
-from ckptkit.core.save_policy import SaveEvery, SavePolicy, automatic
+from ckptkit.core.save_policy import SavePolicy, automatic
 from ckptkit.errors import StorageError
 from ckptkit.format.events import Began
 from ckptkit.format.layout import CHECKPOINTS
-from ckptkit.manager.auto_interval import AutoInterval
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
-from ckptkit.manager.hooks import Hooks, hooks_of
-from ckptkit.manager.mirroring.chain import Chain
+from ckptkit.manager.hooks import Hooks
+from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import (
-    Mirrors,
     Preemption,
     Ranks,
     Saving,
     System,
-    mirrors_of,
-    refuse_other_types,
-    refuse_wrong_policies,
 )
-from ckptkit.manager.process.denormals import DenormalsAsZero
-from ckptkit.manager.rank_sync import RankSync
-from ckptkit.manager.recording.recorder import AnyRecorder, NoRecorder, Recorder
-from ckptkit.manager.results import SaveResults
+from ckptkit.manager.process import DenormalsAsZero
+from ckptkit.manager.ranks import RankSync
+from ckptkit.manager.recorder import Recorder
+from ckptkit.manager.schedule import AutoInterval
+from ckptkit.manager.writer import SaveResults
 from ckptkit.run.attempt import Opened
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.interval import NO_HISTORY, History, read_history
-from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
+from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.snapshot import StagingArea
-from ckptkit.storage import Storage, open_storage
-from ckptkit.storage.capacity import free_beside, room_of
+from ckptkit.storage import Storage
+from ckptkit.storage.capacity import room_of
 
 _log = logging.getLogger("ckptkit")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Holds what a manager was made with.
-
-    Attributes:
-        storage: The run root.
-        mirrors: The further roots, if any.
-        area: Stages the captures.
-        save: Decides when saves are due.
-        keep: What retention keeps.
-        saving: How saves are taken and reported.
-        ranks: What matters in a job of many ranks.
-        preemption: What happens after SIGTERM or SIGUSR1.
-        system: Time, chance and names.
-        hooks: Take the place of the schedule under ``ckptkit doctor``; None otherwise.
-        denormals: Begins with the run, and ends when it is closed.
-    """
+    """Holds what a manager was made with."""
 
     storage: Storage
     mirrors: Chain
@@ -81,63 +56,7 @@ class Setup:
     denormals: DenormalsAsZero = field(default_factory=DenormalsAsZero)
 
 
-def new_setup(
-    root: str | os.PathLike[str] | Storage,
-    storage_options: Mapping[str, Any] | None,
-    mirror: Mirrors,
-    *,
-    save: SavePolicy | None,
-    keep: KeepPolicy | None,
-    saving: Saving | None,
-    ranks: Ranks | None,
-    preemption: Preemption | None,
-    system: System | None,
-) -> Setup:
-    """Return what a manager with these options has; hooks take the place of its root, mirrors and retention.
-
-    Raises:
-        ValueError, TypeError, StorageError: See `CheckpointManager`.
-    """
-    refuse_wrong_policies(save=save, keep=keep)
-    refuse_other_types(
-        saving=(saving, Saving),
-        ranks=(ranks, Ranks),
-        preemption=(preemption, Preemption),
-        system=(system, System),
-    )
-    saving, preemption, system = saving or Saving(), preemption or Preemption(), system or System()
-    storage = open_storage(root, storage_options)
-    hooks = hooks_of(storage.url)  # None except under `ckptkit doctor` and `replay`
-    mirrors, keep = mirrors_of(mirror), keep if keep is not None else KeepLatest(3)
-    if hooks is not None:
-        storage, keep = hooks.storage, hooks.keep(keep)
-        saving, preemption = replace(saving, events=False), replace(preemption, then="off")
-    chain = Chain(
-        storage,
-        mirrors if hooks is None else hooks.mirrors(mirrors),
-        keep,
-        tolerant=saving.on_error == "warn",
-        monotonic=system.monotonic,
-    )
-    free_bytes = partial(free_beside, storage, CHECKPOINTS)
-    return Setup(
-        storage,
-        chain,
-        StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote, free_bytes=free_bytes),
-        save=save if save is not None else SaveEvery(optimizer_steps=100),
-        keep=keep,
-        saving=saving,
-        ranks=ranks or Ranks(),
-        preemption=preemption,
-        system=system,
-        hooks=hooks,
-    )
-
-
-def new_recorder(setup: Setup, opened: Opened, rank_sync: RankSync, progress: Progress) -> AnyRecorder:
-    """Return what records the run for ``ckptkit report``: on rank 0, unless the events are off."""
-    if not (setup.saving.events and rank_sync.leads):
-        return NoRecorder()
+def new_recorder(setup: Setup, opened: Opened, rank_sync: RankSync, progress: Progress) -> Recorder:
     clock, monotonic = setup.system.clock, setup.system.monotonic
     began = Began(
         at=clock().isoformat(),
@@ -149,7 +68,8 @@ def new_recorder(setup: Setup, opened: Opened, rank_sync: RankSync, progress: Pr
         born_seconds=max(0.0, HEARTBEAT.born),
         spent=HEARTBEAT.spent(),
     )
-    return Recorder(EventLog(setup.storage, opened.document), began, clock=clock, monotonic=monotonic)
+    log = EventLog(setup.storage, opened.document) if setup.saving.events and rank_sync.leads else None
+    return Recorder(log, began, clock=clock, monotonic=monotonic)
 
 
 def new_auto_interval(
@@ -176,7 +96,7 @@ def _history(setup: Setup, opened: Opened) -> History:
 
 
 def new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver | PartSaver:
-    """Return what writes the saves of this rank; frees what the remains of dead saves occupy, if it can."""
+    """Return what writes the saves of this rank; free what the remains of dead saves occupy, if it can."""
     room = room_of(setup.storage, CHECKPOINTS)
     if not rank_sync.leads:
         return PartSaver(setup.storage, opened.document, rank_sync.rank, room)

@@ -2,7 +2,7 @@
 
 On CPU, MindSpore launches kernels from two threads of its own: one for single operations, one for compiled code. They
 start with the first operation in PYNATIVE, serve GRAPH too, and compute as the starting thread did. If that was before
-the run began, they keep denormal numbers, and the threads of its pool do not; see `ckptkit.manager.process.denormals`.
+the run began, they keep denormal numbers, and the threads of its pool do not; see `ckptkit.manager.process`.
 
 Guarantees: after `take_denormals_as_zero_everywhere`, both take them as zero, or a warning says that they do not. It
 draws no random number. Training thread only, between two micro-steps.
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from mindspore import Tensor, ops
 
-from ckptkit.manager.process.denormals import DenormalsAsZero, takes_denormals_as_zero
+from ckptkit.manager.process import DenormalsAsZero, takes_denormals_as_zero
 
 _log = logging.getLogger("ckptkit")
 

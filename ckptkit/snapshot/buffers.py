@@ -1,9 +1,8 @@
-"""Manages the memory for copies of a capture: reused, aligned, and touched before it is needed.
+"""Manages the memory for copies of a capture, reused and touched before it is needed, and says where bytes lie.
 
-Guarantees: a returned buffer is handed out again before a new one is made. Each buffer is made once, at its first use,
-so that later copies cause no page faults. A buffer that nobody holds any more, because Ctrl-C came between taking it
-and keeping it, is freed and no longer counts. Any thread takes, makes and returns buffers; two that take one at the
-same time may exceed the limit by one.
+A returned buffer is handed out again before a new one is made. A buffer that nobody holds any more, because Ctrl-C came
+between taking it and keeping it, is freed and no longer counts. Any thread takes, makes and returns buffers; two that
+take one at the same time may exceed the limit by one. The pool's lock guards the fields of extents.
 """
 
 from __future__ import annotations
@@ -13,31 +12,27 @@ import mmap
 import threading
 import weakref
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ckptkit.core.tensors import Array, bytes_of
+
 BUFFER_BYTES = 4 << 20
-_UNASKED = 16
 _HUGE_PAGE_BYTES = 2 << 20
 
 Bytes = npt.NDArray[np.uint8]
 
 
 class Buffer:
-    """Holds `BUFFER_BYTES` of page-aligned memory.
-
-    Attributes:
-        memory: All of it.
-        filled_bytes: Bytes in use, from the start.
-        pending_bytes: How many of these have yet to be read for the last time.
-    """
+    """Holds `BUFFER_BYTES` of page-aligned memory."""
 
     def __init__(self) -> None:
         self.memory: Bytes = _aligned(BUFFER_BYTES)
         self.memory[:] = 1  # touches every page
-        self.filled_bytes = 0
-        self.pending_bytes = 0
+        self.filled_bytes = 0  # in use, from the start
+        self.pending_bytes = 0  # of these, yet to be read for the last time
 
 
 def _aligned(size_bytes: int) -> Bytes:
@@ -60,17 +55,12 @@ class BufferPool:
         changed: Notified when a buffer is returned; of ``lock``.
         limit_bytes: Most memory to use, unless a capture itself needs more, or the writer waits for a slice and frees
             nothing before it; at least one buffer.
-        ahead_bytes: The same for copies ahead of the fence, whose buffers are made in the background. The fence makes
-            none beyond its own limit: waiting for the writer is mostly faster than the first touch of memory.
-        allows: Returns whether so many bytes beyond ``limit_bytes`` may be made for copies ahead; slow, so it is asked
-            once in `_UNASKED` buffers, by their thread.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.limit_bytes = self.ahead_bytes = BUFFER_BYTES
-        self.allows: Callable[[int], bool] = lambda more_bytes: True
+        self.limit_bytes = BUFFER_BYTES
         self._free: list[Buffer] = []
         self._made: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
@@ -79,45 +69,26 @@ class BufferPool:
         """Memory of all buffers, in use or not."""
         return len(self._made) * BUFFER_BYTES
 
-    def take(self, *, beyond_limit: bool = False, ahead: bool = False) -> Buffer | None:
-        """Return a buffer, or None if all are in use and no more may be made.
-
-        Args:
-            beyond_limit: Make one in any case.
-            ahead: Take it for a copy ahead.
-        """
+    def take(self, limit_bytes: int | None = None, *, beyond_limit: bool = False) -> Buffer | None:
+        """Return a buffer, or None if all are in use and no more may be made; None takes the pool's own limit."""
         with self.lock:
             if self._free:
                 return self._free.pop()
-            if not (beyond_limit or not self._made or self._has_room(self.ahead_bytes if ahead else self.limit_bytes)):
+            most_bytes = self.limit_bytes if limit_bytes is None else limit_bytes
+            if self._made and not beyond_limit and self.made_bytes + BUFFER_BYTES > most_bytes:
                 return None
-        if ahead and self._refuses_more():
-            return None
         return self._make()
 
-    def make_one(self, size_bytes: int, *, ahead: bool = False) -> bool:
-        """Make a free buffer and return True, unless there are buffers for ``size_bytes`` already.
-
-        Args:
-            size_bytes: All buffers together.
-            ahead: Whether it is for copies ahead, and within their limit.
-        """
+    def make_one(self, size_bytes: int, limit_bytes: int | None = None) -> bool:
+        """Make a free buffer within ``limit_bytes`` and return True, unless there are some for ``size_bytes``."""
         with self.lock:
-            if self.made_bytes >= size_bytes or (ahead and not self._has_room(self.ahead_bytes)):
+            is_limited = limit_bytes is not None and self.made_bytes + BUFFER_BYTES > limit_bytes
+            if self.made_bytes >= size_bytes or is_limited:
                 return False
-        if ahead and self._refuses_more():
-            return False
         buffer = self._make()
         with self.lock:
             self.give_back(buffer)
         return True
-
-    def _has_room(self, limit_bytes: int) -> bool:
-        return self.made_bytes + BUFFER_BYTES <= limit_bytes
-
-    def _refuses_more(self) -> bool:
-        beyond = -(-(self.made_bytes + BUFFER_BYTES - self.limit_bytes) // BUFFER_BYTES)  # with the next one
-        return beyond > 0 and (beyond - 1) % _UNASKED == 0 and not self.allows((beyond - 1 + _UNASKED) * BUFFER_BYTES)
 
     def _make(self) -> Buffer:
         buffer = Buffer()
@@ -141,5 +112,47 @@ class BufferPool:
 
     @property
     def has_free(self) -> bool:
-        """Whether `take` can return a buffer without making one; the caller holds ``lock``."""
         return bool(self._free)
+
+
+class Piece(NamedTuple):
+    """Holds bytes ``[start, stop)`` of an extent, copied into ``buffer`` at ``offset_bytes``."""
+
+    start: int
+    stop: int
+    buffer: Buffer
+    offset_bytes: int
+
+
+class Extent:
+    """Represents consecutive bytes of a shard: copied, or live memory that is still unchanged."""
+
+    __slots__ = ("_live", "_source", "held", "live_from", "live_to", "pieces", "size_bytes", "taken_bytes")
+
+    def __init__(self, size_bytes: int, source: Array | Callable[[], Array] | None, *, held: bool = False) -> None:
+        self.size_bytes = size_bytes
+        self.held = held  # training never changes its memory: a header, or frozen weights
+        self.taken_bytes = 0  # how far the writer has read; it reads from the front
+        self.live_from = 0  # what lies below, and from `live_to` on, is in `pieces`
+        self.live_to = size_bytes if source is not None else 0
+        self.pieces: list[Piece] = []  # in no particular order
+        self._source = source
+        self._live: Bytes | None = None
+
+    @property
+    def all_copied(self) -> bool:
+        """Whether the writer needs no more live memory of this extent."""
+        return max(self.live_from, self.taken_bytes) >= self.live_to
+
+    def live(self) -> Bytes | None:
+        """Return the live memory; None after `let_go`. The training thread calls a copying source, once."""
+        source = self._source  # read once, because the writer may drop it meanwhile
+        if self._live is None and source is not None:
+            self._live = bytes_of(source() if callable(source) else source)
+        return self._live
+
+    def let_go(self) -> None:
+        self._live = self._source = None
+
+    def piece_at(self, at: int) -> Piece | None:
+        return next((piece for piece in self.pieces if piece.start <= at < piece.stop), None)

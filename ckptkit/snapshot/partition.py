@@ -1,18 +1,15 @@
 """Decides which part of a capture a rank stores, so that the ranks together store replicated data once.
 
-Guarantees: the parts of all ranks hold every byte of a replicated leaf exactly once. Each part is consecutive memory,
-so that it is a view and not a copy. Every rank computes its part from the specs of the leaves, which must be the same
-in all ranks. Shares are as even as leaves allow: a leaf is cut along its first axis longer than 1, so a state of few
-leaves with few, huge rows has uneven shares. Frozen leaves are shared out separately, because most saves write only the
-others. Training thread only.
+The parts of all ranks hold every byte of a replicated leaf exactly once. Each part is consecutive memory, so that it is
+a view and not a copy. Every rank computes its part from the specs of the leaves. A leaf is cut along its first axis
+longer than 1. Frozen leaves are shared out separately, because most saves write only the others.
 """
 
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ckptkit.core.placement import Box
@@ -23,57 +20,41 @@ _NOT_CUT = 32  # a leaf below this fraction of a share goes to one rank, which h
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """Says what to store of a leaf.
+class _Part:
+    """Says what to store of a leaf."""
 
-    Attributes:
-        place: Index of the leaf in the capture.
-        spec: The leaf's own spec if all of it is stored.
-        first: Index, in C order, of the leaf's element with which the piece begins.
-    """
-
-    place: int
-    spec: LeafSpec
-    first: int = 0
-
-
-@dataclass(frozen=True)
-class _Cut:
-    specs: tuple[LeafSpec, ...]
-    rank: int
-    ranks: int
-    pieces: tuple[_Piece, ...]
+    place: int  # index of the leaf in the capture
+    spec: LeafSpec  # the leaf's own if all of it is stored
+    first: int = 0  # index, in C order, of the leaf's element with which the part begins
 
 
 class Partition:
     """Remembers how captures were shared out, so that specs stay the same objects from save to save."""
 
     def __init__(self) -> None:
-        self._cuts: list[_Cut] = []
+        self._cuts: list[tuple[tuple[tuple[LeafSpec, ...], int, int], list[_Part]]] = []
 
     def share(self, leaves: Sequence[Leaf], rank: int, ranks: int) -> tuple[Leaf, ...]:
         """Return what ``rank`` of ``ranks`` stores of ``leaves``; all leaves, unchanged, if it is the only rank."""
         if ranks == 1:
             return tuple(leaves)
-        specs = tuple(leaf.spec for leaf in leaves)
-        wanted = (specs, rank, ranks)
-        found = next((one for one in self._cuts if (one.specs, one.rank, one.ranks) == wanted), None)
-        if found is None:
-            found = _Cut(specs, rank, ranks, tuple(_pieces(specs, rank, ranks)))
-            self._cuts = [found, *self._cuts[: _CUTS_KEPT - 1]]
-        return tuple(_leaf(leaves[piece.place], piece) for piece in found.pieces)
+        wanted = tuple(leaf.spec for leaf in leaves), rank, ranks
+        parts = next((parts for known, parts in self._cuts if known == wanted), None)
+        if parts is None:
+            parts = list(_parts(*wanted))
+            self._cuts = [(wanted, parts), *self._cuts[: _CUTS_KEPT - 1]]
+        return tuple(_leaf(leaves[part.place], part) for part in parts)
 
 
-def _pieces(specs: Sequence[LeafSpec], rank: int, ranks: int) -> Iterator[_Piece]:
-    """Yield the pieces in the order of ``specs``."""
+def _parts(specs: Sequence[LeafSpec], rank: int, ranks: int) -> Iterator[_Part]:
     shares = {frozen: _Share(specs, frozen, rank, ranks) for frozen in (True, False)}
     for place, spec in enumerate(specs):
         if spec.placement == "replicated":
-            piece = shares[spec.lifetime == "frozen"].piece(place)
-            if piece is not None:
-                yield piece
+            part = shares[spec.lifetime == "frozen"].part(place)
+            if part is not None:
+                yield part
         elif not isinstance(spec.placement, Box) or spec.placement.replica == 0:
-            yield _Piece(place, spec)
+            yield _Part(place, spec)
 
 
 class _Share:
@@ -94,25 +75,24 @@ class _Share:
         self._small_bytes = total // ranks // _NOT_CUT
         self._start, self._stop = (self._cut_near(total * one // ranks) for one in (rank, rank + 1))
 
-    def piece(self, place: int) -> _Piece | None:
-        """Return the part of the leaf at ``place`` that is in the share, or None."""
+    def part(self, place: int) -> _Part | None:
         spec = self._specs[place]
         if not spec.size_bytes:
-            return _Piece(place, spec) if self._rank == 0 else None
+            return _Part(place, spec) if self._rank == 0 else None
         at = self._start_of[place]
         start = max(self._start - at, 0)
         stop = min(self._stop - at, spec.size_bytes)
         if start >= stop:
             return None
         if stop - start == spec.size_bytes:
-            return _Piece(place, spec)
+            return _Part(place, spec)
         axis = _cut_axis(spec)
         row_bytes = _row_bytes(spec)
         first, last = start // row_bytes, stop // row_bytes
         shape = (*spec.shape[:axis], last - first, *spec.shape[axis + 1 :])
         offsets = tuple(first if one == axis else 0 for one in range(len(spec.shape)))
         part = replace(spec, shape=shape, part=Box(spec.shape, offsets))
-        return _Piece(place, part, start // DTYPES[spec.dtype].itemsize)
+        return _Part(place, part, start // DTYPES[spec.dtype].itemsize)
 
     def _cut_near(self, at: int) -> int:
         """Return the offset nearest to byte ``at`` where a share may end; never decreases with ``at``."""
@@ -134,18 +114,13 @@ def _row_bytes(spec: LeafSpec) -> int:
     return spec.size_bytes // next((size for size in spec.shape if size > 1), 1)
 
 
-def _leaf(leaf: Leaf, piece: _Piece) -> Leaf:
-    if piece.spec.part is None:
+def _leaf(leaf: Leaf, part: _Part) -> Leaf:
+    if part.spec.part is None:
         return leaf
-    if callable(leaf.source):
-        return Leaf(piece.spec, functools.partial(_cut_when_asked, leaf.source, piece))
-    return Leaf(piece.spec, _view(leaf.source, piece))
+    source = leaf.source
+    return Leaf(part.spec, (lambda: _view(source(), part)) if callable(source) else _view(source, part))
 
 
-def _cut_when_asked(source: Callable[[], Array], piece: _Piece) -> Array:
-    return _view(source(), piece)
-
-
-def _view(array: Array, piece: _Piece) -> Array:
-    count = piece.spec.size_bytes // DTYPES[piece.spec.dtype].itemsize
-    return array.reshape(-1)[piece.first : piece.first + count].reshape(piece.spec.shape)
+def _view(array: Array, part: _Part) -> Array:
+    count = part.spec.size_bytes // DTYPES[part.spec.dtype].itemsize
+    return array.reshape(-1)[part.first : part.first + count].reshape(part.spec.shape)

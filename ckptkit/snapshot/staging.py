@@ -1,14 +1,14 @@
 """Opens a window on a capture: copies at once what the next micro-step may change, and leaves the rest in place.
 
-Guarantees: after `StagingArea.open` returns, no micro-step changes what the writer will get; the window's fence handles
-updates. Weights that are read in place are sampled first, so that the writer notices a forward pass that changes them
-all the same. What stays the same from save to save (which leaf lies in which file, which leaves are copied) is planned
-once. The caller must release the previous window first. Training thread only.
+After `StagingArea.open` returns, no micro-step changes what the writer will get; the window's fence handles updates.
+Weights that are read in place are sampled first, so that the writer notices a forward pass that changes them all the
+same. The caller releases the previous window first. Training thread only.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import time
 from collections import deque
@@ -21,14 +21,14 @@ import numpy as np
 from ckptkit.core.contents import Capture
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of, sample_of
-from ckptkit.core.worker import each_of
+from ckptkit.core.worker import NoThreadError, Worker, each_of
 from ckptkit.format.shards import Shard, plan_shards
-from ckptkit.snapshot.ahead import CopyAhead, Pace
-from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
-from ckptkit.snapshot.extent import Extent, Piece
+from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes, Extent, Piece
 from ckptkit.snapshot.partition import Partition
-from ckptkit.snapshot.window import Window
+from ckptkit.snapshot.window import CopyAhead, Window, WindowPace
 
+_log = logging.getLogger("ckptkit")
+_FEW_BYTES = 32 << 20  # first touched in 24 to 29 ms on a virtual machine
 _LANES = 4  # more would compete for the memory's bandwidth
 _LANES_FROM_BYTES = 16 << 20  # less is not worth threads
 _WINDOWS_KEPT = 8  # whose memory is kept
@@ -105,7 +105,7 @@ class StagingArea:
     ) -> None:
         self._free_bytes = free_bytes
         self._last: CopyAhead | None = None
-        self._pace: Pace | None = None
+        self._pace: WindowPace | None = None
         self._limits: deque[int] = deque(maxlen=_WINDOWS_KEPT)
         self._largest_bytes = 0
         self._buffer_bytes = buffer_bytes
@@ -114,13 +114,10 @@ class StagingArea:
         self._pool = BufferPool()
         self._plans: list[_Plan] = []
         self._partition = Partition()
+        self._prepares = True
 
     def open(self, capture: Capture, cost: SaveCost, handling: Handling) -> Window:
-        """Open a window on what this rank stores of ``capture``.
-
-        Raises:
-            ValueError: If two leaves have the same name, or one has a reserved name.
-        """
+        """Open a window on what this rank stores of ``capture``; ValueError if a name is reserved or twice there."""
         if any(callable(leaf.source) for leaf in capture.leaves):
             handling = replace(handling, by_slices=True)
         leaves = self._partition.share(capture.leaves, handling.rank, handling.ranks)
@@ -149,39 +146,52 @@ class StagingArea:
         self._pace = (self._last and self._last.pace) or self._pace
         self._last = window.ahead
         window.ahead.expect(self._pace)
-        self._limit(plan.size_bytes, handling.ranks, copying.taken_bytes)
+        self._limit(window.ahead, plan.size_bytes, handling.ranks, copying.taken_bytes)
         return window
 
-    def copied_bytes(self, leaves: Sequence[Leaf], handling: Handling) -> int:
-        """Return how much `open` would copy if a capture held ``leaves``."""
+    def prepare(self, leaves: Sequence[Leaf], handling: Handling) -> None:
+        """Make what the first save copies into, in a thread; nothing if that is little.
+
+        The first touch of memory takes many times as long as a copy into it (on virtual machines, seconds per GB).
+        """
         mine = self._partition.share(leaves, handling.rank, handling.ranks)
         stored = (_stored_as(leaf.spec, handling) for leaf in mine)
-        return sum(one.size_bytes for one in stored if not _is_read_in_place(one, handling))
+        size_bytes = sum(spec.size_bytes for spec in stored if not _is_read_in_place(spec, handling))
+        if size_bytes >= _FEW_BYTES:
+            try:
+                Worker(partial(self._make_buffers, size_bytes), "ckptkit-memory", gives_way=True).start()
+            except NoThreadError as error:
+                _log.debug("the first save makes its own memory: %s", error)
 
-    def make_buffer(self, size_bytes: int) -> bool:
-        """Make a buffer, unless those for ``size_bytes`` exist; return whether there are still too few. Any thread."""
-        return self._pool.make_one(size_bytes)
+    def end_preparing(self) -> None:
+        self._prepares = False
 
-    def _limit(self, size_bytes: int, ranks: int, taken_bytes: int) -> None:
-        """Set the limits of the pool: what the capture has taken, and the memory for later copies."""
-        ahead = self._last
-        assert ahead is not None  # noqa: S101 - the caller has set it
+    def _make_buffers(self, size_bytes: int) -> None:
+        try:
+            while self._prepares and self._pool.make_one(size_bytes):
+                pass
+        except (OSError, MemoryError) as error:
+            _log.info("there is no memory to prepare the first save with, which will make its own: %s", error)
+
+    def _limit(self, ahead: CopyAhead, size_bytes: int, ranks: int, taken_bytes: int) -> None:
+        """Set the limits of memory: what the capture has taken, and what later copies may take."""
         margin_bytes = ahead.lacking_bytes // 8 + BUFFER_BYTES if ahead.lacking_bytes else 0
         wanted_bytes = min(_all_of(size_bytes), ahead.lacking_bytes + margin_bytes)
         limit_bytes = max(BUFFER_BYTES, self._limit_bytes(size_bytes))
+        # The fence makes none beyond its own limit: waiting for the writer is mostly faster than touching memory first.
         self._pool.limit_bytes = taken_bytes + limit_bytes
-        may_grow = self._buffer_bytes is None
-        self._pool.ahead_bytes = taken_bytes + (max(limit_bytes, wanted_bytes) if may_grow else limit_bytes)
-        self._pool.allows = _Spare(self._free_bytes, ranks).allows
+        ahead.limit_bytes = taken_bytes + (
+            limit_bytes if self._buffer_bytes is not None else max(limit_bytes, wanted_bytes)
+        )
         ahead.memory_bytes = taken_bytes + wanted_bytes
-        self._limits.append(self._pool.ahead_bytes)
+        ahead.free_bytes, ahead.ranks = self._free_bytes, ranks
+        self._limits.append(ahead.limit_bytes)
         # What a slow hour of the storage took goes back, but not at once: making it again is slow.
         if (largest_bytes := max(self._limits)) < self._largest_bytes:
             self._pool.shrink(largest_bytes)
         self._largest_bytes = largest_bytes
 
     def _limit_bytes(self, size_bytes: int) -> int:
-        """Return the memory that the fence may make."""
         if self._buffer_bytes is not None:
             return self._buffer_bytes
         return _all_of(size_bytes) if self._is_remote else size_bytes // 4
@@ -197,36 +207,12 @@ class StagingArea:
 
     def _plan(self, specs: tuple[LeafSpec, ...], handling: Handling) -> _Plan:
         # The specs are the same objects from save to save, so this comparison is quick.
-        found = next((one for one in self._plans if one.handling == handling and one.specs == specs), None)
-        if found is None:
-            found = _planned(specs, handling)
-            self._plans = [found, *self._plans[: _PLANS_KEPT - 1]]
-        return found
-
-
-class _Spare:
-    """Decides how much of the free memory copies ahead may take.
-
-    Half of what is free stays free, also if all ranks are on this machine and take their share at once, and if other
-    jobs take theirs, of which this one does not know. Only the thread that copies ahead asks: what is free is read from
-    files of the kernel, and from the file system of the run root, which may hang.
-
-    Args:
-        free_bytes: Returns how much memory is free, None if unknown.
-        ranks: Number of ranks.
-    """
-
-    def __init__(self, free_bytes: Callable[[], int | None], ranks: int) -> None:
-        self._free_bytes = free_bytes
-        self._ranks = ranks
-        self._at_first: int | None = None
-
-    def allows(self, more_bytes: int) -> bool:
-        """Return whether ``more_bytes`` may be made, of what was free at the first call."""
-        free_bytes = self._free_bytes() or 0
-        if self._at_first is None:
-            self._at_first = free_bytes
-        return more_bytes <= self._at_first // (2 * self._ranks) and free_bytes >= self._at_first // 2
+        for plan in self._plans:
+            if plan.handling == handling and plan.specs == specs:
+                return plan
+        plan = _planned(specs, handling)
+        self._plans = [plan, *self._plans[: _PLANS_KEPT - 1]]
+        return plan
 
 
 class _Copying:
@@ -241,7 +227,7 @@ class _Copying:
         self._by_buffer: list[list[Callable[[], object]]] = []
         self._planned_bytes = 0
         self.buffer: Buffer | None = None
-        self.taken_bytes = 0
+        self.taken_bytes = 0  # of buffers
 
     def plan(self, run: _Run, arrays: list[Array], into: Extent) -> None:
         """Give the bytes of ``run`` their place in buffers, and in ``into``."""
@@ -260,7 +246,6 @@ class _Copying:
             at += len(memory)
 
     def run(self) -> None:
-        """Make the copies that are planned; return when all are made."""
         threads = min(_LANES, os.cpu_count() or 1) if self._planned_bytes >= _LANES_FROM_BYTES else 1
         each_of(self._by_buffer, _make, threads=threads, few=1)
         self._cost.copied_bytes += self._planned_bytes

@@ -1,27 +1,26 @@
 """Provides one capture to the writer while training goes on: read in place up to the fence, copied where needed.
 
-Guarantees: every byte that the writer gets is as it was at the capture, wherever training and storage stall. The writer
-reads live memory without a lock and then checks whether the fence has overtaken it; if so, it discards what it read and
-takes the copy. The fence therefore waits for the writer only for memory: its copies stay within the pool's limit, plus
-one buffer if the writer itself waits for a slice. The window cannot know which other code writes to the parameters:
-`Window.close` must be called before any of it does. On a remote storage, a fence that waits for memory while nothing
-moves gives up the save: the writer's next read raises, and training goes on. A writer that waits for slices from a
-thread that has ended also gives up. In a forked process, a window is over.
+Every byte that the writer gets is as it was at the capture, wherever training and storage stall. The writer reads live
+memory without a lock and then checks whether the fence has overtaken it; if so, it discards what it read and takes the
+copy. The fence waits for the writer only for memory. On a remote storage, a fence that waits while nothing moves gives
+up the save, and so does a writer that waits for slices from a thread that has ended. In a forked process, a window is
+over.
 
-Threads: `open_shard` and `release` are for the writer, everything else for the training thread. The pool's condition
-guards what they share, with the thread of `ckptkit.snapshot.ahead`; it is never held while bytes are copied.
+`Window.open_shard`, `read` and `release` are for the writer, everything else for the training thread. The pool's
+condition guards what they share, with the thread of `CopyAhead`; nobody holds it while bytes are copied.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType, FunctionType
-from typing import cast
+from types import FunctionType
+from typing import NamedTuple, cast
 
 import numpy as np
 from pydantic import JsonValue
@@ -29,15 +28,14 @@ from pydantic import JsonValue
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.stack import call_of
-from ckptkit.core.worker import what_arrived
+from ckptkit.core.worker import NoThreadError, Worker, what_arrived
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.format.shards import Shard
-from ckptkit.snapshot.ahead import CopyAhead
-from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
-from ckptkit.snapshot.extent import Extent, Piece
-from ckptkit.snapshot.shard_reader import ShardReader
+from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes, Extent, Piece
 
 _log = logging.getLogger("ckptkit")
+_UNASKED = 16  # buffers between two looks at what is free
+_CAUTION = 0.8  # of the pace before: a copy for nothing costs less than a fence that waits
 
 _PATIENCE_SECONDS = 10.0
 _STANDSTILL_SECONDS = 120.0  # parts on a slow network can take surprisingly long
@@ -51,7 +49,214 @@ _NO_TRAINER = (
 )
 
 
-class Window:
+class WindowPace(NamedTuple):
+    """Says how one window went."""
+
+    bytes_per_second: float
+    micro_step_seconds: float
+
+    def lacking_bytes(self, live_bytes: int, micro_steps: int) -> int:
+        expected_bytes = int(_CAUTION * self.bytes_per_second * self.micro_step_seconds * micro_steps)
+        return max(0, live_bytes - expected_bytes)
+
+
+class _Filler:
+    """Copies live memory of a window into buffers, one after the other; one thread at a time."""
+
+    by_slices = False
+
+    def __init__(self, pool: BufferPool, cost: SaveCost, filling: Buffer | None = None) -> None:
+        self.cost = cost
+        self._pool, self._lock, self._changed = pool, pool.lock, pool.changed
+        self._filling = filling
+        self._starving = False  # the writer waits for a slice
+
+    def _is_over(self) -> bool:
+        raise NotImplementedError
+
+    def is_filling(self, buffer: Buffer) -> bool:
+        """Return whether ``buffer`` is in use here, so that only this may return it. The caller holds the lock."""
+        return buffer is self._filling
+
+    def _has_room(self, take: Callable[[], Buffer | None]) -> bool:
+        """Return whether there is a buffer to fill; if necessary, ``take`` gives one."""
+        with self._lock:
+            if self._is_over():
+                return False
+            filling = self._filling
+            if filling is not None and filling.filled_bytes == BUFFER_BYTES and not filling.pending_bytes:
+                # Already read while it was being filled. It does not go back to the pool: Ctrl-C between that and the
+                # assignment below would leave it here and there, and two captures would fill it at once.
+                filling.filled_bytes = 0
+            if filling is not None and filling.filled_bytes < BUFFER_BYTES:
+                return True
+            self._filling = None  # the writer returns it
+        buffer = take()
+        with self._lock:
+            if not self._is_over():
+                self._filling = buffer
+                return buffer is not None
+            if buffer is not None:
+                self._pool.give_back(buffer)
+        return False
+
+    def _copy_some(self, extent: Extent, at_most_bytes: int) -> int:
+        """Copy live bytes of ``extent`` into the buffer; return how many, 0 if nothing is left or may be copied."""
+        buffer = self._filling
+        assert buffer is not None  # noqa: S101 - `_has_room` has returned True
+        offset = buffer.filled_bytes
+        with self._lock:
+            if self._is_over() or extent.all_copied:
+                return 0
+            room = min(at_most_bytes, BUFFER_BYTES - offset)
+            if self.by_slices:
+                start, stop = extent.live_from, min(extent.live_to, extent.live_from + room)
+            else:
+                start, stop = max(extent.taken_bytes, extent.live_to - room), extent.live_to
+        live = extent.live()
+        if live is None:
+            return 0
+        np.copyto(buffer.memory[offset : offset + stop - start], live[start:stop])
+        with self._lock:
+            first = max(start, extent.taken_bytes)  # the writer may have read some of it meanwhile
+            if self._is_over() or first >= stop:
+                return 0
+            piece = Piece(first, stop, buffer, offset + first - start)
+            self._changed.notify_all()  # whoever waits goes on only once the lock is free
+            # Ctrl-C arrives at calls, not between assignments: with the append as the last call, either all of this has
+            # happened or nothing. A piece whose bytes do not count as filled would be overwritten by the next copy, and
+            # the writer would read other bytes than those of the capture.
+            if self.by_slices:
+                extent.live_from = stop
+            else:
+                extent.live_to = first
+            buffer.filled_bytes += stop - start
+            buffer.pending_bytes += stop - first
+            self._starving = False
+            self.cost.fenced_bytes += stop - first
+            extent.pieces.append(piece)
+        return stop - first
+
+
+class CopyAhead(_Filler):
+    """Copies in the background what the writer will not have read when the fence comes.
+
+    It copies from the end, as the fence does, without a lock, as the writer reads; and discards the copy
+    if the fence has come meanwhile: so nothing ever waits for it, and no copy is of a later moment than the capture. It
+    also measures the window's pace. Whoever calls `note_read`, `end` or `release` holds the pool's lock.
+
+    Attributes:
+        lacking_bytes: How much the writer will probably not have read when the fence comes.
+        memory_bytes: How much all buffers need for that.
+        limit_bytes: How much all buffers may take for that.
+        free_bytes: Returns how much memory is free, None if unknown; it may hang, so only the thread asks.
+        ranks: Number of ranks, which may all be on this machine.
+        pace: How the window went, once the fence has come; None if that is unknown.
+    """
+
+    def __init__(
+        self,
+        pool: BufferPool,
+        extents: Sequence[Extent],
+        *,
+        progress: Progress,
+        cost: SaveCost,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.lacking_bytes = self.memory_bytes = self.limit_bytes = 0
+        self.free_bytes: Callable[[], int | None] = lambda: None
+        self.ranks = 1
+        self._free_at_first: int | None = None
+        self._allowed_bytes = 0  # beyond the pool's own limit
+        self.pace: WindowPace | None = None
+        super().__init__(pool, cost)
+        self._extents = tuple(extents)
+        self._micro_steps = max(1, progress.accumulation_steps - progress.micro_step)
+        self._monotonic = monotonic
+        self._has_ended = self._is_released = self._is_measured = False
+        self._opened_at = self._read_at = monotonic()
+
+    def expect(self, pace: WindowPace | None) -> None:
+        """Set ``lacking_bytes`` for a window that goes as the one before; call it before the writer begins."""
+        live_bytes = sum(one.live_to - one.live_from for one in self._extents)
+        lacking_bytes = 0 if pace is None else pace.lacking_bytes(live_bytes, self._micro_steps)
+        # The writer reads the rest in place, however slow it was, and shows its pace.
+        self.lacking_bytes = min(lacking_bytes, live_bytes - live_bytes // 16)
+
+    def start(self) -> None:
+        if self.lacking_bytes >= BUFFER_BYTES:
+            try:
+                Worker(self.copy, "ckptkit-ahead", gives_way=True).start()
+            except NoThreadError as error:
+                _log.debug("nothing is copied ahead of the fence: %s", error)
+
+    def note_read(self) -> None:
+        self._read_at = self._monotonic()
+
+    def end(self) -> None:
+        """Note that the fence comes; a copy under way is discarded, and no other begins."""
+        self._has_ended = True
+        if self._is_measured:
+            return
+        self._is_measured = True
+        now = self._monotonic()
+        all_read = all([one.all_copied for one in self._extents])  # noqa: C419 - a generator would swallow Ctrl-C
+        read_seconds = (self._read_at if all_read else now) - self._opened_at
+        # A save that has ended without having read everything has failed, and tells nothing.
+        if self._extents and read_seconds > 0 and (all_read or not self._is_released):
+            micro_step_seconds = (now - self._opened_at) / self._micro_steps
+            self.pace = WindowPace(self.cost.in_place_bytes / read_seconds, micro_step_seconds)
+
+    def release(self) -> None:
+        """End for good, since no copy will be read any more."""
+        self._has_ended = self._is_released = True
+
+    def _is_over(self) -> bool:
+        return self._has_ended
+
+    def copy(self) -> None:
+        """Copy ``lacking_bytes``, unless the writer or the fence come first, or the buffers are full.
+
+        Memory that was too slow to make is made afterwards, for the next save.
+        """
+        left = self.lacking_bytes
+        try:
+            for extent in reversed(self._extents):
+                while left > 0 and self._has_room(lambda: self._pool.take(self._most_bytes())):
+                    if not (copied := self._copy_some(extent, left)):
+                        break
+                    left -= copied
+            while not self._is_released and self._pool.make_one(self.memory_bytes, self._most_bytes()):
+                pass
+        except (OSError, MemoryError) as error:
+            _log.info("there is no memory to copy ahead of the fence: %s", error)
+        finally:
+            self._let_go()
+
+    def _most_bytes(self) -> int:
+        """Return how much all buffers may take with one more, of what is free.
+
+        Half of what is free stays free, also if all ranks take their share at once, and other jobs take theirs.
+        """
+        beyond_bytes = self._pool.made_bytes + BUFFER_BYTES - self._pool.limit_bytes
+        if beyond_bytes > self._allowed_bytes and self.limit_bytes > self._pool.limit_bytes:
+            free_bytes = self.free_bytes() or 0
+            if self._free_at_first is None:
+                self._free_at_first = free_bytes
+            wanted_bytes = (-(-beyond_bytes // BUFFER_BYTES) - 1 + _UNASKED) * BUFFER_BYTES
+            if wanted_bytes > self._free_at_first // (2 * self.ranks) or free_bytes < self._free_at_first // 2:
+                return self._pool.limit_bytes
+            self._allowed_bytes = wanted_bytes
+        return self.limit_bytes
+
+    def _let_go(self) -> None:
+        with self._pool.lock:
+            buffer, self._filling = self._filling, None
+            if buffer is not None and (self._is_released or not buffer.pending_bytes):
+                self._pool.give_back(buffer)
+
+
+class Window(_Filler):
     """Holds what the writer reads of one capture.
 
     Args:
@@ -66,9 +271,6 @@ class Window:
         samples: As `ckptkit.checkpoint.write.Staged.samples`.
         monotonic: Gives seconds.
         gives_up: Whether a fence that waits for memory gives up the save when nothing has moved for two minutes.
-
-    Attributes:
-        ahead: Copies for the fence.
     """
 
     def __init__(
@@ -90,18 +292,13 @@ class Window:
         self.state = state
         self.shards = tuple(shards)
         self.samples = samples or {}
-        self.cost = cost
+        super().__init__(pool, cost, filling)
         self._extents = extents
-        self._pool = pool
-        self._lock = pool.lock
-        self._changed = pool.changed
         self.by_slices = by_slices
         self._monotonic = monotonic
-        self._open = [one for file in extents for one in file if not one.held and not one.all_copied]
+        self._open = [one for one in itertools.chain(*extents) if not one.held and not one.all_copied]
         own = () if by_slices else self._open
         self.ahead = CopyAhead(pool, own, progress=progress, cost=cost, monotonic=monotonic)
-        self._filling = filling
-        self._starving = False
         self._ended = False
         self._gives_up = gives_up
         self._given_up = ""  # the reason
@@ -111,7 +308,6 @@ class Window:
 
     @property
     def is_open(self) -> bool:
-        """Whether live memory may still be read for this capture."""
         if os.getpid() != self._process:
             return False
         with self._lock:
@@ -121,17 +317,11 @@ class Window:
         """Run the fence: after this returns, training may change anything.
 
         Copies what the writer has not read yet, and waits for the writer if the buffers are full.
-
-        Args:
-            patient: If False, take the necessary memory instead of waiting.
-
-        Raises:
-            ResumeError: If a call of it is in progress in this thread, such as below a signal handler.
         """
         if os.getpid() != self._process:
             self._open = []  # as in `advance`
             return
-        if self._is_within(sys._getframe(1)):
+        if call_of(_CALLS, self, sys._getframe(1)) is not None:  # by then half of its work may be done
             raise ResumeError(
                 "the fence was called while it, or a copy for the same save, was in progress in this thread, by a "
                 "signal handler. Set a flag there, and change parameters when that call has returned"
@@ -148,7 +338,7 @@ class Window:
         begun = self._monotonic()
         # From the end, because the writer reads from the start; by slices the writer cannot read ahead.
         for extent in self._open if self.by_slices else reversed(self._open):
-            while self._copy_some(extent, BUFFER_BYTES, wait=patient, beyond_limit=not patient):
+            while self._fill(extent, BUFFER_BYTES, wait=patient, beyond_limit=not patient):
                 pass
             # Checked before the memory is dropped: training would change what the writer still has to read.
             assert extent.all_copied or self._is_over()  # noqa: S101 - only then is nothing left to copy
@@ -163,33 +353,23 @@ class Window:
         """Copy the next slice, if memory is copied by slices; call between two micro-steps.
 
         A thread that waits for the save may call this too: the training thread may be idle, and an update waits for
-        the slice.
-
-        Args:
-            micro_steps_left: Micro-steps until the update, so that the slices are of similar size.
-
-        Returns:
-            False, and nothing is copied, if a call of it is in progress in this thread, such as below a signal handler.
+        the slice. Returns False, and copies nothing, within a call of this window in the same thread.
         """
         if os.getpid() != self._process:
             return True  # a forked child: any thread may have held the lock at the fork
-        if self._is_within(sys._getframe(1)):
+        if call_of(_CALLS, self, sys._getframe(1)) is not None:
             return False
         with self._copying:
             if self.by_slices and self._open:
                 self._advance(micro_steps_left)
         return True
 
-    def _is_within(self, frame: FrameType | None) -> bool:
-        """Return whether ``frame`` is a part of a call of this window, which may have half of its work done."""
-        return call_of(_CALLS, self, frame) is not None
-
     def _advance(self, micro_steps_left: int) -> None:
         begun = self._monotonic()
         left = sum(one.live_to - one.live_from for one in self._open)
         slice_bytes = max(BUFFER_BYTES, -(-left // max(1, micro_steps_left)))
         while slice_bytes > 0 and self._open:
-            copied = self._copy_some(self._open[0], slice_bytes, wait=False)
+            copied = self._fill(self._open[0], slice_bytes, wait=False)
             if self._open[0].all_copied or self._ended:
                 self._open.pop(0).let_go()
             elif not copied:
@@ -199,12 +379,7 @@ class Window:
         self.cost.stall_seconds += self._monotonic() - begun
 
     def open_shard(self, number: int, *, last: bool = True) -> ShardReader:
-        """Open a file for reading from its start.
-
-        Args:
-            number: Index of the file in ``shards``.
-            last: Whether this file is not read again, so that its buffers can be reused.
-        """
+        """Open a file for reading from its start; after its ``last`` reading, its buffers are used again."""
         return ShardReader(self, self._extents[number], last=last)
 
     def release(self) -> None:
@@ -219,20 +394,16 @@ class Window:
             filling, self._filling = self._filling, None
             if filling is not None and not filling.pending_bytes:
                 self._pool.give_back(filling)
-            for file in self._extents:
-                for one in file:
-                    self._return_buffers(one)
-                    one.let_go()
-
-    def _return_buffers(self, extent: Extent) -> None:
-        for piece in extent.pieces:
-            # All others are returned already, or their thread returns them.
-            if piece.buffer.pending_bytes and not self.ahead.is_filling(piece.buffer):
-                self._pool.give_back(piece.buffer)
-        extent.pieces.clear()
+            for extent in itertools.chain(*self._extents):
+                for piece in extent.pieces:
+                    # All others are returned already, or their thread returns them.
+                    if piece.buffer.pending_bytes and not self.ahead.is_filling(piece.buffer):
+                        self._pool.give_back(piece.buffer)
+                extent.pieces.clear()
+                extent.let_go()
 
     def read(self, extent: Extent, at: int, out: Bytes, *, last: bool) -> None:
-        """Fill ``out`` from byte ``at`` of ``extent`` on; for the writer."""
+        """Fill ``out`` from byte ``at`` of ``extent`` on."""
         done = 0
         while done < len(out):
             done += self._read_some(extent, at + done, out[done:], last=last)
@@ -266,7 +437,6 @@ class Window:
         return count
 
     def _wait_for_slice(self) -> None:
-        """Wait for the training thread's next slice or its fence."""
         if self._changed.wait(_STANDSTILL_SECONDS) or self._trainer.is_alive():
             return
         # While the interpreter exits, the main thread counts as dead but waits for this save in slices.
@@ -280,77 +450,27 @@ class Window:
         if last:
             with self._lock:
                 piece.buffer.pending_bytes -= count
-                is_filling = piece.buffer is self._filling or self.ahead.is_filling(piece.buffer)
+                is_filling = self.is_filling(piece.buffer) or self.ahead.is_filling(piece.buffer)
                 if not piece.buffer.pending_bytes and not is_filling:
                     self._pool.give_back(piece.buffer)
         return count
 
-    def _copy_some(self, extent: Extent, at_most_bytes: int, *, wait: bool, beyond_limit: bool = False) -> int:
-        """Copy at most one buffer of live bytes of ``extent``; returns how many, 0 if nothing is left to copy."""
-        buffer = self._room(extent, wait=wait, beyond_limit=beyond_limit)
-        if buffer is None:
-            return 0
-        offset = buffer.filled_bytes
-        with self._lock:
-            if self._ended or extent.all_copied:
-                return 0
-            room = min(at_most_bytes, BUFFER_BYTES - offset)
-            if self.by_slices:
-                start, stop = extent.live_from, min(extent.live_to, extent.live_from + room)
-            else:
-                start, stop = max(extent.taken_bytes, extent.live_to - room), extent.live_to
-        live = extent.live()
-        if live is None:
-            return 0
-        np.copyto(buffer.memory[offset : offset + stop - start], live[start:stop])
-        with self._lock:
-            first = max(start, extent.taken_bytes)  # the writer may have read some of it meanwhile
-            if self._ended or first >= stop:
-                return 0
-            piece = Piece(first, stop, buffer, offset + first - start)
-            self._changed.notify_all()  # whoever waits goes on only once the lock is free
-            # Ctrl-C arrives at calls, not between assignments: with the append as the last call, either all of this has
-            # happened or nothing. A piece whose bytes do not count as filled would be overwritten by the next copy, and
-            # the writer would read other bytes than those of the capture.
-            if self.by_slices:
-                extent.live_from = stop
-            else:
-                extent.live_to = first
-            buffer.filled_bytes += stop - start
-            buffer.pending_bytes += stop - first
-            self._starving = False
-            self.cost.fenced_bytes += stop - first
-            extent.pieces.append(piece)
-        return stop - first
+    def _fill(self, extent: Extent, at_most_bytes: int, *, wait: bool, beyond_limit: bool = False) -> int:
+        """Copy at most one buffer of ``extent``; return how many bytes, 0 if none can be copied."""
 
-    def _room(self, extent: Extent, *, wait: bool, beyond_limit: bool) -> Buffer | None:
-        """Return the buffer to fill next; None if there is none, or nothing is left to copy."""
-        with self._lock:
-            if self._is_over() or extent.all_copied:
-                return None
-            filling = self._filling
-            if filling is not None and filling.filled_bytes == BUFFER_BYTES and not filling.pending_bytes:
-                # Already read while it was being filled. It does not go back to the pool: Ctrl-C between that and the
-                # assignment below would leave it here and there, and two captures would fill it at once.
-                filling.filled_bytes = 0
-            if filling is not None and filling.filled_bytes < BUFFER_BYTES:
-                return filling
-            self._filling = None  # the writer returns it
+        def take() -> Buffer | None:
             # If the buffers hold only what the writer needs after this slice, waiting would never end.
-            starving = self._starving
-        buffer = self._pool.take(beyond_limit=starving or beyond_limit)
-        if buffer is None and wait:
-            try:
-                buffer = self._wait_for_buffer(extent)
-            except RuntimeError as error:
-                raise what_arrived(error) from None
-        with self._lock:
-            if not self._is_over():
-                self._filling = buffer
-                return buffer
-            if buffer is not None:
-                self._pool.give_back(buffer)
-        return None
+            buffer = self._pool.take(beyond_limit=self._starving or beyond_limit)
+            if buffer is None and wait:
+                try:
+                    return self._wait_for_buffer(extent)
+                except RuntimeError as error:
+                    raise what_arrived(error) from None
+            return buffer
+
+        if extent.all_copied or not self._has_room(take):
+            return 0
+        return self._copy_some(extent, at_most_bytes)
 
     def _is_over(self) -> bool:
         if os.getpid() != self._process:  # the writer is not in this process, and any thread may have held the lock
@@ -383,3 +503,27 @@ class Window:
 
 _IS_OPEN = cast(FunctionType, cast(property, vars(Window)["is_open"]).fget)
 _CALLS = {id(one.__code__): one.__name__ for one in (Window.close, Window.advance, Window.release, _IS_OPEN)}
+
+
+class ShardReader:
+    """Reads the bytes of one shard of a window in order; a `ckptkit.storage.ByteStream`."""
+
+    def __init__(self, window: Window, extents: Sequence[Extent], *, last: bool) -> None:
+        self._window = window
+        self._extents = extents
+        self._last = last
+        self._next = 0
+        self._at = 0
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        out = np.frombuffer(buffer, np.uint8)
+        done = 0
+        while done < len(out) and self._next < len(self._extents):
+            extent = self._extents[self._next]
+            count = min(len(out) - done, extent.size_bytes - self._at)
+            self._window.read(extent, self._at, out[done : done + count], last=self._last)
+            done += count
+            self._at += count
+            if self._at == extent.size_bytes:
+                self._next, self._at = self._next + 1, 0
+        return done

@@ -1,21 +1,21 @@
 """Lays out the file in which a training process shows ``ckptkit run`` what it does, and reads it.
 
 ``CKPTKIT_HEARTBEAT`` names a folder. A process that restores a run there maps one file of fixed size into its memory
-and writes fields of it; the supervisor reads the file while the process lives, and after its death. Nothing is ever
-flushed: the kernel keeps what a process killed by SIGKILL has written.
-
-Guarantees: what is read is the state at some moment, except that a micro-step and its time may be of two
-neighbouring micro-steps. The seconds of the phases are never counted twice, also if the process dies while it enters
-one. Both sides run on one machine, with one monotonic clock. Any thread.
+and writes fields of it; the supervisor, on the same machine, reads it while the process lives, and after its death.
+What is read is the state at some moment, except that a micro-step and its time may be of two neighbouring micro-steps.
+The seconds of the phases are never counted twice, also if the process dies while it enters one. Any thread.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
+import time
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 VARIABLE = "CKPTKIT_HEARTBEAT"
 ENDING = ".heartbeat"
@@ -27,7 +27,8 @@ _MAGIC = 0x636B70746B697431  # "ckptkit1"
 class Phase(IntEnum):
     """Says what a training process is doing.
 
-    The time before a file exists is that of `STARTING`: the interpreter, imports, the user's code up to the restore.
+    The time before a file exists is that of `STARTING`: the interpreter, imports, the user's code up to the
+    restore.
     """
 
     STARTING = 0
@@ -55,103 +56,39 @@ class _Bank(ctypes.Structure):
 
 
 class Record(ctypes.Structure):
-    """Represents the file of one process; -1 is an unknown number, and no text an unknown text.
+    """Represents the file of one process; -1 is an unknown number, and no text an unknown text."""
 
-    Attributes:
-        pid: The process.
-        rank: Its rank.
-        ranks: Ranks of the job.
-        opened_at: When the file was made, by the monotonic clock.
-        micro_step: Batches delivered when the last micro-step ended, counted from the run's first start.
-        begun_step: The same number of the last micro-step whose batch has been delivered.
-        stepped_at: End of the last micro-step, by the monotonic clock.
-        sign_at: Last progress besides micro-steps, such as a replayed batch.
-        slowest: Seconds of the slowest recent micro-step; one long ago counts less.
-        is_meeting: 1 while the process waits for words of the other ranks.
-        restored_step: Batches delivered in the checkpoint that was restored; 0 for a fresh start.
-        committed_step: Batches delivered in the newest checkpoint that this life committed.
-        committed_seconds: Seconds of `Phase.TRAINING` in this attempt when that one was captured.
-        mirror_lag: Commits that the mirror farthest behind lacked at the end of the last micro-step or of training.
-        attempt: Number of the attempt.
-        trainings: How many attempts the process has begun.
-        born_at: When what belongs to the present one began, by the monotonic clock: at the birth of the process, or, if
-            it trained before, at the restore.
-        before: Seconds of each phase until then.
-        epoch_size: Batches of an epoch.
-        banks: Phases; see `phase` and `seconds`.
-        bank: Which of them counts.
-        root: URL of the run root.
-        mirrors: URLs of its mirrors, one per line, without those that cannot be found by a URL alone.
-        checkpoint: The checkpoint that was restored; empty for a fresh start.
-        how: ``finished``, ``closed``, ``failed``, ``preempted`` or ``complete``, once the manager was closed, and
-            ``exited`` if Python ended before that.
-        failed_in: Number of the phase in which an error or a request to end came.
-        error: Class of the error with which the manager was closed.
-        message: Its first line; without an error, why training was asked to end.
-        category: What the error means for the next start, or who asked; see `ckptkit.manager.heartbeat.category`.
-        data: What the pipeline reads, for people.
-    """
-
-    _fields_ = (
-        ("magic", ctypes.c_uint64),
-        *((name, ctypes.c_int64) for name in ("pid", "rank", "ranks", "micro_step", "begun_step", "is_meeting")),
-        *(
-            (name, ctypes.c_int64)
-            for name in (
-                "restored_step",
-                "committed_step",
-                "attempt",
-                "trainings",
-                "epoch_size",
-                "bank",
-                "failed_in",
-                "mirror_lag",
-            )
-        ),
-        *((name, ctypes.c_double) for name in ("opened_at", "stepped_at", "sign_at", "slowest")),
-        *((name, ctypes.c_double) for name in ("committed_seconds", "born_at")),
-        ("before", ctypes.c_double * len(Phase)),
-        ("banks", _Bank * 2),
-        ("root", ctypes.c_char * 1024),
-        ("mirrors", ctypes.c_char * MIRRORS_BYTES),
-        ("checkpoint", ctypes.c_char * 128),
-        ("how", ctypes.c_char * 32),
-        ("error", ctypes.c_char * 256),
-        ("category", ctypes.c_char * 32),
-        ("message", ctypes.c_char * 1024),
-        ("data", ctypes.c_char * 1024),
-    )
     magic: int
     pid: int
     rank: int
-    ranks: int
-    micro_step: int
-    begun_step: int
-    is_meeting: int
-    restored_step: int
-    committed_step: int
+    ranks: int  # of the job
+    micro_step: int  # batches delivered when the last micro-step ended, counted from the run's first start
+    begun_step: int  # the same number of the last micro-step whose batch has been delivered
+    is_meeting: int  # 1 while the process waits for words of the other ranks
+    restored_step: int  # batches delivered in the checkpoint that was restored; 0 for a fresh start
+    committed_step: int  # batches delivered in the newest checkpoint that this life committed
     attempt: int
-    trainings: int
-    epoch_size: int
-    bank: int
-    failed_in: int
-    mirror_lag: int
-    opened_at: float
-    stepped_at: float
-    sign_at: float
-    slowest: float
-    committed_seconds: float
-    born_at: float
-    before: ctypes.Array[ctypes.c_double]
-    banks: ctypes.Array[_Bank]
-    root: bytes
-    mirrors: bytes
-    checkpoint: bytes
-    how: bytes
-    error: bytes
-    category: bytes
-    message: bytes
-    data: bytes
+    trainings: int  # how many attempts the process has begun
+    epoch_size: int  # in batches
+    bank: int  # which of `banks` counts
+    failed_in: int  # phase in which an error or a request to end came
+    mirror_lag: int  # commits that the mirror farthest behind lacked at the end of the last micro-step or of training
+    opened_at: float  # when the file was made; times are by the monotonic clock
+    stepped_at: float  # end of the last micro-step
+    sign_at: float  # last progress besides micro-steps, such as a replayed batch
+    slowest: float  # seconds of the slowest recent micro-step; one long ago counts less
+    committed_seconds: float  # of `Phase.TRAINING` in this attempt when the newest commit was captured
+    born_at: float  # birth of the process, or, if it trained before, the present restore
+    before: ctypes.Array[ctypes.c_double]  # seconds of each phase until then
+    banks: ctypes.Array[_Bank]  # see `phase` and `seconds`
+    root: bytes  # URL of the run root
+    mirrors: bytes  # URLs, one per line, without those that cannot be found by a URL alone
+    checkpoint: bytes  # that was restored; empty for a fresh start
+    how: bytes  # finished, closed, failed, preempted or complete; exited if Python ended before the manager was closed
+    error: bytes  # class of the error with which the manager was closed
+    category: bytes  # what the error means for the next start, or who asked; see `category_of`
+    message: bytes  # its first line; without an error, why training was asked to end
+    data: bytes  # what the pipeline reads, for people
 
     @property
     def phase(self) -> Phase:
@@ -177,9 +114,9 @@ class Record(ctypes.Structure):
     def seconds(self, until: float) -> dict[Phase, float]:
         """Return the seconds of each phase from the making of the file up to ``until``, by the monotonic clock."""
         bank = self.banks[self.bank & 1]
-        found = {phase: bank.seconds[phase] for phase in Phase}
-        found[Phase(bank.phase)] += max(0.0, until - bank.entered_at)
-        return found
+        seconds = {phase: bank.seconds[phase] for phase in Phase}
+        seconds[Phase(bank.phase)] += max(0.0, until - bank.entered_at)
+        return seconds
 
     def text(self, name: str) -> str:
         """Return one of the texts."""
@@ -195,11 +132,21 @@ class Record(ctypes.Structure):
         setattr(self, name, text.encode(errors="surrogatepass").replace(b"\0", b"?")[:room])
 
 
+_TEXT_BYTES = {"checkpoint": 128, "how": 32, "error": 256, "category": 32, "mirrors": MIRRORS_BYTES}
+_TYPES: dict[str, type[ctypes.c_int64 | ctypes.c_double | ctypes.Array[Any]]] = {
+    "int": ctypes.c_int64,
+    "float": ctypes.c_double,
+    "ctypes.Array[ctypes.c_double]": ctypes.c_double * len(Phase),
+    "ctypes.Array[_Bank]": _Bank * 2,
+}
+Record._fields_ = [
+    (name, ctypes.c_char * _TEXT_BYTES.get(name, 1024) if kind == "bytes" else _TYPES[kind])
+    for name, kind in Record.__annotations__.items()
+]
 SIZE_BYTES = ctypes.sizeof(Record)
 
 
 def new_record(memory: memoryview | bytearray) -> Record:
-    """Return a record that lies in ``memory``, with nothing known."""
     record = Record.from_buffer(memory)
     for name in ("rank", "ranks", "micro_step", "begun_step", "restored_step", "committed_step", "attempt"):
         setattr(record, name, -1)
@@ -209,7 +156,6 @@ def new_record(memory: memoryview | bytearray) -> Record:
 
 
 def read_record(path: Path) -> Record | None:
-    """Return the record in the file; None if there is none yet, or it is none of this version."""
     before = b""
     for _ in range(5):  # until two reads agree: a field may be written while the file is read
         try:
@@ -226,13 +172,32 @@ def read_record(path: Path) -> Record | None:
 
 
 def read_records(files: Iterable[Path]) -> list[Record]:
-    """Return the records that lie in ``files``, by rank."""
     found = map(read_record, files)
     return sorted((one for one in found if one is not None), key=lambda one: (one.rank, one.pid))
 
 
 def folder_of_environment() -> Iterator[Path]:
-    """Yield the folder that a supervisor has named, if one has."""
     folder = os.environ.get(VARIABLE)
     if folder:
         yield Path(folder)
+
+
+_BIRTH = 19  # place of the start time among the numbers after the name in /proc/self/stat, in ticks
+
+
+def boot_id() -> str | None:
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if re.fullmatch(r"[0-9a-f-]{1,64}", text) else None
+
+
+def process_start() -> float | None:
+    try:
+        numbers = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        seconds = int(numbers[_BIRTH]) / os.sysconf("SC_CLK_TCK")
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - seconds
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+    return time.monotonic() - max(0.0, age)

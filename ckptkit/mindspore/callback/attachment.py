@@ -24,7 +24,7 @@ from typing_extensions import Self
 
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
-from ckptkit.manager.process.at_exit import AT_EXIT, LastCall
+from ckptkit.manager.process import AT_EXIT, LastCall
 
 _log = logging.getLogger("ckptkit")
 

@@ -26,7 +26,7 @@ from ckptkit.format.events import (
     plain_line,
 )
 from ckptkit.format.layout import attempt_of, parse_segment, segment_key
-from ckptkit.manager.recording.curves import FINE, Curves, Place
+from ckptkit.manager.recorder import FINE, CurvePlace, Curves
 
 TOKEN = "ab" * 16
 KEY = "events/a000002-0001.jsonl"
@@ -55,8 +55,8 @@ def segment() -> bytes:
     return data
 
 
-def place(cycle: int, *, ends: bool = True) -> Place:
-    return Place(cycle, cycle, ends, AT + timedelta(seconds=cycle))
+def place(cycle: int, *, ends: bool = True) -> CurvePlace:
+    return CurvePlace(cycle, cycle, ends, AT + timedelta(seconds=cycle))
 
 
 # Segments
@@ -254,7 +254,7 @@ def test_values_that_are_not_finite_are_counted():
 
 def test_means_without_a_finite_mean_are_counted(monkeypatch):
     """Several cycles that share a point, and whose sum is no float."""
-    monkeypatch.setattr("ckptkit.manager.recording.curves.FINE", 1)
+    monkeypatch.setattr("ckptkit.manager.recorder.FINE", 1)
     curves = Curves()
     for cycle, value in enumerate((1.0, 1e308, math.nan, 1e308), 1):
         curves.add(place(cycle), {"loss": value}, {})

@@ -5,13 +5,13 @@ import gc
 import pytest
 from support.process import python
 
-from ckptkit.manager.process import at_exit
-from ckptkit.manager.process.at_exit import AtExit
+from ckptkit.manager import process
+from ckptkit.manager.process import AtExit
 
 
 @pytest.mark.parametrize("error", [OSError("lost"), KeyboardInterrupt("lost"), SystemExit("lost")])
 def test_each_callback_runs_whatever_others_raise(monkeypatch, error):
-    monkeypatch.setattr("ckptkit.manager.process.at_exit.atexit.register", lambda _: None)
+    monkeypatch.setattr("ckptkit.manager.process.atexit.register", lambda _: None)
     at_exit, ran = AtExit(), []
 
     def failing():
@@ -30,7 +30,7 @@ def test_each_callback_runs_whatever_others_raise(monkeypatch, error):
 def test_forked_process_runs_no_callback_of_its_parent():
     script = """
 import os
-from ckptkit.manager.process.at_exit import AT_EXIT
+from ckptkit.manager.process import AT_EXIT
 AT_EXIT.add(lambda: os.write(1, b"ran "))
 if os.fork():
     os.wait()
@@ -39,7 +39,7 @@ if os.fork():
 
 
 OWNER = """
-from ckptkit.manager.process.at_exit import AT_EXIT, LastCall
+from ckptkit.manager.process import AT_EXIT, LastCall
 
 class Owner:
     def __init__(self, name):
@@ -68,10 +68,10 @@ def test_last_call_goes_with_its_object_at_teardown(monkeypatch):
         def tell(self):
             """Say nothing."""
 
-    owner, callbacks = Owner(), at_exit.AT_EXIT
-    call = at_exit.LastCall(owner.tell)
+    owner, callbacks = Owner(), process.AT_EXIT
+    call = process.LastCall(owner.tell)
     callbacks.add(call)
-    monkeypatch.setattr(at_exit, "AT_EXIT", None)
+    monkeypatch.setattr(process, "AT_EXIT", None)
     del owner
     gc.collect()
     assert call not in callbacks._callbacks

@@ -18,9 +18,9 @@ from ckptkit.core.save_policy import AnySave, SaveAuto, SaveEvery, automatic, du
 from ckptkit.errors import ResumeError
 from ckptkit.format.events import Interval
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.auto_interval import AutoInterval
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.results import SaveResults
+from ckptkit.manager.schedule import AutoInterval
+from ckptkit.manager.writer import SaveResults
 from ckptkit.run.interval import Failures, read_history
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage

@@ -19,8 +19,8 @@ from ckptkit.core import worker
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.worker import NoThreadError
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.manager import mirrors as module
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.mirroring import chain, uploads
 from ckptkit.manager.options import Mirror, System
 from ckptkit.run import upload
 from ckptkit.run.keep_policy import KeepLatest
@@ -515,7 +515,7 @@ class NoThread:
 @pytest.fixture
 def one_thread(monkeypatch):
     """Else it would depend on which upload comes first what the n-th call is."""
-    monkeypatch.setattr(uploads, "Worker", NoThread)
+    monkeypatch.setattr(module, "Worker", NoThread)
 
 
 @pytest.fixture(scope="module")
@@ -645,7 +645,7 @@ def hold(life: Life, home: str) -> threading.Event:
 
 
 def test_stuck_mirror_that_is_not_required_does_not_hold_up_the_end(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(chain, "OPTIONAL_PATIENCE", timedelta(seconds=0.2))
+    monkeypatch.setattr(module, "OPTIONAL_PATIENCE", timedelta(seconds=0.2))
     life = Life(tmp_path, mirrors=({"required": False}, {"every": timedelta(hours=1)}))
     life.restore()
     life.saved_at(2)

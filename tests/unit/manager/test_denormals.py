@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.process.denormals import DenormalsAsZero, takes_denormals_as_zero
+from ckptkit.manager.process import DenormalsAsZero, takes_denormals_as_zero
 from ckptkit.testing.state import NumpyRun
 
 DENORMAL = np.array([1e-40], np.float32)

@@ -16,9 +16,8 @@ from ckptkit import CheckpointManager, Mirror, Preemption, SaveEvery
 from ckptkit.core import worker
 from ckptkit.core.progress_bar import countdown
 from ckptkit.core.worker import Latch
-from ckptkit.manager import background, results
+from ckptkit.manager import mirrors, writer
 from ckptkit.manager import run as live_run
-from ckptkit.manager.mirroring import uploads
 from ckptkit.manager.options import Saving
 from ckptkit.storage.local import LocalStorage
 from ckptkit.testing.state import NumpyRun
@@ -79,7 +78,7 @@ def test_no_ctrl_c_while_a_save_is_asked_keeps_it_waiting(tmp_path, action):
             pass
         storage.go = Latch()
         handle = manager.save(run)
-        ctrl_c = InterruptedCall(nth, (background, *LOCKS))
+        ctrl_c = InterruptedCall(nth, (writer, *LOCKS))
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             action(storage, handle)
         storage.go.open()
@@ -98,7 +97,7 @@ def test_no_ctrl_c_while_a_commit_is_confirmed_keeps_the_manager_waiting(tmp_pat
         pass
     name = manager.save_final(run)
     for nth in itertools.count(1):
-        ctrl_c = InterruptedCall(nth, (live_run, results, background, worker))
+        ctrl_c = InterruptedCall(nth, (live_run, writer, worker))
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             manager.save_final(run)
         answers = []
@@ -121,7 +120,7 @@ def test_no_ctrl_c_while_uploads_are_waited_for_keeps_them_waiting(tmp_path):
             pass
         mirror.go = Latch()
         manager.save(run).result()
-        ctrl_c = InterruptedCall(nth, (uploads, *LOCKS))
+        ctrl_c = InterruptedCall(nth, (mirrors, *LOCKS))
         with contextlib.suppress(KeyboardInterrupt), ctrl_c:
             with contextlib.suppress(TimeoutError):
                 follower.settle(countdown(timedelta(seconds=0.001)))

@@ -43,13 +43,12 @@ from ckptkit.errors import (
     StateMismatchError,
     StorageError,
 )
-from ckptkit.manager.background import SaveHandle
+from ckptkit.manager import process
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.mirroring.chain import Chain
+from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving, System
-from ckptkit.manager.process import at_exit
-from ckptkit.manager.results import SaveResults
 from ckptkit.manager.run import Run
+from ckptkit.manager.writer import SaveHandle, SaveResults
 from ckptkit.run.keep_policy import KeepBest, KeepLatest
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -473,7 +472,7 @@ def test_save_without_a_thread_lets_memory_go(monkeypatch, how):
     else:
         monkeypatch.setattr(Worker, "_begin", dies_at_once)
     handle = SaveHandle(kept := Kept())
-    handle.start(lambda: None)
+    handle.start(lambda: None, lambda saved: saved)
     assert isinstance(handle.exception(timedelta(seconds=30)), CkptKitError if how == "dead thread" else RuntimeError)
     assert handle.done()
     assert isinstance(handle.exception(), RuntimeError if how == "no thread" else SaveFailedError)
@@ -493,7 +492,7 @@ def test_withdrawal_that_is_interrupted_ends_the_save(monkeypatch, has_thread):
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     handle = SaveHandle(kept := Interrupted())
     if has_thread:
-        handle.start(lambda: None)
+        handle.start(lambda: None, lambda saved: saved)
     with pytest.raises(KeyboardInterrupt):
         handle.withdraw(KeyboardInterrupt())
     assert handle.done()
@@ -518,7 +517,7 @@ def test_ctrl_c_at_thread_start_tears_nothing(root, monkeypatch, runs):
     assert slow.fired > 0
     assert names(manager) == [first, last]
     assert not manager._run._window.is_open
-    assert not [one for one in at_exit.AT_EXIT._callbacks if getattr(one, "__func__", None) is SaveHandle.finish]
+    assert not [one for one in process.AT_EXIT._callbacks if getattr(one, "__func__", None) is SaveHandle.finish]
     again = CheckpointManager(root, save=ON_REQUEST)
     assert again.restore(resumed := NumpyRun()).checkpoint == last
     assert resumed.digest() == run.digest()
@@ -609,7 +608,7 @@ def test_failed_save_keeps_no_update_waiting(valve):
 def test_manifest_tells_what_the_call_cost(root, monkeypatch):
     """The writer may be done before the call returns."""
     ticks = itertools.count()
-    monkeypatch.setattr(SaveHandle, "start", lambda handle, save, **_: handle.end(save()))
+    monkeypatch.setattr(SaveHandle, "start", lambda handle, save, report, *_, **__: handle.end(report(save())))
     manager = CheckpointManager(root, save=ON_REQUEST, system=System(monotonic=lambda: float(next(ticks))))
     manager.restore(run := NumpyRun())
     train(run, 2)

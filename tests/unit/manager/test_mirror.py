@@ -36,12 +36,12 @@ from ckptkit.errors import (
 from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.mirroring import uploads
+from ckptkit.manager.mirrors import Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror, Preemption, Saving, System
 from ckptkit.run.index import Index
 from ckptkit.run.keep_policy import KeepBest, KeepEvery, KeepLatest
 from ckptkit.run.upload import Uploader, UploadPace
-from ckptkit.storage import LocalStorage
+from ckptkit.storage import LocalStorage, open_storage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
@@ -1455,7 +1455,9 @@ class Uploading:
 
 
 def behind(uploading, *, tolerant=True):
-    return uploads.Uploads(uploading, ("local", "mirror"), tries=ERROR_BUDGET, tolerant=tolerant)
+    one = Uploads(Mirror("memory://mirror"), open_storage("memory://local"))
+    one.use(uploading, tolerant=tolerant)
+    return one
 
 
 A, B, C = (CheckpointName.parse(name_at(1, at)) for at in (1, 2, 3))
@@ -1625,7 +1627,9 @@ def test_checkpoint_of_the_start_is_insisted_on(failures):
     one.settle(LONG.total_seconds)
     assert one.lag == (failures > 0)
     if failures == ERROR_BUDGET:
-        with pytest.raises(SaveFailedError, match=f"{A} is committed at local, but the mirror mirror lacks it"):
+        with pytest.raises(
+            SaveFailedError, match=f"{A} is committed at memory://local, but the mirror memory://mirror lacks it"
+        ):
             one.finish(LONG.total_seconds)
     else:
         one.finish(LONG.total_seconds)

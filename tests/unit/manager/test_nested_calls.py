@@ -13,7 +13,7 @@ from support.runs.grown import ON_REQUEST
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.recording.recorder import Recorder
+from ckptkit.manager.recorder import Recorder
 from ckptkit.snapshot import Window
 from ckptkit.snapshot.staging import StagingArea
 from ckptkit.storage.local import LocalStorage

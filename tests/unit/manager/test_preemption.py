@@ -25,9 +25,9 @@ from support.runs.ranks import new_run
 from support.thread_ranks import results_of, run_ranks
 
 import ckptkit as ck
-from ckptkit.manager.preemption.request import PreemptionRequest
-from ckptkit.manager.preemption.signals import SIGNALS, SignalWatch, name_of
-from ckptkit.manager.step_timing import StepTiming, fits
+from ckptkit.manager.preemption import PreemptionRequest
+from ckptkit.manager.schedule import StepTiming, fits
+from ckptkit.manager.signals import SIGNALS, SignalWatch, name_of
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -112,12 +112,12 @@ def test_cycle_is_finished_within_grace(root):
 def test_a_signal_during_a_save_waits_for_both(root):
     """The save under way is stuck at its first file until the signal has come."""
     script = """
-import ckptkit.manager.background as background, ckptkit.storage.local as local
-release, write, settled = threading.Event(), local.LocalStorage.write, background.SaveHandle.settled
+import ckptkit.manager.writer as writer, ckptkit.storage.local as local
+release, write, exception = threading.Event(), local.LocalStorage.write, writer.SaveHandle.exception
 def waited_for(self, timeout=None):
     release.set()
-    return settled(self, timeout)
-background.SaveHandle.settled = waited_for
+    return exception(self, timeout)
+writer.SaveHandle.exception = waited_for
 def slow(self, key, stream, size_bytes):
     if "c0000000001-m0001" in key:
         release.wait()
@@ -136,7 +136,7 @@ def after_step(batches):
 def test_a_second_signal_stops_at_once(root):
     """It comes from the save that the first one asked for, and that never ends."""
     script = """
-import ckptkit.manager.preemption.request as preemption
+import ckptkit.manager.preemption as preemption
 preemption._ONE_SIGNAL = timedelta(0)  # however soon after the first it comes
 """
     live(root, until=4)
@@ -430,10 +430,7 @@ def after_step(batches):
 
 
 def test_signal_that_nobody_took_does_what_it_did():
-    script = (
-        "import signal; from ckptkit.manager.preemption.signals import PreviousHandler as D; "
-        "D(signal.SIGTERM).take(None)"
-    )
+    script = "import signal; from ckptkit.manager.signals import PreviousHandler as D; D(signal.SIGTERM).take(None)"
     python("-c", script, expect=-signal.SIGTERM)
 
 
@@ -441,7 +438,7 @@ def test_forked_process_that_trains_hears_for_itself():
     """What listened in the process that it was forked off from is not asked."""
     script = """
 import os, signal
-from ckptkit.manager.preemption.signals import SIGNALS
+from ckptkit.manager.signals import SIGNALS
 
 class Hearing:
     def __init__(self):
@@ -666,7 +663,7 @@ def test_no_save_begins_while_cycle_is_finished(root):
 
 def test_closing_with_a_timeout_keeps_it(root, monkeypatch, caplog):
     """Also where more of the grace is left: here, to wait for events."""
-    monkeypatch.setattr("ckptkit.manager.recording.recorder._SHORTEST", timedelta(0))
+    monkeypatch.setattr("ckptkit.manager.recorder._SHORTEST", timedelta(0))
     go = threading.Event()
     storage = FaultyStorage(open_storage(root))
     manager, run = started(storage, preempt_when=lambda: run.batches == 1)
@@ -1270,7 +1267,7 @@ def test_what_was_learned_late_was_saved_before(monkeypatch):
 
     said, there, clock, newest = [], threading.enumerate(), Clock(), [None]
     monkeypatch.setattr(
-        "ckptkit.manager.preemption.request.os", SimpleNamespace(write=lambda _, line: said.append(line), _exit=end)
+        "ckptkit.manager.preemption.os", SimpleNamespace(write=lambda _, line: said.append(line), _exit=end)
     )
     preemption = PreemptionRequest(
         ck.Preemption(grace=timedelta(seconds=30)), newest=lambda: newest[0], url="somewhere", monotonic=clock

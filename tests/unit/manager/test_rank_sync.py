@@ -17,8 +17,8 @@ from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
 from ckptkit.manager.final_save import FinalSave
-from ckptkit.manager.rank_sync import RankStatus, RankSync
-from ckptkit.manager.step_timing import StepTiming
+from ckptkit.manager.ranks import RankStatus, RankSync
+from ckptkit.manager.schedule import StepTiming
 from ckptkit.run.rank_protocol import RankFailure
 
 
@@ -169,7 +169,7 @@ def departure(world, *, asked: bool, in_flight: object = None, micro_step: float
 
 def sign(**values) -> str:
     """What another rank says; whoever leads decides by its own pace."""
-    usual = {"asked": False, "left_seconds": 60.0, "micro_step_seconds": 1.0, "save_seconds": 10.0, "next_in": 1}
+    usual = {"asked": False, "left": "PT60S", "micro_step": "PT1S", "save": "PT10S", "next_in": 1}
     return json.dumps({**usual, **values})
 
 
@@ -177,29 +177,29 @@ def sign(**values) -> str:
     ("theirs", "verdict"),
     [
         ({"asked": True}, "finish the cycle"),
-        ({"asked": True, "left_seconds": 17.9}, "save"),  # three micro-steps and a save of 10 s need 19.5 s
-        ({"asked": True, "left_seconds": 20.0}, "finish the cycle"),
+        ({"asked": True, "left": "PT17.9S"}, "save"),  # three micro-steps and a save of 10 s need 19.5 s
+        ({"asked": True, "left": "PT20S"}, "finish the cycle"),
         ({"asked": True, "dead_child": "child process 7"}, "finish the cycle"),
         ({}, "train"),
     ],
 )
 def test_shortest_grace_of_all_ranks_counts(theirs, verdict):
     made, preemption = departure(Saying(lambda _: [sign(**theirs)]), asked=False)
-    assert made.heed(progress_at(1)) == verdict
+    assert made.verdict(progress_at(1)) == verdict
     assert preemption.why == ("rank 1 was asked to end" if theirs else "")
     assert preemption.dead_child == theirs.get("dead_child", "")
 
 
 def test_at_a_boundary_all_ranks_save():
     made, _ = departure(Saying(lambda _: [sign()]), asked=True)
-    assert made.heed(progress_at(0)) == "save"
+    assert made.verdict(progress_at(0)) == "save"
 
 
 @pytest.mark.parametrize(("in_flight", "verdict"), [(None, "finish the cycle"), (object(), "save")])
 def test_save_under_way_counts_before_the_last(in_flight, verdict):
     """Three micro-steps and two saves of 20 s do not fit into 60 s."""
     made, _ = departure(Saying(lambda _: [sign()]), asked=True, in_flight=in_flight, save=20.0)
-    assert made.heed(progress_at(1)) == verdict
+    assert made.verdict(progress_at(1)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ def test_save_under_way_counts_before_the_last(in_flight, verdict):
 )
 def test_parts_of_a_second_count(micro_step, save, verdict):
     """Three micro-steps and a save, half as long again: 17.25 s, 19.05 s and 18.6 s."""
-    others = Saying(lambda _: [sign(left_seconds=18.0)])
+    others = Saying(lambda _: [sign(left="PT18S")])
     made, _ = departure(others, asked=True, micro_step=micro_step, save=save)
-    assert made.heed(progress_at(1)) == verdict
+    assert made.verdict(progress_at(1)) == verdict
 
 
 @pytest.mark.parametrize(("rank", "until"), [(0, 10), (1, 3)])
@@ -218,7 +218,7 @@ def test_rank_0_says_when_ranks_meet_again(rank, until):
     world = Saying(lambda _: [sign(next_in=3)], rank)
     made, _ = departure(world, asked=False, micro_step=0.1)
     for _ in range(until):
-        assert made.heed(progress_at(1)) == "train"
+        assert made.verdict(progress_at(1)) == "train"
         assert world.gathers == 1
-    made.heed(progress_at(1))
+    made.verdict(progress_at(1))
     assert world.gathers == 2

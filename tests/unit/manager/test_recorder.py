@@ -17,8 +17,8 @@ import ckptkit.format.events
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed, encode_segment
 from ckptkit.format.layout import segment_key
+from ckptkit.manager import recorder
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.recording import recorder
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
 from ckptkit.run.keep_policy import KeepLatest

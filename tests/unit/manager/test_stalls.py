@@ -24,12 +24,12 @@ from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.tensors import leaf_of
 from ckptkit.core.worker import Worker
 from ckptkit.errors import SaveFailedError, StorageError
-from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Saving
+from ckptkit.manager.writer import SaveHandle
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.snapshot import StagingArea
-from ckptkit.snapshot.ahead import CopyAhead, Pace
+from ckptkit.snapshot.window import CopyAhead, WindowPace
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -44,7 +44,7 @@ places = pytest.mark.parametrize(("at", "k"), [(3, 1), (4, 4), (6, 4)], ids=["K1
 
 @pytest.fixture
 def _small_buffers(monkeypatch):
-    for module in ("ahead", "buffers", "staging", "window"):
+    for module in ("buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
 
 
@@ -191,11 +191,11 @@ def test_copies_ahead_hold_their_moment(root, monkeypatch, *, at, k, key, share)
 
     def watched(ahead) -> None:
         copy(ahead)
-        copied.append(ahead._cost.fenced_bytes)
+        copied.append(ahead.cost.fenced_bytes)
         has_ended.set()
 
     monkeypatch.setattr(CopyAhead, "copy", watched)
-    monkeypatch.setattr(Pace, "lacking_bytes", lambda pace, live_bytes, micro_steps: live_bytes)
+    monkeypatch.setattr(WindowPace, "lacking_bytes", lambda pace, live_bytes, micro_steps: live_bytes)
     storage._stall = Stall()
     digest = run.digest()
     handle = manager.save(run)
@@ -711,7 +711,7 @@ def test_slice_that_a_waiting_thread_still_copies_gets_into_no_later_save(root, 
     failing = manager.save(run)
     waiter = threading.Thread(target=failing.exception, name="waiter", daemon=True)
     waiter.start()
-    while not failing._outcome.is_there:
+    while not failing._ended.is_open:
         threading.Event().wait(0.001)
     handle = manager.save(run)
     waiter.join(LONG_SECONDS)

@@ -8,7 +8,7 @@ import mindspore as ms
 import pytest
 from support.process import python
 
-from ckptkit.manager.process.denormals import DenormalsAsZero
+from ckptkit.manager.process import DenormalsAsZero
 from ckptkit.mindspore import kernel_threads
 
 LAUNCHES = """

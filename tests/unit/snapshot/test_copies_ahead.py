@@ -11,7 +11,7 @@ from support.live import SMALL_BUFFER_BYTES, Live, Stepped, Writer, cuts, opened
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.snapshot import Handling, StagingArea, staging
-from ckptkit.snapshot.ahead import Pace
+from ckptkit.snapshot.window import WindowPace
 
 ONE_BUFFER = SMALL_BUFFER_BYTES
 PLENTY = 1 << 20
@@ -30,15 +30,17 @@ CYCLE_BYTES = sum(
 
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch):
-    for module in ("ahead", "buffers", "staging", "window"):
+    for module in ("buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
-    monkeypatch.setattr("ckptkit.snapshot.buffers._UNASKED", 1)
+    monkeypatch.setattr("ckptkit.snapshot.window._UNASKED", 1)
 
 
 def copy_ahead(window, size_bytes=PLENTY) -> None:
     """What the thread does, in this one."""
     window.ahead.lacking_bytes = size_bytes
+    window.ahead.is_copying = True
     window.ahead.copy()
+    window.ahead.is_copying = False
 
 
 def go_on(live, window) -> None:
@@ -54,15 +56,20 @@ def check_returned(area) -> None:
     assert len(free) * SMALL_BUFFER_BYTES == area._pool.made_bytes, "a buffer is lost"
 
 
-class During:
-    """`np` of a module, which lets others act before, halfway through or after its ``nth`` copy that counts."""
+def ahead(window):
+    """Return what tells whether copies are ahead of the window's fence."""
+    return lambda: getattr(window.ahead, "is_copying", False)
 
-    def __init__(self, monkeypatch, module, nth, act, *, where, counts=lambda: True) -> None:
+
+class During:
+    """`np` of the window's module; others act before, halfway through or after its ``nth`` copy that counts."""
+
+    def __init__(self, monkeypatch, nth, act, *, where, counts) -> None:
         self.frombuffer, self.uint8 = np.frombuffer, np.uint8
         self.acted = False
         self.copies = 0
         self._nth, self._act, self._where, self._counts = nth, act, where, counts
-        monkeypatch.setattr(f"ckptkit.snapshot.{module}.np", self)
+        monkeypatch.setattr("ckptkit.snapshot.window.np", self)
 
     def copyto(self, into, source) -> None:
         counts = self._counts()
@@ -125,7 +132,9 @@ def test_fence_during_copy_ahead_discards_it(monkeypatch, where, read_before):
         window, _ = opened(live, area=area)
         writer = Writer(window, live)
         writer.read(read_before)
-        during = During(monkeypatch, "ahead", nth, lambda live=live, window=window: go_on(live, window), where=where)
+        during = During(
+            monkeypatch, nth, lambda live=live, window=window: go_on(live, window), where=where, counts=ahead(window)
+        )
         copy_ahead(window)
         if not during.acted:
             break
@@ -146,7 +155,9 @@ def test_writer_during_copy_ahead_gets_bytes_once(monkeypatch, where, meanwhile,
         live = Live(*LEAVES)
         window, stepped = opened(live, area=area)
         writer = Writer(window, live)
-        during = During(monkeypatch, "ahead", nth, lambda writer=writer: writer.read(meanwhile), where=where)
+        during = During(
+            monkeypatch, nth, lambda writer=writer: writer.read(meanwhile), where=where, counts=ahead(window)
+        )
         copy_ahead(window)
         stepped.while_waiting = lambda writer=writer: writer.read(5)
         go_on(live, window)
@@ -171,7 +182,6 @@ def test_copy_ahead_during_other_copies_tears_nothing(monkeypatch, where, of):
         writer = Writer(window, live)
         during = During(
             monkeypatch,
-            "window",
             nth,
             lambda window=window: copy_ahead(window, 200),
             where=where,
@@ -206,7 +216,7 @@ def test_buffer_of_a_copy_under_way_is_given_to_no_later_save(monkeypatch, where
             later.append((next_window, Writer(next_window, second)))
             next_window.close()
 
-        during = During(monkeypatch, "ahead", nth, next_save, where=where)
+        during = During(monkeypatch, nth, next_save, where=where, counts=ahead(window))
         copy_ahead(window)
         if not during.acted:
             break
@@ -339,7 +349,7 @@ def test_memory_of_a_slow_hour_goes_back():
 
 
 def test_pace_of_reading_and_training_decides():
-    pace = Pace(bytes_per_second=100.0, micro_step_seconds=2.0)
+    pace = WindowPace(bytes_per_second=100.0, micro_step_seconds=2.0)
     assert pace.lacking_bytes(1000, 5) == 1000 - int(0.8 * 1000)
     assert pace.lacking_bytes(1000, 1) == 1000 - int(0.8 * 200)
     assert pace.lacking_bytes(1000, 100) == 0

@@ -27,7 +27,7 @@ LEAVES = [
 
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch):
-    for one in ("ahead", "buffers", "staging", "window"):
+    for one in ("buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{one}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
     monkeypatch.setattr("os.cpu_count", lambda: THREADS)
 

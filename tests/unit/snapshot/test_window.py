@@ -13,6 +13,7 @@ from support.live import SMALL_BUFFER_BYTES, Live, Stepped, Writer, cuts, opened
 
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Lifetime, Role
+from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.errors import StorageError
 from ckptkit.snapshot import Handling, StagingArea
 from ckptkit.snapshot.buffers import BufferPool
@@ -55,7 +56,7 @@ STATES = {"everything": EVERYTHING, "cycle": CYCLE, "micro": MICRO, "dtypes": EV
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch):
     """Buffers so small that there is a border every few bytes."""
-    for module in ("ahead", "buffers", "staging", "window"):
+    for module in ("buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
 
 
@@ -471,7 +472,7 @@ def test_writer_death_at_live_memory_ends_fence(monkeypatch):
         window.release()
         return callable(source)
 
-    monkeypatch.setattr("ckptkit.snapshot.extent.callable", dies_before_it_is_known, raising=False)
+    monkeypatch.setattr("ckptkit.snapshot.buffers.callable", dies_before_it_is_known, raising=False)
     window.close()
     assert not window.is_open
 
@@ -584,17 +585,48 @@ def test_what_the_save_copies_leaves_the_fence_its_memory():
     writer.check()
 
 
-def test_memory_that_is_made_before_is_all_that_a_save_fills():
+def test_memory_that_is_made_before_is_all_that_a_save_fills(monkeypatch):
+    monkeypatch.setattr("ckptkit.snapshot.staging._FEW_BYTES", 1)
     for handling in (Handling(), Handling(copy_all=True)):
         live, area, cost = Live(*EVERYTHING), StagingArea(PLENTY), SaveCost()
-        size_bytes = area.copied_bytes(live.capture().leaves, handling)
-        while area.make_buffer(size_bytes + ONE_BUFFER):  # one for the gaps between dtypes
-            pass
+        prepare(area, live.capture().leaves, handling)
         made = area._pool.made_bytes
         window = area.open(live.capture(), cost, handling)
-        assert cost.copied_bytes == size_bytes > 0
-        assert area._pool.made_bytes <= made + ONE_BUFFER
+        assert 0 < cost.copied_bytes <= made < cost.copied_bytes + ONE_BUFFER
+        assert area._pool.made_bytes <= made + 2 * ONE_BUFFER  # for the gaps between dtypes
         window.release()
+
+
+def prepare(area, leaves, handling=None) -> None:
+    area.prepare(leaves, handling or Handling())
+    for thread in threading.enumerate():
+        if thread.name == "ckptkit-memory":
+            thread.join()
+
+
+def test_a_little_memory_is_left_to_the_first_save():
+    area = StagingArea(PLENTY)
+    prepare(area, Live(*EVERYTHING).capture().leaves, Handling(copy_all=True))
+    assert area._pool.made_bytes == 0
+
+
+def test_no_memory_is_made_after_the_end(monkeypatch):
+    monkeypatch.setattr("ckptkit.snapshot.staging._FEW_BYTES", 1)
+    area = StagingArea(PLENTY)
+    area.end_preparing()
+    prepare(area, Live(*EVERYTHING).capture().leaves, Handling(copy_all=True))
+    assert area._pool.made_bytes == 0
+
+
+def test_without_a_thread_the_first_save_makes_its_memory(monkeypatch):
+    def refuse(worker):
+        raise NoThreadError("can't start new thread")
+
+    monkeypatch.setattr("ckptkit.snapshot.staging._FEW_BYTES", 1)
+    monkeypatch.setattr(Worker, "start", refuse)
+    area = StagingArea(PLENTY)
+    area.prepare(Live(*EVERYTHING).capture().leaves, Handling(copy_all=True))
+    assert area._pool.made_bytes == 0
 
 
 def test_buffers_are_a_quarter_of_the_state():
@@ -667,7 +699,7 @@ class Windows(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._patch = pytest.MonkeyPatch()
-        for module in ("ahead", "buffers", "staging", "window"):
+        for module in ("buffers", "staging", "window"):
             self._patch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
         self.writer = None
 

@@ -13,11 +13,11 @@ from support.live import SMALL_BUFFER_BYTES, Live, Writer, opened
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import bytes_of
 from ckptkit.errors import ResumeError
-from ckptkit.snapshot import Handling, StagingArea, buffers, extent, staging, window
+from ckptkit.snapshot import Handling, StagingArea, buffers, staging, window
 
 LONG_SECONDS = 10.0
 ONE_BUFFER = SMALL_BUFFER_BYTES
-SNAPSHOT = (window, buffers, extent, threading)
+SNAPSHOT = (window, buffers, threading)
 LARGE_BYTES = 236
 LEAVES = [
     ("w.large", "weights", "cycle", "F32", (LARGE_BYTES // 4,)),  # several buffers, and no multiple of one
@@ -29,7 +29,7 @@ LEAVES = [
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch):
     """Buffers so small that a fence needs many."""
-    for module in ("ahead", "buffers", "staging", "window"):
+    for module in ("buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
 
 

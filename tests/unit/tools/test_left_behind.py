@@ -36,8 +36,8 @@ def trained(base: Path, *saved_at: int, root="root", mirrors=("near", "far"), aw
             pass
         manager.save(run).result()
     manager.wait()
-    for one in manager._setup.mirrors._followers:
-        one.lock.release()  # as the kernel does when the process ends
+    for one in manager._setup.mirrors._mirrors:
+        one._root_lock.release()  # as the kernel does when the process ends
 
 
 def storages(base: Path, *names: str) -> list[LocalStorage]:

@@ -30,9 +30,9 @@ from pydantic import BaseModel
 from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
-from ckptkit.manager.background import NotEndedError
 from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, Wait
 from ckptkit.manager.options import Mirror
+from ckptkit.manager.writer import NotEndedError
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage

@@ -11,7 +11,7 @@ from mindspore.train import Model
 from support.training import CrashError, Interrupt, Job, both_modes, checkpoints, disturb, reference
 
 import ckptkit as ck
-from ckptkit.manager.process.at_exit import AT_EXIT
+from ckptkit.manager.process import AT_EXIT
 from ckptkit.mindspore.callback import attachment
 
 OWN = {name: inspect.getattr_static(Model, name) for name in ("train", "fit")}

@@ -18,7 +18,7 @@ import ckptkit as ck
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.read import load
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.background import SaveHandle
+from ckptkit.manager.writer import SaveHandle
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
@@ -471,8 +471,8 @@ class LetGo(Callback):
             self._moved.notify_all()
         handle = self.manager()._run.results.in_flight
         if handle is not None and self._cycles > self._saved_at():
-            handle._outcome.wait(LONG_SECONDS)
-            assert handle._outcome.is_there
+            handle._ended.wait(LONG_SECONDS)
+            assert handle._ended.is_open
 
     def free(self):
         with self._moved:

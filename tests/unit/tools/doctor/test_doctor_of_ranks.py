@@ -19,7 +19,7 @@ from support.process_ranks import environment, launcher
 from support.thread_ranks import results_of, run_ranks
 
 from ckptkit.core.progress import ResumePoint
-from ckptkit.manager.background import NotEndedError
+from ckptkit.manager.writer import NotEndedError
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.resolve import open_wanted
 from ckptkit.storage import open_storage

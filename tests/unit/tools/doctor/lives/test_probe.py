@@ -17,7 +17,7 @@ from support.options import grouped
 from ckptkit.core.save_policy import SaveEvery
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.mirroring.chain import Chain
+from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.run import Run
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.saver import Saver

@@ -1,17 +1,18 @@
 """Agrees across ranks on the micro-step to save; either all ranks save it or none does.
 
-Guarantees: every rank reaches the same conclusion, because each draws it from the same messages. A rank that must stop
-stops all others with the same error. Ranks at different micro-steps or with different models are found before anything
-is written. A message costs one gather: one per due save, and one per boundary where the schedule uses a clock. Training
+Every rank reaches the same conclusion, because each draws it from the same messages. A rank that must stop stops all
+others with the same error. Ranks at different micro-steps or with different models are found before anything is
+written. A message costs one gather: one per due save, and one per boundary where the schedule uses a clock. Training
 thread only, in all ranks at the same points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from datetime import timedelta
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from ckptkit.core.placement import Box, fault_of_cut, tag_of
 from ckptkit.core.process_group import World
@@ -27,50 +28,28 @@ _NO_TIME = timedelta(0)
 
 
 class RankStatus(BaseModel):
-    """Holds what one rank reports before a save.
-
-    Attributes:
-        progress: Position of the rank; None only together with ``end``.
-        model: Digest of the specs of its replicated and sharded leaves, in order.
-        cuts: Digest of the boxes of its sharded leaves; empty if it has none.
-        replicas: Digest of the bits of its replicated leaves, if they are compared.
-        thawed: Whether a leaf declared frozen has changed in this rank; other ranks may have a different change.
-        busy: Whether its part of the last save is still being written.
-        lost: Number of a save whose part this rank could not write, and the reason.
-        end: Reason why the rank must stop.
-        number: Number of the save that would begin now.
-        name: Name that rank 0 would give the save.
-        committed: Rank 0's commit at this progress.
-        newest: Rank 0's last commit.
-        interval: Cycles until the next save of `SaveEvery.auto`, as this rank measures it; rank 0's counts.
-        free: For each mirror, whether this rank would upload a commit to it at once.
-    """
+    """Holds what one rank reports before a save."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    progress: Progress | None = None
-    model: str = ""
-    cuts: str = ""
-    replicas: str | None = None
-    thawed: bool = False
-    busy: bool = False
-    lost: tuple[int, str] | None = None
-    end: RankFailure | None = None
-    number: int = 0
-    name: str = ""
-    committed: str | None = None
-    newest: str | None = None
-    interval: int | None = None
-    free: list[bool] = []
+    progress: Progress | None = None  # None only together with `end`
+    model: str = ""  # digest of the specs of its replicated and sharded leaves, in order
+    cuts: str = ""  # digest of the boxes of its sharded leaves; empty if it has none
+    replicas: str | None = None  # digest of the bits of its replicated leaves, if they are compared
+    thawed: bool = False  # a leaf declared frozen has changed in this rank; other ranks may have a different change
+    busy: bool = False  # its part of the last save is still being written
+    lost: tuple[int, str] | None = None  # number of a save whose part this rank could not write, and the reason
+    end: RankFailure | None = None  # why the rank must stop
+    number: int = 0  # of the save that would begin now
+    name: str = ""  # that rank 0 would give the save
+    committed: str | None = None  # rank 0's commit at this progress
+    newest: str | None = None  # rank 0's last commit
+    interval: int | None = None  # cycles until the next save of `SaveEvery.auto`, as this rank measures it
+    free: list[bool] = []  # for each mirror, whether this rank would upload a commit to it at once
 
 
 class RankSync:
-    """Exchanges messages between the ranks of a job for a manager.
-
-    Args:
-        world: The ranks.
-        schedule: Decides when saves are due.
-    """
+    """Exchanges messages between the ranks of a job for a manager."""
 
     def __init__(self, world: World, schedule: SavePolicy) -> None:
         self._world = world
@@ -82,29 +61,25 @@ class RankSync:
 
     @property
     def rank(self) -> int:
-        """Rank of this process."""
         return self._world.rank
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
         return self._world.size
 
     @property
     def is_alone(self) -> bool:
-        """Whether this is the only rank."""
         return self._world.size == 1
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which commits."""
         return self._world.rank == 0
 
     def is_due(self, progress: Progress, since: timedelta) -> bool:
         """Return whether all ranks agree that a save is due.
 
-        A schedule that counts steps gives the same answer in every rank and needs no message. Where it reads a clock,
-        rank 0 decides, at boundaries only.
+        A schedule that counts steps gives the same answer in every rank and needs no message. Where it reads a
+        clock, rank 0 decides, at boundaries only.
         """
         if self.is_alone:
             return self._schedule.due(progress, since)
@@ -120,7 +95,7 @@ class RankSync:
 
     def flags(self, mine: bool) -> list[bool]:
         """Return each rank's yes or no, by rank."""
-        return [one == "yes" for one in self.say("yes" if mine else "no")]
+        return [word == "yes" for word in self.say("yes" if mine else "no")]
 
     def say(self, text: str) -> Sequence[str]:
         """Return each rank's text, by rank; every rank must call this at the same point."""
@@ -128,13 +103,8 @@ class RankSync:
             return self._world.gather(text)
 
     def words(self, mine: RankStatus, own_end: BaseException | None) -> list[RankStatus]:
-        """Exchange statuses and return them by rank.
-
-        Raises:
-            CkptKitError: The error for which a rank must stop; in this rank its own error, if it has one.
-            ResumeError: If the ranks are not at the same micro-step, or train different models.
-        """
-        said = [RankStatus.model_validate_json(one) for one in self.say(mine.model_dump_json())]
+        """Exchange statuses and return them by rank; raise the error for which a rank must stop, own or not."""
+        said = [RankStatus.model_validate_json(text) for text in self.say(mine.model_dump_json())]
         if own_end is not None:
             raise own_end
         for rank, word in enumerate(said):
@@ -162,11 +132,11 @@ class RankSync:
         return digest_of(canonical({leaf.name: _digest(leaf) for leaf in _replicated(leaves)}))
 
     def refuse_different_replicas(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
-        """Raise ResumeError with leaves and ranks if replicated leaves differ between ranks; a collective."""
+        """Raise ResumeError if replicated leaves differ between ranks; a collective."""
         if self.is_alone or (said[0].replicas is not None and all(word.replicas == said[0].replicas for word in said)):
             return
         mine = {leaf.name: _digest(leaf) for leaf in _replicated(leaves)}
-        theirs = [_Digests.model_validate_json(one).of for one in self.say(_Digests(of=mine).model_dump_json())]
+        theirs: list[dict[str, str]] = [json.loads(text) for text in self.say(json.dumps(mine))]
         different = {
             name: [rank for rank, digests in enumerate(theirs) if digests.get(name) != theirs[0].get(name)]
             for name in sorted(theirs[0])
@@ -186,15 +156,15 @@ class RankSync:
         cuts = tuple(word.cuts for word in said)
         if cuts == self._whole or not any(cuts):
             return
-        mine = _Boxes(of={leaf.name: _box(leaf.spec) for leaf in leaves if isinstance(leaf.spec.placement, Box)})
-        theirs = [_Boxes.model_validate_json(one).of for one in self.say(mine.model_dump_json())]
+        mine = {leaf.name: _box(leaf.spec) for leaf in leaves if isinstance(leaf.spec.placement, Box)}
+        theirs = [_BOXES.validate_json(text) for text in self.say(_BOXES.dump_json(mine).decode())]
         alike: list[list[_BoxOf]] = []  # most leaves are cut in one of a few ways
         for name in sorted(theirs[0]):  # every rank has all names, or `words` would have raised
-            boxes = [one[name] for one in theirs]
+            boxes = [of_rank[name] for of_rank in theirs]
             if boxes in alike:
                 continue
             alike.append(boxes)
-            wrong = fault_of_cut(boxes[0].whole, [(one.offsets, one.shape) for one in boxes if not one.replica])
+            wrong = fault_of_cut(boxes[0].whole, [(box.offsets, box.shape) for box in boxes if not box.replica])
             if wrong:
                 raise ResumeError(
                     f"the placements of {name} over the {self.size} ranks {wrong}, so it could not be reassembled: "
@@ -216,17 +186,12 @@ class RankSync:
         if specs != self._specs or not self._model:  # saves pass the same objects, so the comparison is quick
             self._specs = specs
             # The order and what is frozen decide which rank stores which part of a replicated leaf.
-            shared = [_as_a_whole(one) for one in specs if one.placement != "per_rank"]
+            shared = [_as_a_whole(spec) for spec in specs if spec.placement != "per_rank"]
             self._model = digest_of(canonical(shared))
-            cuts = [[one.name, *_box(one).model_dump().values()] for one in specs if isinstance(one.placement, Box)]
+            boxes = [(spec.name, _box(spec)) for spec in specs if isinstance(spec.placement, Box)]
+            cuts = [[name, *box.model_dump().values()] for name, box in boxes]
             self._cuts = digest_of(canonical(cuts)) if cuts else ""
         return self._model
-
-
-class _Digests(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    of: Mapping[str, str]
 
 
 class _BoxOf(BaseModel):
@@ -238,10 +203,7 @@ class _BoxOf(BaseModel):
     replica: int
 
 
-class _Boxes(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    of: Mapping[str, _BoxOf]
+_BOXES = TypeAdapter(dict[str, _BoxOf])
 
 
 def _box(spec: LeafSpec) -> _BoxOf:

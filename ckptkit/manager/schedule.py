@@ -1,7 +1,7 @@
-"""Chooses the interval of `SaveEvery.auto` while training runs, and records why.
+"""Decides when to save: what a policy says of a micro-step, if a cycle can end, the interval of `SaveEvery.auto`.
 
-Guarantees: the interval changes when a save begins, and nowhere else. In a job of many ranks rank 0 chooses it from
-what it measured, and the other ranks use what it says. Without `SaveEvery.auto` it does nothing. Training thread only.
+All ranks of a job save at the same micro-steps: rank 0 chooses the interval from what it measured. Training thread
+only.
 """
 
 from __future__ import annotations
@@ -10,34 +10,30 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from ckptkit.core.progress import Progress
 from ckptkit.core.save_policy import SaveAuto
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
-from ckptkit.manager.results import SaveResults
+from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.options import MidCycle
+from ckptkit.manager.ranks import RankSync
+from ckptkit.manager.writer import SaveResults
 from ckptkit.run.interval import NO_HISTORY, ChosenInterval, History, SaveTimes, choose_interval, frequency
+from ckptkit.snapshot import Capturable
 
 _log = logging.getLogger("ckptkit")
 
 _SAVES = 8  # of which the mean stall is taken, and the mean time of a cycle
+_LEAST = 8  # micro-steps to remember; with a larger K a whole cycle, so that the update is included
+_SAFETY = 1.5
 _NEWS = 1.5  # by which factor the number of cycles has to change to be told
 
 
 class AutoInterval:
-    """Chooses how many cycles lie between two saves of one attempt.
-
-    Args:
-        auto: The policy; None if the schedule has none.
-        results: What the saves cost.
-        history: What earlier attempts recorded.
-        clock: Gives the time of day.
-        monotonic: Gives seconds.
-
-    Attributes:
-        cycles: The interval that is in use.
-        record: Called with each interval that is news.
-    """
+    """Chooses how many cycles lie between two saves of one attempt."""
 
     def __init__(
         self,
@@ -58,13 +54,12 @@ class AutoInterval:
         self._stalls: deque[float] = deque([0.0], maxlen=_SAVES)  # at the begins of the last saves
         self._began_at = monotonic()
         self._boundaries: deque[tuple[int, float]] = deque(maxlen=_SAVES)  # cycles and seconds, at the same begins
-        self._told: int | None = None  # cycles
+        self._logged_cycles: int | None = None
         self.cycles = 1 if history.interval is None else history.interval.cycles
         self.record: Callable[[Interval], None] = _nowhere
 
     @property
     def is_used(self) -> bool:
-        """Whether the schedule has a part that it chooses for."""
         return self._auto is not None
 
     def see(self, cycles: int) -> None:
@@ -98,18 +93,16 @@ class AutoInterval:
         failures = self._history.failures.longer(self._monotonic() - self._began_at)
         choice = choose_interval(times, failures, self._auto.overhead)
         interval = max(1, round(choice.seconds / cycle_seconds))
-        self._tell(choice, interval, cycle_seconds)
+        self._report(choice, interval, cycle_seconds)
         return interval
 
     def begin(self, cycles: int, interval: int) -> None:
-        """Use ``interval`` from the save on that begins at ``cycles``."""
         self.cycles = interval
         self._stalls.append(self._stalled())
         if not self._boundaries or cycles > self._boundaries[-1][0]:
             self._boundaries.append((cycles, self._monotonic()))
 
     def later(self) -> int:
-        """Return how many cycles a save waits that was put off because the one before is still being written."""
         return max(1, self.cycles // 4)
 
     def _cycle_seconds(self, cycles: int) -> float | None:
@@ -126,10 +119,10 @@ class AutoInterval:
         stall = max(0.0, self._stalled() - self._stalls[0]) / len(self._stalls)  # with the save that is beginning
         return SaveTimes(stall, max(durations).total_seconds())
 
-    def _tell(self, choice: ChosenInterval, interval: int, cycle_seconds: float) -> None:
-        if self._told is not None and self._told < _NEWS * interval < _NEWS**2 * self._told:
+    def _report(self, choice: ChosenInterval, interval: int, cycle_seconds: float) -> None:
+        if self._logged_cycles is not None and self._logged_cycles < _NEWS * interval < _NEWS**2 * self._logged_cycles:
             return
-        self._told = interval
+        self._logged_cycles = interval
         _log.info(
             "saves come %s, because of %s: each keeps training waiting for %s and takes %s; %s in %s",
             frequency(interval, cycle_seconds, choice.seconds),
@@ -157,3 +150,65 @@ _REASONS = {"failures": "the failures to expect", "overhead": "the share that sa
 
 def _nowhere(event: Interval) -> None:
     """Record nothing, in the ranks that do not record."""
+
+
+class DueSaves:
+    """Applies a manager's schedule and its ``mid_cycle`` to the progress of one attempt."""
+
+    def __init__(self, rank_sync: RankSync, mid_cycle: MidCycle) -> None:
+        self._rank_sync = rank_sync
+        self._mid_cycle = mid_cycle
+        self._waits_for_boundary = False
+        self._cycle_start: Progress | None = None
+
+    def is_due(self, progress: Progress, since: timedelta) -> bool:
+        """Return whether to save now, ``since`` after the last save began; may be a collective."""
+        due = self._rank_sync.is_due(progress, since)
+        if self._mid_cycle == "align":
+            due = due or self._waits_for_boundary
+            self._waits_for_boundary = due and not progress.at_boundary
+            return due and progress.at_boundary
+        return due
+
+    def begin_cycle(self, state: Capturable, progress: Progress) -> None:
+        """At a boundary, let ``state`` keep what ``"rewind"`` stores until the next one."""
+        if self._mid_cycle == "rewind" and progress.at_boundary:
+            self._cycle_start = state.mark_cycle_start()
+
+    def stored_at(self, progress: Progress) -> Progress:
+        start = self._cycle_start
+        return start if start is not None and start.cycles == progress.cycles else progress
+
+
+class StepTiming:
+    """Measures the durations of the last micro-steps."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._seconds: deque[float] = deque(maxlen=_LEAST)
+        self._since: float | None = None
+
+    def pause(self) -> None:
+        self._since = None
+        HEARTBEAT.enter(Phase.EVALUATING)
+
+    def arrive(self, accumulation_steps: int) -> None:
+        """Record that a micro-step has ended; it is measured if `depart` began it."""
+        if (self._seconds.maxlen or 0) < accumulation_steps:
+            self._seconds = deque(self._seconds, maxlen=accumulation_steps)
+        if self._since is not None:
+            self._seconds.append(self._monotonic() - self._since)
+        self._since = None
+
+    def depart(self) -> None:
+        self._since = self._monotonic()
+
+    @property
+    def micro_step(self) -> timedelta | None:
+        return timedelta(seconds=max(self._seconds)) if self._seconds else None
+
+
+def fits(micro_steps_left: int, micro_step: timedelta | None, save: timedelta | None, left: timedelta) -> bool:
+    if micro_step is None or save is None:
+        return False
+    return (micro_steps_left * micro_step + save) * _SAFETY <= left

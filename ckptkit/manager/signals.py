@@ -39,14 +39,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class PreviousHandler:
-    """Saves what one signal does now.
-
-    Args:
-        number: Number of the signal.
-
-    Raises:
-        OSError: If there is no such signal.
-    """
+    """Saves what one signal does now."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -56,16 +49,13 @@ class PreviousHandler:
 
     @property
     def is_own(self) -> bool:
-        """Whether the program has set its own handler in Python."""
         return callable(self._handler)
 
     def restore(self) -> None:
-        """Restore the saved handler."""
         signal.signal(self._number, self._handler if self._handler is not None else signal.SIG_DFL)
         self._sigaction(self._action, None)
 
     def take(self, frame: FrameType | None) -> None:
-        """Pass it a signal that no listener received."""
         if callable(self._handler):
             self._handler(self._number, frame)
         else:
@@ -80,9 +70,7 @@ class PreviousHandler:
 class Listener(Protocol):
     """Receives signals; held by a weak reference."""
 
-    def heard(self, number: int) -> Callable[[], None] | None:
-        """Note the signal at once, under a lock; return slower work, which runs without the lock."""
-        ...
+    def heard(self, number: int) -> Callable[[], None] | None: ...
 
 
 class SignalWatch:
@@ -123,7 +111,7 @@ class SignalWatch:
             act()
 
     def leave(self, listener: Listener) -> bool:
-        """Deliver pending signals to ``listener``, then remove it; returns whether no listener is left."""
+        """Deliver pending signals to ``listener``, then remove it; return whether no listener is left."""
         with self._lock:
             acts = self._read()
             self._listeners = [one for one in self._alive() if one() is not listener]

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ckptkit.core.worker import NoThreadError, Worker
-from ckptkit.manager.heartbeat.category import Request
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat.writer import HEARTBEAT, Request
 from ckptkit.manager.options import Preemption
-from ckptkit.manager.preemption.signals import SIGNALS, name_of
+from ckptkit.manager.signals import SIGNALS, name_of
 
 _log = logging.getLogger("ckptkit")
 
@@ -35,20 +34,7 @@ _STDERR = 2
 
 
 class PreemptionRequest:
-    """Tracks the preemption request of one training.
-
-    Args:
-        options: The user's; with ``then="off"`` there are no requests.
-        newest: Returns the newest checkpoint for the last line; touches no storage and may run in any thread.
-        url: Location of the run.
-        monotonic: Gives seconds.
-
-    Attributes:
-        url: Location of the run.
-        why: Origin of the request, for people; empty until there is one.
-        dead_child: Which child had died when SIGTERM came, in this rank or the one that passed it on; mostly empty.
-        is_watched: True between `begin` and `end`.
-    """
+    """Tracks the preemption request of one training."""
 
     def __init__(
         self,
@@ -76,12 +62,10 @@ class PreemptionRequest:
 
     @property
     def exits(self) -> bool:
-        """Whether the process ends, and not only training."""
         return self._options.then == "exit"
 
     @property
     def is_asked(self) -> bool:
-        """Whether there is a request that is not settled yet."""
         return self._asked_at is not None and not self._settled
 
     @property
@@ -92,7 +76,6 @@ class PreemptionRequest:
         return max(timedelta(0), self._options.grace - timedelta(seconds=self._monotonic() - self._asked_at))
 
     def begin(self) -> None:
-        """Start to watch; signals only if this is the main thread."""
         if self.is_watched or self._options.then == "off":
             return
         self.is_watched = True
@@ -101,11 +84,7 @@ class PreemptionRequest:
             _log.info("training is not in the main thread, where signals arrive: SIGTERM ends it without a save")
 
     def end(self, *, quietly: bool = False) -> None:
-        """Stop watching; a signal that was not acted on goes to the handler that was there before.
-
-        Args:
-            quietly: Only log that a signal came, because a worse error is being raised.
-        """
+        """Stop watching; a signal that was not acted on goes to the handler that was there before."""
         if not self.is_watched:
             return
         alone = SIGNALS.leave(self)
@@ -132,14 +111,13 @@ class PreemptionRequest:
         return self.is_asked
 
     def ask(self, why: str, dead_child: str = "") -> None:
-        """Request the end of training; the grace begins now unless it has begun before."""
         with self._lock:
             act = self._ask(why, "child-died" if dead_child else "asked", dead_child)
         if act is not None:
             act()
 
     def heard(self, number: int) -> Callable[[], None] | None:
-        """Handle a signal, as `ckptkit.manager.preemption.signals.Listener` describes."""
+        """Handle a signal; the caller holds the lock of `SIGNALS`, and runs what is returned without it."""
         name = name_of(number)
         now = self._monotonic()
         with self._lock:
@@ -160,13 +138,11 @@ class PreemptionRequest:
             self._changed.notify_all()
 
     def recall(self) -> None:
-        """Treat the newest checkpoint as older than the request: a rank that does not commit may learn of it late."""
         with self._lock:
             self._newest_before = self._newest()
             self._changed.notify_all()
 
     def account(self) -> str:
-        """Return a sentence with the newest checkpoint and how to continue."""
         newest = self._newest()
         if newest is None:
             return f"There is no checkpoint at {self.url} yet: the same command begins afresh"
@@ -230,8 +206,8 @@ class PreemptionRequest:
 def dead_children() -> Iterator[tuple[int, str]]:
     """Yield the children of this process that have died and that nobody has waited for, each with how, for people.
 
-    MindSpore answers the death of a data worker with SIGTERM to its own process. A child that SIGTERM has ended does
-    not count: the whole process group may have got it.
+    MindSpore answers the death of a data worker with SIGTERM to its own process. A child that SIGTERM has ended
+    does not count: the whole process group may have got it.
     """
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,0 +1,620 @@
+"""Connects a run root to its mirrors: beside training, the newest commit is uploaded to each of them.
+
+An attempt is opened over the root and all mirrors; one that cannot be reached and is not required is left out, with a
+prominent warning. Each mirror has a thread of its own, which gives way to training and lives only while there is work.
+An upload that failed is logged, tried again with the next commit, and reported to the training thread on request; one
+that has begun ends before the interpreter exits, unless it was abandoned. The root's retention spares what is being
+uploaded. In a job of many ranks all ranks upload the same checkpoints: each its own part, if all of them have time for
+it. Training thread only, except that the writer calls `Chain.offer` and the policies.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ckptkit.checkpoint.commit import read_commit
+from ckptkit.core.contents import Contents
+from ckptkit.core.progress_bar import Countdown, LongWait, countdown
+from ckptkit.core.text import many
+from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
+from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError, UnusableCheckpointError
+from ckptkit.format.documents import Commit
+from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.options import ERROR_BUDGET, Mirror
+from ckptkit.manager.process import AT_EXIT, LastCall
+from ckptkit.manager.ranks import RankSync
+from ckptkit.manager.writer import NotEndedError, account_of, warn_of_failure
+from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
+from ckptkit.run.homes import Homes, open_homes, reach
+from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
+from ckptkit.run.upload import PartUploader, Uploader, UploadOutcome, UploadPace
+from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
+
+_log = logging.getLogger("ckptkit")
+_ENDPOINTS = "At different endpoints, give one of them another bucket or folder: a home is known by its URL"
+OPTIONAL_PATIENCE = timedelta(seconds=30)
+_GLANCE_SECONDS = 0.5
+_MUCH_LAG = 10  # this many commits during one upload
+
+
+class Uploads:
+    """Uploads the commits of one attempt to one mirror.
+
+    Args:
+        mirror: The user's options.
+        local: The run root.
+        monotonic: Returns the time in seconds.
+    """
+
+    def __init__(self, mirror: Mirror, local: Storage, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.mirror = mirror
+        self._local_url, self._mirror_url = local.url, mirror.storage.url
+        self._monotonic = monotonic
+        self._root_lock = RootLock(local)  # of its own, because each thread opens it
+        self._uploader: Uploader | PartUploader
+        self._tolerant = True
+        self.is_begun = False  # never, if the mirror is away
+        self._due_at = monotonic()  # before it, a commit waits for the next one
+        self._lock = threading.Lock()
+        self._idle = Latch()  # another one for each time that the thread runs
+        self._idle.open()
+        self._worker: Worker | None = None
+        self._waiting: CheckpointName | None = None
+        self.under_way: CheckpointName | None = None
+        self._sweep_now, self._sweep_due = False, True
+        self._behind: list[CheckpointName] = []  # committed at the local root and not known to be at the mirror
+        self._last: CheckpointName | None = None
+        self._warn_at_lag = _MUCH_LAG
+        self._failures_in_a_row = 0
+        self._given_up: CheckpointName | None = None
+        self._void: CheckpointName | None = None  # the mirror can never receive it
+        self._error: BaseException | None = None  # error of the last upload, until one succeeds
+        self._unreported: BaseException | None = None
+        self._stale: StaleAttemptError | None = None
+        self._abandoned = self._is_hurried = self._is_urgent = self._is_given_up = False
+
+    @property
+    def lag(self) -> int:
+        """Number of commits since the newest one that is known to be at the mirror."""
+        return len(self._behind)
+
+    def use(self, uploader: Uploader | PartUploader, *, tolerant: bool) -> None:
+        """Upload with ``uploader`` from now on; ``tolerant``: a failure is a warning, and not raised by `collect`."""
+        self._uploader, self._tolerant = uploader, tolerant
+        self.is_begun = True
+        AT_EXIT.add(LastCall(self._finish_at_exit))  # before any save's callback, so it runs after them
+
+    def begin(self, parent: CheckpointName | None) -> None:
+        """Upload the checkpoint that the attempt began with, if the mirror lacks it; then sweep there."""
+        with self._lock:
+            self._behind = [] if parent is None else [parent]
+            self._waiting = parent
+            self._sweep_now = True
+        if self.is_begun:
+            self._wake()
+
+    def offer(self, name: CheckpointName, *, to_upload: bool = True) -> None:
+        """Upload ``name``, the newest commit, next; drops one that still waits. Any thread.
+
+        One that was uploaded is looked for at the mirror, and uploaded again if it is not there. Without ``to_upload``,
+        it only counts as one that the mirror lacks.
+        """
+        with self._lock:
+            if self._stale is not None:
+                return
+            if name not in self._behind:
+                self._behind.append(name)
+            if not to_upload:
+                return
+            self._waiting = name
+            stuck, lag = self.under_way, len(self._behind)
+        if stuck is not None and lag >= self._warn_at_lag:
+            self._warn_at_lag = 10 * lag
+            _log.warning(
+                "the mirror %s is %s behind, because the upload of %s has not ended. They are committed at "
+                "%s, and the newest is uploaded next. Check whether the mirror answers (`ckptkit ls %s`)",
+                *(self._mirror_url, many(lag, "commit"), stuck, self._local_url, self._mirror_url),
+            )
+        if self._is_due:
+            self._wake()
+
+    @property
+    def is_busy(self) -> bool:
+        return not self._idle.is_open
+
+    @property
+    def may_begin(self) -> bool:
+        return self._idle.is_open and self._is_due
+
+    @property
+    def _is_due(self) -> bool:
+        return self._monotonic() >= self._due_at
+
+    def collect(self, *, tolerate: bool = False) -> None:
+        if self._stale is not None:
+            raise self._stale
+        error, self._unreported = self._unreported, None
+        if error is not None and not (tolerate or self._tolerant):
+            raise self._lacking(error) from error
+
+    def settle(self, seconds_left: Countdown) -> None:
+        if self._idle.is_open:
+            return
+        with awaited(), LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes) as wait:
+            while not self._idle.wait(min(_GLANCE_SECONDS, seconds_left())):
+                if not seconds_left():
+                    raise NotEndedError(f"the upload to {self._mirror_url} has not ended in time; it continues")
+                if self._worker is not None and self._worker.is_lost:  # a second Ctrl-C, or a forked child
+                    self._give_up_start(self._worker)
+                wait.reach(self._uploader.done_bytes)
+
+    def try_again(self, *, given_up: bool = False) -> bool:
+        """Upload the newest commit if it is not at the mirror; return whether that was necessary."""
+        with self._lock:
+            if not self._behind or self._stale is not None or self._behind[-1] == self._void:
+                return False
+            if not given_up and (self._behind[-1] == self._given_up or not self._is_due):
+                return False
+            self._waiting = self._behind[-1]
+            self._due_at = self._monotonic()
+        self._wake()
+        return True
+
+    def finish(self, seconds_left: Countdown) -> None:
+        """Wait until the newest commit is at the mirror; retries, but only once for a commit that was given up.
+
+        Afterwards other programs may upload from the root. A mirror that is not required gets `OPTIONAL_PATIENCE` at
+        most, and its failure is a warning.
+        """
+        if self.mirror.required:
+            limit = seconds_left
+        else:
+            mine = countdown(timedelta(0) if self._is_given_up else OPTIONAL_PATIENCE)
+            limit = lambda: min(mine(), seconds_left())  # noqa: E731 - a countdown
+        try:
+            self._finish(limit)
+        except (SaveFailedError, NotEndedError) as error:
+            if self.mirror.required:
+                raise
+            self._is_given_up = True
+            _log.warning("the mirror is not required, so the end does not wait for it any more: %s", error)
+        finally:
+            if not self.is_busy:
+                self._root_lock.release()
+
+    def _finish(self, seconds_left: Countdown) -> None:
+        self.urge()
+        self.settle(seconds_left)
+        for number in range(1 if self._behind[-1:] == [self._given_up] else ERROR_BUDGET - 1):
+            if (number > 0 or self._is_hurried) and isinstance(self._error, SaveFailedError):
+                break  # another rank's part is missing: that rank has had its time twice
+            if not self.try_again(given_up=True):
+                break
+            self.settle(seconds_left)
+        self._uploader.pace.restore()
+        self._is_urgent = False
+        self.collect(tolerate=True)
+        if self._behind and self._error is not None:
+            self._given_up = self._behind[-1]
+            raise self._lacking(self._error) from self._error
+
+    def urge(self) -> None:
+        """Upload the newest commit now if it only waits for its time, and as fast as possible; does not wait."""
+        self._uploader.pace.lift()
+        self._is_urgent = True
+        if not self.is_busy and self._error is None:
+            self.try_again(given_up=True)
+
+    def hurry(self) -> None:
+        """Wait at most a few more seconds for other ranks, and do not wait for a missing part again."""
+        self._is_hurried = True
+        self._uploader.hurry()
+
+    def abandon(self) -> None:
+        """Let the interpreter exit without waiting for an upload; it is completed or removed by a later start."""
+        self._abandoned = True
+
+    def _finish_at_exit(self) -> None:
+        if not self._abandoned:
+            self._uploader.pace.lift()
+            self._uploader.hurry()
+            self.settle(countdown(None))
+
+    def _wake(self) -> None:
+        # Daemon: the interpreter joins other threads before it runs exit handlers, and a save may still come then.
+        worker = Worker(self._run, "ckptkit-mirror", gives_way=not self._is_urgent)
+        try:
+            with self._lock:
+                if not self._idle.is_open:
+                    return
+                self._worker = worker
+                self._idle = Latch()
+            worker.start()
+        except NoThreadError:
+            if worker.take_back():
+                self._run()
+        except BaseException:  # Ctrl-C: nobody else knows whether the thread runs
+            self._give_up_start(worker)
+            raise
+
+    def _give_up_start(self, worker: Worker) -> None:
+        """Clear the state of an upload whose thread could not be started, so that no call waits for it."""
+        with self._lock:
+            if self._worker is worker and worker.take_back():
+                self._idle.open()
+
+    def _run(self) -> None:
+        try:
+            while self._take():
+                try:
+                    self._root_lock.share()  # what another program uploads for the run's last start ends first
+                    if self.under_way is not None:
+                        self._succeed(self.under_way, self._uploader.upload(self.under_way))
+                except BaseException as error:  # noqa: BLE001 - every error belongs to the training thread
+                    self._fail(self.under_way, error)
+                else:
+                    self._sweep()
+        except BaseException as error:  # noqa: BLE001 - likewise, such as an error while making a message
+            self._error = self._unreported = error
+            self._idle.open()  # otherwise a thread that waits for this one would wait forever
+
+    def _take(self) -> bool:
+        with self._lock:
+            sweep_now, self._sweep_now = self._sweep_now, False
+            self.under_way = None
+            if self._is_due:
+                self.under_way, self._waiting = self._waiting, None
+            if self.under_way is not None:
+                self._due_at = self._monotonic() + self.mirror.every.total_seconds()
+            if self.under_way is not None or sweep_now:
+                return True
+            self._idle.open()
+            return False
+
+    def _sweep(self) -> None:
+        if not self._sweep_due:
+            return
+        try:
+            self._sweep_due = self._uploader.sweep()
+        except StaleAttemptError as error:
+            self._stale = error
+        except BaseException as error:  # noqa: BLE001 - costs space only, and no caller would see it
+            _log.warning("could not yet remove what earlier attempts left at %s: %s", self._mirror_url, error)
+
+    def _succeed(self, name: CheckpointName, outcome: UploadOutcome) -> None:
+        with self._lock:
+            if self._waiting == name:
+                self._waiting = None  # it was offered again meanwhile
+            self._last = name
+            self._failures_in_a_row, self._error, self._unreported = 0, None, None  # a later success cancels a failure
+            if outcome == "void":
+                self._void = name
+                self._error = StorageError("an attempt abandoned it half uploaded there, so it can never be completed")
+            elif outcome == "gone":
+                self._behind.remove(name)
+            else:
+                place = self._behind.index(name)
+                skipped, self._behind = self._behind[:place], self._behind[place + 1 :]
+        if outcome == "void":
+            _log.warning(
+                "%s can no longer be stored at the mirror %s, because an attempt abandoned it half uploaded there. "
+                "It is committed at %s, and the next commit will be uploaded.",
+                *(name, self._mirror_url, self._local_url),
+            )
+        elif outcome == "copied":
+            after = f", {len(skipped)} older ones were not" if skipped else ""
+            _log.info("%s is uploaded to the mirror %s%s", name, self._mirror_url, after)
+
+    def _fail(self, name: CheckpointName | None, error: BaseException) -> None:
+        if isinstance(error, StaleAttemptError):
+            self._stale = error
+            return
+        self._failures_in_a_row += 1
+        self._due_at = self._monotonic()
+        self._error = self._unreported = error
+        warn_of_failure(
+            error,
+            "the upload of %s to the mirror %s failed (%d in a row): %s; it stays committed at %s, and training "
+            "continues. The next commit is uploaded in its place; the mirror is %s behind",
+            *(
+                name,
+                self._mirror_url,
+                self._failures_in_a_row,
+                account_of(error),
+                self._local_url,
+                many(self.lag, "commit"),
+            ),
+        )
+
+    def _lacking(self, error: BaseException) -> SaveFailedError:
+        newest = self._behind[-1] if self._behind else self._last
+        way_on = (
+            "Continue the training, which uploads its next checkpoint, or give a new mirror"
+            if newest == self._void
+            else "Start the same job again once the mirror can be written; it uploads the checkpoint"
+        )
+        return SaveFailedError(
+            f"{newest} is committed at {self._local_url}, but the mirror {self._mirror_url} lacks it: {error}. "
+            f"{way_on}; until then keep the local root."
+        )
+
+
+class Chain:
+    """Manages the mirrors of one run root during one attempt; without mirrors it only opens the root."""
+
+    def __init__(
+        self,
+        local: Storage,
+        mirrors: Sequence[Mirror],
+        keep: KeepPolicy,
+        *,
+        tolerant: bool,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._local = local
+        self._mirrors = [Uploads(mirror, local, monotonic) for mirror in mirrors]
+        self._keep = keep
+        self._tolerant, self._monotonic = tolerant, monotonic
+        self._present = list(self._mirrors)  # those that this process uses
+        self._agreed: dict[CheckpointName, Sequence[bool]] = {}  # of many ranks: which mirrors a commit is uploaded to
+        self._is_alone, self._is_ending = True, False
+        self._refuse_same_places()
+
+    @property
+    def exists(self) -> bool:
+        return bool(self._mirrors)
+
+    @property
+    def everywhere(self) -> Storage:
+        """The run over all its homes, except the mirrors that this process works without."""
+        return Homes(self.homes) if self._present else self._local
+
+    @property
+    def lag(self) -> int:
+        """Number of commits since the newest one that is known to be at every mirror."""
+        return max((uploads.lag for uploads in self._mirrors), default=0)
+
+    def reach(self, rank_sync: RankSync) -> None:
+        """Find out which mirrors can be used; a collective in a job of many ranks, also without mirrors."""
+        if rank_sync.is_alone and not self.exists:
+            return
+        own = [_fault_of(uploads.mirror.storage) for uploads in self._mirrors]
+        mine = [
+            [uploads.mirror.storage.url, str(fault or "")] for uploads, fault in zip(self._mirrors, own, strict=True)
+        ]
+        by_rank = [json.loads(text) for text in rank_sync.say(json.dumps(mine))]
+        for rank, theirs in enumerate(by_rank):
+            if (urls := [url for url, _ in theirs]) != (first := [url for url, _ in by_rank[0]]):
+                raise ResumeError(
+                    f"rank {rank} has the mirrors {', '.join(urls) or 'none'}, but rank 0 has "
+                    f"{', '.join(first) or 'none'}. Give all ranks the same mirror=. Nothing was started"
+                )
+        faults: dict[Uploads, str] = {}  # of those that are away in some rank
+        for number, uploads in enumerate(self._mirrors):
+            for rank, theirs in enumerate(by_rank):
+                if theirs[number][1]:
+                    faults.setdefault(uploads, f"rank {rank}: " * (not rank_sync.is_alone) + theirs[number][1])
+        self._present = [uploads for uploads in self._mirrors if uploads not in faults]
+        for uploads, fault in faults.items():
+            self._go_on_without(uploads, fault, own[self._mirrors.index(uploads)])
+
+    def open(self, opening: Opening, target: Target) -> Opened | Contents:
+        if not self.exists:
+            return open_attempt(self._local, opening, target)
+        away = [uploads.mirror.storage.url for uploads in self._mirrors if uploads not in self._present]
+        return open_homes(self.homes, away, opening, target)
+
+    def begin(self, opened: Opened, rank_sync: RankSync, patience: timedelta) -> None:
+        """Start to upload what the mirrors lack; call this once the root was swept.
+
+        A checkpoint that is being copied back to the root would be taken for the remains of a dead save.
+        """
+        self._is_alone, self._is_ending = rank_sync.is_alone, False
+        parent = CheckpointName.parse(opened.document.parent or "")
+        bringer = self._bringer_of(parent) if rank_sync.leads else None
+        for uploads in self._present:
+            mirror, monotonic = uploads.mirror, self._monotonic
+            pace = UploadPace(mirror.bandwidth, monotonic=monotonic)
+            # An error of one rank's upload would end that rank alone; the end of the training raises it.
+            tolerant = self._tolerant or not mirror.required or not rank_sync.is_alone
+            if rank_sync.leads:
+                uploader: Uploader | PartUploader = Uploader(
+                    self.homes,
+                    mirror.storage,
+                    opened.document,
+                    opened.run_id,
+                    mirror.keep if mirror.keep is not None else self._keep,
+                    brings_home=uploads is bringer,
+                    ranks=rank_sync.size,
+                    patience=patience,
+                    monotonic=monotonic,
+                    pace=pace,
+                )
+            else:
+                part = self._local, mirror.storage, opened.document, rank_sync.rank, patience
+                uploader = PartUploader(*part, monotonic=monotonic, pace=pace)
+            uploads.use(uploader, tolerant=tolerant)
+        for uploads in self._mirrors:
+            uploads.begin(parent if rank_sync.leads or not uploads.is_begun else None)
+
+    @property
+    def free(self) -> list[bool]:
+        """For each mirror, whether this rank would upload a commit to it at once."""
+        return [uploads.may_begin for uploads in self._uploads]
+
+    def agree(self, name: CheckpointName, free: Sequence[Sequence[bool]], *, is_final: bool) -> None:
+        """Let all ranks upload ``name`` to the mirrors for which each is ``free``; to all if nothing follows."""
+        if not self._is_alone:
+            agreed = [is_final or all(of_ranks) for of_ranks in zip(*free, strict=True)]
+            last = [*self._agreed.items()][-1:]  # its writer may not have offered it yet
+            self._agreed = {**dict(last), name: agreed}
+
+    def sparing(self, policy: KeepPolicy) -> KeepPolicy:
+        """Return ``policy`` for the run root, extended to keep the checkpoints that are being uploaded."""
+        return _Sparing(policy, self) if self.exists else policy
+
+    def is_under_way(self, name: str) -> bool:
+        return any(str(uploads.under_way) == name for uploads in self._uploads)
+
+    def has(self, name: CheckpointName) -> bool:
+        """Return whether ``name`` is known to be committed at a mirror that is required.
+
+        It is looked for there now, since retention and people remove checkpoints at mirrors, too. Any thread.
+        """
+        if self.is_under_way(str(name)):
+            return False
+        return any(self._has(uploads.mirror.storage, name) for uploads in self._uploads if uploads.mirror.required)
+
+    def _has(self, mirror: Storage, name: CheckpointName) -> bool:
+        try:
+            there = read_commit(mirror, name)
+            return isinstance(there, Commit) and there == read_commit(self._local, name)
+        except (StorageError, UnusableCheckpointError) as error:
+            _log.info("could not see whether %s is at the mirror %s: %s", name, mirror.url, error)
+            return False
+
+    def offer(self, name: CheckpointName) -> None:
+        """Tell the uploads about a commit at the run root."""
+        agreed = self._agreed.get(name, [self._is_alone] * len(self._present))
+        to_upload = dict(zip(self._present, agreed, strict=True))
+        for uploads in self._mirrors:
+            uploads.offer(name, to_upload=to_upload.get(uploads, False))
+
+    def collect(self, *, tolerate: bool = False) -> None:
+        for uploads in self._uploads:
+            uploads.collect(tolerate=tolerate)
+
+    def settle(self, seconds_left: Countdown) -> None:
+        if self._is_ending:
+            return  # `finish` follows, and waits for each mirror as that deserves
+        for uploads in self._uploads:
+            uploads.settle(seconds_left)
+            if self._is_alone and uploads.try_again():  # many ranks upload only what they have agreed on
+                uploads.settle(seconds_left)
+
+    def finish(self, seconds_left: Countdown) -> None:
+        """Do the same as `Uploads.finish` for every mirror at once, then raise the first failure."""
+        failure: Exception | None = None
+        self.end(is_given_up=False)
+        for uploads in sorted(self._uploads, key=lambda uploads: not uploads.mirror.required):
+            try:
+                uploads.finish(seconds_left)
+            except (SaveFailedError, NotEndedError) as error:
+                failure = failure or error
+        self._is_ending = False
+        if failure is not None:
+            raise failure
+
+    def end(self, *, is_given_up: bool) -> None:
+        """Upload the newest commit everywhere, as fast as possible; `finish` follows unless that was given up."""
+        self._is_ending = not is_given_up
+        for uploads in self._uploads if self._is_ending else ():
+            uploads.urge()
+
+    def hurry(self) -> None:
+        for uploads in self._uploads:
+            uploads.hurry()
+
+    def abandon(self) -> None:
+        for uploads in self._uploads:
+            uploads.abandon()
+
+    @property
+    def urls(self) -> list[str]:
+        """The mirrors that a program finds by their URL alone."""
+        plain = (uploads.mirror for uploads in self._mirrors if not uploads.mirror.storage_options)
+        return [mirror.storage.url for mirror in plain if isinstance(mirror.root, str | os.PathLike)]
+
+    @property
+    def homes(self) -> list[Storage]:
+        """The run root and the mirrors that this process uses, the nearest first."""
+        return [self._local, *(uploads.mirror.storage for uploads in self._present)]
+
+    @property
+    def _uploads(self) -> list[Uploads]:
+        return [uploads for uploads in self._present if uploads.is_begun]
+
+    def _bringer_of(self, parent: CheckpointName | None) -> Uploads | None:
+        """Return the nearest mirror that has ``parent``, if the root lacks it."""
+        if parent is None or not self._present or Homes([self._local]).copies(parent):
+            return None
+        for uploads in self._present:
+            mirror = uploads.mirror.storage
+            try:
+                if Homes([mirror]).copies(parent):
+                    return uploads
+            except StorageError as error:  # the attempt is open: nothing depends on what comes back
+                _log.info("could not see whether %s is at the mirror %s: %s", parent, mirror.url, error)
+        return None
+
+    def _refuse_same_places(self) -> None:
+        urls = [self._local.url]
+        for url in [uploads.mirror.storage.url for uploads in self._mirrors]:
+            if is_same_place(self._local.url, url):  # then there would be no second copy
+                raise ValueError(f"mirror is the run root itself: {url}. {_ENDPOINTS}")
+            if any(is_same_place(other, url) for other in urls):
+                raise ValueError(f"two mirrors are the same place: {url}. {_ENDPOINTS}")
+            near = [other for other in urls if is_inside(url, other) or is_inside(other, url)]
+            if near:
+                raise ValueError(
+                    f"of {near[0]} and {url}, one lies in the other, so removing that folder removes both copies of "
+                    "the run. Give the mirror a folder of its own"
+                )
+            urls.append(url)
+
+    def _go_on_without(self, away: Uploads, error: str, cause: StorageError | None) -> None:
+        url = away.mirror.storage.url
+        if away.mirror.required:
+            raise StorageError(
+                f"the mirror {url} cannot be reached: {error}. Only the mirror shows whether another process has this "
+                "run, so nothing was started. Mirror(..., required=False) starts anyway, without this mirror."
+            ) from cause
+        others = " and ".join(home.url for home in self.homes)
+        rule = "=" * 78
+        _log.warning(
+            "%s\nNO MIRROR: %s cannot be reached: %s\n  This process trains with %s alone: nothing is uploaded there, "
+            "newer checkpoints there are not seen,\n  and another process with this mirror may start the same "
+            "run.\n%s",
+            *(rule, url, error, others, rule),
+        )
+
+
+def _fault_of(mirror: Storage) -> StorageError | None:
+    """Return why the mirror cannot be used; None if it can."""
+    try:
+        reach(mirror)
+    except StorageError as error:
+        return error
+    except OSError as error:  # in one rank alone, the others would wait for its word
+        return StorageError(f"could not look at {mirror.url}: {error}")
+    return None
+
+
+@dataclass(frozen=True)
+class _Sparing:
+    """Keeps what ``policy`` keeps and the checkpoints that are being uploaded."""
+
+    policy: KeepPolicy
+    chain: Chain
+
+    @property
+    def needs_metrics(self) -> bool:
+        return self.policy.needs_metrics
+
+    @property
+    def needs_certificates(self) -> bool:
+        return needs_certificates(self.policy)
+
+    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
+        under_way = {known.name for known in checkpoints if self.chain.is_under_way(known.name)}
+        return self.policy.keeps(checkpoints) | under_way
+
+    def __or__(self, other: KeepPolicy) -> KeepPolicy:
+        return AnyKeep((self, other))

@@ -1,0 +1,472 @@
+"""Records the events of an attempt for ``ckptkit report``, beside training and at negligible cost.
+
+A micro-step costs a few references: a value on a device is read some micro-steps later or while a save is taken, when
+the read need not wait. A separate thread does all storage calls; the writer waits for it at most `_PATIENCE` after a
+commit, rarely, and so does `Recorder.close`. An error here is one warning, and fails neither a save nor training,
+except a device error that surfaces when a value is read. Memory is bounded. The writer calls `Recorder.saved` and
+`Recorder.failed`; the training thread calls the other methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from ckptkit.core.progress import Progress
+from ckptkit.core.progress_bar import Countdown
+from ckptkit.core.save_report import SaveReport
+from ckptkit.core.text import message_of
+from ckptkit.core.worker import NoThreadError, Worker
+from ckptkit.errors import CkptKitError, ResumeError, StaleAttemptError
+from ckptkit.format.events import (
+    MAX_CURVES,
+    Began,
+    Ended,
+    Event,
+    How,
+    Interval,
+    LeftOut,
+    Point,
+    Removed,
+    Saved,
+    SaveFailed,
+    Spent,
+    Spread,
+    plain_line,
+)
+from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.run.event_log import EventLog
+
+_log = logging.getLogger("ckptkit")
+
+_SHARE = 0.05  # share of the attempt's age between two segments
+_LONGEST = timedelta(minutes=5)  # between two segments
+_ALONE = timedelta(seconds=30)  # the least between two segments without a commit
+_PATIENCE = timedelta(seconds=10)  # limit of a wait for the storage
+_SHORTEST = timedelta(seconds=0.5)
+_MOST_EVENTS = 4000  # that wait for the storage; at a quarter of them they are stored
+_MOST_HELD = 128  # micro-steps whose values are not read yet
+_EXIT_OF_A_SIGNAL = 143
+FINE = 1000  # cycles with a point of their own: a large screen is one or two times as many pixels wide
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Says when a save took the state."""
+
+    at: float  # in seconds by the monotonic clock
+    spent: Spent  # what the seconds of the life had gone to by then
+
+
+class Recorder:
+    """Records the events of one attempt.
+
+    Args:
+        log: Stores the events; None in ranks above 0, or without events: nothing is recorded.
+        began: The first event.
+        clock: Gives the time of day.
+        monotonic: Gives seconds.
+    """
+
+    def __init__(
+        self, log: EventLog | None, began: Began, *, clock: Callable[[], datetime], monotonic: Callable[[], float]
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._monotonic = monotonic
+        self._began_at = self._stored_at = monotonic()
+        self._lock = threading.Lock()  # guards the events that wait
+        self._storing = threading.Lock()
+        self._events: deque[Event] = deque([began])
+        self._left_out = 0
+        self._untried = 0  # events since the storage was last asked to take any
+        progress = began.progress
+        self._curves = Curves(None if progress.at_boundary else progress.cycles + 1)
+        self._held: deque[tuple[Progress, datetime, Values, Values]] = deque()
+        self._seen: tuple[Values, Values] = ({}, {})
+        self._progress = progress
+        self._last_saved: str | None = None
+        self._interval: Interval | None = None
+        self._flush_next = self._closed = self._warned = False
+        self._storer: Worker | None = None
+        self._storers_error: BaseException | None = None
+
+    def observe(self, micro_step: Values, cycle: Values) -> None:
+        """Keep values of the last micro-step, and of the cycle that it ended, for the next `note`."""
+        self._seen = (micro_step, cycle)
+
+    def note(self, progress: Progress, values: Values | None) -> None:
+        """Record that a micro-step ended at ``progress`` with ``values`` and those given to `observe`.
+
+        Values are numbers, or anything with one element that can be read with ``asnumpy``; others are left out.
+        """
+        (micro_step, cycle), self._seen = self._seen, ({}, {})
+        self._progress = progress
+        if self._log is None or not (micro_step or cycle or values):
+            return
+        values = {**micro_step, **values} if values else micro_step
+        self._held.append((progress, self._clock(), settled(values), settled(cycle) if cycle else cycle))
+        if len(self._held) >= _MOST_HELD:
+            self._read(_MOST_HELD // 2)
+            self._store_between_commits()
+
+    def settle(self) -> None:
+        """Read all held values; called when the device has just been waited for."""
+        self._read(len(self._held))
+
+    def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...], taken: Taken) -> None:
+        """Record a commit and the checkpoints removed after it; store the waiting events if it is time."""
+        with self._harmless():
+            if report.checkpoint == self._last_saved:
+                return  # the checkpoint existed already, and nothing was written
+            self._last_saved = report.checkpoint
+            at = self._clock().isoformat()
+            cost = report.cost
+            done = Saved(
+                at=at,
+                checkpoint=report.checkpoint,
+                progress=report.progress,
+                took_seconds=max(0.0, report.took.total_seconds()),
+                stall_seconds=max(0.0, cost.stall_seconds),
+                queue_seconds=max(0.0, cost.queue_seconds),
+                size_bytes=report.size_bytes,
+                skipped_saves=cost.skipped_saves,
+                uptime_seconds=self._uptime(),
+                taken_seconds=max(0.0, taken.at),
+                spent=taken.spent,
+            )
+            self._add(done, *(Removed(at=at, checkpoint=str(name), after=report.checkpoint) for name in removed))
+            if self._is_time() and not self._is_storing:
+                self._flush_next = False
+                self._store_within(_PATIENCE.total_seconds())
+
+    def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
+        with self._harmless():
+            at = self._clock().isoformat()
+            self._add(
+                SaveFailed(
+                    at=at,
+                    checkpoint=str(checkpoint),
+                    progress=progress,
+                    error=plain_line(type(error).__name__, 128),
+                    message=plain_line(message_of(error)),
+                )
+            )
+
+    def interval(self, event: Interval) -> None:
+        """Record what `SaveEvery.auto` chose; each stored file says it anew, because a start reads the last ones."""
+        self._interval = event
+        self._add(event)
+
+    def flush_next(self) -> None:
+        """Store everything at the next commit, which is the last one."""
+        self._flush_next = True
+
+    def close(self, error: BaseException | None, left: Countdown, *, how: How) -> None:
+        """Record how the attempt ends, and store the waiting events, as long as ``left`` says at most."""
+        if self._closed:
+            return
+        self._closed = True
+        if not isinstance(error, Exception) or isinstance(error, CkptKitError):
+            self.settle()
+        # Otherwise the device may have failed, and reading from it may never return.
+        with self._harmless():
+            self._add(*self._curves.take(all_of_it=True))
+            ended = Ended(
+                at=self._clock().isoformat(),
+                how=how if error is None else _how_of(error),
+                progress=self._progress,
+                error=plain_line(type(error).__name__, 128) if error is not None else None,
+                message=plain_line(message_of(error)) if error is not None else "",
+                uptime_seconds=self._uptime(),
+                spent=HEARTBEAT.spent(),
+            )
+            self._add(ended)
+            self._store_within(min(_PATIENCE.total_seconds(), max(_SHORTEST.total_seconds(), left())))
+
+    def _uptime(self) -> float:
+        return max(0.0, self._monotonic())
+
+    def _read(self, count: int) -> None:
+        for _ in range(count):
+            progress, at, micro_step, cycle = self._held.popleft()
+            # A device error must reach the caller: it may be a kernel's failure, which is raised only once.
+            numbers = numbers_of(micro_step), numbers_of(cycle)
+            ahead = 0 if progress.at_boundary else 1
+            place = CurvePlace(progress.cycles + ahead, progress.updates + ahead, progress.at_boundary, at)
+            self._curves.add(place, *numbers)
+        with self._harmless():
+            self._add(*self._curves.take())
+
+    def _add(self, *events: Event) -> None:
+        with self._lock:
+            if self._log is None:
+                return
+            self._events.extend(events)
+            self._untried += len(events)
+            while len(self._events) > _MOST_EVENTS:
+                del self._events[1]  # keeps the first event, which tells how the attempt began or is next to be stored
+                self._left_out += 1
+
+    def _is_time(self) -> bool:
+        return self._flush_next or self._has_paused(timedelta()) or self._untried >= _MOST_EVENTS // 4
+
+    def _has_paused(self, least: timedelta) -> bool:
+        """Return whether the last segment is old enough for the age of the attempt, and older than ``least``."""
+        now = self._monotonic()
+        pause = min(_SHARE * (now - self._began_at), _LONGEST.total_seconds())
+        return now - self._stored_at >= max(pause, least.total_seconds())
+
+    @property
+    def _is_storing(self) -> bool:
+        """Whether the storage has still not accepted earlier events."""
+        return self._storer is not None and not (self._storer.has_ended or self._storer.is_lost)
+
+    def _store_between_commits(self) -> None:
+        """Begin to store the waiting events if no commit has done so for long; nobody waits for it."""
+        if self._untried and not self._is_storing and self._has_paused(_ALONE):
+            self._begin_storing(gives_way=True)
+
+    def _store_within(self, seconds: float) -> None:
+        """Store the waiting events, and wait at most ``seconds`` for that.
+
+        A storage may retry for minutes, while the next save waits for the writer thread, and a process that exits may
+        have seconds left.
+        """
+        if self._log is not None and (storer := self._begin_storing(gives_way=False)) is not None:
+            storer.wait(seconds)
+            if self._is_storing:
+                self._warn(f"the storage accepted none for {seconds:.1f} s")
+            elif self._storers_error is not None:
+                raise self._storers_error
+
+    def _begin_storing(self, *, gives_way: bool) -> Worker | None:
+        try:  # nothing else is caught: the error of a signal handler may come here, and is training's
+            self._storer = Worker(self._run, "ckptkit-events", gives_way=gives_way)
+            self._storer.start()
+        except (NoThreadError, MemoryError) as error:
+            self._warn(f"{type(error).__name__}: {error}")
+            return None
+        return self._storer
+
+    def _run(self) -> None:
+        try:
+            self._store()
+        except BaseException as error:  # noqa: BLE001 - every error belongs to the thread that waits
+            self._storers_error = error
+
+    def _store(self) -> None:
+        with self._harmless(), self._storing:
+            assert self._log is not None  # noqa: S101 - without one there is nothing to store
+            self._stored_at, self._untried = self._monotonic(), 0  # first: else every commit would retry a failure
+            self._log.send()
+            with self._lock:
+                if self._left_out:
+                    self._events.append(LeftOut(at=self._clock().isoformat(), events=self._left_out))
+                    self._left_out = 0
+                if self._interval is not None and self._interval not in self._events:
+                    self._events.append(self._interval)
+                events = list(self._events)
+                self._events.clear()
+            try:
+                while events:
+                    events = events[self._log.take(events) :]
+                    self._log.send()
+            finally:
+                with self._lock:
+                    self._events.extendleft(reversed(events))
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        try:
+            yield
+        except ResumeError:  # of a signal handler that called the manager: its caller must hear of it
+            raise
+        except Exception as error:  # noqa: BLE001 - no error here may fail a save or training
+            self._warn(f"{type(error).__name__}: {error}")
+            _log.debug("where that failed:", exc_info=error)
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "could not store events for `ckptkit report`; later saves will try again: %s. Checkpoints are not "
+                "affected. Saving(events=False) turns events off",
+                why,
+            )
+
+
+def _how_of(error: BaseException) -> How:
+    if isinstance(error, StaleAttemptError):
+        return "overtaken"
+    if isinstance(error, SystemExit) and error.code == _EXIT_OF_A_SIGNAL:
+        return "preempted"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+
+
+@dataclass(frozen=True)
+class CurvePlace:
+    """Locates a value in training."""
+
+    cycle: int
+    step: int
+    ends: bool
+    at: datetime
+
+
+@dataclass
+class _Means:
+    """Aggregates the means of cycles."""
+
+    total: float = 0.0
+    count: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    not_finite: int = 0
+
+    def add(self, value: float) -> None:
+        if not math.isfinite(value):
+            self.not_finite += 1
+            return
+        self.total += value
+        self.count += 1
+        self.low, self.high = min(self.low, value), max(self.high, value)
+
+    def spread(self) -> Spread:
+        mean = self.total / self.count if self.count else None
+        if mean is None or not math.isfinite(mean):
+            return Spread(mean=None, low=None, high=None, not_finite=self.not_finite + self.count)
+        return Spread(mean=mean, low=self.low, high=self.high, not_finite=self.not_finite)
+
+
+@dataclass
+class _Bucket:
+    first: CurvePlace
+    last: CurvePlace
+    cycles: int = 0
+    means: dict[str, _Means] = field(default_factory=dict)
+
+    def point(self) -> Point:
+        return Point(
+            at=self.last.at.isoformat(),
+            first=min(self.first.step, self.last.step),
+            last=self.last.step,
+            cycles=max(1, self.cycles),
+            values={name: means.spread() for name, means in self.means.items()},
+        )
+
+
+class Curves:
+    """Thins the values of micro-steps into points that a plot can show, however long training runs.
+
+    Each of the first `FINE` cycles has its own point; later ones share points, and a point never covers more than a
+    `FINE`-th of the cycles before it. So the number of points grows with the logarithm of the attempt's length.
+    """
+
+    def __init__(self, half_seen: int | None = None) -> None:
+        self._half_seen = half_seen  # a cycle that began before this attempt, whose means would be wrong
+        self._names: dict[str, str] = {}
+        self._cycle: int | None = None
+        self._place: CurvePlace | None = None
+        self._values: dict[str, list[float]] = {}
+        self._bucket: _Bucket | None = None
+        self._cycles = 0
+        self._points: list[Point] = []
+
+    def add(self, place: CurvePlace, micro_step: Mapping[str, float], cycle: Mapping[str, float]) -> None:
+        if self._place is not None and self._place.cycle != place.cycle:
+            self._end_cycle()
+        self._place = place
+        values = cycle if place.cycle == self._half_seen else {**micro_step, **cycle}
+        for name, value in values.items():
+            known = self._name(name)
+            if known is not None:
+                self._values.setdefault(known, []).append(value)
+        if place.ends:
+            self._end_cycle()
+
+    def take(self, *, all_of_it: bool = False) -> list[Point]:
+        """Return the completed points; with ``all_of_it`` also the last, incomplete one."""
+        if all_of_it:
+            self._end_bucket()
+        points, self._points = self._points, []
+        return points
+
+    def _name(self, name: str) -> str | None:
+        """Return the name as it is stored; None once there are too many names."""
+        if name not in self._names and len(self._names) < MAX_CURVES:
+            self._names[name] = plain_line(name, 128) or "?"
+        return self._names.get(name)
+
+    def _end_cycle(self) -> None:
+        place, values = self._place, self._values
+        self._place, self._values = None, {}
+        if place is None or not values:
+            return
+        if self._bucket is None:
+            self._bucket = _Bucket(place, place)
+        if place.cycle != self._cycle:
+            self._cycle = place.cycle
+            self._cycles += 1
+            self._bucket.cycles += 1
+        self._bucket.last = place
+        for name, numbers in values.items():
+            self._bucket.means.setdefault(name, _Means()).add(sum(numbers) / len(numbers))
+        if self._bucket.cycles > (self._cycles - 1) // FINE:
+            self._end_bucket()
+
+    def _end_bucket(self) -> None:
+        bucket, self._bucket = self._bucket, None
+        if bucket is not None:
+            self._points.append(bucket.point())
+
+
+def settled(values: Values) -> Values:
+    """Return ``values`` with mutable ones read at once, and without those that are not a single number."""
+    return {name: _reference(value) for name, value in values.items() if value is not None}
+
+
+def _reference(value: Any) -> Any:
+    if isinstance(value, float | int):
+        return float(value)
+    if not hasattr(value, "asnumpy"):
+        return _number(value)
+    # A parameter's value changes in place; a tensor returned by a step does not.
+    return _number(value) if _is_parameter(value.__class__) else value if getattr(value, "size", 1) == 1 else None
+
+
+@functools.cache
+def _is_parameter(kind: type) -> bool:
+    return any(one.__name__ == "Parameter" for one in kind.__mro__)
+
+
+def numbers_of(values: Values) -> dict[str, float]:
+    """Return the numbers among ``values``; reads what is on a device, whose errors are raised here."""
+    numbers = {name: _number(value) for name, value in values.items()}
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def _number(value: Any) -> float | None:
+    if value is None or isinstance(value, float):
+        return value
+    if hasattr(value, "asnumpy") and not _has_one_item(value):
+        value = value.asnumpy()
+    try:
+        return float(value.item() if _has_one_item(value) else value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _has_one_item(value: Any) -> bool:
+    return getattr(value, "size", 1) == 1 and hasattr(value, "item")  # of a tensor, 20 times as fast as `asnumpy`

@@ -1,0 +1,400 @@
+"""Writes saves one at a time: `SaveHandle` runs one in a thread, `SaveResults` raises its error at a next call.
+
+A save that has begun is finished before the interpreter exits, unless the process is killed; a failure that nobody has
+asked for by then is logged. The writer uses only the CPU time that training leaves, except for the final save, and
+while a thread waits. In a job of many ranks a failure that may not be tolerated is raised where all ranks meet, because
+no rank may leave alone. Any thread may wait for a save; `SaveResults` belongs to the training thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+
+from ckptkit.checkpoint.write import Staged
+from ckptkit.core.progress_bar import LongWait
+from ckptkit.core.save_report import SaveReport, SaveTotals
+from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
+from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError, StaleAttemptError
+from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.process import AT_EXIT
+
+_log = logging.getLogger("ckptkit")
+_Saved = TypeVar("_Saved")
+_GLANCE_SECONDS = 0.5
+_SLICE_SECONDS = 0.005
+_DURATIONS = 8
+_LONG = timedelta(minutes=10)  # without an end of the save under way, while others are due
+
+
+class NotEndedError(TimeoutError):
+    """Says that what was waited for has not ended in time; any other TimeoutError is that of the user's code."""
+
+
+class SaveHandle:
+    """Represents one save under way, similar to `concurrent.futures.Future`.
+
+    Args:
+        staged: The state that the save writes; None if it only confirms a commit that exists.
+    """
+
+    def __init__(self, staged: Staged | None) -> None:
+        self._staged = staged
+        self._worker: Worker | None = None
+        self._ended = Latch()
+        self._report: SaveReport | None = None
+        self._error: BaseException | None = None
+        self._unasked: Callable[[], None] | None = None  # logs a failure that nobody has asked for
+
+    @property
+    def writes(self) -> bool:
+        """Whether the save writes a checkpoint; otherwise it only confirms one."""
+        return self._staged is not None
+
+    def done(self) -> bool:
+        """Return whether the save has ended, successfully or not.
+
+        Each call also gives the writer the slices that it may be waiting for, as far as there is room, so that a loop
+        over `done` terminates.
+        """
+        if not self._ended.is_open:
+            self._advance()
+        return self._has_ended()
+
+    def result(self, timeout: timedelta | None = None) -> str:
+        """Wait for the commit and return the checkpoint's name.
+
+        In a job of many ranks, a rank above 0 waits until its own part is durable. Rank 0 knows whether all parts were
+        committed; the other ranks learn it at the next save.
+
+        Raises:
+            TimeoutError: If the save has not ended within ``timeout``; the save goes on.
+            CkptKitError: The error that made the save fail.
+        """
+        return self.report(timeout).checkpoint
+
+    def exception(self, timeout: timedelta | None = None) -> BaseException | None:
+        """Wait for the end and return the save's error or None; raises TimeoutError as `result` does."""
+        if not self._ended.is_open:
+            self._wait(timeout)
+        if self._unasked is not None:
+            AT_EXIT.discard(self._unasked)
+        return self._error
+
+    def report(self, timeout: timedelta | None = None) -> SaveReport:
+        """Wait for the commit and return what it cost; raises as `result` does."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        assert self._report is not None  # noqa: S101 - the save has ended
+        return self._report
+
+    def end(self, outcome: SaveReport | BaseException) -> None:
+        """Set the outcome, from the code that runs the save; a failure that nobody asks for is logged at exit."""
+        try:
+            if isinstance(outcome, BaseException):
+                self._error = outcome
+                # First: another thread may ask as soon as the save has ended. As text: the error would keep the state.
+                self._unasked = partial(_tell_unasked, account_of(outcome))
+                AT_EXIT.add(self._unasked)
+            else:
+                self._report = outcome
+        finally:
+            self._ended.open()
+
+    def start(
+        self,
+        save: Callable[[], _Saved],
+        report: Callable[[_Saved], SaveReport],
+        failed: Callable[[BaseException], None] = lambda error: None,
+        *,
+        gives_way: bool = True,
+    ) -> bool:
+        """Run ``save``, and then ``report`` or ``failed``, in a thread that ``gives_way`` to training; return True.
+
+        If no thread can be started, that is a failed save like any other, and the return value is False.
+        """
+        # Daemon: the interpreter joins other threads before it runs exit handlers, but this one may need slices.
+        self._worker = Worker(partial(self._run, save, report, failed), "ckptkit-writer", gives_way=gives_way)
+        AT_EXIT.add(self.finish)
+        try:
+            self._worker.start()
+        except (NoThreadError, MemoryError) as error:
+            if self._take_back():
+                self.end(error)
+                return False
+        return True
+
+    def withdraw(self, error: BaseException) -> None:
+        """End a save that has not begun, so that it never does; leave one that runs or has ended.
+
+        Call this where an error, such as Ctrl-C, may have arrived before, in or after `start`.
+        """
+        if self._take_back():
+            self._error = SaveFailedError("the save was interrupted before it began")
+            self._error.__cause__ = error
+            self._ended.open()
+
+    def finish(self) -> None:
+        """Wait for the end; runs at interpreter exit, before the log of a failure."""
+        if not self._ended.is_open:
+            self._wait(None)
+
+    def _take_back(self) -> bool:
+        if self._ended.is_open or not (self._worker is None or self._worker.take_back()):
+            return False
+        self._leave()
+        return True
+
+    def _leave(self) -> None:
+        AT_EXIT.discard(self.finish)
+        if self._staged is not None:
+            self._staged.release()
+
+    def _run(
+        self,
+        save: Callable[[], _Saved],
+        report: Callable[[_Saved], SaveReport],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        outcome: SaveReport | BaseException
+        try:
+            try:
+                saved = save()
+            except BaseException as error:
+                failed(error)
+                raise
+            finally:
+                if self._staged is not None:
+                    self._staged.release()
+            outcome = report(saved)
+        except BaseException as error:  # noqa: BLE001 - every error belongs to the handle
+            outcome = error
+        try:
+            self.end(outcome)
+        finally:
+            AT_EXIT.discard(self.finish)
+
+    def _wait(self, timeout: timedelta | None) -> None:
+        staged = self._staged
+        until = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        size_bytes = 0 if staged is None else sum(shard.size_bytes for shard in staged.shards)
+        with awaited(), LongWait("writing the checkpoint", size_bytes) as wait:
+            while True:
+                left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
+                if not self._advance():  # otherwise a writer that needs slices would wait forever
+                    raise ResumeError(
+                        "the save under way cannot be waited for here: its fence, or a copy for it, is in progress in "
+                        "this thread, below a signal handler. Set a flag there, and wait when that call has returned"
+                    )
+                self._ended.wait(min(left, _SLICE_SECONDS) if staged is not None and staged.by_slices else left)
+                if self._has_ended():
+                    return
+                if until is not None and time.monotonic() >= until:
+                    raise NotEndedError(
+                        f"the save under way has not ended within {timeout}; it continues in the background"
+                    )
+                wait.reach(0 if staged is None else staged.cost.streamed_bytes)
+
+    def _advance(self) -> bool:
+        return self._staged is None or self._staged.advance(1)
+
+    def _has_ended(self) -> bool:
+        """Return whether there is an outcome; a thread that ended without one, or never begins, becomes an error."""
+        # Without a worker: Ctrl-C arrived before it was made, so nobody else ends the save.
+        if not self._ended.is_open and (self._worker is None or self._worker.is_lost):
+            self.withdraw(RuntimeError("its thread was never started"))
+            if not self._ended.is_open:
+                self._leave()
+                self.end(
+                    SaveFailedError(
+                        "the thread that writes the checkpoint is not in this process: it died, or this process was "
+                        "forked from the training process. Only the training process can wait for the save"
+                    )
+                )
+        return self._ended.is_open
+
+
+class SaveResults:
+    """Takes the outcome of each of a manager's saves, once.
+
+    Args:
+        url: The run root, for messages.
+        failures_allowed: Training ends at this many consecutive failed saves.
+        on_save: Called with the report of every committed save.
+        is_alone: Whether the job has one rank.
+        commits: Whether this rank commits.
+        newest: Returns the newest checkpoint of the run, if there is one.
+
+    Attributes:
+        in_flight: The last save, until its outcome is taken.
+        skipped_saves: Number of writes during which another save was due and skipped.
+        totals: Total cost of the saves.
+        durations: Durations of the last committed saves.
+        end: In a job of many ranks, the error with which training must end.
+        lost: Number of the last save whose part this rank could not write, and the reason.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        failures_allowed: int,
+        on_save: Callable[[SaveReport], None] | None,
+        *,
+        is_alone: bool = True,
+        commits: bool = True,
+        newest: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._url, self._failures_allowed, self._on_save = url, failures_allowed, on_save
+        self._is_alone, self._commits, self._newest = is_alone, commits, newest
+        self._failures_in_a_row = self._number = 0
+        self._unreported: list[SaveReport] = []
+        self._skipped_during: SaveHandle | None = None
+        self._warn_after = _LONG
+        self.in_flight: SaveHandle | None = None
+        self.skipped_saves = 0
+        self.totals = SaveTotals()
+        self.durations: deque[timedelta] = deque(maxlen=_DURATIONS)
+        self.end: CkptKitError | None = None
+        self.lost: tuple[int, str] | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self.in_flight is not None and not self.in_flight.done()
+
+    def begin(self, number: int, handle: SaveHandle) -> None:
+        self._number, self.in_flight = number, handle
+
+    def skip(self, lasted: timedelta) -> None:
+        """Count a skipped save, once per write: an interval that has passed stays due.
+
+        A write that does not end, and has ``lasted`` so long, is a warning, again and again: training goes on without
+        checkpoints.
+        """
+        if self.in_flight is None or self._skipped_during is not self.in_flight:
+            self._skipped_during = self.in_flight
+            self._warn_after = max(_LONG, 3 * max(self.durations, default=timedelta()))
+            self.skipped_saves += 1
+            if self.skipped_saves == 1:
+                _log.info(
+                    "a save is due and skipped, because the previous one is still being written; later skips are "
+                    "counted"
+                )
+            elif re.fullmatch("10+", str(self.skipped_saves)):  # a busy disk does not flood the log
+                _log.info("%d saves were due while the previous one was still being written", self.skipped_saves)
+        if lasted >= self._warn_after:
+            self._warn_after = 2 * lasted
+            _log.warning(
+                "the save under way at %s has not ended in %s, and no other can begin: training continues without "
+                "new checkpoints. Check whether the storage answers (`ckptkit ls %s`); if it does not, repair it, "
+                "or end this process and start again",
+                *(self._url, timedelta(seconds=int(lasted.total_seconds())), self._url),
+            )
+
+    def drain(self, timeout: timedelta | None = None) -> None:
+        """Wait for the save under way; raises TimeoutError as `SaveHandle.exception` does."""
+        if self.in_flight is not None:
+            with HEARTBEAT.during(Phase.STORAGE):
+                self.in_flight.exception(timeout)
+
+    def tell(self) -> None:
+        """Call ``on_save`` with the new reports; call this last, because ``on_save`` may raise or call the manager."""
+        while self._unreported and self._on_save is not None:
+            self._on_save(self._unreported.pop(0))
+
+    def refuse_ended(self) -> None:
+        if self.end is not None:
+            raise self.end
+
+    def forgive(self) -> None:
+        """Let a final save be tried whatever failed before; a takeover of the run is final."""
+        if isinstance(self.end, SaveFailedError):
+            self.end = None
+
+    def collect(self, *, tolerate: bool = False) -> None:
+        """Take the outcome of a save that has ended.
+
+        Raises:
+            SaveFailedError: If ``failures_allowed`` saves in a row have failed, unless ``tolerate``; one rank only.
+            StaleAttemptError: If another process took over the run; one rank only.
+        """
+        if self._is_alone and isinstance(self.end, StaleAttemptError):
+            raise self.end
+        handle = self.in_flight
+        if handle is None or not handle.done():
+            return
+        error = handle.exception()
+        self.in_flight = None
+        if error is None:
+            self._failures_in_a_row = 0
+            if handle.writes:
+                self._add(handle.report())
+        elif isinstance(error, StaleAttemptError):
+            self._end_with(error)
+        elif self._commits:
+            self._count(error, tolerate=tolerate)
+        else:
+            self.lost = (self._number, account_of(error))
+            warn_of_failure(error, "this rank's part of a save failed: %s; training continues", account_of(error))
+
+    def _add(self, report: SaveReport) -> None:
+        self.totals.add(report)
+        self.durations.append(report.took)
+        if self._commits and self._on_save is not None:
+            self._unreported.append(report)
+
+    def _count(self, error: BaseException, *, tolerate: bool) -> None:
+        self._failures_in_a_row += 1
+        left = "the last committed checkpoint is untouched" if self._newest() else "no checkpoint is committed yet"
+        what = f"a background save failed ({self._failures_in_a_row} in a row): {account_of(error)}"
+        if not tolerate and self._failures_in_a_row >= self._failures_allowed:
+            end = SaveFailedError(f"{what.removesuffix('.')}. Repair {self._url} and start again: {left}")
+            end.__cause__ = error
+            self._end_with(end)
+            warn_of_failure(error, "%s; too many saves failed, so training ends in all ranks at their next save", what)
+            return
+        warn_of_failure(error, "%s; training continues, and %s", what, left)
+
+    def _end_with(self, error: CkptKitError) -> None:
+        if not self._is_alone:
+            self.end = error
+            return
+        if isinstance(error, StaleAttemptError):
+            self.end = error  # stays, whereas a later successful save cancels a failure
+        raise error
+
+
+def _tell_unasked(message: str) -> None:
+    _log.warning(
+        "the last background save failed, and the program ended without checking its result: %s. What was committed "
+        "before is untouched",
+        message.rstrip("."),
+    )
+
+
+def warn_of_failure(error: BaseException, message: str, *values: object) -> None:
+    """Log a warning about ``error``; the traceback of a ckptkit error goes to DEBUG only.
+
+    The message of a ckptkit error and that of its cause already say what failed, and an outage brings many of them.
+    """
+    if not isinstance(error, CkptKitError):
+        _log.warning(message, *values, exc_info=error)
+        return
+    _log.warning(message, *values)
+    _log.debug("where that failed:", exc_info=error)
+
+
+def account_of(error: BaseException) -> str:
+    """Return the message of ``error`` and, where it does not repeat it, the message of its cause."""
+    cause = error.__cause__
+    words = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+    if cause is None or words in str(error):
+        return str(error)
+    return f"{error} ({type(cause).__name__}: {cause})"
