@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ckptkit.mindspore.state.holders import attributes
     from ckptkit.mindspore.state.manager import StateManager
     from ckptkit.mindspore.state.options import Training
-    from ckptkit.mindspore.train.adapter import BoostCycle, CycleAdapter
     from ckptkit.mindspore.train.cell import AccumulationTrainCell
+    from ckptkit.mindspore.train.counting import BoostCycle, CycleAdapter
     from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest
 
 __version__ = "0.1.0"
@@ -46,14 +46,14 @@ __version__ = "0.1.0"
 _HOME = {
     "AccumulationPlan": "ckptkit.core.accumulation",
     "AccumulationTrainCell": "ckptkit.mindspore.train.cell",
-    "BoostCycle": "ckptkit.mindspore.train.adapter",
+    "BoostCycle": "ckptkit.mindspore.train.counting",
     "Box": "ckptkit.core.placement",
     "CheckpointCallback": "ckptkit.mindspore.callback.callback",
     "CheckpointManager": "ckptkit.manager.manager",
     "CheckpointNotFoundError": "ckptkit.errors",
     "CkptKitError": "ckptkit.errors",
     "CorruptCheckpointError": "ckptkit.errors",
-    "CycleAdapter": "ckptkit.mindspore.train.adapter",
+    "CycleAdapter": "ckptkit.mindspore.train.counting",
     "FormatVersionError": "ckptkit.errors",
     "KeepBest": "ckptkit.run.keep_policy",
     "KeepCertified": "ckptkit.run.keep_policy",

@@ -30,6 +30,10 @@ MODULES = {
         *("process", "heartbeat", "options", "ranks", "writer", "hooks", "signals", "preemption", "recorder"),
         *("schedule", "mirrors", "setup", "final_save", "run", "manager"),
     ),
+    "mindspore": (
+        *("versions", "kernel_threads", "process_group", "rng", "digits", "nn", "train", "parameters", "data"),
+        *("observe", "state", "callback", "demo"),
+    ),
 }
 USES_FACADE = ("cli",)  # as a user does, inside functions
 

@@ -17,7 +17,7 @@ from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, Lifetime, Role
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.parameters.tracked import TrackedTensor, synchronize
+from ckptkit.mindspore.parameters.parameters import TrackedTensor, synchronize
 
 from .workload import BETA1, BETA2, EPSILON, RATE, Workload
 

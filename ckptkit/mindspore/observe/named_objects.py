@@ -26,7 +26,7 @@ from ckptkit.mindspore.nn.sequential import registered_in
 from ckptkit.mindspore.observe.attributes import own_attributes, unwrapped
 from ckptkit.mindspore.observe.frame_variables import variables_of
 from ckptkit.mindspore.observe.users import is_users
-from ckptkit.mindspore.parameters.detached import is_compiled
+from ckptkit.mindspore.parameters.memory import is_compiled
 
 UNKNOWN = object()
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)

@@ -32,7 +32,7 @@ from ckptkit.mindspore.observe.roots import Reached, Roots, label_of, users_fram
 from ckptkit.mindspore.observe.users import is_users_class, is_users_function
 from ckptkit.mindspore.observe.values import CONTAINERS, MOST_ITEMS, OUTSIDE, number_of
 from ckptkit.mindspore.observe.walk import OF_DATA, Node, Walk
-from ckptkit.mindspore.parameters.detached import is_compiled
+from ckptkit.mindspore.parameters.memory import is_compiled
 
 MOST_BYTES = 1 << 24
 _LOOK_SHARE = 100  # of the time

@@ -27,7 +27,7 @@ from ckptkit.mindspore.nn.sequential import cells_of
 from ckptkit.mindspore.observe.attributes import own_attributes
 from ckptkit.mindspore.observe.named_objects import GENERATORS, UNKNOWN, named_objects, owner_of
 from ckptkit.mindspore.observe.users import is_of_users
-from ckptkit.mindspore.parameters.detached import is_compiled
+from ckptkit.mindspore.parameters.memory import is_compiled
 
 _OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
 _NETWORK = "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a ready-made network"

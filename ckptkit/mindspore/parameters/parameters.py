@@ -7,24 +7,28 @@ two is refused. A buffer may change at any time, so each save copies it. Main th
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn
 
 from ckptkit.core.contents import Contents, WantedPart
-from ckptkit.core.placement import Box, PlacementByName
-from ckptkit.core.tensors import Array, Leaf, Role, digest_of_bits, digests_of
+from ckptkit.core.leaf_digests import digest_of_bits, digests_of
+from ckptkit.core.placement import Box, Placement, PlacementByName
+from ckptkit.core.tensors import Array, Leaf, LeafSpec, Lifetime, Role, bits_of, dtype_of
 from ckptkit.core.text import some
-from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.parameters.apply import can_be_live
-from ckptkit.mindspore.parameters.buffers import Buffers
-from ckptkit.mindspore.parameters.cell_changes import KeptParameters
-from ckptkit.mindspore.parameters.restore import RestoreTarget
-from ckptkit.mindspore.parameters.roles import Roles, all_of, optimizers_of
-from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
-from ckptkit.mindspore.state.compatibility import is_rate
+from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.parameters.apply import RestoreTarget, can_be_live
+from ckptkit.mindspore.parameters.roles import Roles, all_of
+from ckptkit.mindspore.train.cell import optimizers_of
+
+_ASKED = 8
+# Where nn.Cell keeps parameters and cells. If these move, `tests/unit/mindspore/parameters/test_cell_changes.py` fails.
+_KEPT_IN = ("_params", "_cells")
 
 
 class CellParameters:
@@ -245,3 +249,215 @@ def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:
 
 def _are_same(tensors: Mapping[str, ms.Tensor], others: Mapping[str, ms.Tensor]) -> bool:
     return tensors.keys() == others.keys() and all(one is others[name] for name, one in tensors.items())
+
+
+class TrackedTensor:
+    """Tracks one parameter or buffer as a leaf.
+
+    Args:
+        name: Name of the leaf.
+        tensor: The parameter or buffer.
+        role: Role of the leaf.
+        lifetime_of: Returns the leaf's lifetime for its size in bytes.
+        placement: Placement of the leaf.
+        deferred: Whether to read the tensor only when its bits are needed, because reading copies them.
+        moved: Gets the leaf's name each time its memory has changed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tensor: ms.Tensor,
+        role: Role,
+        lifetime_of: Callable[[int], Lifetime],
+        *,
+        placement: Placement = "per_rank",
+        deferred: bool,
+        moved: set[str],
+    ) -> None:
+        self.name = name
+        self.tensor = tensor
+        self._role = role
+        self._lifetime_of = lifetime_of
+        self._placement = placement
+        self._deferred = deferred
+        self._moved = moved
+        self._pointer: int | None = None
+        self._shape: tuple[int, ...] = ()
+        self._dtype: object = None
+        self._leaf: Leaf | None = None
+
+    @property
+    def last_leaf(self) -> Leaf | None:
+        """What `leaf` returned last."""
+        return self._leaf
+
+    def leaf(self) -> Leaf:
+        """Return the tensor's present leaf."""
+        tensor = self.tensor
+        leaf = self._leaf
+        # The leaf's array keeps its memory alive, so no other tensor can have got that address since.
+        if (
+            leaf is not None
+            and tensor.data_ptr() == self._pointer
+            and tensor.shape == self._shape
+            and tensor.dtype == self._dtype
+        ):
+            return leaf
+        return self._take()
+
+    def _take(self) -> Leaf:
+        tensor = self.tensor
+        if self._pointer is not None and tensor.data_ptr() != self._pointer:
+            self._moved.add(self.name)
+        array = tensor.asnumpy()
+        spec = LeafSpec(
+            self.name,
+            self._role,
+            self._lifetime_of(array.nbytes),
+            dtype_of(self.name, array),
+            tuple(array.shape),
+            self._placement,
+        )
+        if self._leaf is not None and self._leaf.spec == spec:
+            spec = self._leaf.spec  # the same object, so that comparing specs with a plan stays fast
+        self._shape, self._dtype, self._pointer = tensor.shape, tensor.dtype, tensor.data_ptr()
+        if self._deferred and spec.lifetime != "micro":
+            self._leaf = Leaf(spec, lambda: bits_of(tensor.asnumpy()))
+            return self._leaf
+        self._leaf = Leaf(spec, bits_of(array))
+        if self._leaf.array.__array_interface__["data"][0] != self._pointer:
+            self._pointer = None  # a copy, such as of a transposed tensor: valid for this save only
+        return self._leaf
+
+
+def synchronize(tensors: Sequence[ms.Tensor]) -> None:
+    """Wait for every running operation.
+
+    Reading one tensor does that, since operations end in the order in which they began. Several are read because only
+    that was tested. (`ms.runtime.synchronize` logs an error on CPU.)
+    """
+    for one in [*tensors[:: max(1, len(tensors) // _ASKED)], *tensors[-1:]]:
+        one.asnumpy()
+
+
+def looking_copies(tensors: Sequence[ms.Tensor]) -> bool:
+    """Return whether reading a tensor gives a copy and not its memory; tries it on the smallest one."""
+    if not can_be_live():
+        return True  # not tried: two reads may share one copy
+    filled = [one for one in tensors if one.size]
+    if not filled:
+        return False
+    smallest = min(filled, key=lambda one: one.size)
+    return not np.may_share_memory(smallest.asnumpy(), smallest.asnumpy())
+
+
+class Buffers:
+    """Finds the buffers of ``cells``.
+
+    Args:
+        cells: Cells of a training. Buffers in a train cell's ``network`` are named by their path in that network, so
+            that another train cell does not rename them.
+        parameters: Parameters of these cells; buffers must not have their names.
+    """
+
+    def __init__(self, cells: Sequence[nn.Cell], parameters: Mapping[str, ms.Parameter]) -> None:
+        self._parameters = parameters
+        places: dict[int, tuple[str, nn.Cell]] = {}
+        for prefix, one in itertools.chain.from_iterable(map(_places, cells)):
+            places.setdefault(id(one), (prefix, one))
+        self._places = list(places.values())
+        self._kept = [vars(one)["_buffers"] for _, one in self._places if "_buffers" in vars(one)]
+
+    def now(self) -> dict[str, ms.Tensor]:
+        """Return each present buffer by its name.
+
+        Raises:
+            StateMismatchError: If two buffers have one name, or one has the name of a parameter.
+        """
+        if len(self._kept) == len(self._places) and not any(self._kept):
+            return {}  # shortcut for most networks, in a tenth of the time
+        seen = {id(one) for one in self._parameters.values()}
+        found: dict[str, ms.Tensor] = {}
+        twice = []
+        for prefix, cell in self._places:
+            # named_buffers() walks all cells, which would take milliseconds of every save.
+            for key, one in vars(cell).get("_buffers", {}).items():
+                if one is None or id(one) in seen:
+                    continue
+                seen.add(id(one))
+                name = f"{prefix}{key}"
+                if name in found or name in self._parameters:
+                    twice.append(name)
+                found[name] = one
+        if twice:
+            raise StateMismatchError(
+                "buffers must have names of their own, and not those of parameters; used twice: "
+                f"{some(sorted(twice))}. Register them by other names, or give one of the cells by name: "
+                "StateManager(..., ema=it)"
+            )
+        return found
+
+
+def _places(cell: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
+    """Yield the cells in ``cell`` with the prefix of their buffers' names; a train cell's network comes first."""
+    network = getattr(cell, "network", None)
+    for root in (network, cell) if hasattr(cell, "optimizer") else (cell,):
+        if isinstance(root, nn.Cell):
+            yield from ((f"{path}." if path else "", one) for path, one in root.cells_and_names())
+
+
+class CellChanges:
+    """Remembers the present parameters and cells in ``cells`` and in all cells inside them."""
+
+    def __init__(self, cells: Sequence[nn.Cell]) -> None:
+        every = {id(one): one for root in cells for _, one in root.cells_and_names()}
+        self._kept = [vars(one)[name] for one in every.values() for name in _KEPT_IN if name in vars(one)]
+        self._sizes = [*map(len, self._kept)]
+        self._held = [*itertools.chain.from_iterable(one.values() for one in self._kept)]
+
+    def are_changed(self) -> bool:
+        """Return whether any of them has been added, replaced or removed."""
+        if [*map(len, self._kept)] != self._sizes:
+            return True
+        now = itertools.chain.from_iterable(map(dict.values, self._kept))
+        return not all(map(operator.is_, now, self._held))
+
+
+class KeptParameters:
+    """Refuses a training whose cells have other parameters than when this was made.
+
+    Args:
+        cells: The cells.
+        name: Name under which they were given, for messages.
+    """
+
+    def __init__(self, cells: Sequence[nn.Cell], name: str = "") -> None:
+        self._cells = cells
+        self._prefix = f"{name}/" if name else ""
+        self._changes = CellChanges(cells)
+        self._known = self._now()  # holds the parameters, so that no id is reused
+
+    def refuse_replaced(self) -> None:
+        """Raise ResumeError if a parameter was replaced, added or removed."""
+        if not self._changes.are_changed():
+            return
+        now = self._now()
+        if self._known.keys() != now.keys():
+            every = {**self._known, **now}
+            names = sorted({f"{self._prefix}{every[one].name}" for one in self._known.keys() ^ now.keys()})
+            raise ResumeError(
+                f"parameters were replaced or added after the StateManager was made: {some(names)}. The optimizer "
+                "keeps the old ones, and a new start does not have the new ones, so no resume could be exact. Set a "
+                "parameter with ops.assign; change the network before making the StateManager"
+            )
+        self._changes = CellChanges(self._cells)
+
+    def _now(self) -> dict[int, ms.Parameter]:
+        return {id(one): one for cell in self._cells for one in all_of(cell)}
+
+
+def is_rate(name: str) -> bool:
+    """Return whether MindSpore's optimizers keep a constructor argument under ``name``: learning rate or momentum."""
+    last = name.rpartition(".")[2]
+    return last.startswith("learning_rate") or last == "momentum"

@@ -13,17 +13,14 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 from mindspore.boost import GradientAccumulation
-from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also the base of mindspore.mint.optim's
 
 from ckptkit.core.placement import Box, Placement, PlacementByName
 from ckptkit.core.tensors import Lifetime, Role
 from ckptkit.core.text import some
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.train.cell import AccumulationTrainCell
+from ckptkit.mindspore.train.cell import AccumulationTrainCell, optimizers_of
 
 _log = logging.getLogger("ckptkit")
-
-OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 _WORDS = ("replicated", "per_rank")
 _SMALL_BYTES = 64 * 1024  # below this, copying is cheaper than a fence
 
@@ -135,11 +132,6 @@ def cells_of(given: Any, named: Mapping[str, Any]) -> tuple[nn.Cell, ...]:
             "by name: StateManager([], dataset, model=..., optimizer=...)"
         )
     return tuple(cells) or (nn.Identity(),)
-
-
-def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
-    """Return every optimizer among ``cells`` and the cells inside them."""
-    return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, OPTIMIZERS)]
 
 
 def _of_networks(cells: Sequence[nn.Cell]) -> frozenset[str]:

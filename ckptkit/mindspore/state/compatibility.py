@@ -6,18 +6,15 @@ raises and names what differs; nothing is guessed. Changes nothing. Main thread 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from ckptkit.core.accumulation import AccumulationSchedule
 from ckptkit.core.contents import Contents, TensorInfo
 from ckptkit.core.placement import Box
-from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
-from ckptkit.core.text import listed, some
+from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError, StateMismatchError
-from ckptkit.mindspore.data.resumable import Position
-from ckptkit.mindspore.train.counters import CycleCounters
+from ckptkit.mindspore.data.position import Position
 
 _NETWORK = "Build network and optimizer as they were"
 _OPTIMIZER = "The weights fit, so build the optimizer as it was"
@@ -26,12 +23,6 @@ _RATES = (
     "longer, begin a run with these weights (`ckptkit export`, `ckptkit import`); a rate that is a cell, such as "
     "nn.CosineDecayLR, is not stored and may change. Do so"
 )
-
-
-def is_rate(name: str) -> bool:
-    """Return whether MindSpore's optimizers keep a constructor argument under ``name``: learning rate or momentum."""
-    last = name.rpartition(".")[2]
-    return last.startswith("learning_rate") or last == "momentum"
 
 
 def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
@@ -80,27 +71,6 @@ def check_stateful(given: Collection[str], stored: Collection[str]) -> None:
         )
 
 
-def check_same_training(contents: Contents, recorded: Mapping[str, Any] | None, mine: Mapping[str, Any] | None) -> None:
-    """Raise ResumeError if the train cell accumulates in another way than the checkpoint's.
-
-    ``recorded`` and ``mine`` describe the two ways; None for a cell that is not an `AccumulationTrainCell`.
-    """
-    if (recorded is None) != (mine is None):
-        raise ResumeError(
-            f"the checkpoint {contents.checkpoint} was taken {'without' if recorded is None else 'of'} an "
-            f"AccumulationTrainCell, and this training is {'without' if mine is None else 'of'} one. Train with the "
-            "same kind of cell, or start under another root."
-        )
-    if recorded is None or mine is None:
-        return
-    for option in mine.keys() & recorded.keys() - {"steps"}:
-        if recorded[option] != mine[option]:
-            raise ResumeError(
-                f"the checkpoint {contents.checkpoint} was taken with {option}={recorded[option]!r}, this train cell "
-                f"has {mine[option]!r}. Build it with {option}={recorded[option]!r}, or start under another root."
-            )
-
-
 def check_mode(contents: Contents, recorded: str | None, mine: str) -> None:
     """Raise ResumeError if the checkpoint records another execution mode than ``mine``."""
     if recorded not in (None, mine):
@@ -108,50 +78,6 @@ def check_mode(contents: Contents, recorded: str | None, mine: str) -> None:
             f"the checkpoint {contents.checkpoint} was taken in {recorded}_MODE, this process is in {mine}_MODE, "
             f"which rounds differently. Call ms.set_context(mode=ms.{recorded}_MODE), or start under another root."
         )
-
-
-def check_cycle(
-    contents: Contents, recorded: Mapping[str, Any] | None, schedule: AccumulationSchedule, *, may_change: bool
-) -> int:
-    """Return K at which the running cycle ends; raise ResumeError if K or its schedule changed and may not.
-
-    A changed K takes effect at the next boundary, which may be the current position.
-    """
-    progress = contents.progress
-    found, wanted = progress.accumulation_steps, schedule.at(progress.updates)
-    before, now = None if recorded is None else recorded["steps"], schedule.recorded()
-    if found == wanted and (before is None or now is None or before == now):
-        return found
-    if not may_change:
-        raise ResumeError(
-            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={words_of_steps(before, found)}, "
-            f"this train cell has {words_of_steps(now, wanted)}. "
-            f"{_as_before(words_of_steps(before, found), schedule, is_function=before is None and now is None)}, or "
-            'pass training=ckptkit.Training(on_k_change="next_cycle") to end the running cycle with the old ones and '
-            "continue with the new ones."
-        )
-    return wanted if progress.at_boundary else found
-
-
-def _as_before(steps: str, schedule: AccumulationSchedule, *, is_function: bool) -> str:
-    """Return the advice to give ``schedule`` the K that it had, in the words of ``steps``."""
-    if not is_function:
-        return f"Build it with accumulation_steps={steps}"
-    names = schedule.depends_on()
-    return (
-        "A function of K is asked before a restore sets anything, and must give the same K for the same number of "
-        f"updates at each start{f'; this one also depends on {some(names)}' if names else ''}. Let it depend on the "
-        "number of updates alone"
-    )
-
-
-def words_of_steps(recorded: Sequence[Sequence[int]] | None, in_force: int) -> str:
-    """Return a schedule as a user would write it; for a function only its current K."""
-    if recorded is None:
-        return f"{in_force} at this step"
-    if len(recorded) == 1:
-        return str(recorded[0][1])
-    return "{" + ", ".join(f"{first}: {k}" for first, k in recorded) + "}"
 
 
 def check_data(contents: Contents, position: Position | None, recorded: Mapping[str, Any] | None) -> None:
@@ -170,29 +96,4 @@ def check_data(contents: Contents, position: Position | None, recorded: Mapping[
         raise ResumeError(
             f"{contents.checkpoint} contradicts itself: epoch {progress.epoch}, batch {progress.batch}, "
             f"but {progress.batches_delivered} batches delivered, which is epoch {epoch}, batch {batch}"
-        )
-
-
-def prove_divisor(progress: Progress | CycleCounters, divisor: str, counted: float) -> None:
-    """Raise ResumeError unless ``divisor``, which divides the sums, counted the micro-steps of the cycle."""
-    if counted != progress.micro_step:
-        raise ResumeError(
-            f"{divisor} counted {counted:g} micro-steps of the running cycle, but it has {progress.micro_step}. "
-            "Something else changed the train cell's parameters (such as loading weights into the whole cell), so no "
-            "resume could be exact."
-        )
-
-
-def prove_updates(progress: Progress | CycleCounters, global_step: int | None, base: int | None) -> None:
-    """Raise ResumeError unless the optimizer's own counter grew by the counted updates.
-
-    A user's optimizer may have the counter and never change it; then the counter proves nothing.
-    """
-    if global_step is None or base is None or global_step == base:
-        return
-    if global_step - base != progress.updates:
-        raise ResumeError(
-            f"the optimizer's global_step went from {base} to {global_step}, but {progress.updates} updates "
-            "were counted. Something else called the optimizer or changed global_step, so no resume could be "
-            "exact."
         )

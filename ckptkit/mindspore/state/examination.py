@@ -33,14 +33,13 @@ from ckptkit.mindspore.observe.random_pipelines import code_of_data, find_in_dat
 from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_class
 from ckptkit.mindspore.observe.walk import Walk
-from ckptkit.mindspore.parameters.compiled_memory import CompiledMemory
-from ckptkit.mindspore.parameters.detached import Addresses
+from ckptkit.mindspore.parameters.apply import mode_in_force
+from ckptkit.mindspore.parameters.memory import Addresses, CompiledMemory
 from ckptkit.mindspore.parameters.roles import warn_if_no_weight_changes
 from ckptkit.mindspore.rng import generator_state
 from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks, stored_attributes
 from ckptkit.mindspore.state.sources import Sources
-from ckptkit.mindspore.state.switches import mode_in_force
 from ckptkit.mindspore.versions import warn_if_untried
 
 _log = logging.getLogger("ckptkit")

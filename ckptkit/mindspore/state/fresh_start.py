@@ -23,12 +23,6 @@ from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.data.pipeline import has_own_data
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
-from ckptkit.mindspore.parameters.half_restored import (
-    clear_half_restored,
-    half_restored_from,
-    mark_half_restored,
-    refuse_half_restored,
-)
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import seed_operators, words_drawn_unseeded
 from ckptkit.mindspore.state.compatibility import difference
@@ -37,6 +31,12 @@ from ckptkit.mindspore.state.forward_check import watch_forward
 from ckptkit.mindspore.state.holders import told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
+from ckptkit.mindspore.train.cell import (
+    clear_half_restored,
+    half_restored_from,
+    mark_half_restored,
+    refuse_half_restored,
+)
 
 _log = logging.getLogger("ckptkit")
 

@@ -30,7 +30,7 @@ from ckptkit.mindspore.observe.attributes import attributes_of
 from ckptkit.mindspore.observe.parts import EVERY_CELL
 from ckptkit.mindspore.observe.users import is_of_users
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
-from ckptkit.mindspore.parameters.buffers import Buffers
+from ckptkit.mindspore.parameters.parameters import Buffers
 from ckptkit.mindspore.parameters.roles import all_of
 from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng
 from ckptkit.mindspore.state.digest import digest_of_value, in_words, is_plain

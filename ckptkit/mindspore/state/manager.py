@@ -24,8 +24,7 @@ from ckptkit.manager.hooks import Observer
 from ckptkit.manager.options import Ranks, refuse_other_types
 from ckptkit.mindspore.data.resumable import Resumable, position_of
 from ckptkit.mindspore.observe.random_operators import Finding
-from ckptkit.mindspore.parameters.detached import Detached, detached_of
-from ckptkit.mindspore.parameters.half_restored import refuse_half_restored
+from ckptkit.mindspore.parameters.memory import Detached, detached_of
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import cells_of
 from ckptkit.mindspore.process_group import world
@@ -33,16 +32,16 @@ from ckptkit.mindspore.rng import words_drawn_unseeded
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.fresh_start import begin_afresh, begin_with_weights, holds_weights_only
 from ckptkit.mindspore.state.holders import Stateful, stateful_of
+from ckptkit.mindspore.state.named_cell import NamedCell, refuse_sums_of_parts, refuse_uncounted, steady_beside
+from ckptkit.mindspore.state.open_batch import OpenBatch
 from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.state.restore import Restore
 from ckptkit.mindspore.state.rewind import CycleStart, check_rewindable
 from ckptkit.mindspore.state.sections import captured
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import Switches, switches_of
-from ckptkit.mindspore.train.cell import AccumulationTrainCell
-from ckptkit.mindspore.train.named_cell import NamedCell, refuse_sums_of_parts, refuse_uncounted, steady_beside
-from ckptkit.mindspore.train.open_batch import OpenBatch
-from ckptkit.mindspore.train.step_counting import counting_of
+from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_restored
+from ckptkit.mindspore.train.counting import counting_of
 
 __all__ = ["StateManager", "Stateful"]
 

@@ -15,8 +15,8 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.mindspore.parameters.roles import optimizers_of
 from ckptkit.mindspore.rng import capture_rng, restore_rng
+from ckptkit.mindspore.train.cell import optimizers_of
 
 _log = logging.getLogger("ckptkit")
 

@@ -13,7 +13,7 @@ from mindspore.train import Callback
 
 from ckptkit.manager.options import refuse_unknown_choice
 from ckptkit.mindspore.data.pipeline_position import Augmentation
-from ckptkit.mindspore.train.adapter import CycleAdapter
+from ckptkit.mindspore.train.counting import CycleAdapter
 
 OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
 

@@ -8,34 +8,16 @@ Changes nothing. Main thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from ckptkit.checkpoint.resharded import folded
-from ckptkit.core.accumulation import AccumulationSchedule
 from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
-from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.state.compatibility import words_of_steps
+from ckptkit.mindspore.train.schedule import Worlds
 
 _log = logging.getLogger("ckptkit")
-
-
-@dataclass(frozen=True)
-class Worlds:
-    """Holds the numbers of ranks in the life of a run.
-
-    Attributes:
-        before: Number that made the checkpoint.
-        now: Number in this job.
-        first: Number with which the run began.
-    """
-
-    before: int
-    now: int
-    first: int
 
 
 def in_this_world(contents: Contents, world: World, recorded: Mapping[str, Any] | None, *, elastic: bool) -> Contents:
@@ -67,40 +49,6 @@ def in_this_world(contents: Contents, world: World, recorded: Mapping[str, Any] 
     return folded(contents, world.size, world.rank, [k for _, k in (recorded or {}).get("steps") or ()])
 
 
-def schedule_in(
-    contents: Contents, recorded: Sequence[tuple[int, int]] | None, given: AccumulationSchedule, worlds: Worlds
-) -> AccumulationSchedule | None:
-    """Return the schedule to continue with: ``given``, or ``given`` folded from the run's first world; else None.
-
-    Args:
-        contents: As they are in this world.
-        recorded: The schedule of the checkpoint, in its world; None for a function.
-        given: The schedule in the script.
-        worlds: Numbers of ranks of the run.
-
-    Raises:
-        ResumeError: If neither fits and the checkpoint is of another world.
-    """
-    # Cannot raise: the same numbers were folded before, with the progress.
-    before = None if recorded is None else AccumulationSchedule(dict(recorded))
-    wanted = None if before is None else before.folded(worlds.before, worlds.now).recorded()
-    for schedule in _readings(given, worlds):
-        if _fits(schedule, contents.progress, wanted):
-            return schedule
-    if worlds.before == worlds.now:
-        return None
-    k = contents.progress.accumulation_steps
-    raise ResumeError(
-        f"the checkpoint {contents.checkpoint} was made by {worlds.before} ranks with accumulation_steps="
-        f"{words_of_steps(recorded, k * worlds.now // worlds.before)}, which is "
-        f"{words_of_steps(wanted, k)} for {worlds.now} ranks; this train cell has "
-        f"{words_of_steps(given.recorded(), given.at(contents.progress.updates))}. Build it with "
-        f"{words_of_steps(wanted, k)}"
-        + ("" if worlds.first == worlds.now else f", or with those of the {worlds.first} ranks that the run began with")
-        + "; to change the batch of an update, resume once as it was, and then with on_k_change"
-    )
-
-
 def tell(before: Contents, after: Contents, worlds: Worlds, rank: int, *, positioned: bool) -> None:
     """Log what was folded, and what of it is not exact."""
     was, progress = before.progress, after.progress
@@ -119,22 +67,3 @@ def tell(before: Contents, after: Contents, worlds: Worlds, rank: int, *, positi
         else "the state of the others is dropped",
         "" if positioned else "; and the data, which the loop positions itself",
     )
-
-
-def _readings(given: AccumulationSchedule, worlds: Worlds) -> list[AccumulationSchedule]:
-    readings = [given]
-    if worlds.first != worlds.now:
-        try:
-            readings.append(given.folded(worlds.first, worlds.now))
-        except ValueError:
-            return readings  # it does not fold: it is not for the first world, or the run began with another one
-    return readings
-
-
-def _fits(schedule: AccumulationSchedule, progress: Progress, wanted: list[list[int]] | None) -> bool:
-    try:
-        k = schedule.at(progress.updates)
-    except ValueError:
-        return False  # a folded function, whose K is not whole at this step
-    now = schedule.recorded()
-    return k == progress.accumulation_steps and (wanted is None or now is None or now == wanted)

@@ -21,9 +21,7 @@ from ckptkit.core.tensors import bits_of, digest_of_bits
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
-from ckptkit.mindspore.parameters.apply import can_be_live
-from ckptkit.mindspore.parameters.half_restored import clear_half_restored, mark_half_restored
-from ckptkit.mindspore.parameters.roles import OPTIMIZERS
+from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
 from ckptkit.mindspore.rng import restore_rng
 from ckptkit.mindspore.state.compatibility import check_data, check_leaves, check_mode, check_stateful
 from ckptkit.mindspore.state.examination import Examination
@@ -31,11 +29,11 @@ from ckptkit.mindspore.state.forward_check import before_next_call, watch_forwar
 from ckptkit.mindspore.state.generators import GeneratorHolder
 from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, digests_by_place
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
+from ckptkit.mindspore.state.reshard import in_this_world, tell
 from ckptkit.mindspore.state.sections import decoded
 from ckptkit.mindspore.state.sources import Sources
-from ckptkit.mindspore.state.switches import mode_in_force
-from ckptkit.mindspore.train.cell import AccumulationTrainCell
+from ckptkit.mindspore.train.cell import OPTIMIZERS, AccumulationTrainCell, clear_half_restored, mark_half_restored
+from ckptkit.mindspore.train.schedule import Worlds
 
 _log = logging.getLogger("ckptkit")
 

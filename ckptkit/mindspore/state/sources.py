@@ -21,23 +21,22 @@ from ckptkit.core.tensors import Array
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.data.resumable import Position, Resumable
-from ckptkit.mindspore.parameters.apply import can_be_live
-from ckptkit.mindspore.parameters.cell_changes import KeptParameters
-from ckptkit.mindspore.parameters.detached import Detached
-from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.parameters.roles import optimizers_of
-from ckptkit.mindspore.parameters.shared_memory import SharedMemory
+from ckptkit.mindspore.data.position import Position
+from ckptkit.mindspore.data.resumable import Resumable
+from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
+from ckptkit.mindspore.parameters.memory import Detached, SharedMemory
+from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.state.digest import tensors_in
 from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, digests_by_place, told_by
+from ckptkit.mindspore.state.named_cell import NamedCell
 from ckptkit.mindspore.state.numerics import Numerics
+from ckptkit.mindspore.state.open_batch import OpenBatch
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.rewind import CycleStart
-from ckptkit.mindspore.state.switches import Switches, mode_in_force
+from ckptkit.mindspore.state.switches import Switches
+from ckptkit.mindspore.train.cell import optimizers_of
 from ckptkit.mindspore.train.counting import Counting
-from ckptkit.mindspore.train.named_cell import NamedCell
-from ckptkit.mindspore.train.open_batch import OpenBatch
 
 
 @dataclass(kw_only=True)

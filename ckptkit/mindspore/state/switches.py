@@ -18,27 +18,17 @@ from typing import Any, TypeAlias
 import mindspore as ms
 import xxhash
 from mindspore import nn
-from mindspore.context import _context, ms_ctx_param
 
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.parameters.roles import optimizers_of
+from ckptkit.mindspore.parameters.apply import mode_in_force
+from ckptkit.mindspore.train.cell import optimizers_of
 
 _log = logging.getLogger("ckptkit")
-
 _Modes: TypeAlias = tuple[bool, ...]  # of each cell of a network, whether it trains; the network comes first
-
 _ALL, _UNKNOWN = "*", "?"  # in place of the names of a network's cells
 _requires_grad = operator.attrgetter("requires_grad")
 _training = operator.attrgetter("training")
-_CONTEXT = _context()._context_handle  # of the whole process
-
-
-def mode_in_force() -> str:
-    """Return ``"GRAPH"`` or ``"PYNATIVE"``."""
-    # What `ms.get_context("mode")` gives, which checks the device first and takes 50 us beside a training; this is
-    # asked at every micro-step. Private: if it moves, the import fails, and a test compares the two.
-    return "GRAPH" if _CONTEXT.get_param(ms_ctx_param.mode) == ms.GRAPH_MODE else "PYNATIVE"
 
 
 class Switches:

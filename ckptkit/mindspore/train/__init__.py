@@ -1,5 +1,4 @@
-"""Trains with gradient accumulation: the train cell, its graphs and its step counting.
+"""Trains with gradient accumulation: `cell` is the train cell, of the graphs of `graphs` and `reduce`.
 
-`cell` runs `micro_step` for every batch and `update` at the end of a cycle; `reduce` sums over ranks. `step_counting`
-chooses `own_counting` or `foreign_counting`, which check that all counts of micro-steps agree.
+`counting` checks that all counts of micro-steps agree, and `schedule` decides the K with which a run continues.
 """

@@ -29,26 +29,113 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any, Literal, TypeAlias, get_args
 
 import mindspore as ms
 from mindspore import nn, ops
+from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also the base of mindspore.mint.optim's
 
 from ckptkit.core.accumulation import AccumulationSchedule, AccumulationSteps
+from ckptkit.core.stack import frames_from
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.parameters.half_restored import clear_half_restored, refuse_half_restored
 from ckptkit.mindspore.process_group import world
-from ckptkit.mindspore.train.counters import CycleCounters
-from ckptkit.mindspore.train.loss_scale import LossScale, LossScaler
-from ckptkit.mindspore.train.micro_step import MicroStep, Normalize, WeightedMicroStep, is_before_adding
-from ckptkit.mindspore.train.nesting import refuse_capture, refuse_graph, wrapper_name
+from ckptkit.mindspore.train.graphs import (
+    Clear,
+    Finite,
+    LossScale,
+    LossScaler,
+    MicroStep,
+    Normalize,
+    Update,
+    WeightedMicroStep,
+    is_before_adding,
+)
 from ckptkit.mindspore.train.reduce import Reduce, ranks_to_reduce_over
-from ckptkit.mindspore.train.update import Clear, Finite, Update
 
 Remainder: TypeAlias = Literal["carry", "flush", "drop"]
 _Interrupted: TypeAlias = Literal["before adding", "anywhere"]
+_REFUSAL = (
+    "AccumulationTrainCell was compiled into the graph of {}. Graphs skip the cell's __call__, which counts the "
+    "micro-steps and applies the update. Give the AccumulationTrainCell itself to ms.Model (without optimizer or "
+    "loss_fn, dataset_sink_mode=False), or call it from plain Python, outside of any other cell in GRAPH mode and "
+    "of any @ms.jit function."
+)
+_CAPTURING_FILES = ("jit_trace.py", "pijit_context.py")
+_MARK = "_ckptkit_half_restored"
+OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
+
+
+@dataclass(frozen=True, slots=True)
+class CycleCounters:
+    """Holds the position of an `AccumulationTrainCell` between two calls.
+
+    Attributes:
+        accumulation_steps: K of the running cycle.
+        micro_step: Micro-steps done in the running cycle, 0..K-1; 0 means that the accumulators are zero.
+        cycles: Cycles ended since the run's start, including those without an update.
+        updates: Optimizer updates applied since the run's start.
+        micro_steps: Micro-steps done since the run's start.
+        first_micro_step: Value of ``micro_steps`` when the running cycle began.
+
+    Raises:
+        ValueError: If the numbers disagree; the message says which.
+    """
+
+    accumulation_steps: int
+    micro_step: int = 0
+    cycles: int = 0
+    updates: int = 0
+    micro_steps: int = 0
+    first_micro_step: int = 0
+
+    def __post_init__(self) -> None:
+        if self.accumulation_steps < 1:
+            raise ValueError(f"accumulation_steps must be at least 1, got {self.accumulation_steps}")
+        for name in ("micro_step", "cycles", "updates", "micro_steps", "first_micro_step"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.micro_step >= self.accumulation_steps:
+            raise ValueError(f"micro_step {self.micro_step} is not below accumulation_steps {self.accumulation_steps}")
+        if self.micro_steps - self.first_micro_step != self.micro_step:
+            raise ValueError(
+                f"micro_step {self.micro_step} is not micro_steps {self.micro_steps} minus "
+                f"first_micro_step {self.first_micro_step}"
+            )
+        if self.updates > self.cycles:
+            raise ValueError(f"updates {self.updates} exceed cycles {self.cycles}")
+
+    @property
+    def ends_cycle(self) -> bool:
+        """Whether the next micro-step is the last one of the running cycle."""
+        return self.micro_step + 1 == self.accumulation_steps
+
+    def after_micro_step(self) -> CycleCounters:
+        """Return the counters after the next micro-step, if it does not end the cycle.
+
+        Raises:
+            ValueError: If it does; use `after_cycle`.
+        """
+        return replace(self, micro_step=self.micro_step + 1, micro_steps=self.micro_steps + 1)
+
+    def after_cycle(self, micro_steps: int, *, updated: bool, accumulation_steps: int) -> CycleCounters:
+        """Return the counters after the end of the running cycle.
+
+        Args:
+            micro_steps: Micro-steps done since the run's start, at the end of the cycle.
+            updated: Whether the cycle ended in an update.
+            accumulation_steps: K of the next cycle.
+        """
+        return CycleCounters(
+            accumulation_steps=accumulation_steps,
+            cycles=self.cycles + 1,
+            updates=self.updates + int(updated),
+            micro_steps=micro_steps,
+            first_micro_step=micro_steps,
+        )
 
 
 class AccumulationTrainCell(nn.Cell):
@@ -375,3 +462,67 @@ def _check_names_unique(cell: nn.Cell) -> None:
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise ValueError(f"parameter names must differ, these are used more than once: {some(twice)}")
+
+
+@ms.constexpr(reuse_result=False, check=False)
+def refuse_graph() -> None:
+    """Raise while a graph around an `AccumulationTrainCell` is being compiled."""
+    raise RuntimeError(_REFUSAL.format(wrapper_name(inspect.currentframe())))
+
+
+def refuse_capture() -> None:
+    """Raise if an `AccumulationTrainCell` is called while Python code is being captured into a graph."""
+    for frame in frames_from(inspect.currentframe()):
+        if frame.f_code.co_filename.endswith(_CAPTURING_FILES):
+            raise RuntimeError(_REFUSAL.format(wrapper_name(frame)))
+
+
+def wrapper_name(frame: FrameType | None) -> str:
+    """Name what is being compiled, by the locals of the nearest compiling frame at or below ``frame``.
+
+    MindSpore does not tell a constexpr whose graph it is in, but it compiles on the caller's stack, below
+    ``Cell.compile`` (``self``) or a wrapper of `ms.jit` (private: ``fn``, ``self.fn``, ``self.obj``). If these move,
+    the message says "another graph" and the tests that expect the name fail.
+    """
+    for one in frames_from(frame):
+        found = one.f_locals
+        owner = found.get("self")
+        for cell in (owner, getattr(owner, "obj", None)):
+            if isinstance(cell, nn.Cell):
+                return type(cell).__qualname__
+        function = found.get("fn", getattr(owner, "fn", None))
+        if inspect.isfunction(function) and not isinstance(owner, ops.Primitive):  # the constexpr itself is a Primitive
+            return f"the @ms.jit function {function.__qualname__}"
+    return "another graph"
+
+
+def mark_half_restored(cells: Iterable[nn.Cell], checkpoint: str) -> None:
+    """Mark that from now on ``cells`` hold partly the values of ``checkpoint`` and partly earlier ones."""
+    for cell in cells:
+        vars(cell)[_MARK] = checkpoint  # bypasses nn.Cell's attribute handling
+
+
+def clear_half_restored(cells: Iterable[nn.Cell]) -> None:
+    """Remove the mark: ``cells`` hold one state."""
+    for cell in cells:
+        vars(cell).pop(_MARK, None)
+
+
+def half_restored_from(cells: Iterable[nn.Cell]) -> str | None:
+    """Return the checkpoint that one of ``cells`` is marked with, or None."""
+    return next((vars(cell)[_MARK] for cell in cells if _MARK in vars(cell)), None)
+
+
+def refuse_half_restored(cells: Iterable[nn.Cell]) -> None:
+    """Raise ResumeError if one of ``cells`` is marked; names the checkpoint."""
+    for cell in cells:
+        if (checkpoint := vars(cell).get(_MARK)) is not None:
+            raise ResumeError(
+                f"the parameters of this {type(cell).__name__} are half restored from {checkpoint}: that restore "
+                "failed before its end. Restore a checkpoint; until that has succeeded, nothing can be trained or saved"
+            )
+
+
+def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
+    """Return every optimizer among ``cells`` and the cells inside them."""
+    return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, OPTIMIZERS)]

@@ -1,22 +1,143 @@
-"""Declares how a training is counted, whichever train cell it has; `step_counting` chooses who implements it.
+"""Counts the micro-steps of a training: `OwnCounting` by an `AccumulationTrainCell`, else `ForeignCounting`.
 
-Main thread only.
+Guarantees: the counts in the parameters, in the train cell and of the delivered batches are compared at every save and
+before every restore; a disagreement raises. No count is guessed. Main thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import mindspore as ms
 from mindspore import nn
+from mindspore.boost import GradientAccumulation
 
 from ckptkit.core.accumulation import AccumulationSchedule
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Array
-from ckptkit.mindspore.state.reshard import Worlds
-from ckptkit.mindspore.train.counters import CycleCounters
+from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters, optimizers_of
+from ckptkit.mindspore.train.schedule import (
+    Worlds,
+    check_cycle,
+    check_same_training,
+    prove_divisor,
+    prove_updates,
+    schedule_in,
+)
+
+_log = logging.getLogger("ckptkit")
+_FENCES = "_ckptkit_fences"
+_STEPS = ("global_step", "state_step", "step_t")  # in MindSpore's optimizers, including the experimental ones
+
+
+@runtime_checkable
+class CycleAdapter(Protocol):
+    """Reports K and the micro-step of a train cell whose cycles are all K calls long.
+
+    With the number of delivered batches, these two values give the number of ended cycles and reveal contradictions.
+    A train cell may have the attributes itself; parameters with one element are allowed. Reading them waits for the
+    device, once per micro-step.
+
+    If an attribute ``steady_within_cycle`` is true, it promises that only the last call of a cycle changes the
+    parameters of the cell's optimizers. A save then reads them in place until that call begins, instead of copying them
+    at once. A false promise gives torn checkpoints.
+    """
+
+    @property
+    def accumulation_steps(self) -> Any:
+        """K, at least 1."""
+        ...
+
+    @property
+    def micro_step(self) -> Any:
+        """Micro-steps done in the running cycle, 0..K-1."""
+        ...
+
+
+class BoostCycle:
+    """Implements `CycleAdapter` for a `mindspore.boost.GradientAccumulation` anywhere in the train cell.
+
+    Raises:
+        TypeError: If ``accumulation`` is something else.
+    """
+
+    steady_within_cycle = True
+
+    def __init__(self, accumulation: GradientAccumulation) -> None:
+        if not isinstance(accumulation, GradientAccumulation):
+            raise TypeError(f"BoostCycle takes a boost.GradientAccumulation, got {type(accumulation).__name__}")
+        self._accumulation = accumulation
+
+    # Both attributes are private; MindSpore has no public ones. If they move, the first step raises AttributeError
+    # and tests/unit/mindspore/train/test_adapter.py fails.
+
+    @property
+    def accumulation_steps(self) -> int:
+        """``max_accumulation_step`` of the `GradientAccumulation`."""
+        return int(self._accumulation._max_accumulation_step)
+
+    @property
+    def micro_step(self) -> int:
+        """Counter of the `GradientAccumulation`, which the updating call resets."""
+        return _whole_number(self._accumulation._accumulation_step)
+
+
+def reports_cycles(one: object) -> TypeGuard[CycleAdapter]:
+    """Return whether an object has what a `CycleAdapter` has, also as parameters of a cell.
+
+    From Python 3.12 on, ``isinstance`` does not see parameters: a cell gives them by ``__getattr__``.
+    """
+    return hasattr(one, "accumulation_steps") and hasattr(one, "micro_step")
+
+
+def accumulation_steps_of(adapter: CycleAdapter | None) -> int:
+    """Return K of a foreign train cell; without an adapter every call is a cycle."""
+    return 1 if adapter is None else _whole_number(adapter.accumulation_steps)
+
+
+def updates_next(adapter: CycleAdapter | None) -> bool:
+    """Return whether the next call ends a cycle; without an adapter every call does."""
+    return adapter is None or _whole_number(adapter.micro_step) + 1 >= accumulation_steps_of(adapter)
+
+
+def counters_of(adapter: CycleAdapter | None, delivered: int) -> CycleCounters:
+    """Return the counters of a foreign train cell after ``delivered`` batches.
+
+    Raises:
+        ResumeError: If the adapter contradicts ``delivered``.
+    """
+    if adapter is None:
+        return CycleCounters(1, 0, delivered, delivered, delivered, delivered)
+    k, micro_step = accumulation_steps_of(adapter), _whole_number(adapter.micro_step)
+    cycles, left = divmod(delivered - micro_step, max(k, 1))
+    if not 0 <= micro_step < k or cycles < 0 or left:
+        raise ResumeError(
+            f"the train cell ({type(adapter).__name__}) says that it is at micro-step {micro_step} of cycles of {k}, "
+            f"but {delivered} batches were delivered. Call it once per batch and for nothing else, with "
+            "state.count_delivered() after each call in a loop of your own; if its cycles differ in length, it is "
+            "not a CycleAdapter: leave Training(cycle=...) out and every call counts as one."
+        )
+    return CycleCounters(k, micro_step, cycles, cycles, delivered, delivered - micro_step)
+
+
+def check_restored(adapter: CycleAdapter | None, progress: Progress) -> None:
+    """Raise StateMismatchError unless the restored cell's micro-step equals the checkpoint's."""
+    if adapter is not None and _whole_number(adapter.micro_step) != progress.micro_step:
+        raise StateMismatchError(
+            f"the checkpoint was taken at micro-step {progress.micro_step} of its cycle, but after the restore the "
+            f"train cell ({type(adapter).__name__}) says {_whole_number(adapter.micro_step)}: its counter is not in "
+            "the checkpoint. Make it a Parameter of the cell, or give the object that counts by name."
+        )
+
+
+def _whole_number(value: Any) -> int:
+    if isinstance(value, ms.Tensor):
+        return int(value.asnumpy().reshape(-1)[0])
+    return int(value)
 
 
 class Arrays(Protocol):
@@ -113,3 +234,334 @@ def global_step_of(cell: nn.Cell) -> int | None:
     """Return the step count of the optimizer of ``cell``, or None if it does not count."""
     step = getattr(getattr(cell, "optimizer", None), "global_step", None)
     return int(step.asnumpy().reshape(-1)[0]) if isinstance(step, ms.Parameter) else None
+
+
+class OwnCounting:
+    """Counts for an `AccumulationTrainCell`, which counts its own calls, until batches are counted separately.
+
+    Args:
+        cell: The train cell; the run began as many updates ago as it has counted.
+        may_change_k: Whether a restore accepts another K than the checkpoint's.
+    """
+
+    def __init__(self, cell: AccumulationTrainCell, *, may_change_k: bool) -> None:
+        self._cell = cell
+        self._may_change_k = may_change_k
+        self._delivered: int | None = None
+        step = global_step_of(cell)
+        self._base = None if step is None else step - cell.counters.updates
+
+    def deliver(self, batches: int | None) -> int:
+        """See `Counting`."""
+        if batches is not None:
+            self._delivered = batches
+        else:  # the cell has already counted this batch
+            self._delivered = self._cell.counters.micro_steps if self._delivered is None else self._delivered + 1
+        return self._delivered
+
+    def now(self) -> tuple[CycleCounters, int]:
+        """See `Counting`."""
+        counters = self._cell.counters
+        return counters, counters.micro_steps if self._delivered is None else self._delivered
+
+    def record(self) -> dict[str, Any]:
+        """See `Counting`."""
+        return {"accumulation": accumulation_of(self._cell), "global_step_at_start": self._base}
+
+    def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
+        """See `Counting`."""
+        before = recorded["accumulation"]
+        check_same_training(contents, before, accumulation_of(self._cell))
+        left = self._left(contents, before, worlds)
+        # When EarlyStopping ends a training, it may restore the best weights, with their accumulators and counters.
+        if recorded["ended"] is None:
+            self._prove_stored(contents, recorded["global_step_at_start"])
+        return left
+
+    def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
+        """See `Counting`."""
+        self._cell.load_counters(
+            CycleCounters(
+                accumulation_steps=left.accumulation_steps,
+                micro_step=progress.micro_step,
+                cycles=progress.cycles,
+                updates=progress.updates,
+                micro_steps=progress.batches_delivered,
+                first_micro_step=progress.cycle_first_batch,
+            ),
+            left.schedule,
+        )
+        if left.schedule is not left.schedule.given:
+            _log.info(
+                "accumulation_steps of the train cell are taken as those of the %d ranks that the run began with; here "
+                "they are %d from this cycle on",
+                recorded["first_world"],
+                left.accumulation_steps,
+            )
+        self._delivered = None
+        self._base = recorded["global_step_at_start"]
+
+    def prove(self, progress: Progress, arrays: Arrays) -> None:
+        """See `Counting`."""
+        self._prove(progress, arrays, self._base)
+
+    def tell_updates(self) -> None:
+        """Do nothing: the cell counts its updates."""
+
+    def begin_loop(self) -> None:
+        """Do nothing: `read_ahead` needs no count."""
+
+    def read_ahead(self) -> str | None:
+        """Return None: `now` gives both counts, which have to agree."""
+
+    def end_epoch(self) -> None:
+        """See `Counting`."""
+        self._cell.end_epoch()
+
+    def expect_epoch_end(self, last: bool) -> None:
+        """See `Counting`."""
+        self._cell.expect_epoch_end(last)
+
+    def refuse_open_remainder(self, batches_per_epoch: int) -> None:
+        """See `Counting`."""
+        if self._cell.counters.micro_step == 0 or self._cell.remainder == "carry":
+            return
+        counters, delivered = self.now()
+        if counters.first_micro_step // batches_per_epoch != delivered // batches_per_epoch:
+            raise ResumeError(
+                f'an epoch of {batches_per_epoch} batches ended within a cycle and remainder="{self._cell.remainder}" '
+                "was not applied: call the train cell's end_epoch() after the last micro-step of each epoch, "
+                "before the save there"
+            )
+
+    def steady_optimizers(self) -> list[nn.Cell]:
+        """See `Counting`; empty for a subclass with its own ``__call__``, which may write before or after the fence."""
+        own_call = type(self._cell).__call__ is not AccumulationTrainCell.__call__
+        return [] if own_call else [self._cell.optimizer]
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """See `Counting`."""
+        self._cell.guard(fence)
+
+    def fence(self) -> None:
+        """See `Counting`."""
+        self._cell.fence()
+
+    def _left(self, contents: Contents, before: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
+        schedule = self._cell.schedule
+        if worlds is not None:
+            schedule = schedule.given
+            fitting = schedule_in(contents, before["steps"], schedule, worlds)
+            if fitting is not None:
+                return CycleLeft(contents.progress.accumulation_steps, fitting)
+        return CycleLeft(check_cycle(contents, before, schedule, may_change=self._may_change_k), schedule)
+
+    def _prove_stored(self, contents: Contents, base: int | None) -> None:
+        step = getattr(self._cell.optimizer, "global_step", None)
+        counters = [self._cell.accumulators[-1].name, *([step.name] if isinstance(step, ms.Parameter) else [])]
+        names = [name for name in counters if name in contents.entries]
+        try:
+            self._prove(contents.progress, {name: contents.peek(name) for name in names}, base)
+        except ResumeError:
+            contents.prove(names)  # altered bytes mean a corrupt checkpoint, not another training
+            self._prove(contents.progress, {name: contents.peek(name) for name in names}, base)
+
+    def _prove(self, progress: Progress, arrays: Arrays, base: int | None) -> None:
+        divisor = self._cell.accumulators[-1].name
+        if divisor in arrays and self._cell.normalize == "micro_batches":
+            prove_divisor(progress, divisor, float(arrays[divisor].reshape(-1)[0]))
+        step = getattr(self._cell.optimizer, "global_step", None)
+        if isinstance(step, ms.Parameter):
+            prove_updates(progress, int(arrays[step.name].reshape(-1)[0]), base)
+
+
+def accumulation_of(cell: AccumulationTrainCell) -> dict[str, Any]:
+    """Return how ``cell`` accumulates, in the form that checkpoints record and compare."""
+    return {
+        "steps": cell.schedule.recorded(),
+        "normalize": cell.normalize,
+        "remainder": cell.remainder,
+        "clip_norm": cell.clip_norm,
+        "loss_scaler": None if cell.loss_scale is None else cell.loss_scale.described(),
+    }
+
+
+class ForeignCounting:
+    """Counts for any other train cell, by the delivered batches and a `CycleAdapter`, if there is one.
+
+    Args:
+        cell: The train cell.
+        cells: All cells of the training.
+        cycle: Reports K and the micro-step; None if every call counts as a cycle.
+    """
+
+    def __init__(self, cell: nn.Cell, cells: Sequence[nn.Cell], cycle: CycleAdapter | None) -> None:
+        self._cell = cell
+        self._cycle = cycle
+        counters = [getattr(optimizer, name, None) for optimizer in optimizers_of(cells) for name in _STEPS]
+        self._counters = [counter for counter in counters if isinstance(counter, ms.Parameter)]
+        self._delivered = 0
+        self._began: tuple[CycleCounters, list[int]] | None = None
+        # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so
+        # that a restore by one of them runs the fences of the others.
+        self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
+        self._base = global_step_of(cell)
+        self._first, self._told = (0, self._counts()), False
+
+    def deliver(self, batches: int | None) -> int:
+        """See `Counting`."""
+        self._delivered = self._delivered + 1 if batches is None else batches
+        self._fence_if_due()
+        return self._delivered
+
+    def now(self) -> tuple[CycleCounters, int]:
+        """See `Counting`."""
+        return counters_of(self._cycle, self._delivered), self._delivered
+
+    def record(self) -> dict[str, Any]:
+        """See `Counting`."""
+        return {"accumulation": None, "global_step_at_start": self._base}
+
+    def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
+        """See `Counting`. The cell determines K itself, so in another world K must already be that world's."""
+        check_same_training(contents, recorded["accumulation"], None)
+        schedule = AccumulationSchedule(accumulation_steps_of(self._cycle))
+        if worlds is not None and worlds.before != worlds.now:
+            schedule_in(contents, None, schedule, Worlds(worlds.before, worlds.now, first=worlds.now))
+        return CycleLeft(check_cycle(contents, None, schedule, may_change=False), schedule)
+
+    def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
+        """See `Counting`; raises StateMismatchError if the adapter contradicts the checkpoint."""
+        self._delivered = progress.batches_delivered
+        self._base = recorded["global_step_at_start"]
+        self._first = self._delivered, self._counts()
+        check_restored(self._cycle, progress)
+
+    def prove(self, progress: Progress, arrays: Arrays) -> None:
+        """Do nothing: ckptkit does not know a foreign cell's counters. `now` asks the adapter."""
+
+    def tell_updates(self) -> None:
+        """See `Counting`."""
+        batches = self._delivered - self._first[0]
+        updates = self._updates_since(self._first[1], default=0)
+        if self._cycle is None and not self._told and 0 < updates < batches:
+            self._told = True
+            _log.info(
+                "the optimizer counted %d updates in %d batches, and %s does not tell its K: what is called a step "
+                "is a batch (SaveEvery(optimizer_steps=...), ls, report). Training(cycle=...) tells K",
+                *(updates, batches, type(self._cell).__name__),
+            )
+
+    def begin_loop(self) -> None:
+        """See `Counting`."""
+        self._began = self.now()[0], self._counts()
+
+    def read_ahead(self) -> str | None:
+        """See `Counting`. Only the first call after a taken batch decides; later, a loop may skip batches on purpose.
+
+        A single batch is the one that was trained. Several batches were trained if some optimizer counted as many
+        cycles. If no optimizer counts, nothing is reported. Without an adapter, an optimizer that has not counted yet
+        may still do so.
+        """
+        if self._began is None or self._delivered == self._began[0].micro_steps:
+            return None
+        before, counts = self._began
+        taken, cycles = self._delivered - before.micro_steps, self.now()[0].cycles - before.cycles
+        updates = self._updates_since(counts, default=cycles)
+        if taken > 1 and self._cycle is None and updates == 0:
+            return None
+        self._began = None
+        if taken == 1 or updates >= cycles:
+            return None
+        return (
+            f"{taken} batches of resumable() were taken before the first step() or save(), but the optimizers "
+            f"counted {updates} updates. If the loop reads ahead, a resume skips the batches that it holds: read "
+            "ahead before resumable() instead. If it adds up gradients or skips batches, this is correct; give "
+            "Training(cycle=...), or call manager.step(state) after each batch, to turn this check off"
+        )
+
+    def end_epoch(self) -> None:
+        """Do nothing: the foreign cell decides whether its cycles end with an epoch."""
+
+    def expect_epoch_end(self, last: bool) -> None:
+        """Do nothing, for the same reason."""
+
+    def refuse_open_remainder(self, batches_per_epoch: int) -> None:
+        """Do nothing, for the same reason."""
+
+    def steady_optimizers(self) -> list[nn.Cell]:
+        """See `Counting`: the optimizers of a cell whose adapter promises it."""
+        return optimizers_of([self._cell]) if getattr(self._cycle, "steady_within_cycle", False) else []
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """See `Counting`."""
+        if fence not in self._fences:
+            self._fences.append(fence)
+        self._fence_if_due()
+
+    def fence(self) -> None:
+        """See `Counting`."""
+        while self._fences:
+            self._fences[-1]()  # popped only afterwards: a fence that raises runs again at the next call
+            self._fences.pop()
+
+    def _counts(self) -> list[int]:
+        """Return the counts of those optimizers that count. Waits for the device."""
+        return [int(counter.asnumpy().reshape(-1)[0]) for counter in self._counters]
+
+    def _updates_since(self, counts: Sequence[int], *, default: int) -> int:
+        """Return how far the optimizer went that went farthest since `counts`; ``default`` if none counts."""
+        return max((now - then for now, then in zip(self._counts(), counts, strict=True)), default=default)
+
+    def _fence_if_due(self) -> None:
+        """Run the fences if the next call updates: nothing can run between that call's micro-step and its update."""
+        if self._fences and updates_next(self._cycle):
+            self.fence()
+
+
+def counting_of(
+    cell: nn.Cell,
+    cells: Sequence[nn.Cell],
+    cycle: CycleAdapter | None = None,
+    *,
+    may_change_k: bool = False,
+) -> Counting:
+    """Return the counting for ``cell``.
+
+    Args:
+        cell: The train cell.
+        cells: All cells of the training.
+        cycle: Reports K and the micro-step of another cell than an `AccumulationTrainCell`.
+        may_change_k: Whether a restore accepts another K than the checkpoint's.
+
+    Raises:
+        ValueError: If ``cycle`` is given with an `AccumulationTrainCell`.
+        TypeError: If ``cycle`` is not a `CycleAdapter`.
+    """
+    if isinstance(cell, AccumulationTrainCell):
+        if cycle is not None:
+            raise ValueError("an AccumulationTrainCell counts for itself; leave Training(cycle=...) out")
+        return OwnCounting(cell, may_change_k=may_change_k)
+    if cycle is None and reports_cycles(cell):
+        cycle = cell
+    if cycle is None:
+        _hint_at_boost(cell)
+        return ForeignCounting(cell, cells, None)
+    if not reports_cycles(cycle):
+        raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(cycle).__name__}")
+    return ForeignCounting(cell, cells, cycle)
+
+
+def _hint_at_boost(cell: nn.Cell) -> None:
+    """Warn about a `GradientAccumulation` in ``cell``, without using it as the adapter.
+
+    A cell that skips it at an overflow would contradict the batches delivered.
+    """
+    for name, one in cell.cells_and_names():
+        if isinstance(one, GradientAccumulation):
+            _log.warning(
+                "%s accumulates by boost.GradientAccumulation (%s), and every call counts as a cycle: saves due by "
+                "optimizer_steps are due by calls. If each call of the train cell calls it once, declare it: "
+                "Training(cycle=ckptkit.BoostCycle(it))",
+                *(type(cell).__name__, name or "itself"),
+            )

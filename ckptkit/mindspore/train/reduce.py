@@ -18,10 +18,23 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from ckptkit.mindspore.process_group import initialized, world
-from ckptkit.mindspore.train import gradients
+from ckptkit.mindspore.train.graphs import hyper_map
 
 BUCKET_BYTES = 32 * 2**20  # the reduction of a bucket needs twice its size as extra memory
 _SET = "mindspore.set_auto_parallel_context(parallel_mode='data_parallel')"
+flatten = ops.MultitypeFuncGraph("flatten")
+assign_part = ops.MultitypeFuncGraph("assign_part")
+
+
+@flatten.register("Tensor")
+def _flatten(total: ms.Parameter) -> ms.Tensor:
+    return ops.reshape(total, (-1,))
+
+
+@assign_part.register("Tensor", "Tensor", "Number")
+def _assign_part(flat: ms.Tensor, total: ms.Parameter, offset: int) -> ms.Tensor:
+    # The graph compiler would unroll ops.split.
+    return ops.assign(total, ops.reshape(ops.slice(flat, (offset,), (total.size,)), total.shape))
 
 
 class Reduce:
@@ -57,8 +70,8 @@ class _Bucket(nn.Cell):
         """Change the members in place; the return value has no meaning."""
         if self.alone:
             return ops.assign(self.members[0], self.all_reduce(self.members[0]))
-        flat = self.all_reduce(ops.concat(gradients.hyper_map(gradients.flatten, self.members)))
-        return gradients.hyper_map(ops.partial(gradients.assign_part, flat), self.members, self.offsets)
+        flat = self.all_reduce(ops.concat(hyper_map(flatten, self.members)))
+        return hyper_map(ops.partial(assign_part, flat), self.members, self.offsets)
 
 
 def _buckets(accumulators: Sequence[ms.Parameter], bucket_bytes: int) -> Iterator[list[ms.Parameter]]:

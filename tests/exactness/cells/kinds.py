@@ -13,7 +13,7 @@ from mindspore.parallel.nn import GradAccumulation
 from mindspore.train import Model
 
 import ckptkit as ck
-from ckptkit.mindspore.train.adapter import BoostCycle
+from ckptkit.mindspore.train.counting import BoostCycle
 from ckptkit.nn import Dropout
 from exactness.cells.job import MICRO_STEPS, K
 

@@ -30,7 +30,7 @@ def test_newer_version_is_named_once(caplog, version, warns):
     for _ in range(2):
         versions.warn_if_untried(version)
     assert caplog.text.count(f"MindSpore {version} is newer than") == warns
-    assert ("train/nesting.py" in caplog.text) == warns
+    assert ("train/cell.py" in caplog.text) == warns
 
 
 def test_training_asks_for_the_version(caplog, monkeypatch):

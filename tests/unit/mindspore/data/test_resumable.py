@@ -35,7 +35,7 @@ from ckptkit.mindspore.data.batch_digest import digest_of
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.replay import another_batch
 from ckptkit.mindspore.rng import words_drawn_unseeded
-from ckptkit.mindspore.train.step_counting import counting_of
+from ckptkit.mindspore.train.counting import counting_of
 
 EPOCHS = 3
 

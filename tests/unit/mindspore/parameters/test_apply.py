@@ -9,8 +9,7 @@ from mindspore import nn
 from support.training import MODES, accumulation_cell, adam, begin_process, samples, tensors
 
 from ckptkit.core.tensors import DTYPES, leaf_of
-from ckptkit.mindspore.parameters.apply import assign, assign_zeros, live_bytes, tensor_of
-from ckptkit.mindspore.parameters.restore import RestoreTarget
+from ckptkit.mindspore.parameters.apply import RestoreTarget, assign, assign_zeros, live_bytes, tensor_of
 
 SHAPES = [(), (1,), (3,), (2, 0), (5, 7)]
 
@@ -97,7 +96,7 @@ def test_values_are_seen_by_what_is_compiled_already(mode, optimizer, calls_befo
 
 @pytest.mark.parametrize("live", [True, False])
 def test_what_is_not_stored_becomes_zero(monkeypatch, live):
-    monkeypatch.setattr("ckptkit.mindspore.parameters.restore.can_be_live", lambda: live)
+    monkeypatch.setattr("ckptkit.mindspore.parameters.apply.can_be_live", lambda: live)
     parameter = ms.Parameter(ms.Tensor(np.ones((2, 3), np.float32)), name="w")
     seen = {"w": leaf_of("w", parameter.asnumpy(), role="weights")}
     RestoreTarget({"w": parameter}, {}, seen, ()).zero("w")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 
-from ckptkit.mindspore.parameters.cell_changes import CellChanges
+from ckptkit.mindspore.parameters.parameters import CellChanges
 
 
 def network() -> nn.Cell:

@@ -9,8 +9,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from support.process import python
 
 import ckptkit as ck
+from ckptkit.mindspore.parameters.memory import SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.parameters.shared_memory import SharedMemory
 from ckptkit.mindspore.state.sources import Sources
 
 

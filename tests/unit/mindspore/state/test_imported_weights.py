@@ -29,7 +29,7 @@ from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.read import load
 from ckptkit.core.process_group import Alone
 from ckptkit.format.layout import CheckpointName
-from ckptkit.mindspore.parameters.half_restored import mark_half_restored, refuse_half_restored
+from ckptkit.mindspore.train.cell import mark_half_restored, refuse_half_restored
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 from ckptkit.tools.interchange import Renames, import_weights

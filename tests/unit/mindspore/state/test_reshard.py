@@ -24,7 +24,7 @@ from ckptkit.core.accumulation import AccumulationSchedule
 from ckptkit.core.process_group import Alone
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError, StorageError
 from ckptkit.mindspore.state.manager import StateManager
-from ckptkit.mindspore.state.reshard import Worlds, schedule_in
+from ckptkit.mindspore.train.schedule import Worlds, schedule_in
 from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 

@@ -105,7 +105,7 @@ def test_roles_and_lifetimes():
 
 
 def test_where_looking_copies_each_capture_is_whole(monkeypatch):
-    monkeypatch.setattr("ckptkit.mindspore.parameters.tracked.can_be_live", lambda: False)
+    monkeypatch.setattr("ckptkit.mindspore.parameters.parameters.can_be_live", lambda: False)
     cell = accumulation_cell(3, network=Wide)
     state = StateManager(cell)
     for _ in range(2):

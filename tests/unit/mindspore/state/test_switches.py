@@ -25,7 +25,8 @@ from support.training import (
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.state.switches import Switches, mode_in_force
+from ckptkit.mindspore.parameters.apply import mode_in_force
+from ckptkit.mindspore.state.switches import Switches
 
 SAID = ": restored to the value at the save"
 

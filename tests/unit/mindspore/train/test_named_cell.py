@@ -13,10 +13,9 @@ from support.own_loop import OwnLoop
 from support.training import NOTES, Job, begin_process, checkpoints, digest, disturb, each_mode, pipeline
 
 import ckptkit as ck
-from ckptkit.mindspore.parameters.half_restored import mark_half_restored, refuse_half_restored
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.train.counters import CycleCounters
-from ckptkit.mindspore.train.named_cell import steady_beside
+from ckptkit.mindspore.state.named_cell import steady_beside
+from ckptkit.mindspore.train.cell import CycleCounters, mark_half_restored, refuse_half_restored
 from ckptkit.nn import Dropout
 
 SIZE = 11  # batches

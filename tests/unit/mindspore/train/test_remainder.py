@@ -21,7 +21,7 @@ from support.training import (
 )
 
 import ckptkit as ck
-from ckptkit.mindspore.parameters.half_restored import mark_half_restored, refuse_half_restored
+from ckptkit.mindspore.train.cell import mark_half_restored, refuse_half_restored
 
 EPOCHS = 3
 # Updates and cycles of three epochs of 11 batches with K = 4.

@@ -8,8 +8,7 @@ import pytest
 from mindspore import nn, ops
 from support.process import python
 
-from ckptkit.mindspore.train.cell import AccumulationTrainCell
-from ckptkit.mindspore.train.counters import CycleCounters
+from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters
 
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
 both_modes = pytest.mark.parametrize("mode", ["pynative", "graph"], indirect=True)

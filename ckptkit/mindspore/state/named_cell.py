@@ -15,14 +15,12 @@ from mindspore import nn
 
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.parameters.detached import Addresses, Detached
-from ckptkit.mindspore.state.compatibility import prove_divisor, prove_updates, words_of_steps
+from ckptkit.mindspore.parameters.memory import Addresses, Detached
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.switches import Switches
-from ckptkit.mindspore.train.cell import AccumulationTrainCell
-from ckptkit.mindspore.train.counters import CycleCounters
-from ckptkit.mindspore.train.counting import global_step_of
-from ckptkit.mindspore.train.own_counting import accumulation_of
+from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters
+from ckptkit.mindspore.train.counting import accumulation_of, global_step_of
+from ckptkit.mindspore.train.schedule import prove_divisor, prove_updates, words_of_steps
 
 
 class NamedCell(ParameterHolder):

@@ -1,0 +1,331 @@
+"""Knows where the parameters of a training are: which share memory, and which a compiled step no longer sees.
+
+Guarantees: `Detached` refuses saves of a training whose optimizer uses memory that its parameters no longer have;
+`CompiledMemory` names what a graph keeps as it was compiled; `SharedMemory` restores which parameters have one memory.
+Costs nothing where no memory moved. Main thread only.
+"""
+
+from __future__ import annotations
+
+import bisect
+import operator
+import sys
+import types
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import mindspore as ms
+from mindspore import nn
+
+from ckptkit.core.tensors import Array, Leaf, bits_of, dtype_of
+from ckptkit.core.text import some
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force, tensor_of
+from ckptkit.mindspore.parameters.parameters import CellParameters
+from ckptkit.mindspore.parameters.roles import all_of
+from ckptkit.mindspore.train.cell import optimizers_of
+
+_JIT_MODULES = ("mindspore.graph.api", "mindspore.common.api")
+_Named: TypeAlias = tuple[str, ms.Tensor]
+_Place: TypeAlias = tuple[int, str, tuple[int, ...]]  # address, dtype and shape
+
+
+class Detached:
+    """Checks the memory of the parameters of the optimizers of ``cells``.
+
+    Args:
+        cells: Cells of the training.
+        moved: Returns the names of parameters whose memory has changed since its last call.
+        name: Name under which the cells were given, for messages.
+        count: Returns the number of updates of their optimizer, if that is not the training's.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[nn.Cell],
+        moved: Callable[[], set[str]],
+        name: str = "",
+        count: Callable[[], int] | None = None,
+    ) -> None:
+        self._ask = moved
+        self._count = count
+        bound = [one for one in optimizers_of(cells) if _has_compiled_method(one)]
+        self._names = {held.name for one in bound for held in all_of(one)}
+        self._prefix = f"{name}/" if name else ""
+        self._begun_at = 0
+        self._bound = False
+        self._moved: set[str] = set()
+        self._moved_at = 0
+
+    def begin(self, updates: int) -> None:
+        """Set the number of updates at which this process begins."""
+        self._begun_at = updates if self._count is None else self._count()
+
+    def binds(self, updates: int) -> bool:
+        """Return whether this process has made its first update and `bind` has not been called yet."""
+        if self._bound or not self._names:
+            return False
+        return (updates if self._count is None else self._count()) > self._begun_at
+
+    def bind(self) -> None:
+        """Record that the present memory is that of the first update."""
+        self._bound = True
+        self._ask()
+
+    def refuse(self, updates: int) -> None:
+        """Raise ResumeError if a parameter was updated without effect; every save calls this."""
+        moved = self._ask() & self._names
+        if not self._bound or mode_in_force() == "GRAPH":
+            return
+        updates = updates if self._count is None else self._count()
+        if self._moved and updates > self._moved_at:
+            raise ResumeError(_words([f"{self._prefix}{name}" for name in sorted(self._moved)]))
+        if moved:
+            self._moved |= moved
+            self._moved_at = updates
+
+
+def detached_of(given: Mapping[str, object], without: Collection[str]) -> list[Detached]:
+    """Return the checks of the optimizers among the objects given by name, except those named ``without``."""
+    found = {name: one for name, one in given.items() if isinstance(one, nn.Optimizer) and name not in without}
+    return [Detached([one], Addresses.of(one).moved, name, partial(_updates_of, one)) for name, one in found.items()]
+
+
+def _updates_of(optimizer: nn.Optimizer) -> int:
+    return int(optimizer.global_step.asnumpy().item())
+
+
+class Addresses:
+    """Tracks where tensors are.
+
+    Args:
+        tensors: Returns them by name.
+    """
+
+    def __init__(self, tensors: Callable[[], Mapping[str, ms.Tensor]]) -> None:
+        self._tensors = tensors
+        self._seen: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, cell: nn.Cell) -> Addresses:
+        """Track the parameters that ``cell`` has now."""
+        parameters = {one.name: one for one in all_of(cell)}
+        return cls(lambda: parameters)
+
+    def moved(self) -> set[str]:
+        """Return the names of tensors whose address changed since the last call; see `CellParameters.moved`."""
+        now = {name: one.data_ptr() for name, one in self._tensors().items()} if can_be_live() else {}
+        moved = {name for name, address in self._seen.items() if now.get(name) != address}
+        self._seen = now
+        return moved
+
+
+def _words(names: Sequence[str]) -> str:
+    return (
+        f"{some(names)} got new memory after the first update (set_data, assign_value or load_param_into_net). In "
+        "PYNATIVE_MODE, MindSpore's optimizer continues with the old memory: its updates have no effect, but would "
+        "have one after a resume, so no resume could be exact. Use ops.assign(parameter, value) instead, and "
+        "continue from an earlier checkpoint"
+    )
+
+
+def is_compiled(function: object) -> bool:
+    """Return whether ``@ms.jit`` made an object of a function."""
+    # The module of MindSpore that makes them; if it moves, `test_memory_of_optimizers_is_watched` fails.
+    is_jit = type(function) is types.FunctionType and function.__globals__.get("__name__") in _JIT_MODULES
+    return is_jit and vars(function).get("__wrapped__") is not None
+
+
+def _has_compiled_method(cell: nn.Cell) -> bool:
+    return any(is_compiled(member) for kind in type(cell).__mro__ for member in vars(kind).values())
+
+
+class CompiledMemory:
+    """Watches the parameters and buffers of one training.
+
+    Args:
+        parameters: Those of the cells.
+        cells: The cells. If one of them has an optimizer and what it trains, a graph of that cell trains.
+        moved: Returns the names of tensors, also of objects given by name, that have moved since its last call.
+    """
+
+    def __init__(self, parameters: CellParameters, cells: Sequence[nn.Cell], moved: Callable[[], set[str]]) -> None:
+        self._parameters = parameters
+        self._moved = moved
+        self._by_function = not any(optimizers_of([one]) and not isinstance(one, nn.Optimizer) for one in cells)
+        self._has_begun = False
+        self._told_of_buffers = self._told_of_parameters = False
+
+    def first_step_ended(self) -> None:
+        """Note where the parameters are, at the first call: the step has been compiled."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._moved()
+
+    def doubts(self, leaves: Sequence[Leaf], *, compiled: bool) -> list[tuple[str, bool]]:
+        """Return what a resumed run has otherwise, given ``leaves`` taken just now; each with whether that is certain.
+
+        New memory is not: which parameters a compiled function reads is unknown. An average that the loop sets by
+        `Parameter.set_data` is read by none, and a run with it is exact, so it must not end in its middle.
+
+        Args:
+            leaves: All leaves of the cells.
+            compiled: Whether the loop trains by a compiled function, in PYNATIVE mode, too.
+        """
+        is_graph = mode_in_force() == "GRAPH"
+        found = []
+        if is_graph and not self._told_of_buffers and (changed := self._parameters.changed_buffers(leaves)):
+            self._told_of_buffers = True
+            doubt = (
+                f"Training changes the buffers {some(changed)}, but a graph reads a buffer as it was when the graph "
+                "was compiled, and a resumed run compiles again. Make them Parameters with requires_grad=False, or "
+                "train in PYNATIVE mode"
+            )
+            found.append((doubt, True))
+        if (compiled or (is_graph and self._by_function)) and not self._told_of_parameters and self._has_begun:
+            moved = sorted(self._moved())
+            if moved:
+                self._told_of_parameters = True
+                doubt = (
+                    f"{some(moved)} got new memory after the first micro-step (set_data or load_param_into_net). A "
+                    "compiled function that reads them continues with the old memory, and a resumed run compiles "
+                    "again. Use ops.assign(parameter, value) instead"
+                )
+                found.append((doubt, False))
+        return found
+
+
+class SharedMemory:
+    """Knows which of a training's parameters and buffers have one memory.
+
+    Args:
+        cells: Those of the cells.
+        by_name: Returns those of the objects given by name, by name and place.
+    """
+
+    def __init__(self, cells: CellParameters, by_name: Callable[[], Mapping[str, ms.Tensor]]) -> None:
+        self._cells = cells
+        self._by_name = by_name
+        self._seen: Sequence[Leaf | None] = ()
+        self._of_cells: dict[_Place, list[_Named]] = {}
+        self._shared_in_cells: dict[_Place, list[_Named]] = {}
+        self._ends: list[tuple[int, int, str]] | None = None  # of the memory of each, in order: begin, end, name
+
+    def groups(self) -> list[list[str]]:
+        """Return the names of those with one memory, for each such memory; `CellParameters.leaves` was called before.
+
+        A parameter with several names has the first of them, in alphabetical order.
+        """
+        return sorted(sorted(name for name, _ in group) for group in self._groups())
+
+    def owner_of(self, array: Array) -> str | None:
+        """Return the name of the parameter or buffer of the cells in whose memory ``array`` lies, or None.
+
+        Only where arrays can be such memory; see `can_be_live`.
+        """
+        if array.base is None or not array.size:  # it has memory of its own
+            return None
+        if self._ends is None:
+            named = ((place[0], *group[0]) for place, group in self._of_cells.items())
+            self._ends = sorted((address, address + _tensor_bytes(one), name) for address, name, one in named)
+        address = array.__array_interface__["data"][0]
+        at = bisect.bisect(self._ends, (address, sys.maxsize)) - 1
+        return self._ends[at][2] if at >= 0 and address < self._ends[at][1] else None
+
+    def restore(self, stored: Collection[Collection[str]]) -> bool:
+        """Give the memory in common that `groups` returned, and none else; return whether any got another memory."""
+        group_of = {name: number for number, group in enumerate(stored) for name in group}
+        joined = self._join(stored)
+        if joined:
+            self._seen = ()  # so that `_groups` looks where they are now
+        return self._part(lambda name: group_of.get(name, name)) or joined
+
+    def part(self, differ: Callable[[Collection[str]], bool]) -> bool:
+        """Give each of a group its own memory if what they shall hold differs; return whether any got another one."""
+        apart = {name for group in self.groups() if differ(group) for name in group}
+        return self._part(lambda name: name if name in apart else None)
+
+    def renew(self, names: Collection[str]) -> None:
+        """Give parameters other memory, with the values that they have."""
+        tensors = {**self._by_name(), **self._cells.tensors()}
+        for name in names:
+            _renew(name, tensors[name])
+        self._cells.leaves(at_boundary=False)  # looks where they are now
+
+    def _groups(self) -> list[list[_Named]]:
+        seen = self._cells.seen()
+        if len(seen) != len(self._seen) or not all(map(operator.is_, seen, self._seen)):
+            self._seen, self._of_cells, self._ends = seen, _by_place(self._cells.tensors()), None
+            self._shared_in_cells = {place: group for place, group in self._of_cells.items() if len(group) > 1}
+        named = _by_place(self._by_name())
+        places = {place: [*self._of_cells.get(place, ()), *found] for place, found in named.items()}
+        groups = map(_each_once, {**self._shared_in_cells, **places}.values())
+        return [group for group in groups if len(group) > 1]
+
+    def _part(self, kind: Callable[[str], Hashable]) -> bool:
+        """Give those of a group that are not of one ``kind`` different memory."""
+        changes = False
+        for group in self._groups():
+            kinds: dict[Hashable, list[_Named]] = defaultdict(list)
+            for name, tensor in group:
+                kinds[kind(name)].append((name, tensor))
+            # A buffer keeps its memory: only a parameter can get another one.
+            fixed_first = sorted(
+                kinds.values(), key=lambda named: all(isinstance(tensor, ms.Parameter) for _, tensor in named)
+            )
+            for same_kind in fixed_first[1:]:
+                (_, leader), *others = same_kind
+                _renew(same_kind[0][0], leader)
+                for _, one in others:
+                    _set(one, leader)
+                changes = True
+        return changes
+
+    def _join(self, groups: Collection[Collection[str]]) -> bool:
+        """Give those of each group the memory of one of them: of a buffer, which keeps its own, if there is one."""
+        tensors = {**self._by_name(), **self._cells.tensors()}
+        changes = False
+        for group in groups:
+            found = [tensors[name] for name in group if name in tensors]
+            first, *others = sorted(found, key=lambda one: isinstance(one, ms.Parameter))
+            for one in others:
+                if one.data_ptr() != first.data_ptr():
+                    _set(one, first)
+                    changes = True
+        return changes
+
+
+def _by_place(tensors: Mapping[str, ms.Tensor]) -> dict[_Place, list[_Named]]:
+    found: dict[_Place, list[_Named]] = defaultdict(list)
+    for name, one in tensors.items():
+        address = one.data_ptr()
+        if address and one.size:
+            found[address, str(one.dtype), one.shape].append((name, one))
+    return found
+
+
+def _each_once(group: Sequence[_Named]) -> list[_Named]:
+    """Return the first name of each tensor in alphabetical order, whatever the order in which they were given."""
+    found: dict[int, _Named] = {}
+    for name, one in sorted(group, key=lambda named: named[0]):
+        found.setdefault(id(one), (name, one))
+    return [*found.values()]
+
+
+def _renew(name: str, tensor: ms.Tensor) -> None:
+    array = tensor.asnumpy()
+    _set(tensor, tensor_of(bits_of(array).copy(), dtype_of(name, array)))
+
+
+def _set(tensor: ms.Tensor, data: ms.Tensor) -> None:
+    if isinstance(tensor, ms.Parameter):
+        tensor.set_data(data)
+
+
+def _tensor_bytes(tensor: ms.Tensor) -> int:
+    # Private, since mindtorch replaces `Tensor.nbytes` by one that fails for some dtypes. If MindSpore's own moves,
+    # this raises AttributeError.
+    size: int = tensor._nbytes
+    return size
