@@ -32,13 +32,7 @@ def can_be_live() -> bool:
 
 
 def live_bytes(parameter: ms.Tensor, seen: Array | None = None) -> memoryview | None:
-    """Return the parameter's own storage, or None if ``asnumpy()`` copies; valid until the next micro-step.
-
-    Args:
-        parameter: Parameter of a training on CPU; see `can_be_live`.
-        seen: What ``asnumpy()`` returned just now, still alive; without it, ``asnumpy()`` is called, which waits for
-            every running operation.
-    """
+    """Return the parameter's own storage, or None if ``asnumpy()`` copies; valid until the next micro-step."""
     if seen is None:
         seen = parameter.asnumpy()
     address = seen.__array_interface__["data"][0]
@@ -77,14 +71,7 @@ def mode_in_force() -> str:
 
 
 class RestoreTarget:
-    """Receives the tensors of parameters; implements `ckptkit.core.contents.Sink`.
-
-    Args:
-        parameters: By name.
-        entries: What is stored of each.
-        seen: Leaves of these parameters, taken just now.
-        names: The names that it receives.
-    """
+    """Receives the tensors of parameters; implements `ckptkit.core.contents.Sink`."""
 
     def __init__(
         self,

@@ -33,14 +33,7 @@ _Place: TypeAlias = tuple[int, str, tuple[int, ...]]  # address, dtype and shape
 
 
 class Detached:
-    """Checks the memory of the parameters of the optimizers of ``cells``.
-
-    Args:
-        cells: Cells of the training.
-        moved: Returns the names of parameters whose memory has changed since its last call.
-        name: Name under which the cells were given, for messages.
-        count: Returns the number of updates of their optimizer, if that is not the training's.
-    """
+    """Checks the memory of the parameters of the optimizers of ``cells``."""
 
     def __init__(
         self,
@@ -98,11 +91,7 @@ def _updates_of(optimizer: nn.Optimizer) -> int:
 
 
 class Addresses:
-    """Tracks where tensors are.
-
-    Args:
-        tensors: Returns them by name.
-    """
+    """Tracks where tensors are."""
 
     def __init__(self, tensors: Callable[[], Mapping[str, ms.Tensor]]) -> None:
         self._tensors = tensors
@@ -143,13 +132,7 @@ def _has_compiled_method(cell: nn.Cell) -> bool:
 
 
 class CompiledMemory:
-    """Watches the parameters and buffers of one training.
-
-    Args:
-        parameters: Those of the cells.
-        cells: The cells. If one of them has an optimizer and what it trains, a graph of that cell trains.
-        moved: Returns the names of tensors, also of objects given by name, that have moved since its last call.
-    """
+    """Watches the parameters and buffers of one training."""
 
     def __init__(self, parameters: CellParameters, cells: Sequence[nn.Cell], moved: Callable[[], set[str]]) -> None:
         self._parameters = parameters
@@ -169,10 +152,6 @@ class CompiledMemory:
 
         New memory is not: which parameters a compiled function reads is unknown. An average that the loop sets by
         `Parameter.set_data` is read by none, and a run with it is exact, so it must not end in its middle.
-
-        Args:
-            leaves: All leaves of the cells.
-            compiled: Whether the loop trains by a compiled function, in PYNATIVE mode, too.
         """
         is_graph = mode_in_force() == "GRAPH"
         found = []
@@ -198,12 +177,7 @@ class CompiledMemory:
 
 
 class SharedMemory:
-    """Knows which of a training's parameters and buffers have one memory.
-
-    Args:
-        cells: Those of the cells.
-        by_name: Returns those of the objects given by name, by name and place.
-    """
+    """Knows which of a training's parameters and buffers have one memory."""
 
     def __init__(self, cells: CellParameters, by_name: Callable[[], Mapping[str, ms.Tensor]]) -> None:
         self._cells = cells

@@ -32,27 +32,7 @@ _KEPT_IN = ("_params", "_cells")
 
 
 class CellParameters:
-    """Holds every parameter and every buffer of ``cells``.
-
-    Args:
-        cells: The cell that is called once per micro-batch, or, for a training without one, its network, optimizer and
-            any other cells. A parameter that several cells share counts once.
-        frozen: Names of the networks' parameters that training never changes, or a predicate, which is called for
-            those only; None for none.
-        steady: Those of their optimizers whose parameters only the last call of a cycle changes.
-        placement: Returns a parameter's placement in a job of many ranks, by its name, or None for the default. By
-            default, what an optimizer owns, what is declared frozen and the loss scale are replicated. The accumulators
-            and all else are per rank, such as the statistics that each rank's forward pass takes of its batches.
-
-    Attributes:
-        roles: Role, placement and lifetime of each parameter.
-
-    Raises:
-        StateMismatchError: If parameters or buffers of two cells have one name, or ``frozen`` names a parameter that
-            does not exist, that no network has, or that an optimizer updates.
-        TypeError: If ``placement`` gives something else.
-        ValueError: If ``placement`` gives a box that does not fit the parameter.
-    """
+    """Holds every parameter and every buffer of ``cells``."""
 
     def __init__(
         self,
@@ -89,11 +69,7 @@ class CellParameters:
         return array
 
     def leaves(self, *, at_boundary: bool) -> list[Leaf]:
-        """Return all leaves, after waiting for every running operation; at a boundary without the accumulators.
-
-        Raises:
-            ResumeError: If the cells have other parameters than when this was made.
-        """
+        """Return all leaves, after waiting for every running operation; at a boundary without the accumulators."""
         self._kept.refuse_replaced()
         chosen = self._tracked(at_boundary)
         synchronize([one.tensor for one in chosen])
@@ -161,17 +137,6 @@ class CellParameters:
     def _digests_of_buffers(self, leaves: Sequence[Leaf]) -> dict[str, str]:
         return digests_of([leaf for leaf in leaves if leaf.name in self._buffers])
 
-    def idle_bytes(self) -> tuple[int, int]:
-        """Return the bytes of parameters that no optimizer owns and that are not declared frozen, and of all leaves.
-
-        The second number includes buffers.
-        """
-        leaves = self.leaves(at_boundary=True)
-        known = self.roles.owned | self.roles.frozen | self._buffers.keys()
-        return sum(leaf.size_bytes for leaf in leaves if leaf.name not in known), sum(
-            leaf.size_bytes for leaf in leaves
-        )
-
     def demote(self, names: Collection[str]) -> None:
         """Treat ``names`` as changing at every micro-step from now on."""
         self.roles.demote(names)
@@ -186,15 +151,7 @@ class CellParameters:
         return (leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime == "micro" or leaf.role == "weights")
 
     def read_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
-        """Read each stored value straight into its parameter's memory; accumulators that were left out become zero.
-
-        Args:
-            contents: Compared with the parameters before.
-            seen: All `leaves` by name, taken just now.
-
-        Raises:
-            CkptKitError: As `Contents.read_into`; the content of the parameters is then undefined.
-        """
+        """Read each stored value straight into its parameter's memory; accumulators that were left out become zero."""
         target = self._read(contents, seen, [name for name in self.tensors() if name in contents.entries])
         self._zero_absent(contents, target)
 
@@ -252,17 +209,7 @@ def _are_same(tensors: Mapping[str, ms.Tensor], others: Mapping[str, ms.Tensor])
 
 
 class TrackedTensor:
-    """Tracks one parameter or buffer as a leaf.
-
-    Args:
-        name: Name of the leaf.
-        tensor: The parameter or buffer.
-        role: Role of the leaf.
-        lifetime_of: Returns the leaf's lifetime for its size in bytes.
-        placement: Placement of the leaf.
-        deferred: Whether to read the tensor only when its bits are needed, because reading copies them.
-        moved: Gets the leaf's name each time its memory has changed.
-    """
+    """Tracks one parameter or buffer as a leaf."""
 
     def __init__(
         self,
@@ -353,13 +300,7 @@ def looking_copies(tensors: Sequence[ms.Tensor]) -> bool:
 
 
 class Buffers:
-    """Finds the buffers of ``cells``.
-
-    Args:
-        cells: Cells of a training. Buffers in a train cell's ``network`` are named by their path in that network, so
-            that another train cell does not rename them.
-        parameters: Parameters of these cells; buffers must not have their names.
-    """
+    """Finds the buffers of ``cells``."""
 
     def __init__(self, cells: Sequence[nn.Cell], parameters: Mapping[str, ms.Parameter]) -> None:
         self._parameters = parameters
@@ -370,11 +311,7 @@ class Buffers:
         self._kept = [vars(one)["_buffers"] for _, one in self._places if "_buffers" in vars(one)]
 
     def now(self) -> dict[str, ms.Tensor]:
-        """Return each present buffer by its name.
-
-        Raises:
-            StateMismatchError: If two buffers have one name, or one has the name of a parameter.
-        """
+        """Return each present buffer by its name."""
         if len(self._kept) == len(self._places) and not any(self._kept):
             return {}  # shortcut for most networks, in a tenth of the time
         seen = {id(one) for one in self._parameters.values()}
@@ -425,12 +362,7 @@ class CellChanges:
 
 
 class KeptParameters:
-    """Refuses a training whose cells have other parameters than when this was made.
-
-    Args:
-        cells: The cells.
-        name: Name under which they were given, for messages.
-    """
+    """Refuses a training whose cells have other parameters than when this was made."""
 
     def __init__(self, cells: Sequence[nn.Cell], name: str = "") -> None:
         self._cells = cells

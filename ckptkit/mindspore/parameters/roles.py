@@ -26,21 +26,7 @@ _SMALL_BYTES = 64 * 1024  # below this, copying is cheaper than a fence
 
 
 class Roles:
-    """Gives each parameter of ``cells`` a role, a placement and a lifetime.
-
-    Args:
-        cells: As for `CellParameters`, as are ``frozen``, ``steady`` and ``placement``.
-        by_name: Parameters of ``cells`` by name.
-
-    Attributes:
-        accumulators: Names of the accumulators of the train cell.
-        owned: Names of what optimizers hold.
-        of_networks: Names that imported weights must give: all except an optimizer's and a train cell's own.
-        frozen: Names that are declared frozen.
-
-    Raises:
-        StateMismatchError, TypeError, ValueError: As `CellParameters`.
-    """
+    """Gives each parameter of ``cells`` a role, a placement and a lifetime."""
 
     def __init__(
         self,
@@ -197,12 +183,7 @@ def _refuse_frozen_and_trained(frozen: Collection[str], cells: Sequence[nn.Cell]
 
 
 def _placed_by_hand(parameters: Mapping[str, ms.Parameter], placement: PlacementByName | None) -> dict[str, Placement]:
-    """Return the placements that ``placement`` gives, by the name of the parameter; None leaves one out.
-
-    Raises:
-        TypeError: If it gives something else than a placement.
-        ValueError: If a box does not contain the parameter.
-    """
+    """Return the placements that ``placement`` gives, by the name of the parameter; None leaves one out."""
     if placement is None:
         return {}
     asked = {name: placement(name) for name in parameters}

@@ -48,16 +48,7 @@ _CALLBACKS = "callbacks"  # in the section train: the class names of those that 
 
 
 class Examination:
-    """Reports what no checkpoint of a training can make exact.
-
-    Args:
-        sources: What the checkpoints store.
-        strict: Refuse what cannot be exact instead of warning.
-        ignore: Patterns of paths, and objects, that are neither stored nor named; see `Training`.
-
-    Attributes:
-        began: What `reached` told as the first batch was handed out.
-    """
+    """Reports what no checkpoint of a training can make exact."""
 
     def __init__(self, sources: Sources, *, strict: bool, ignore: Sequence[Any] = ()) -> None:
         warn_if_untried()
@@ -108,11 +99,7 @@ class Examination:
         self._observer.load(observed)
 
     def begin(self, *, ends_epoch: bool = False) -> None:
-        """Put back what the checkpoint holds, as the first batch is handed out, and report what differs.
-
-        Args:
-            ends_epoch: Whether the batch is known to be the last one of its epoch.
-        """
+        """Put back what the checkpoint holds, as the first batch is handed out, and report what differs."""
         if self._observer.has_begun:
             self._observer.hand_out(ends_epoch=ends_epoch)
             return
@@ -144,13 +131,7 @@ class Examination:
             )
 
     def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object], acting: Sequence[object]) -> None:
-        """Report callbacks with which the run did not begin, and observe all of them.
-
-        Args:
-            callbacks: All but `CheckpointCallback`.
-            metrics: Those of evaluations.
-            acting: The callbacks that may have an effect on training.
-        """
+        """Report callbacks with which the run did not begin, and observe all of them."""
         self._compare_callbacks(acting)
         self._callbacks = [*callbacks, *metrics]
 
@@ -191,8 +172,6 @@ class Examination:
         is_first, self._has_saved = self._begins and not self._has_saved, True
         for doubt, certain in self._memory.doubts(leaves, compiled=self._sources.is_compiled):
             self.judge_doubt(doubt, may_refuse=certain or is_first)
-        if self._sources.ended is None:
-            self._sources.counting.tell_updates()
         self._judge_aliases(sections["user"])
 
     def _judge_aliases(self, states: Mapping[str, Any]) -> None:

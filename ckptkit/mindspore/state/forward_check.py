@@ -22,24 +22,15 @@ from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 _log = logging.getLogger("ckptkit")
 
-_MUCH_BYTES = 64 << 20
-
 
 def watch_forward(cell: nn.Cell, parameters: CellParameters, before: Callable[[], object] = lambda: None) -> None:
-    """Make ``cell`` compare the digests of its steady ``parameters`` around its next forward and backward pass.
-
-    Args:
-        cell: The train cell; nothing is compared for one that is not ckptkit's.
-        parameters: Its parameters.
-        before: Called first.
-    """
+    """Make ``cell`` compare the digests of its steady ``parameters`` around its next forward and backward pass."""
 
     def begin() -> Callable[[], None]:
         before()
         return partial(_demote_changed, parameters, parameters.steady_digests())
 
     if isinstance(cell, AccumulationTrainCell):
-        _hint_at_idle(parameters)
         cell.watch(begin)
 
 
@@ -61,16 +52,6 @@ def before_next_call(cell: nn.Cell, action: Callable[[], object]) -> None:
     names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     watched = type(kind.__name__, (kind,), names)
     cell.__class__ = watched
-
-
-def _hint_at_idle(parameters: CellParameters) -> None:
-    idle_bytes, all_bytes = parameters.idle_bytes()
-    if idle_bytes > max(_MUCH_BYTES, all_bytes // 4):
-        _log.info(
-            "%d of %d MiB of parameters belong to no optimizer and are copied by every save. If training never changes "
-            "them, declare it: frozen=[names], or a predicate over names",
-            *(idle_bytes >> 20, all_bytes >> 20),
-        )
 
 
 def _demote_changed(parameters: CellParameters, before: dict[str, str]) -> None:

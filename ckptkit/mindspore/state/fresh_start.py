@@ -169,13 +169,7 @@ def _refuse_trained(parameters: CellParameters, root: str) -> None:
 
 
 def _check_weights(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
-    """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives exactly what is ``wanted``.
-
-    Args:
-        contents: Contents of the imported checkpoint.
-        leaves: Leaves of this training.
-        wanted: Names of the leaves that are weights; stored values of other leaves are ignored.
-    """
+    """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives exactly what is ``wanted``."""
     found = contents.entries.keys()
     problems = [f"not imported, but in this training: {name}" for name in sorted(set(wanted) - found)]
     problems += [f"imported, but not in this training: {name}" for name in sorted(found - leaves.keys())]

@@ -28,11 +28,7 @@ class GeneratorHolder:
         return generator_state(self._one)
 
     def check(self, state: Any) -> None:
-        """Compare with the state of a checkpoint, before anything is changed.
-
-        Raises:
-            StateMismatchError: If more seeds were spawned than in the checkpoint: that cannot be undone.
-        """
+        """Compare with the state of a checkpoint, before anything is changed."""
         spawned = state.get("spawned", 0) if isinstance(state, dict) else 0
         if self._spawned() > spawned:
             raise StateMismatchError(

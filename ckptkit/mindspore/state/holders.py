@@ -33,7 +33,7 @@ from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.parameters import Buffers
 from ckptkit.mindspore.parameters.roles import all_of
 from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng
-from ckptkit.mindspore.state.digest import digest_of_value, in_words, is_plain
+from ckptkit.mindspore.state.digest import digest_of_value, in_words
 from ckptkit.mindspore.state.generators import GeneratorHolder
 
 _log = logging.getLogger("ckptkit")
@@ -112,12 +112,7 @@ class _Place(NamedTuple):
 
 
 class ParameterHolder:
-    """Stores an object's parameters, buffers and plain attributes, as a stateful object.
-
-    Args:
-        name: Name under which the object was given.
-        one: The object; its contents are looked up each time.
-    """
+    """Stores an object's parameters, buffers and plain attributes, as a stateful object."""
 
     def __init__(self, name: str, one: Any) -> None:
         self._name = name
@@ -131,24 +126,12 @@ class ParameterHolder:
         """Return the parameters and buffers that it stores, by place."""
         return {place: one.value for place, one in self.places().items() if one.put is None}
 
-    def not_stored(self) -> list[str]:
-        """Return attributes that may be state but cannot be stored, each with its kind: generators, sets, queues."""
-        if isinstance(self._one, NamedAttributes) or not is_of_users(self._one):
-            return []
-        bare = EVERY_CELL if isinstance(self._one, nn.Cell) else ()
-        values = [(name, value) for name, value in attributes_of(self._one) if name not in bare and is_plain(value)]
-        return [f"{name} ({type(value).__name__})" for name, value in values if not fits(value)]
-
     def state_dict(self) -> dict[str, Any]:
         """Return, by place, a parameter's dtype and bits, which may be live memory, or a packed value."""
         return {place: one.packed for place, one in self.places().items()}
 
     def check(self, state: Any) -> None:
-        """Compare the parameters with those of a checkpoint, before anything is changed.
-
-        Raises:
-            StateMismatchError: If they differ; names each one.
-        """
+        """Compare the parameters with those of a checkpoint, before anything is changed."""
         stored = state if isinstance(state, dict) else {}
         found = {place: packed for place, packed in stored.items() if packed[0] in DTYPES}
         now = self.places()
@@ -203,11 +186,7 @@ class ParameterHolder:
 
 
 def stateful_of(name: str, one: Any) -> Stateful:
-    """Return the stateful object that stores ``one``, given as ``name``.
-
-    Raises:
-        TypeError: If it has neither the two methods nor a parameter, and is not a random generator.
-    """
+    """Return the stateful object that stores ``one``, given as ``name``."""
     if generator_state(one) is not None:
         return GeneratorHolder(one)
     # nn.Cell has both methods, but they take and return parameters, which a section cannot store.

@@ -167,11 +167,6 @@ class StateManager:
         """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
         return self._sources.objects()
 
-    def has_all_of(self, one: nn.Cell | ms.Parameter) -> bool:
-        """Return whether the checkpoints have a parameter, or all parameters of a cell."""
-        stored = {id(one) for one in self._sources.parameters.tensors().values()}
-        return all(id(each) in stored for each in (one.get_parameters() if isinstance(one, nn.Cell) else [one]))
-
     def findings(self) -> tuple[Finding, ...]:
         """Return what no checkpoint of this training can make exact, in the present mode; runs nothing."""
         return self._examination.findings()

@@ -19,22 +19,12 @@ from ckptkit.mindspore.parameters.memory import Addresses, Detached
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.switches import Switches
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters
-from ckptkit.mindspore.train.counting import accumulation_of, global_step_of
-from ckptkit.mindspore.train.schedule import prove_divisor, prove_updates, words_of_steps
+from ckptkit.mindspore.train.counting import OwnCounting, accumulation_of
+from ckptkit.mindspore.train.schedule import words_of_steps
 
 
 class NamedCell(ParameterHolder):
-    """Stores a train cell as a stateful object.
-
-    Args:
-        name: Name under which the cell was given.
-        cell: The train cell.
-        may_change_k: Whether a restore accepts another K than the checkpoint's, from the next cycle on.
-
-    Attributes:
-        cell: The train cell.
-        switches: What a loop switches in its network.
-    """
+    """Stores a train cell, and what a loop switches in its network, as a stateful object."""
 
     def __init__(self, name: str, cell: AccumulationTrainCell, *, may_change_k: bool) -> None:
         super().__init__(name, cell)
@@ -42,41 +32,32 @@ class NamedCell(ParameterHolder):
         self.switches = Switches([cell], list(cell.network.get_parameters()), name)
         self._detached = Detached([cell], Addresses.of(cell.optimizer).moved, name)
         self._may_change_k = may_change_k
-        self._base = _updates_before(cell)
+        self._counting = OwnCounting(cell, may_change_k=may_change_k)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cell's parameters and counters.
 
-        Raises:
-            ResumeError: If parameters and counters disagree, or if parameters got memory that no update sees.
+        ResumeError if these disagree, or if parameters got memory that no update sees.
         """
         counters, parameters = self.cell.counters, super().state_dict()
-        divisor = self.cell.accumulators[-1].name
-        if self.cell.normalize == "micro_batches":
-            prove_divisor(counters, divisor, float(parameters[divisor][1].reshape(-1)[0]))
-        prove_updates(counters, global_step_of(self.cell), self._base)
+        self._counting.prove(counters, {name: packed[1] for name, packed in parameters.items()})
         self._detached.refuse(counters.updates)
         return {
             "parameters": parameters,
             "counters": asdict(counters),
-            "global_step_at_start": self._base,
+            "global_step_at_start": self._counting.base,
             "accumulation": accumulation_of(self.cell),
             "switches": self.switches.record(),
         }
 
     def check(self, state: Any) -> None:
-        """Check as `ParameterHolder.check` does, and compare how the cell accumulates.
-
-        Raises:
-            ResumeError: If the cell accumulates in another way.
-        """
+        """Check as `ParameterHolder.check` does, and compare how the cell accumulates."""
         known = isinstance(state, dict) and state.keys() >= {"parameters", "counters", "accumulation"}
         super().check(state["parameters"] if known else None)
         counters, stored = CycleCounters(**state["counters"]), state["accumulation"]
-        schedule = self.cell.schedule
         now = accumulation_of(self.cell)
         wrong = [name for name in now if name != "steps" and stored[name] != now[name]]
-        wanted = schedule.at(counters.updates)
+        wanted = self.cell.schedule.at(counters.updates)
         other_k = counters.accumulation_steps != wanted or (
             stored["steps"] is not None and now["steps"] is not None and stored["steps"] != now["steps"]
         )
@@ -98,16 +79,12 @@ class NamedCell(ParameterHolder):
         if not stored["micro_step"]:
             stored = {**stored, "accumulation_steps": self.cell.schedule.at(stored["updates"])}
         self.cell.load_counters(CycleCounters(**stored))
-        self._base = state["global_step_at_start"]
+        self._counting.base = state["global_step_at_start"]
         self.switches.load(state.get("switches"), stored["micro_steps"])
         self._detached.begin(stored["updates"])
 
     def look(self) -> None:
-        """Look as `Switches.look` does, and after the first update record the memory that the update is bound to.
-
-        Raises:
-            ResumeError: As `Switches.look`.
-        """
+        """Look as `Switches.look` does, and after the first update record the memory that the update is bound to."""
         if self._detached.binds(self.cell.counters.updates):
             self._detached.bind()
         self.switches.look(self.cell.counters.micro_steps)
@@ -116,16 +93,14 @@ class NamedCell(ParameterHolder):
 def refuse_uncounted(cells: Sequence[nn.Cell], named: Mapping[str, object]) -> None:
     """Raise ValueError unless at most one `AccumulationTrainCell` counts for the training and all others have a name.
 
-    Args:
-        cells: Cells of the training; the first `AccumulationTrainCell` among them counts.
-        named: Objects that are given by name.
+    The first one among ``cells`` counts.
     """
-    first = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
-    inside = [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, AccumulationTrainCell)]
-    given = {id(one) for one in (first, *named.values())}
-    lost = [one for one in inside if id(one) not in given]
+    first = next((cell for cell in cells if isinstance(cell, AccumulationTrainCell)), None)
+    inside = [inner for cell in cells for _, inner in cell.cells_and_names()]
+    given = {id(value) for value in (first, *named.values())}
+    lost = [cell for cell in inside if isinstance(cell, AccumulationTrainCell) and id(cell) not in given]
     if lost:
-        both = " and ".join(_words(one) for one in ([first] if first is not None else []) + lost)
+        both = " and ".join(_words(cell) for cell in ([first] if first is not None else []) + lost)
         first_words = "the one that is called once per batch" if first is not None else "the cell around it"
         raise ValueError(
             f"each of these counts its own cycles: {both}. Give {first_words} first, alone, and every other one "
@@ -146,15 +121,9 @@ def refuse_sums_of_parts(cell: nn.Cell, cut: Sequence[str], ranks: int) -> None:
 
 def steady_beside(optimizers: Sequence[nn.Cell], others: Sequence[AccumulationTrainCell]) -> list[nn.Cell]:
     """Return the optimizers whose parameters none of ``others`` updates; ``others`` are not fenced."""
-    written = {id(one) for cell in others for one in cell.optimizer.get_parameters()}
-    return [one for one in optimizers if written.isdisjoint(id(held) for held in one.get_parameters())]
+    written = {id(parameter) for cell in others for parameter in cell.optimizer.get_parameters()}
+    return [cell for cell in optimizers if written.isdisjoint(map(id, cell.get_parameters()))]
 
 
 def _words(cell: AccumulationTrainCell) -> str:
-    names = [one.name for one in cell.optimizer.parameters]
-    return f"the AccumulationTrainCell of {type(cell.network).__name__} ({names[0]}, ...)"
-
-
-def _updates_before(cell: AccumulationTrainCell) -> int | None:
-    step = global_step_of(cell)
-    return None if step is None else step - cell.counters.updates
+    return f"the AccumulationTrainCell of {type(cell.network).__name__} ({cell.optimizer.parameters[0].name}, ...)"

@@ -27,11 +27,7 @@ _SHOWN = 3
 
 
 class Numerics:
-    """Describes the cells of a training, and this process.
-
-    Args:
-        cells: The cells by name; the empty name adds none to their paths.
-    """
+    """Describes the cells of a training, and this process."""
 
     def __init__(self, cells: Mapping[str, nn.Cell]) -> None:
         # Walked once, as in `switches`.

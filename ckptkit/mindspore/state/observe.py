@@ -33,11 +33,6 @@ class StateObserver:
     """Observes a `StateManager`.
 
     In one's own loop, which does not report the train cell's inputs and outputs, its calls are watched from now on.
-
-    Args:
-        state: What to observe.
-        sources: Its sources.
-        examination: Its examination, which looks at what else training reaches.
     """
 
     def __init__(self, state: StateManager, sources: Sources, examination: Examination) -> None:
@@ -49,11 +44,7 @@ class StateObserver:
         self._calls = None if sources.by_model() or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
 
     def observe(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return digests by name of what must be equal, and texts by path of what else training reaches.
-
-        Raises:
-            ResumeError: If parameters got memory that no update sees: a save would be refused for it.
-        """
+        """Return digests by name of what must be equal, and texts by path of what else training reaches."""
         if self._sources.ended is None:
             self._sources.refuse_detached(self._state.progress().updates)
         digests = {name: _number(value) or digest_of_value(value) for name, value in self._seen()}

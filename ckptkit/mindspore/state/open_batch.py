@@ -22,11 +22,7 @@ from ckptkit.snapshot.capture import IncompleteStepError
 
 
 class OpenBatch:
-    """Keeps one flag: set when a batch is handed out, cleared by ``step``, or when the next one is asked for.
-
-    Args:
-        is_handed_out: Whether `begin` is called for each batch before it is trained, as by `ckptkit.data.resumable`.
-    """
+    """Keeps one flag: set when a batch is handed out, cleared by ``step``, or when the next one is asked for."""
 
     def __init__(self, *, is_handed_out: bool) -> None:
         self._is_handed_out = is_handed_out

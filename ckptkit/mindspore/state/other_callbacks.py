@@ -32,9 +32,6 @@ class OtherCallbacks:
 
     A restore has two steps, because the callbacks are known only when training begins, and reset themselves then:
     `load_state_dict` keeps the state, `restore` gives it to the callbacks.
-
-    Attributes:
-        others: The callbacks of this training whose state is not stored here.
     """
 
     def __init__(self) -> None:

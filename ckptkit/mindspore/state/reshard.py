@@ -21,17 +21,7 @@ _log = logging.getLogger("ckptkit")
 
 
 def in_this_world(contents: Contents, world: World, recorded: Mapping[str, Any] | None, *, elastic: bool) -> Contents:
-    """Return ``contents`` converted for a rank of ``world``; unchanged if the checkpoint has as many ranks.
-
-    Args:
-        contents: Those of the old rank that this one takes over.
-        world: World of this job.
-        recorded: How the train cell accumulated; None for a cell that is not an `AccumulationTrainCell`.
-        elastic: Whether another number of ranks is allowed.
-
-    Raises:
-        ResumeError: If it is not allowed, or a converted number would not be whole.
-    """
+    """Return ``contents`` converted for a rank of ``world``; unchanged if the checkpoint has as many ranks."""
     if contents.world_size == world.size:
         return contents
     if not elastic:

@@ -39,13 +39,7 @@ _log = logging.getLogger("ckptkit")
 
 
 class Restore:
-    """Restores checkpoints into ``sources``, and undoes what the script changes between a restore and its loop.
-
-    Args:
-        sources: Sources as the script has built them.
-        examination: Judges the training before anything is changed.
-        elastic: Whether a checkpoint of another number of ranks may be converted.
-    """
+    """Restores checkpoints into ``sources``, and undoes what the script changes between a restore and its loop."""
 
     def __init__(self, sources: Sources, examination: Examination, *, elastic: bool) -> None:
         self._sources = sources
@@ -57,11 +51,7 @@ class Restore:
         self._shared: Sequence[Sequence[str]] = ()
 
     def apply(self, contents: Contents, world: World) -> None:
-        """Restore ``contents``, those of the rank of the checkpoint that this one of ``world`` takes over.
-
-        Raises:
-            CkptKitError: See `StateManager.apply`.
-        """
+        """Restore ``contents``, those of the rank of the checkpoint that this one of ``world`` takes over."""
         sources = self._sources
         state = decoded(contents)
         stored, contents = contents, self._in_this_world(contents, state, world)
@@ -269,14 +259,6 @@ def _give(name: str, one: Stateful, state: Any) -> tuple[str | None, set[str]]:
     """Call ``load_state_dict``; return a description of what was not taken from ``state``, or None.
 
     Also returns the places in the state of the object that are the same at each call.
-
-    Args:
-        name: Name under which the object was given.
-        one: The object.
-        state: State of the object in a checkpoint.
-
-    Raises:
-        ResumeError: If nothing was taken.
     """
     takes_later = isinstance(one, (Iterable, Callback))
     given, before = digests_by_place(state), {} if takes_later else digests_by_place(one.state_dict())

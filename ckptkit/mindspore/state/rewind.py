@@ -26,17 +26,7 @@ _WHY = (
 
 
 class CycleStart:
-    """Holds the state at the beginning of a cycle.
-
-    Args:
-        progress: At a boundary.
-        sections: Everything of a capture except the parameters; copied.
-        leaves: The parameters that a micro-step may change, except the accumulators.
-
-    Attributes:
-        progress: As given.
-        sections: The copies.
-    """
+    """Holds the state at the beginning of a cycle."""
 
     def __init__(self, progress: Progress, sections: Mapping[str, Any], leaves: Iterable[Leaf]) -> None:
         self.progress = progress
@@ -44,11 +34,7 @@ class CycleStart:
         self._digests = digests_of([*leaves])
 
     def check_unchanged(self, leaves: Iterable[Leaf]) -> None:
-        """Compare ``leaves``, as they are now, with those at the beginning.
-
-        Raises:
-            ResumeError: If one has changed; names some.
-        """
+        """Compare ``leaves``, as they are now, with those at the beginning."""
         now = digests_of([*leaves])
         changed = sorted(name for name, digest in now.items() if self._digests.get(name) != digest)
         if changed:

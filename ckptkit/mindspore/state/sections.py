@@ -40,13 +40,7 @@ def captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]
 
 
 def decoded(contents: Contents) -> dict[str, Any]:
-    """Return the sections of a checkpoint.
-
-    Raises:
-        StateMismatchError: If the sections are others: the checkpoint is not of a MindSpore training, or of another
-            version's.
-        CorruptCheckpointError: If a section is malformed.
-    """
+    """Return the sections of a checkpoint."""
     sections = {name: _section(contents, name) for name in _SECTIONS}
     sections[_OBSERVED] = contents.state.get(_OBSERVED)
     try:

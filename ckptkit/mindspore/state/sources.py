@@ -41,34 +41,7 @@ from ckptkit.mindspore.train.counting import Counting
 
 @dataclass(kw_only=True)
 class Sources:
-    """Holds every source of state of one training.
-
-    Attributes:
-        cell: The train cell, whose calls count.
-        cells: The cells that were not given by name; ``cell`` is one of them.
-        given: The objects that are stored by name, as given.
-        stateful: What stores each of them.
-        named_cells: Those that store a train cell.
-        counting: Counts for ``cell``.
-        open_batch: Knows whether a batch was handed out that is not done.
-        position: Position in the dataset; None without one.
-        batches: The `ckptkit.data.resumable` that gave it, or None.
-        parameters: Parameters and buffers of ``cells``.
-        detached: Checks the memory of the parameters: of ``cells``, and of each optimizer given by name.
-        own_switches: Switches of the networks of ``cells``.
-        switches_by_name: Switches of the other cells that are given by name.
-        rates: Digests of the rates that the run began with.
-        first_world: Number of ranks that the run began with; None for that of this job.
-        ended: Why training ended for good; None while it may continue.
-        prepared: Whether a start has prepared data and switches.
-        cycle_start: State at the start of the running cycle, if it is kept.
-        began_with: Digests of the parameters as they were restored, or as the run began with them.
-        restored_states: Digests of the states of objects given by name, by place, as the same loop restored them.
-        arrays: Digests of the script's arrays as the run began; ``callbacks`` are the classes that it began with.
-        is_compiled: Whether the loop reaches a compiled function, which may train.
-        numerics: Compute types, settings and schedules of rates.
-        shared_memory: Which of ``parameters``, and of those given by name, have one memory.
-    """
+    """Holds every source of state of one training."""
 
     cell: nn.Cell
     cells: Sequence[nn.Cell]
@@ -176,11 +149,7 @@ class Sources:
             one.note(delivered, compiled=self.is_compiled)
 
     def look_at_switches(self, delivered: int) -> None:
-        """Look as `Switches.look`, also for the cells given by name.
-
-        Raises:
-            ResumeError: As `Switches.look`.
-        """
+        """Look as `Switches.look`, also for the cells given by name."""
         for one in (self.own_switches, *self.switches_by_name.values()):
             one.look(delivered, compiled=self.is_compiled)
         for cell in self.named_cells.values():
@@ -194,11 +163,7 @@ class Sources:
             one.load(by_name.get(name), delivered)
 
     def progress(self) -> Progress:
-        """Return the position of the training.
-
-        Raises:
-            ResumeError: If the counters of cell and data disagree.
-        """
+        """Return the position of the training."""
         counters, delivered = self.counting.now()
         epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
         if isinstance(self.position, DatasetPosition) and self.batches is None:
@@ -230,11 +195,7 @@ class Sources:
         )
 
     def sections(self, progress: Progress, ranks: int) -> dict[str, Any]:
-        """Return everything except the parameters, as a checkpoint at ``progress`` of a job of ``ranks`` stores it.
-
-        Raises:
-            ResumeError: If a cell that is trained and given by name has other parameters than at the beginning.
-        """
+        """Return everything except the parameters, as a checkpoint at ``progress`` of a job of ``ranks`` stores it."""
         for kept in self._kept_by_name:
             kept.refuse_replaced()
         how = {"by_model": self.by_model(), "compiled": self.is_compiled}
@@ -293,9 +254,6 @@ class Sources:
         """Remember the states of objects given by name, for `changed_since`, in a loop of `resumable`.
 
         Any other loop may have called them for its first batch when that is seen.
-
-        Args:
-            steady: The places in each state that are the same at each call, other than a time.
         """
         self.restored_states = {}
         if self.batches is not None:

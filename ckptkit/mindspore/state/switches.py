@@ -32,13 +32,7 @@ _training = operator.attrgetter("training")
 
 
 class Switches:
-    """Stores the switches of one training and restores them.
-
-    Args:
-        cells: Cells of the training.
-        parameters: Parameters of its networks.
-        name: Name under which the cells were given, for messages.
-    """
+    """Stores the switches of one training and restores them."""
 
     def __init__(self, cells: Sequence[nn.Cell], parameters: Collection[ms.Parameter], name: str = "") -> None:
         networks = (getattr(one, "network", one) for one in cells)
@@ -59,15 +53,7 @@ class Switches:
         self._begun: str | None = None
 
     def note(self, delivered: int, *, compiled: bool = False) -> None:
-        """Note the modes of the micro-step that ended or begins, the last one of ``delivered``.
-
-        Args:
-            delivered: Batches delivered so far.
-            compiled: Whether the step is compiled in PYNATIVE mode, too.
-
-        Raises:
-            ResumeError: As `look`.
-        """
+        """Note the modes of the micro-step that ended or begins, the last one of ``delivered``."""
         self.look(delivered, compiled=compiled)
         if compiled or mode_in_force() == "GRAPH":
             return  # the graph's modes are stored, and asking every cell takes longer than all else of a micro-step
@@ -84,12 +70,7 @@ class Switches:
             )
 
     def record(self, *, by_model: bool = False, compiled: bool = False) -> dict[str, Any]:
-        """Return what a checkpoint stores.
-
-        Args:
-            by_model: Whether ``Model`` sets the modes before each micro-step.
-            compiled: As for `note`.
-        """
+        """Return what a checkpoint stores."""
         still = [*itertools.compress(self._parameters, map(operator.not_, map(_requires_grad, self._infos)))]
         graph = compiled or mode_in_force() == "GRAPH"
         if not graph and not by_model:
@@ -112,12 +93,7 @@ class Switches:
         self.put_back(tell=begun != self._begun)
 
     def put_back(self, *, tell: bool = True, by_model: bool = False) -> None:
-        """Undo what the script has set since `load`; does nothing after `trained`.
-
-        Args:
-            tell: Whether to log what was undone: not if the script has set it as it did when the run began.
-            by_model: Whether ``Model`` has set the modes, which is no news either.
-        """
+        """Undo what the script has set since `load`; does nothing after `trained`."""
         if self._restored is None:
             return
         changed = self._put_gradients(self._restored["without_grad"])
@@ -135,11 +111,7 @@ class Switches:
         self._restored = None
 
     def look(self, delivered: int, *, compiled: bool = False) -> None:
-        """Note the modes with which the first micro-step of this process was compiled; ``compiled`` as for `note`.
-
-        Raises:
-            ResumeError: If the graph of the interrupted training was compiled with other modes.
-        """
+        """Note the modes with which the first micro-step of this process was compiled; ``compiled`` as for `note`."""
         if self._begun_at is None or delivered == self._begun_at:
             return
         self._begun_at = None

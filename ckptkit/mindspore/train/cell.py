@@ -71,19 +71,7 @@ OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 
 @dataclass(frozen=True, slots=True)
 class CycleCounters:
-    """Holds the position of an `AccumulationTrainCell` between two calls.
-
-    Attributes:
-        accumulation_steps: K of the running cycle.
-        micro_step: Micro-steps done in the running cycle, 0..K-1; 0 means that the accumulators are zero.
-        cycles: Cycles ended since the run's start, including those without an update.
-        updates: Optimizer updates applied since the run's start.
-        micro_steps: Micro-steps done since the run's start.
-        first_micro_step: Value of ``micro_steps`` when the running cycle began.
-
-    Raises:
-        ValueError: If the numbers disagree; the message says which.
-    """
+    """Holds the position of an `AccumulationTrainCell` between two calls."""
 
     accumulation_steps: int
     micro_step: int = 0
@@ -114,21 +102,11 @@ class CycleCounters:
         return self.micro_step + 1 == self.accumulation_steps
 
     def after_micro_step(self) -> CycleCounters:
-        """Return the counters after the next micro-step, if it does not end the cycle.
-
-        Raises:
-            ValueError: If it does; use `after_cycle`.
-        """
+        """Return the counters after the next micro-step, if it does not end the cycle."""
         return replace(self, micro_step=self.micro_step + 1, micro_steps=self.micro_steps + 1)
 
     def after_cycle(self, micro_steps: int, *, updated: bool, accumulation_steps: int) -> CycleCounters:
-        """Return the counters after the end of the running cycle.
-
-        Args:
-            micro_steps: Micro-steps done since the run's start, at the end of the cycle.
-            updated: Whether the cycle ended in an update.
-            accumulation_steps: K of the next cycle.
-        """
+        """Return the counters after the end of the running cycle."""
         return CycleCounters(
             accumulation_steps=accumulation_steps,
             cycles=self.cycles + 1,
@@ -282,12 +260,7 @@ class AccumulationTrainCell(nn.Cell):
             )
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run one micro-step over one micro-batch and return its loss, unscaled.
-
-        Raises:
-            ResumeError: If a restore failed after it had changed some of the parameters, or a call was interrupted
-                when it may have added its gradients, and no restore has succeeded since.
-        """
+        """Run one micro-step over one micro-batch and return its loss, unscaled."""
         refuse_capture()
         refuse_half_restored([self])
         self._refuse_unknown()

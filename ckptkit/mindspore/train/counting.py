@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import mindspore as ms
 from mindspore import nn
@@ -20,16 +20,10 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Array
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters, optimizers_of
-from ckptkit.mindspore.train.schedule import (
-    Worlds,
-    check_cycle,
-    check_same_training,
-    prove_divisor,
-    prove_updates,
-    schedule_in,
-)
+from ckptkit.mindspore.train.schedule import Worlds, check_cycle, check_same_training, schedule_in
 
 _log = logging.getLogger("ckptkit")
+
 _FENCES = "_ckptkit_fences"
 _STEPS = ("global_step", "state_step", "step_t")  # in MindSpore's optimizers, including the experimental ones
 
@@ -86,60 +80,6 @@ class BoostCycle:
         return _whole_number(self._accumulation._accumulation_step)
 
 
-def reports_cycles(one: object) -> TypeGuard[CycleAdapter]:
-    """Return whether an object has what a `CycleAdapter` has, also as parameters of a cell.
-
-    From Python 3.12 on, ``isinstance`` does not see parameters: a cell gives them by ``__getattr__``.
-    """
-    return hasattr(one, "accumulation_steps") and hasattr(one, "micro_step")
-
-
-def accumulation_steps_of(adapter: CycleAdapter | None) -> int:
-    """Return K of a foreign train cell; without an adapter every call is a cycle."""
-    return 1 if adapter is None else _whole_number(adapter.accumulation_steps)
-
-
-def updates_next(adapter: CycleAdapter | None) -> bool:
-    """Return whether the next call ends a cycle; without an adapter every call does."""
-    return adapter is None or _whole_number(adapter.micro_step) + 1 >= accumulation_steps_of(adapter)
-
-
-def counters_of(adapter: CycleAdapter | None, delivered: int) -> CycleCounters:
-    """Return the counters of a foreign train cell after ``delivered`` batches.
-
-    Raises:
-        ResumeError: If the adapter contradicts ``delivered``.
-    """
-    if adapter is None:
-        return CycleCounters(1, 0, delivered, delivered, delivered, delivered)
-    k, micro_step = accumulation_steps_of(adapter), _whole_number(adapter.micro_step)
-    cycles, left = divmod(delivered - micro_step, max(k, 1))
-    if not 0 <= micro_step < k or cycles < 0 or left:
-        raise ResumeError(
-            f"the train cell ({type(adapter).__name__}) says that it is at micro-step {micro_step} of cycles of {k}, "
-            f"but {delivered} batches were delivered. Call it once per batch and for nothing else, with "
-            "state.count_delivered() after each call in a loop of your own; if its cycles differ in length, it is "
-            "not a CycleAdapter: leave Training(cycle=...) out and every call counts as one."
-        )
-    return CycleCounters(k, micro_step, cycles, cycles, delivered, delivered - micro_step)
-
-
-def check_restored(adapter: CycleAdapter | None, progress: Progress) -> None:
-    """Raise StateMismatchError unless the restored cell's micro-step equals the checkpoint's."""
-    if adapter is not None and _whole_number(adapter.micro_step) != progress.micro_step:
-        raise StateMismatchError(
-            f"the checkpoint was taken at micro-step {progress.micro_step} of its cycle, but after the restore the "
-            f"train cell ({type(adapter).__name__}) says {_whole_number(adapter.micro_step)}: its counter is not in "
-            "the checkpoint. Make it a Parameter of the cell, or give the object that counts by name."
-        )
-
-
-def _whole_number(value: Any) -> int:
-    if isinstance(value, ms.Tensor):
-        return int(value.asnumpy().reshape(-1)[0])
-    return int(value)
-
-
 class Arrays(Protocol):
     """Gives the bits of tensors by name."""
 
@@ -149,110 +89,28 @@ class Arrays(Protocol):
 
 
 class CycleLeft(NamedTuple):
-    """Holds how a restored run continues.
-
-    Attributes:
-        accumulation_steps: K at which its running cycle ends.
-        schedule: Schedule that gives K of the cycles after it.
-    """
+    """How a restored run continues: the K at which its running cycle ends, and the schedule of the cycles after it."""
 
     accumulation_steps: int
     schedule: AccumulationSchedule
 
 
-class Counting(Protocol):
-    """Counts for a `StateManager`; hides whether the train cell is ckptkit's own or a foreign one."""
-
-    def deliver(self, batches: int | None) -> int:
-        """Set the number of batches delivered since epoch 0; with None, add one. Return it."""
-        ...
-
-    def now(self) -> tuple[CycleCounters, int]:
-        """Return the train cell's counters and the number of delivered batches."""
-        ...
-
-    def record(self) -> dict[str, Any]:
-        """Return what a checkpoint stores of the counting."""
-        ...
-
-    def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
-        """Return how the running cycle ends, or raise if the run cannot continue from ``contents``. Changes nothing.
-
-        Args:
-            contents: As they are in this world.
-            recorded: By `record`, in the world of the checkpoint.
-            worlds: Given if the K of another world may be converted to this one's; otherwise None.
-        """
-        ...
-
-    def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
-        """Continue from ``progress``, once the parameters have been restored."""
-        ...
-
-    def prove(self, progress: Progress, arrays: Arrays) -> None:
-        """Raise ResumeError unless the counts in the parameters, given by name, agree with ``progress``."""
-        ...
-
-    def tell_updates(self) -> None:
-        """Log once that batches are counted as steps although the optimizer counts fewer."""
-        ...
-
-    def begin_loop(self) -> None:
-        """Start the count of batches taken from `ckptkit.data.resumable`."""
-        ...
-
-    def read_ahead(self) -> str | None:
-        """Return a warning, once and before the first save, if batches seem to have been taken but not trained."""
-        ...
-
-    def end_epoch(self) -> None:
-        """End an epoch."""
-        ...
-
-    def expect_epoch_end(self, last: bool) -> None:
-        """Set whether an epoch ends with the next micro-step."""
-        ...
-
-    def refuse_open_remainder(self, batches_per_epoch: int) -> None:
-        """Raise ResumeError if an epoch ended within the running cycle and should not have."""
-        ...
-
-    def steady_optimizers(self) -> list[nn.Cell]:
-        """Return the optimizers whose parameters only the last call of a cycle changes; `guard` fences that call."""
-        ...
-
-    def guard(self, fence: Callable[[], None]) -> None:
-        """Call ``fence`` before the next update."""
-        ...
-
-    def fence(self) -> None:
-        """Run the fences now, because code outside the train cell is about to change parameters."""
-        ...
-
-
-def global_step_of(cell: nn.Cell) -> int | None:
-    """Return the step count of the optimizer of ``cell``, or None if it does not count."""
-    step = getattr(getattr(cell, "optimizer", None), "global_step", None)
-    return int(step.asnumpy().reshape(-1)[0]) if isinstance(step, ms.Parameter) else None
-
-
 class OwnCounting:
     """Counts for an `AccumulationTrainCell`, which counts its own calls, until batches are counted separately.
 
-    Args:
-        cell: The train cell; the run began as many updates ago as it has counted.
-        may_change_k: Whether a restore accepts another K than the checkpoint's.
+    The run began as many updates ago as the cell has counted.
     """
 
     def __init__(self, cell: AccumulationTrainCell, *, may_change_k: bool) -> None:
         self._cell = cell
         self._may_change_k = may_change_k
         self._delivered: int | None = None
-        step = global_step_of(cell)
-        self._base = None if step is None else step - cell.counters.updates
+        step = getattr(cell.optimizer, "global_step", None)
+        self._step = step if isinstance(step, ms.Parameter) else None
+        self.base = None if self._step is None else _whole_number(self._step) - cell.counters.updates
 
     def deliver(self, batches: int | None) -> int:
-        """See `Counting`."""
+        """Set the number of batches delivered since epoch 0; with None, add one. Return it."""
         if batches is not None:
             self._delivered = batches
         else:  # the cell has already counted this batch
@@ -260,16 +118,16 @@ class OwnCounting:
         return self._delivered
 
     def now(self) -> tuple[CycleCounters, int]:
-        """See `Counting`."""
+        """Return the train cell's counters and the number of delivered batches."""
         counters = self._cell.counters
         return counters, counters.micro_steps if self._delivered is None else self._delivered
 
     def record(self) -> dict[str, Any]:
-        """See `Counting`."""
-        return {"accumulation": accumulation_of(self._cell), "global_step_at_start": self._base}
+        """Return what a checkpoint stores of the counting."""
+        return {"accumulation": accumulation_of(self._cell), "global_step_at_start": self.base}
 
     def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
-        """See `Counting`."""
+        """Return how the running cycle ends, or raise if the run cannot continue from ``contents``. Changes nothing."""
         before = recorded["accumulation"]
         check_same_training(contents, before, accumulation_of(self._cell))
         left = self._left(contents, before, worlds)
@@ -279,7 +137,7 @@ class OwnCounting:
         return left
 
     def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
-        """See `Counting`."""
+        """Continue from ``progress``, once the parameters have been restored."""
         self._cell.load_counters(
             CycleCounters(
                 accumulation_steps=left.accumulation_steps,
@@ -299,31 +157,26 @@ class OwnCounting:
                 left.accumulation_steps,
             )
         self._delivered = None
-        self._base = recorded["global_step_at_start"]
+        self.base = recorded["global_step_at_start"]
 
-    def prove(self, progress: Progress, arrays: Arrays) -> None:
-        """See `Counting`."""
-        self._prove(progress, arrays, self._base)
-
-    def tell_updates(self) -> None:
-        """Do nothing: the cell counts its updates."""
+    def prove(self, counts: Progress | CycleCounters, arrays: Arrays) -> None:
+        """Raise ResumeError unless the counts in the parameters, given by name, agree with ``counts``."""
+        self._prove(counts, arrays, self.base)
 
     def begin_loop(self) -> None:
-        """Do nothing: `read_ahead` needs no count."""
+        pass
 
     def read_ahead(self) -> str | None:
         """Return None: `now` gives both counts, which have to agree."""
 
     def end_epoch(self) -> None:
-        """See `Counting`."""
         self._cell.end_epoch()
 
     def expect_epoch_end(self, last: bool) -> None:
-        """See `Counting`."""
         self._cell.expect_epoch_end(last)
 
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
-        """See `Counting`."""
+        """Raise ResumeError if an epoch ended within the running cycle and should not have."""
         if self._cell.counters.micro_step == 0 or self._cell.remainder == "carry":
             return
         counters, delivered = self.now()
@@ -335,16 +188,17 @@ class OwnCounting:
             )
 
     def steady_optimizers(self) -> list[nn.Cell]:
-        """See `Counting`; empty for a subclass with its own ``__call__``, which may write before or after the fence."""
+        """Return the optimizers whose parameters only the last call of a cycle changes; `guard` fences that call.
+
+        A subclass with its own ``__call__`` has none: it may write before or after the fence.
+        """
         own_call = type(self._cell).__call__ is not AccumulationTrainCell.__call__
         return [] if own_call else [self._cell.optimizer]
 
     def guard(self, fence: Callable[[], None]) -> None:
-        """See `Counting`."""
         self._cell.guard(fence)
 
     def fence(self) -> None:
-        """See `Counting`."""
         self._cell.fence()
 
     def _left(self, contents: Contents, before: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
@@ -357,8 +211,7 @@ class OwnCounting:
         return CycleLeft(check_cycle(contents, before, schedule, may_change=self._may_change_k), schedule)
 
     def _prove_stored(self, contents: Contents, base: int | None) -> None:
-        step = getattr(self._cell.optimizer, "global_step", None)
-        counters = [self._cell.accumulators[-1].name, *([step.name] if isinstance(step, ms.Parameter) else [])]
+        counters = [self._cell.accumulators[-1].name, *([self._step.name] if self._step is not None else [])]
         names = [name for name in counters if name in contents.entries]
         try:
             self._prove(contents.progress, {name: contents.peek(name) for name in names}, base)
@@ -366,33 +219,30 @@ class OwnCounting:
             contents.prove(names)  # altered bytes mean a corrupt checkpoint, not another training
             self._prove(contents.progress, {name: contents.peek(name) for name in names}, base)
 
-    def _prove(self, progress: Progress, arrays: Arrays, base: int | None) -> None:
+    def _prove(self, counts: Progress | CycleCounters, arrays: Arrays, base: int | None) -> None:
         divisor = self._cell.accumulators[-1].name
         if divisor in arrays and self._cell.normalize == "micro_batches":
-            prove_divisor(progress, divisor, float(arrays[divisor].reshape(-1)[0]))
-        step = getattr(self._cell.optimizer, "global_step", None)
-        if isinstance(step, ms.Parameter):
-            prove_updates(progress, int(arrays[step.name].reshape(-1)[0]), base)
-
-
-def accumulation_of(cell: AccumulationTrainCell) -> dict[str, Any]:
-    """Return how ``cell`` accumulates, in the form that checkpoints record and compare."""
-    return {
-        "steps": cell.schedule.recorded(),
-        "normalize": cell.normalize,
-        "remainder": cell.remainder,
-        "clip_norm": cell.clip_norm,
-        "loss_scaler": None if cell.loss_scale is None else cell.loss_scale.described(),
-    }
+            counted = float(arrays[divisor].reshape(-1)[0])
+            if counted != counts.micro_step:
+                raise ResumeError(
+                    f"{divisor} counted {counted:g} micro-steps of the running cycle, but it has "
+                    f"{counts.micro_step}. Something else changed the train cell's parameters (such as loading weights "
+                    "into the whole cell), so no resume could be exact."
+                )
+        step = None if self._step is None else int(arrays[self._step.name].reshape(-1)[0])
+        # A user's optimizer may have the counter and never change it; then the counter proves nothing.
+        if step is not None and base is not None and step != base and step - base != counts.updates:
+            raise ResumeError(
+                f"the optimizer's global_step went from {base} to {step}, but {counts.updates} updates "
+                "were counted. Something else called the optimizer or changed global_step, so no resume could be "
+                "exact."
+            )
 
 
 class ForeignCounting:
-    """Counts for any other train cell, by the delivered batches and a `CycleAdapter`, if there is one.
+    """Counts for any other train cell, by the delivered batches and a `CycleAdapter`; as `OwnCounting`.
 
-    Args:
-        cell: The train cell.
-        cells: All cells of the training.
-        cycle: Reports K and the micro-step; None if every call counts as a cycle.
+    Without an adapter, every call counts as a cycle. The cell decides itself whether its cycles end with an epoch.
     """
 
     def __init__(self, cell: nn.Cell, cells: Sequence[nn.Cell], cycle: CycleAdapter | None) -> None:
@@ -405,69 +255,71 @@ class ForeignCounting:
         # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so
         # that a restore by one of them runs the fences of the others.
         self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
-        self._base = global_step_of(cell)
-        self._first, self._told = (0, self._counts()), False
+        step = getattr(getattr(cell, "optimizer", None), "global_step", None)
+        self._base = _whole_number(step) if isinstance(step, ms.Parameter) else None
 
     def deliver(self, batches: int | None) -> int:
-        """See `Counting`."""
         self._delivered = self._delivered + 1 if batches is None else batches
         self._fence_if_due()
         return self._delivered
 
     def now(self) -> tuple[CycleCounters, int]:
-        """See `Counting`."""
-        return counters_of(self._cycle, self._delivered), self._delivered
+        """Return the counters and the number of delivered batches; ResumeError if the adapter contradicts it."""
+        delivered = self._delivered
+        if self._cycle is None:
+            return CycleCounters(1, 0, delivered, delivered, delivered, delivered), delivered
+        k, micro_step = self._accumulation_steps(), _whole_number(self._cycle.micro_step)
+        cycles, left = divmod(delivered - micro_step, max(k, 1))
+        if not 0 <= micro_step < k or cycles < 0 or left:
+            raise ResumeError(
+                f"the train cell ({type(self._cycle).__name__}) says that it is at micro-step {micro_step} of cycles "
+                f"of {k}, but {delivered} batches were delivered. Call it once per batch and for nothing else, with "
+                "state.count_delivered() after each call in a loop of your own; if its cycles differ in length, it is "
+                "not a CycleAdapter: leave Training(cycle=...) out and every call counts as one."
+            )
+        return CycleCounters(k, micro_step, cycles, cycles, delivered, delivered - micro_step), delivered
 
     def record(self) -> dict[str, Any]:
-        """See `Counting`."""
         return {"accumulation": None, "global_step_at_start": self._base}
 
     def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
-        """See `Counting`. The cell determines K itself, so in another world K must already be that world's."""
+        """See `OwnCounting`. The cell determines K itself, so in another world K must already be that world's."""
         check_same_training(contents, recorded["accumulation"], None)
-        schedule = AccumulationSchedule(accumulation_steps_of(self._cycle))
+        schedule = AccumulationSchedule(self._accumulation_steps())
         if worlds is not None and worlds.before != worlds.now:
             schedule_in(contents, None, schedule, Worlds(worlds.before, worlds.now, first=worlds.now))
         return CycleLeft(check_cycle(contents, None, schedule, may_change=False), schedule)
 
     def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
-        """See `Counting`; raises StateMismatchError if the adapter contradicts the checkpoint."""
+        """See `OwnCounting`; raises StateMismatchError if the adapter contradicts the checkpoint."""
         self._delivered = progress.batches_delivered
         self._base = recorded["global_step_at_start"]
-        self._first = self._delivered, self._counts()
-        check_restored(self._cycle, progress)
-
-    def prove(self, progress: Progress, arrays: Arrays) -> None:
-        """Do nothing: ckptkit does not know a foreign cell's counters. `now` asks the adapter."""
-
-    def tell_updates(self) -> None:
-        """See `Counting`."""
-        batches = self._delivered - self._first[0]
-        updates = self._updates_since(self._first[1], default=0)
-        if self._cycle is None and not self._told and 0 < updates < batches:
-            self._told = True
-            _log.info(
-                "the optimizer counted %d updates in %d batches, and %s does not tell its K: what is called a step "
-                "is a batch (SaveEvery(optimizer_steps=...), ls, report). Training(cycle=...) tells K",
-                *(updates, batches, type(self._cell).__name__),
+        if self._cycle is not None and _whole_number(self._cycle.micro_step) != progress.micro_step:
+            raise StateMismatchError(
+                f"the checkpoint was taken at micro-step {progress.micro_step} of its cycle, but after the restore the "
+                f"train cell ({type(self._cycle).__name__}) says {_whole_number(self._cycle.micro_step)}: its counter "
+                "is not in the checkpoint. Make it a Parameter of the cell, or give the object that counts by name."
             )
 
+    def prove(self, counts: Progress, arrays: Arrays) -> None:
+        """Do nothing: ckptkit does not know a foreign cell's counters. `now` asks the adapter."""
+
     def begin_loop(self) -> None:
-        """See `Counting`."""
+        """Start the count of batches taken from `ckptkit.data.resumable`."""
         self._began = self.now()[0], self._counts()
 
     def read_ahead(self) -> str | None:
-        """See `Counting`. Only the first call after a taken batch decides; later, a loop may skip batches on purpose.
+        """Return a warning, once and before the first save, if batches seem to have been taken but not trained.
 
-        A single batch is the one that was trained. Several batches were trained if some optimizer counted as many
-        cycles. If no optimizer counts, nothing is reported. Without an adapter, an optimizer that has not counted yet
-        may still do so.
+        Only the first call after a taken batch decides; later, a loop may skip batches on purpose. A single batch is
+        the one that was trained. Several batches were trained if some optimizer counted as many cycles. If no optimizer
+        counts, nothing is reported. Without an adapter, an optimizer that has not counted yet may still do so.
         """
         if self._began is None or self._delivered == self._began[0].micro_steps:
             return None
         before, counts = self._began
         taken, cycles = self._delivered - before.micro_steps, self.now()[0].cycles - before.cycles
-        updates = self._updates_since(counts, default=cycles)
+        updates = max((now - then for now, then in zip(self._counts(), counts, strict=True)), default=cycles)
         if taken > 1 and self._cycle is None and updates == 0:
             return None
         self._began = None
@@ -481,87 +333,89 @@ class ForeignCounting:
         )
 
     def end_epoch(self) -> None:
-        """Do nothing: the foreign cell decides whether its cycles end with an epoch."""
+        pass
 
     def expect_epoch_end(self, last: bool) -> None:
-        """Do nothing, for the same reason."""
+        pass
 
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
-        """Do nothing, for the same reason."""
+        pass
 
     def steady_optimizers(self) -> list[nn.Cell]:
-        """See `Counting`: the optimizers of a cell whose adapter promises it."""
+        """Return the optimizers of a cell whose adapter promises that only the last call of a cycle changes them."""
         return optimizers_of([self._cell]) if getattr(self._cycle, "steady_within_cycle", False) else []
 
     def guard(self, fence: Callable[[], None]) -> None:
-        """See `Counting`."""
         if fence not in self._fences:
             self._fences.append(fence)
         self._fence_if_due()
 
     def fence(self) -> None:
-        """See `Counting`."""
         while self._fences:
             self._fences[-1]()  # popped only afterwards: a fence that raises runs again at the next call
             self._fences.pop()
 
-    def _counts(self) -> list[int]:
-        """Return the counts of those optimizers that count. Waits for the device."""
-        return [int(counter.asnumpy().reshape(-1)[0]) for counter in self._counters]
+    def _accumulation_steps(self) -> int:
+        return 1 if self._cycle is None else _whole_number(self._cycle.accumulation_steps)
 
-    def _updates_since(self, counts: Sequence[int], *, default: int) -> int:
-        """Return how far the optimizer went that went farthest since `counts`; ``default`` if none counts."""
-        return max((now - then for now, then in zip(self._counts(), counts, strict=True)), default=default)
+    def _counts(self) -> list[int]:
+        return [*map(_whole_number, self._counters)]
 
     def _fence_if_due(self) -> None:
         """Run the fences if the next call updates: nothing can run between that call's micro-step and its update."""
-        if self._fences and updates_next(self._cycle):
+        if not self._fences:
+            return
+        if self._cycle is None or _whole_number(self._cycle.micro_step) + 1 >= self._accumulation_steps():
             self.fence()
 
 
+Counting: TypeAlias = OwnCounting | ForeignCounting
+
+
 def counting_of(
-    cell: nn.Cell,
-    cells: Sequence[nn.Cell],
-    cycle: CycleAdapter | None = None,
-    *,
-    may_change_k: bool = False,
+    cell: nn.Cell, cells: Sequence[nn.Cell], cycle: CycleAdapter | None = None, *, may_change_k: bool = False
 ) -> Counting:
-    """Return the counting for ``cell``.
-
-    Args:
-        cell: The train cell.
-        cells: All cells of the training.
-        cycle: Reports K and the micro-step of another cell than an `AccumulationTrainCell`.
-        may_change_k: Whether a restore accepts another K than the checkpoint's.
-
-    Raises:
-        ValueError: If ``cycle`` is given with an `AccumulationTrainCell`.
-        TypeError: If ``cycle`` is not a `CycleAdapter`.
-    """
+    """Return the counting for ``cell``, the train cell of a training of ``cells``; ``cycle`` is for a foreign one."""
     if isinstance(cell, AccumulationTrainCell):
         if cycle is not None:
             raise ValueError("an AccumulationTrainCell counts for itself; leave Training(cycle=...) out")
         return OwnCounting(cell, may_change_k=may_change_k)
-    if cycle is None and reports_cycles(cell):
+    if cycle is None and _reports_cycles(cell):
         cycle = cell
     if cycle is None:
         _hint_at_boost(cell)
-        return ForeignCounting(cell, cells, None)
-    if not reports_cycles(cycle):
+    elif not _reports_cycles(cycle):
         raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(cycle).__name__}")
     return ForeignCounting(cell, cells, cycle)
 
 
-def _hint_at_boost(cell: nn.Cell) -> None:
-    """Warn about a `GradientAccumulation` in ``cell``, without using it as the adapter.
+def accumulation_of(cell: AccumulationTrainCell) -> dict[str, Any]:
+    """Return how ``cell`` accumulates, in the form that checkpoints record and compare."""
+    return {
+        "steps": cell.schedule.recorded(),
+        "normalize": cell.normalize,
+        "remainder": cell.remainder,
+        "clip_norm": cell.clip_norm,
+        "loss_scaler": None if cell.loss_scale is None else cell.loss_scale.described(),
+    }
 
-    A cell that skips it at an overflow would contradict the batches delivered.
-    """
-    for name, one in cell.cells_and_names():
-        if isinstance(one, GradientAccumulation):
+
+def _reports_cycles(cell: object) -> TypeGuard[CycleAdapter]:
+    # From Python 3.12 on, ``isinstance`` does not see parameters: a cell gives them by ``__getattr__``.
+    return hasattr(cell, "accumulation_steps") and hasattr(cell, "micro_step")
+
+
+def _hint_at_boost(cell: nn.Cell) -> None:
+    # Not used as the adapter: a cell that skips it at an overflow would contradict the batches delivered.
+    for name, inner in cell.cells_and_names():
+        if isinstance(inner, GradientAccumulation):
             _log.warning(
                 "%s accumulates by boost.GradientAccumulation (%s), and every call counts as a cycle: saves due by "
                 "optimizer_steps are due by calls. If each call of the train cell calls it once, declare it: "
                 "Training(cycle=ckptkit.BoostCycle(it))",
                 *(type(cell).__name__, name or "itself"),
             )
+
+
+def _whole_number(value: Any) -> int:
+    return int(value.asnumpy().reshape(-1)[0]) if isinstance(value, ms.Tensor) else int(value)

@@ -67,18 +67,7 @@ def _zero(total: ms.Parameter) -> ms.Tensor:
 
 
 class LossScale(nn.Cell):
-    """Holds the scale, and adapts it once per cycle.
-
-    Args:
-        scaler: `amp.StaticLossScaler`, `amp.DynamicLossScaler` (or another `amp.LossScaler` that keeps its scale in
-            ``scale_value``), `nn.DynamicLossScaleUpdateCell` or `nn.FixedLossScaleUpdateCell`.
-
-    Attributes:
-        scale: Parameter, float32 (): the factor applied to the loss.
-
-    Raises:
-        TypeError: If ``scaler`` is none of these.
-    """
+    """Holds the scale, and adapts it once per cycle."""
 
     def __init__(self, scaler: LossScaler) -> None:
         super().__init__(auto_prefix=False)

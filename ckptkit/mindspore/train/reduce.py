@@ -38,12 +38,7 @@ def _assign_part(flat: ms.Tensor, total: ms.Parameter, offset: int) -> ms.Tensor
 
 
 class Reduce:
-    """Replaces accumulators by their sums over all ranks, in place.
-
-    Args:
-        accumulators: All float32 accumulators of a cycle, including the divisor.
-        bucket_bytes: Bytes per AllReduce. One AllReduce per accumulator would cost some ms each.
-    """
+    """Replaces accumulators by their sums over all ranks, in place."""
 
     def __init__(self, accumulators: Sequence[ms.Parameter], *, bucket_bytes: int = BUCKET_BYTES) -> None:
         all_reduce = ops.AllReduce(ops.ReduceOp.SUM)
@@ -87,11 +82,7 @@ def _buckets(accumulators: Sequence[ms.Parameter], bucket_bytes: int) -> Iterato
 
 
 def ranks_to_reduce_over() -> int:
-    """Return how many ranks train together, by communication and parallel mode; 1 if this one trains alone.
-
-    Raises:
-        ValueError: If ranks would train independently, or in a way that this package does not support.
-    """
+    """Return how many ranks train together, by communication and parallel mode; 1 if this one trains alone."""
     mode = ms.get_auto_parallel_context("parallel_mode")
     size = world().size
     if mode == "stand_alone":

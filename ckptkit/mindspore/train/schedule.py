@@ -1,4 +1,4 @@
-"""Decides the K with which a restored run continues, also with another number of ranks, and proves its counts.
+"""Decides the K with which a restored run continues, also with another number of ranks.
 
 Guarantees: changes nothing; a disagreement raises and names both sides. Ranks x accumulation steps x micro-batch stays
 the same. A script may give K for the world that it is started in, or for the one in which its run began.
@@ -15,7 +15,6 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.progress import Progress
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.train.cell import CycleCounters
 
 
 def check_same_training(contents: Contents, recorded: Mapping[str, Any] | None, mine: Mapping[str, Any] | None) -> None:
@@ -83,40 +82,9 @@ def words_of_steps(recorded: Sequence[Sequence[int]] | None, in_force: int) -> s
     return "{" + ", ".join(f"{first}: {k}" for first, k in recorded) + "}"
 
 
-def prove_divisor(progress: Progress | CycleCounters, divisor: str, counted: float) -> None:
-    """Raise ResumeError unless ``divisor``, which divides the sums, counted the micro-steps of the cycle."""
-    if counted != progress.micro_step:
-        raise ResumeError(
-            f"{divisor} counted {counted:g} micro-steps of the running cycle, but it has {progress.micro_step}. "
-            "Something else changed the train cell's parameters (such as loading weights into the whole cell), so no "
-            "resume could be exact."
-        )
-
-
-def prove_updates(progress: Progress | CycleCounters, global_step: int | None, base: int | None) -> None:
-    """Raise ResumeError unless the optimizer's own counter grew by the counted updates.
-
-    A user's optimizer may have the counter and never change it; then the counter proves nothing.
-    """
-    if global_step is None or base is None or global_step == base:
-        return
-    if global_step - base != progress.updates:
-        raise ResumeError(
-            f"the optimizer's global_step went from {base} to {global_step}, but {progress.updates} updates "
-            "were counted. Something else called the optimizer or changed global_step, so no resume could be "
-            "exact."
-        )
-
-
 @dataclass(frozen=True)
 class Worlds:
-    """Holds the numbers of ranks in the life of a run.
-
-    Attributes:
-        before: Number that made the checkpoint.
-        now: Number in this job.
-        first: Number with which the run began.
-    """
+    """Holds the numbers of ranks that made the checkpoint, of this job, and with which the run began."""
 
     before: int
     now: int
@@ -128,14 +96,8 @@ def schedule_in(
 ) -> AccumulationSchedule | None:
     """Return the schedule to continue with: ``given``, or ``given`` folded from the run's first world; else None.
 
-    Args:
-        contents: As they are in this world.
-        recorded: The schedule of the checkpoint, in its world; None for a function.
-        given: The schedule in the script.
-        worlds: Numbers of ranks of the run.
-
-    Raises:
-        ResumeError: If neither fits and the checkpoint is of another world.
+    ``contents`` are as they are in this world; ``recorded`` is the schedule of the checkpoint, in its world, or None
+    for a function. ResumeError if neither fits and the checkpoint is of another world.
     """
     # Cannot raise: the same numbers were folded before, with the progress.
     before = None if recorded is None else AccumulationSchedule(dict(recorded))

@@ -157,15 +157,6 @@ def test_one_frozen_name_may_stand_alone():
     assert [leaf.name for leaf in capture.leaves if leaf.lifetime == "frozen"] == ["table"]
 
 
-@pytest.mark.parametrize("much", [0, 1 << 30])
-def test_much_that_is_never_trained_is_named(monkeypatch, shown, much):
-    monkeypatch.setattr("ckptkit.mindspore.state.forward_check._MUCH_BYTES", much)
-    network = nn.Dense(2, 2)
-    network.table = ms.Parameter(ms.Tensor(np.ones((512, 1024), np.float32)), name="table", requires_grad=False)
-    StateManager(accumulation_cell(3, network=lambda: network)).begin("runs")
-    assert ("2 of 2 MiB of parameters belong to no optimizer and are copied by every save" in shown()) == (not much)
-
-
 def test_unknown_frozen_name_is_refused():
     with pytest.raises(ck.StateMismatchError, match="do not exist: tabel"):
         StateManager(accumulation_cell(3, network=Wide), frozen=["tabel", "table"])

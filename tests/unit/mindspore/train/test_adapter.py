@@ -250,9 +250,9 @@ def test_what_is_no_adapter_is_refused():
         BoostCycle(Mlp())
 
 
-@pytest.mark.parametrize(("told", "updates"), [(False, 2), (True, None)])
-def test_batches_that_are_no_updates_are_called_batches(root, shown, told, updates):
-    """Without an adapter, each call counts as a step: the log says once that the optimizer counted fewer."""
+@pytest.mark.parametrize("told", [False, True])
+def test_batches_that_are_no_updates_are_called_batches(root, shown, told):
+    """Without an adapter, each call counts as a step."""
     for batches in (7, 4):
         cell, cycle = boosted()
         state = StateManager(cell, training=Training(cycle=cycle) if told else None)
@@ -261,7 +261,5 @@ def test_batches_that_are_no_updates_are_called_batches(root, shown, told, updat
             trained(state, cell, batches)
             manager.save(state).result()
             manager.save_final(state)
-        assert shown().count(f"the optimizer counted {updates} updates in 7 batches, and Boosted does") == (not told)
-    assert ("counted 1 updates in 4 batches" in shown()) == (not told)
     resumed = "after 2 optimizer steps, micro-step 1 of its cycle" if told else "after 7 batches"
     assert f"epoch 0, batch 7, {resumed}" in shown()
