@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from ckptkit.manager.writer import SaveHandle
     from ckptkit.mindspore.callback.callback import CheckpointCallback
     from ckptkit.mindspore.state.holders import attributes
-    from ckptkit.mindspore.state.manager import StateManager
-    from ckptkit.mindspore.state.options import Training
+    from ckptkit.mindspore.state.manager import StateManager, Training
     from ckptkit.mindspore.train.cell import AccumulationTrainCell
     from ckptkit.mindspore.train.counting import BoostCycle, CycleAdapter
     from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest
@@ -75,7 +74,7 @@ _HOME = {
     "StateMismatchError": "ckptkit.errors",
     "StorageError": "ckptkit.errors",
     "System": "ckptkit.manager.options",
-    "Training": "ckptkit.mindspore.state.options",
+    "Training": "ckptkit.mindspore.state.manager",
     "UnusableCheckpointError": "ckptkit.errors",
     "attributes": "ckptkit.mindspore.state.holders",
     "nearest_plans": "ckptkit.core.accumulation",

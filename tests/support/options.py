@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_MANAGER, _STATE = "ckptkit.manager.options", "ckptkit.mindspore.state.options"
+_MANAGER, _STATE = "ckptkit.manager.options", "ckptkit.mindspore.state.manager"
 # The argument, the class and its module; then the flat names, and how they are called in the class if otherwise.
 _GROUPS: dict[str, tuple[str, str, dict[str, str]]] = {
     "saving": (

@@ -31,8 +31,7 @@ from ckptkit.manager.process import show_log
 from ckptkit.mindspore.callback.attachment import Attachment, as_list
 from ckptkit.mindspore.callback.session import TrainingSession, metrics_of
 from ckptkit.mindspore.callback.trainer_attachment import LOOP_COUNTERS, TrainerAttachment
-from ckptkit.mindspore.state.manager import StateManager
-from ckptkit.mindspore.state.options import Training
+from ckptkit.mindspore.state.manager import StateManager, Training
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.storage import Storage, open_storage

@@ -87,7 +87,8 @@ class TrainingSession:
         self._may_stop = self.manager.agree(any(map(may_stop, callbacks)))
         acting = [callback for callback in callbacks if not is_idle(callback)]
         self._other_callbacks.bind(callbacks)
-        self._state.judge_callbacks(callbacks, self._evaluated_by, acting)
+        acting = [one for one in callbacks if id(one) not in idle]
+        self._state.examination.judge_callbacks(callbacks, self._evaluated_by, acting)
         self._refuse_late_callbacks(list(params.list_callback), me)
         if params.optimizer is None:
             # Model(cell) leaves it empty, which makes MindSpore's learning-rate callbacks fail.

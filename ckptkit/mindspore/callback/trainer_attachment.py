@@ -38,8 +38,7 @@ from ckptkit.mindspore.data.resumable import Resumable, batches_of
 from ckptkit.mindspore.observe.frame_variables import set_variables, variables_of
 from ckptkit.mindspore.observe.liveness import for_targets, live_names
 from ckptkit.mindspore.state.holders import Reporting, fits
-from ckptkit.mindspore.state.manager import StateManager
-from ckptkit.mindspore.state.options import Training
+from ckptkit.mindspore.state.manager import StateManager, Training
 
 _NEEDED = ("train", "get_train_dataloader", "training_step", "callback_handler", "args", "state", "control", "model")
 _OWN_RESUME = ("resume_from_checkpoint", "model_path")  # arguments of train; the second is its old name
@@ -264,7 +263,7 @@ class TrainerLoop:
         counters.frame = frame  # which holds all variables of the loop
         self.exits.callback(setattr, counters, "frame", None)
         point = self.restore(manager, state)
-        state.judge_callbacks([trainer.state, trainer.control, *callbacks], [], callbacks)
+        state.examination.judge_callbacks([trainer.state, trainer.control, *callbacks], [], callbacks)
         self._size, self._place, self._batches = position.size, position.at(point.batches_delivered), iter(batches)
         self.exits.callback(self._batches.close)  # while its iterator lives, a pipeline reads ahead, and may draw
         self.is_complete = bool(point.batches_delivered) and state.is_over()

@@ -7,9 +7,7 @@ Costs nothing where no memory moved. Main thread only.
 
 from __future__ import annotations
 
-import bisect
 import operator
-import sys
 import types
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -19,7 +17,7 @@ from typing import TypeAlias
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.core.tensors import Array, Leaf, bits_of, dtype_of
+from ckptkit.core.tensors import Leaf, bits_of, dtype_of
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force, tensor_of
@@ -185,7 +183,6 @@ class SharedMemory:
         self._seen: Sequence[Leaf | None] = ()
         self._of_cells: dict[_Place, list[_Named]] = {}
         self._shared_in_cells: dict[_Place, list[_Named]] = {}
-        self._ends: list[tuple[int, int, str]] | None = None  # of the memory of each, in order: begin, end, name
 
     def groups(self) -> list[list[str]]:
         """Return the names of those with one memory, for each such memory; `CellParameters.leaves` was called before.
@@ -193,20 +190,6 @@ class SharedMemory:
         A parameter with several names has the first of them, in alphabetical order.
         """
         return sorted(sorted(name for name, _ in group) for group in self._groups())
-
-    def owner_of(self, array: Array) -> str | None:
-        """Return the name of the parameter or buffer of the cells in whose memory ``array`` lies, or None.
-
-        Only where arrays can be such memory; see `can_be_live`.
-        """
-        if array.base is None or not array.size:  # it has memory of its own
-            return None
-        if self._ends is None:
-            named = ((place[0], *group[0]) for place, group in self._of_cells.items())
-            self._ends = sorted((address, address + _tensor_bytes(one), name) for address, name, one in named)
-        address = array.__array_interface__["data"][0]
-        at = bisect.bisect(self._ends, (address, sys.maxsize)) - 1
-        return self._ends[at][2] if at >= 0 and address < self._ends[at][1] else None
 
     def restore(self, stored: Collection[Collection[str]]) -> bool:
         """Give the memory in common that `groups` returned, and none else; return whether any got another memory."""
@@ -231,7 +214,7 @@ class SharedMemory:
     def _groups(self) -> list[list[_Named]]:
         seen = self._cells.seen()
         if len(seen) != len(self._seen) or not all(map(operator.is_, seen, self._seen)):
-            self._seen, self._of_cells, self._ends = seen, _by_place(self._cells.tensors()), None
+            self._seen, self._of_cells = seen, _by_place(self._cells.tensors())
             self._shared_in_cells = {place: group for place, group in self._of_cells.items() if len(group) > 1}
         named = _by_place(self._by_name())
         places = {place: [*self._of_cells.get(place, ()), *found] for place, found in named.items()}
@@ -296,10 +279,3 @@ def _renew(name: str, tensor: ms.Tensor) -> None:
 def _set(tensor: ms.Tensor, data: ms.Tensor) -> None:
     if isinstance(tensor, ms.Parameter):
         tensor.set_data(data)
-
-
-def _tensor_bytes(tensor: ms.Tensor) -> int:
-    # Private, since mindtorch replaces `Tensor.nbytes` by one that fails for some dtypes. If MindSpore's own moves,
-    # this raises AttributeError.
-    size: int = tensor._nbytes
-    return size

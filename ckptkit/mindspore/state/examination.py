@@ -61,7 +61,6 @@ class Examination:
         self._begins = False  # the run, and does not go on
         self._has_saved = False
         self._is_readable = True  # what the observer reads
-        self._told_of_aliases = False
         self._observer = Observer(self._reached, self._counters, ignore=ignore)
         self._compared: Observer | None = None  # its looks leave those that decide what is stored as they are
         self._told: set[str] = set()
@@ -131,11 +130,14 @@ class Examination:
             )
 
     def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object], acting: Sequence[object]) -> None:
-        """Report callbacks with which the run did not begin, and observe all of them."""
-        self._compare_callbacks(acting)
-        self._callbacks = [*callbacks, *metrics]
+        """Report callbacks with which the run did not begin, and observe all of them.
 
-    def _compare_callbacks(self, acting: Sequence[object]) -> None:
+        Args:
+            callbacks: All but `CheckpointCallback`.
+            metrics: Those of evaluations.
+            acting: The callbacks that may have an effect on training.
+        """
+        self._callbacks = [*callbacks, *metrics]
         acting = [one for one in acting if is_users_class(type(one)) or isinstance(one, _ACTING)]
         now = Counter(type(one).__name__ for one in acting)
         if self._begins:
@@ -164,25 +166,11 @@ class Examination:
         self._tell()
         return section
 
-    def judge_save(self, leaves: Sequence[Leaf], sections: Mapping[str, Any]) -> None:
-        """Report what a save cannot hold; ResumeError if ``strict`` refuses it.
-
-        ``leaves`` and ``sections`` were taken just now.
-        """
+    def judge_save(self, leaves: Sequence[Leaf]) -> None:
+        """Report what a save of ``leaves``, taken just now, cannot hold; ResumeError if ``strict`` refuses it."""
         is_first, self._has_saved = self._begins and not self._has_saved, True
         for doubt, certain in self._memory.doubts(leaves, compiled=self._sources.is_compiled):
             self.judge_doubt(doubt, may_refuse=certain or is_first)
-        self._judge_aliases(sections["user"])
-
-    def _judge_aliases(self, states: Mapping[str, Any]) -> None:
-        """Report once that an object given by name holds the memory of a parameter, as ``asnumpy()`` gives it."""
-        name, parameters = ("", []) if self._told_of_aliases else self._sources.holding_memory(states)
-        if parameters:
-            self._told_of_aliases = True
-            self.judge_doubt(
-                f"{name} holds arrays that are the memory of {some(parameters)}, so that they change with training; "
-                "after a resume they are copies and do not. Take copies: asnumpy().copy()"
-            )
 
     def end_step(self) -> None:
         """Look at what training has changed, if a look is due; call after each micro-step."""
@@ -245,7 +233,7 @@ class Examination:
             known.stored |= {id(value) for value in (sources.batches, *sources.batches.iterators())}
         position = sources.position
         return Reached(
-            cells=[("", cell) for cell in cells] + [(n, c) for n, c in sources.given.items() if isinstance(c, nn.Cell)],
+            cells=[*(("", cell) for cell in cells), *sources.cells_by_name()],
             given=given,
             callbacks=self._callbacks,
             known=known,

@@ -2,8 +2,7 @@
 
 Guarantees: everything is compared before anything is changed, and what does not fit is named. A process begins no run
 with parameters that it has trained since it began the same run with them: the mark is on the tensors themselves, so
-any object that wraps them again finds it. That is checked at fresh starts only, and no copies are held. Main thread
-only, between two micro-steps.
+any object that wraps them again finds it. Main thread only, between two micro-steps.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import seed_operators, words_drawn_unseeded
-from ckptkit.mindspore.state.compatibility import difference
 from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.forward_check import watch_forward
 from ckptkit.mindspore.state.holders import told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
+from ckptkit.mindspore.state.restore import difference, watch_forward
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.train.cell import (
     clear_half_restored,
@@ -51,12 +49,8 @@ def holds_weights_only(contents: Contents) -> bool:
 def begin_afresh(sources: Sources, examination: Examination, root: str) -> None:
     """Begin the run at ``root`` with the parameters as they are; see `StateManager.begin`."""
     refuse_half_restored(sources.every_cell())
-    _refuse_called(sources, "there is no checkpoint to resume")
-    _refuse_trained(sources.parameters, root)
-    examination.judge()
-    examination.judge_doubt(_unseeded_draws(sources))
-    examination.note_start(None)
-    examination.load(None)
+    _refuse_used(sources, "there is no checkpoint to resume", root)
+    _judge(sources, examination)
     _prepare(sources, root)
 
 
@@ -69,15 +63,11 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
             "which the run would begin again, holds imported weights only and cannot restore that state. Start the "
             f'process again with checkpoint="{contents.checkpoint}", rewind=True'
         )
-    _refuse_called(sources, f"{contents.checkpoint} holds imported weights only, to begin with")
-    _refuse_trained(sources.parameters, contents.root)
+    _refuse_used(sources, f"{contents.checkpoint} holds imported weights only, to begin with", contents.root)
     seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
     wanted = sources.parameters.importable(contents)
     _check_weights(contents, seen, wanted)
-    examination.judge()
-    examination.judge_doubt(_unseeded_draws(sources))
-    examination.note_start(None)
-    examination.load(None)
+    _judge(sources, examination)
     sources.cycle_start = None
     sources.counting.fence()
     mark_half_restored(sources.every_cell(), contents.checkpoint)
@@ -89,13 +79,8 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
     _prepare(sources, contents.root)
 
 
-def _are_unlike(contents: Contents, leaves: Collection[str], names: Collection[str]) -> bool:
-    """Return whether some of ``names`` that are ``leaves`` of the cells are to have other bits than the rest."""
-    own = [name for name in names if name in leaves]  # a file of weights has nothing for objects given by name
-    return len({contents.peek(name).tobytes() if name in contents.entries else None for name in own}) > 1
-
-
-def _refuse_called(sources: Sources, why: str) -> None:
+def _refuse_used(sources: Sources, why: str, root: str) -> None:
+    """Raise ResumeError if a cell was called, or parameters changed since this process began the run at ``root``."""
     others = (one.cell.counters.micro_steps for one in sources.named_cells.values())
     called = max(sources.progress().batches_delivered, *others, 0)
     if called:
@@ -103,6 +88,43 @@ def _refuse_called(sources: Sources, why: str) -> None:
             f"{why}, but the train cell was called {called} times already. "
             "Build a new one for another run, or give the root of the run that it belongs to."
         )
+    marks = {name: vars(tensor).get(_MARK) for name, tensor in sources.parameters.tensors().items()}
+    begun = {name: mark[1] for name, mark in marks.items() if mark is not None and mark[0] == root}
+    digests = sources.parameters.digests() if begun else {}
+    changed = sorted(name for name, digest in begun.items() if digests.get(name) != digest)
+    if changed:
+        raise ResumeError(
+            f"{root} holds no checkpoint of what this process trained there before, and {some(changed)} "
+            "changed since: a run cannot start afresh with trained parameters. Build network, optimizer and "
+            "model anew (in a notebook, run their cells again), then start"
+        )
+
+
+def _judge(sources: Sources, examination: Examination) -> None:
+    examination.judge()
+    examination.judge_doubt(_unseeded_draws(sources))
+    examination.note_start(None)
+    examination.load(None)
+
+
+def _prepare(sources: Sources, root: str) -> None:
+    _mark_begun(sources.parameters, root)
+    take_denormals_as_zero_everywhere()
+    seed_operators()
+    if sources.position is not None and not sources.prepared:
+        sources.position.prepare(0, None)
+    sources.prepared = True
+    sources.parameters.note_buffers()
+    sources.note_beginning(resumes=False)
+    for switches in sources.switches():
+        switches.load(None, 0)
+    watch_forward(sources.cell, sources.parameters)
+
+
+def _mark_begun(parameters: CellParameters, root: str) -> None:
+    digests = parameters.digests()
+    for name, tensor in parameters.tensors().items():
+        vars(tensor)[_MARK] = (root, digests[name])
 
 
 def _unseeded_draws(sources: Sources) -> str | None:
@@ -131,66 +153,35 @@ def _numbers(state: Any) -> int:
     return int(state.size) if isinstance(state, (np.ndarray, ms.Tensor)) else 1
 
 
-def _prepare(sources: Sources, root: str) -> None:
-    _mark_begun(sources.parameters, root)
-    take_denormals_as_zero_everywhere()
-    seed_operators()
-    if sources.position is not None and not sources.prepared:
-        sources.position.prepare(0, None)
-    sources.prepared = True
-    sources.parameters.note_buffers()
-    sources.note_beginning(resumes=False)
-    for one in sources.switches():
-        one.load(None, 0)
-    watch_forward(sources.cell, sources.parameters)
-
-
-def _mark_begun(parameters: CellParameters, root: str) -> None:
-    """Mark that the run at ``root`` begins with ``parameters`` as they are."""
-    digests = parameters.digests()
-    for name, one in parameters.tensors().items():
-        vars(one)[_MARK] = (root, digests[name])
-
-
-def _refuse_trained(parameters: CellParameters, root: str) -> None:
-    """Raise ResumeError if ``parameters`` are marked for ``root`` and one of them has changed since; names some."""
-    marks = {name: vars(one).get(_MARK) for name, one in parameters.tensors().items()}
-    begun = {name: mark[1] for name, mark in marks.items() if mark is not None and mark[0] == root}
-    if not begun:
-        return
-    digests = parameters.digests()
-    changed = sorted(name for name, digest in begun.items() if digests.get(name) != digest)
-    if changed:
-        raise ResumeError(
-            f"{root} holds no checkpoint of what this process trained there before, and {some(changed)} "
-            "changed since: a run cannot start afresh with trained parameters. Build network, optimizer and "
-            "model anew (in a notebook, run their cells again), then start"
-        )
+def _are_unlike(contents: Contents, leaves: Collection[str], names: Collection[str]) -> bool:
+    """Return whether some of ``names`` that are ``leaves`` of the cells are to have other bits than the rest."""
+    own = [name for name in names if name in leaves]  # a file of weights has nothing for objects given by name
+    return len({contents.peek(name).tobytes() if name in contents.entries else None for name in own}) > 1
 
 
 def _check_weights(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
-    """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives exactly what is ``wanted``."""
-    found = contents.entries.keys()
-    problems = [f"not imported, but in this training: {name}" for name in sorted(set(wanted) - found)]
-    problems += [f"imported, but not in this training: {name}" for name in sorted(found - leaves.keys())]
-    for name in sorted(found & set(wanted)):
-        problem = difference(name, leaves[name], contents.entries[name])
-        if problem is not None:
-            problems.append(problem)
+    """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives exactly what is ``wanted``.
+
+    These are the weights among ``leaves``; stored values of the others are ignored.
+    """
+    imported = contents.entries.keys()
+    problems = [f"not imported, but in this training: {name}" for name in sorted(set(wanted) - imported)]
+    problems += [f"imported, but not in this training: {name}" for name in sorted(imported - leaves.keys())]
+    differences = (difference(name, leaves[name], contents.entries[name]) for name in sorted(imported & set(wanted)))
+    problems += filter(None, differences)
     if problems:
         raise StateMismatchError(
-            f"the weights of {contents.checkpoint}, imported from {_record(contents)['file']}, do not fit this "
+            f"the weights of {contents.checkpoint}, imported from {_file_of(contents)}, do not fit this "
             "training. Nothing was changed. Import them once more into another root, with --rename OLD=NEW for "
             f"names that differ and --drop NAME for names to leave out:{listed(problems)}"
         )
 
 
 def _tell_what_is_fresh(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
-    """Log what the import gives and what it does not."""
     taken = contents.entries.keys() & set(wanted)
     _log.info(
         "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s",
-        *(contents.checkpoint, _record(contents)["file"], len(taken), ", ".join(NOT_IMPORTED)),
+        *(contents.checkpoint, _file_of(contents), len(taken), ", ".join(NOT_IMPORTED)),
     )
     as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
     if as_built:
@@ -200,6 +191,6 @@ def _tell_what_is_fresh(contents: Contents, leaves: Mapping[str, Leaf], wanted: 
         _log.info("imported, but not weights of this training, and ignored: %s", some(ignored))
 
 
-def _record(contents: Contents) -> Mapping[str, Any]:
+def _file_of(contents: Contents) -> str:
     record = contents.state[IMPORTED]
-    return record if isinstance(record, dict) and "file" in record else {"file": "a file"}
+    return str(record["file"]) if isinstance(record, dict) and "file" in record else "a file"

@@ -1,15 +1,17 @@
 """Stores objects that do not define their own checkpoint state.
 
-Guarantees: an object with its own ``state_dict()`` and ``load_state_dict()`` is stored by them. For any other object,
-every parameter that it holds, and every buffer of a cell, is stored under its place in it (``scale_value``,
-``_last_lr/0``), compared before anything is changed, and restored bit for bit into its present storage. The plain
-attributes (numbers, texts, arrays, tensors, containers of them) of the user's objects are stored too. MindSpore's
-objects keep what they change in parameters. Main thread only.
+Guarantees: an object with its own ``state_dict()`` and ``load_state_dict()`` is stored by them. A random generator
+gives the same numbers after a restore, and spawns the same generators. For any other object, every parameter that it
+holds, and every buffer of a cell, is stored under its place in it (``scale_value``, ``_last_lr/0``), compared before
+anything is changed, and restored bit for bit into its present storage. The plain attributes (numbers, texts, arrays,
+tensors, containers of them) of the user's objects are stored too. MindSpore's objects keep what they change in
+parameters. Main thread only.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,6 +22,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn
 
 from ckptkit.core.tensors import DTYPES, leaf_of
@@ -32,9 +35,8 @@ from ckptkit.mindspore.observe.users import is_of_users
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.parameters import Buffers
 from ckptkit.mindspore.parameters.roles import all_of
-from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng
+from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng, spawned_of
 from ckptkit.mindspore.state.digest import digest_of_value, in_words
-from ckptkit.mindspore.state.generators import GeneratorHolder
 
 _log = logging.getLogger("ckptkit")
 
@@ -43,6 +45,7 @@ _CONTAINERS = (Mapping, list, tuple, deque)
 _OTHERS = (deque, Counter, defaultdict)  # containers that are stored, beside lists, tuples and dicts
 _DICTS = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")  # in the text of a key: in another process it is another one
+_Put = Callable[[Any], None]  # replaces a value where it is
 
 
 @runtime_checkable
@@ -103,47 +106,85 @@ class _Place(NamedTuple):
     """Holds a parameter or buffer, which is written in place, or a value and the function that replaces it."""
 
     value: Any
-    put: Callable[[Any], None] | None
+    put: _Put | None
 
     @property
     def packed(self) -> list[Any]:
-        """The value in the form that `ckptkit.core.tree` stores."""
         return _bits(self.value) if self.put is None else _packed(self.value)
 
 
-class ParameterHolder:
-    """Stores an object's parameters, buffers and plain attributes, as a stateful object."""
+class GeneratorHolder:
+    """Stores a random generator of Python or NumPy, or a seed sequence, as a stateful object."""
 
-    def __init__(self, name: str, one: Any) -> None:
+    def __init__(
+        self, generator: np.random.Generator | np.random.RandomState | np.random.SeedSequence | random.Random
+    ) -> None:
+        self._generator = generator
+
+    def state_dict(self) -> Any:
+        return generator_state(self._generator)
+
+    def check(self, state: Any) -> None:
+        """Raise StateMismatchError if more seeds were spawned than in the checkpoint: that cannot be undone."""
+        spawned = state.get("spawned", 0) if isinstance(state, dict) else 0
+        if self._spawned() > spawned:
+            raise StateMismatchError(
+                f"the {type(self._generator).__name__} has spawned {self._spawned()} times, and in the checkpoint "
+                f"{spawned} times, which cannot be undone. Nothing was changed. Make it anew before the restore"
+            )
+
+    def load_state_dict(self, state: Any) -> None:
+        generator = self._generator
+        if isinstance(generator, (np.random.Generator, np.random.SeedSequence)):
+            state = dict(state)
+            missing = state.pop("spawned", 0) - self._spawned()
+            if missing > 0:
+                generator.spawn(missing)
+        if isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = state
+        elif isinstance(generator, np.random.RandomState):
+            generator.set_state(state)
+        elif isinstance(generator, random.Random):
+            generator.setstate(state)
+
+    def _spawned(self) -> int:
+        if isinstance(self._generator, np.random.SeedSequence):
+            return int(self._generator.n_children_spawned)
+        return spawned_of(self._generator) if isinstance(self._generator, np.random.Generator) else 0
+
+
+class ParameterHolder:
+    """Stores the parameters, buffers and plain attributes of an object given by name, as a stateful object."""
+
+    def __init__(self, name: str, owner: Any) -> None:
         self._name = name
-        self._one = one
+        self._owner = owner
 
     def parameters(self) -> list[ms.Parameter]:
-        """Return the parameters that it stores."""
         return [place.value for place in self.places().values() if isinstance(place.value, ms.Parameter)]
 
     def tensors(self) -> dict[str, ms.Tensor]:
         """Return the parameters and buffers that it stores, by place."""
-        return {place: one.value for place, one in self.places().items() if one.put is None}
+        return {path: place.value for path, place in self.places().items() if place.put is None}
 
     def state_dict(self) -> dict[str, Any]:
         """Return, by place, a parameter's dtype and bits, which may be live memory, or a packed value."""
-        return {place: one.packed for place, one in self.places().items()}
+        return {path: place.packed for path, place in self.places().items()}
 
     def check(self, state: Any) -> None:
-        """Compare the parameters with those of a checkpoint, before anything is changed."""
+        """Raise StateMismatchError, naming each, if the parameters are not those of a checkpoint."""
         stored = state if isinstance(state, dict) else {}
-        found = {place: packed for place, packed in stored.items() if packed[0] in DTYPES}
+        saved = {path: packed for path, packed in stored.items() if packed[0] in DTYPES}
         now = self.places()
-        mine = {place: one.packed for place, one in now.items() if one.put is None}
-        lost = {place for place in stored.keys() - found.keys() - now.keys() if self._late(place) is None}
-        problems = [f"missing in the checkpoint: {place}" for place in sorted(mine.keys() - found.keys())]
-        problems += [f"not in this object: {place}" for place in sorted((found.keys() - mine.keys()) | lost)]
-        for place in sorted(mine.keys() & found.keys()):
-            (dtype, array), (my_dtype, my_array) = found[place], mine[place]
+        mine = {path: place.packed for path, place in now.items() if place.put is None}
+        lost = {path for path in stored.keys() - saved.keys() - now.keys() if self._late(path) is None}
+        problems = [f"missing in the checkpoint: {path}" for path in sorted(mine.keys() - saved.keys())]
+        problems += [f"not in this object: {path}" for path in sorted((saved.keys() - mine.keys()) | lost)]
+        for path in sorted(mine.keys() & saved.keys()):
+            (dtype, array), (my_dtype, my_array) = saved[path], mine[path]
             if (dtype, array.shape) != (my_dtype, my_array.shape):
                 problems.append(
-                    f"{place}: the checkpoint has {dtype} {list(array.shape)}, "
+                    f"{path}: the checkpoint has {dtype} {list(array.shape)}, "
                     f"this object has {my_dtype} {list(my_array.shape)}"
                 )
         if problems:
@@ -153,123 +194,119 @@ class ParameterHolder:
             )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Give each parameter and each attribute its stored value."""
         now = self.places()
         taken = []
-        for place, packed in state.items():
+        for path, packed in state.items():
             if packed[0] in DTYPES:
-                assign(now[place].value, packed[1], packed[0])
+                assign(now[path].value, packed[1], packed[0])
                 continue
-            value, put = _unpacked(packed), now[place].put if place in now else self._late(place)
-            if put is not None and (place not in now or digest_of_value(now[place].value) != digest_of_value(value)):
-                put(_refilled(now[place].value, value) if place in now else value)
-                taken.append(f"{place} = {in_words(value)}")
+            value, put = _unpacked(packed), now[path].put if path in now else self._late(path)
+            if put is not None and (path not in now or digest_of_value(now[path].value) != digest_of_value(value)):
+                put(_refilled(now[path].value, value) if path in now else value)
+                taken.append(f"{path} = {in_words(value)}")
         if taken:
             _log.info("%s continues with %s from the checkpoint", self._name, some(taken))
 
-    def _late(self, place: str) -> Callable[[Any], None] | None:
+    def _late(self, path: str) -> _Put | None:
         """Return what sets an attribute that the stored object had and this one does not have yet."""
-        if "/" in place or not is_of_users(self._one):
+        if "/" in path or not is_of_users(self._owner):
             return None
-        return partial(setattr, self._one, place.removeprefix("."))
+        return partial(setattr, self._owner, path.removeprefix("."))
 
     def places(self) -> dict[str, _Place]:
-        """Return what is stored of the object, by its place in it."""
-        one = self._one
-        if not isinstance(one, NamedAttributes):
-            return dict(_places(one, "", None, plain=True))
-        found: dict[str, _Place] = {}
-        for name in one.names:
-            _refuse_other_kinds(one.owner, name)
-            found.update(_places(getattr(one.owner, name), name, partial(setattr, one.owner, name), plain=True))
-        return found
+        """Return what is stored of the object, by its place in it; looked up each time."""
+        if not isinstance(self._owner, NamedAttributes):
+            return dict(_places(self._owner, "", None, plain=True))
+        owner = self._owner.owner
+        places: dict[str, _Place] = {}
+        for name in self._owner.names:
+            _refuse_other_kinds(owner, name)
+            places.update(_places(getattr(owner, name), name, partial(setattr, owner, name), plain=True))
+        return places
 
 
-def stateful_of(name: str, one: Any) -> Stateful:
-    """Return the stateful object that stores ``one``, given as ``name``."""
-    if generator_state(one) is not None:
-        return GeneratorHolder(one)
+def stateful_of(name: str, given: Any) -> Stateful:
+    """Return what stores the object given as ``name``; TypeError if nothing does."""
+    if generator_state(given) is not None:
+        return GeneratorHolder(given)
     # nn.Cell has both methods, but they take and return parameters, which a section cannot store.
-    own = not isinstance(one, nn.Cell) or type(one).state_dict is not nn.Cell.state_dict
-    if own and not isinstance(one, type) and all(_has(one, method) for method in ("state_dict", "load_state_dict")):
-        return cast(Stateful, one)
-    holder = ParameterHolder(name, one)
-    if not isinstance(one, NamedAttributes) and not holder.tensors():
+    own = not isinstance(given, nn.Cell) or type(given).state_dict is not nn.Cell.state_dict
+    if own and not isinstance(given, type) and all(_has(given, method) for method in ("state_dict", "load_state_dict")):
+        return cast(Stateful, given)
+    holder = ParameterHolder(name, given)
+    if not isinstance(given, NamedAttributes) and not holder.tensors():
         raise TypeError(
-            f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict(), and no parameters outside of "
+            f"{name}: a {type(given).__name__} has no state_dict() and load_state_dict(), and no parameters outside of "
             "cells. Give it the two methods, name the attributes to store: "
             f'{name}=ckptkit.attributes(it, "NAME", ...), or give a cell by a name of its own'
         )
     return holder
 
 
-def _has(one: Any, method: str) -> bool:
+def _has(value: Any, method: str) -> bool:
     try:
-        return callable(getattr(one, method))  # on the instance: it may delegate the method to another object
+        return callable(getattr(value, method))  # on the instance: it may delegate the method to another object
     except (AttributeError, LookupError):  # ``__getattr__ = dict.__getitem__`` raises KeyError
         return False
 
 
 def _places(
-    one: Any, place: str, put: Callable[[Any], None] | None, *, plain: bool, above: tuple[int, ...] = ()
+    value: Any, path: str, put: _Put | None, *, plain: bool, above: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, _Place]]:
-    """Yield what is stored of ``one``, by its place; ``plain`` says whether to store values besides parameters."""
-    if isinstance(one, ms.Parameter):
-        yield place or "value", _Place(one, None)
-    elif plain and put is not None and _is_storable(one):
-        yield place, _Place(one, put)
-    elif len(above) < _MAX_DEPTH and id(one) not in above:
-        if isinstance(one, nn.Cell):
-            if place:
+    """Yield what is stored of ``value``, by its place; ``plain`` says whether to store values besides parameters."""
+    if isinstance(value, ms.Parameter):
+        yield path or "value", _Place(value, None)
+    elif plain and put is not None and _is_storable(value):
+        yield path, _Place(value, put)
+    elif len(above) < _MAX_DEPTH and id(value) not in above:
+        if isinstance(value, nn.Cell):
+            if path:
                 return  # a cell inside an object (a scheduler's optimizer) is state of the training's cells
-            parameters = {parameter.name: parameter for parameter in all_of(one)}
-            tensors = {**parameters, **Buffers([one], parameters).now()}
+            parameters = {parameter.name: parameter for parameter in all_of(value)}
+            tensors = {**parameters, **Buffers([value], parameters).now()}
             yield from ((name, _Place(tensor, None)) for name, tensor in tensors.items())
-        plain = plain and (isinstance(one, _CONTAINERS) or is_of_users(one))
-        for key, value, put_there in _children(one, put):
-            there = f"{place}/{key}" if place else str(key)
-            yield from _places(value, there, put_there, plain=plain, above=(*above, id(one)))
+        plain = plain and (isinstance(value, _CONTAINERS) or is_of_users(value))
+        for key, item, put_item in _children(value, put):
+            there = f"{path}/{key}" if path else str(key)
+            yield from _places(item, there, put_item, plain=plain, above=(*above, id(value)))
 
 
-def _children(one: Any, put: Callable[[Any], None] | None) -> Iterator[tuple[Any, Any, Callable[[Any], None] | None]]:
-    """Yield items or attributes, each with the function that replaces it, or None; ``put`` replaces ``one`` itself."""
-    if isinstance(one, Mapping):
-        for index, (key, value) in enumerate(one.items()):
-            yield f"#{index}" if _has_address(key) else key, value, partial(setitem, one, key)
-    elif isinstance(one, (list, deque)):
-        yield from ((index, value, partial(setitem, one, index)) for index, value in enumerate(one))
-    elif isinstance(one, tuple):
-        replace = partial(_put_into_tuple, one, [*one], put) if put is not None else None
-        yield from ((index, value, replace and partial(replace, index)) for index, value in enumerate(one))
-    elif isinstance(one, nn.Cell):
-        bare = EVERY_CELL if is_of_users(one) else vars(one).keys()
-        own = ((name, value) for name, value in attributes_of(one) if name not in bare)
-        yield from ((f".{name}", value, partial(setattr, one, name)) for name, value in own)
-    elif not isinstance(one, (type, ms.Tensor, ModuleType, FunctionType, MethodType)):
-        yield from ((name, value, partial(setattr, one, name)) for name, value in attributes_of(one))
+def _children(value: Any, put: _Put | None) -> Iterator[tuple[Any, Any, _Put | None]]:
+    """Yield items or attributes, each with the function that replaces it, or None; ``put`` replaces ``value``."""
+    if isinstance(value, Mapping):
+        for index, (key, item) in enumerate(value.items()):
+            # The type is asked first: a save walks through all items, and most of them have numbers for keys.
+            has_address = not isinstance(key, int) and _ADDRESS.search(str(key))
+            yield f"#{index}" if has_address else key, item, partial(setitem, value, key)
+    elif isinstance(value, (list, deque)):
+        yield from ((index, item, partial(setitem, value, index)) for index, item in enumerate(value))
+    elif isinstance(value, tuple):
+        replace = partial(_put_into_tuple, value, [*value], put) if put is not None else None
+        yield from ((index, item, replace and partial(replace, index)) for index, item in enumerate(value))
+    elif isinstance(value, nn.Cell):
+        bare = EVERY_CELL if is_of_users(value) else vars(value).keys()
+        own = ((name, item) for name, item in attributes_of(value) if name not in bare)
+        yield from ((f".{name}", item, partial(setattr, value, name)) for name, item in own)
+    elif not isinstance(value, (type, ms.Tensor, ModuleType, FunctionType, MethodType)):
+        yield from ((name, item, partial(setattr, value, name)) for name, item in attributes_of(value))
 
 
-def _has_address(key: object) -> bool:
-    # The type is asked first: a save walks through all items, and most of them have numbers for keys.
-    return not isinstance(key, int) and bool(_ADDRESS.search(str(key)))
-
-
-def _put_into_tuple(one: Any, items: list[Any], put: Callable[[Any], None], index: int, value: Any) -> None:
+def _put_into_tuple(given: Any, items: list[Any], put: _Put, index: int, item: Any) -> None:
     """Replace a tuple by one with another item; ``items`` are its own, with those that were replaced before."""
-    items[index] = value
-    put(type(one)._make(items) if hasattr(one, "_make") else tuple(items))
+    items[index] = item
+    put(type(given)._make(items) if hasattr(given, "_make") else tuple(items))
 
 
-def _refilled(one: Any, value: Any) -> Any:
+def _refilled(held: Any, value: Any) -> Any:
     """Fill a list, dict or deque with the items of ``value``: others may hold it, and a deque has a largest length."""
-    if type(one) is not type(value) or not isinstance(one, (list, dict, deque)):
+    if type(held) is not type(value) or not isinstance(held, (list, dict, deque)):
         return value
-    one.clear()
-    if isinstance(one, dict):
-        one.update(value)
+    held.clear()
+    if isinstance(held, dict):
+        held.update(value)
     else:
-        one.extend(value)
-    return one
+        held.extend(value)
+    return held
 
 
 def _refuse_other_kinds(owner: Any, name: str) -> None:
@@ -282,53 +319,55 @@ def _refuse_other_kinds(owner: Any, name: str) -> None:
         )
 
 
-def fits(one: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Return whether all of ``one`` can be stored: values, and parameters in containers.
-
-    ``inside`` holds the ids of the containers around it.
-    """
-    if isinstance(one, ms.Parameter) or _is_storable(one):
+def fits(value: Any, inside: tuple[int, ...] = ()) -> bool:
+    """Return whether all of ``value`` can be stored: values, and parameters in containers, ``inside`` of these."""
+    if isinstance(value, ms.Parameter) or _is_storable(value):
         return True
-    if not isinstance(one, (dict, list, tuple)) or id(one) in inside:
+    if not isinstance(value, (dict, list, tuple)) or id(value) in inside:
         return False
-    return all(fits(each, (*inside, id(one))) for each in (one.values() if isinstance(one, dict) else one))
+    return all(fits(item, (*inside, id(value))) for item in _items(value))
 
 
-def _is_storable(one: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Return whether ``one`` is a value without parameters that a checkpoint stores whole; ``inside`` as for `fits`."""
-    if isinstance(one, ms.Tensor):
-        return not isinstance(one, ms.Parameter) and not one.has_init
-    if type(one) not in (dict, OrderedDict, list, tuple, *_OTHERS):
-        return _encodes(one)
-    if id(one) in inside or (isinstance(one, dict) and not _encodes(dict.fromkeys(one))):
+def _is_storable(value: Any, inside: tuple[int, ...] = ()) -> bool:
+    """Return whether ``value`` has no parameters, and a checkpoint stores it whole; ``inside`` as for `fits`."""
+    if isinstance(value, ms.Tensor):
+        return not isinstance(value, ms.Parameter) and not value.has_init
+    if type(value) not in (dict, OrderedDict, list, tuple, *_OTHERS):
+        return _encodes(value)
+    if id(value) in inside or (isinstance(value, dict) and not _encodes(dict.fromkeys(value))):
         return False
-    return all(_is_storable(each, (*inside, id(one))) for each in (one.values() if isinstance(one, dict) else one))
+    return all(_is_storable(item, (*inside, id(value))) for item in _items(value))
 
 
-def _encodes(one: Any) -> bool:
+def _items(container: Any) -> Collection[Any]:
+    items: Collection[Any] = container.values() if isinstance(container, dict) else container
+    return items
+
+
+def _encodes(value: Any) -> bool:
     try:
-        encode_tree(one, "", [])
+        encode_tree(value, "", [])
     except (TypeError, ValueError):
         return False
     return True
 
 
-def _bits(one: ms.Tensor) -> list[Any]:
-    leaf = leaf_of("", one.asnumpy(), role="state")
+def _bits(tensor: ms.Tensor) -> list[Any]:
+    leaf = leaf_of("", tensor.asnumpy(), role="state")
     return [leaf.dtype, leaf.array]
 
 
-def _packed(one: Any) -> list[Any]:
-    """Return ``one`` in the form that `ckptkit.core.tree` stores; `_unpacked` reverses it, except for parameters."""
-    if isinstance(one, ms.Tensor):
-        return _bits(one) if isinstance(one, ms.Parameter) else ["tensor", _bits(one)]
-    if _encodes(one):
-        return ["plain", one]
-    if isinstance(one, dict):
-        return [type(one).__name__, [[key, _packed(value)] for key, value in one.items()]]
-    if isinstance(one, deque):
-        return ["deque", [one.maxlen, [_packed(value) for value in one]]]
-    return [type(one).__name__, [_packed(value) for value in one]]
+def _packed(value: Any) -> list[Any]:
+    """Return ``value`` in the form that `ckptkit.core.tree` stores; `_unpacked` reverses it, except for parameters."""
+    if isinstance(value, ms.Tensor):
+        return _bits(value) if isinstance(value, ms.Parameter) else ["tensor", _bits(value)]
+    if _encodes(value):
+        return ["plain", value]
+    if isinstance(value, dict):
+        return [type(value).__name__, [[key, _packed(item)] for key, item in value.items()]]
+    if isinstance(value, deque):
+        return ["deque", [value.maxlen, [_packed(item) for item in value]]]
+    return [type(value).__name__, [_packed(item) for item in value]]
 
 
 def _unpacked(packed: list[Any]) -> Any:
@@ -341,36 +380,18 @@ def _unpacked(packed: list[Any]) -> Any:
         return (list if kind == "list" else tuple)(map(_unpacked, held))
     if kind == "deque":
         return deque(map(_unpacked, held[1]), held[0])
-    items = {key: _unpacked(value) for key, value in held}
+    items = {key: _unpacked(item) for key, item in held}
     return defaultdict(None, items) if kind == "defaultdict" else _DICTS[kind](items)
 
 
-def told_by(one: Stateful, keep: Collection[str] = ()) -> Any:
+def told_by(stateful: Stateful, keep: Collection[str] = ()) -> Any:
     """Return the ``state_dict()`` of an object; generators of the process from which it draws are set back.
 
     Generators in ``keep`` are left alone, and so are all for ckptkit's own objects, which draw nothing: a thread of the
     data may draw at the same time.
     """
     before = capture_rng()
-    state = one.state_dict()
-    if is_of_users(one) and digest_of_value(before) != digest_of_value(capture_rng()):
+    state = stateful.state_dict()
+    if is_of_users(stateful) and digest_of_value(before) != digest_of_value(capture_rng()):
         restore_rng(before, keep)
     return state
-
-
-def digests_by_place(state: Any) -> dict[str, str]:
-    """Return digests by place, computed at once, since a state may be the object's own lists."""
-    return {place: digest_of_value(one) for place, one in _places_in(state, "")}
-
-
-def _places_in(state: Any, place: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(state, Mapping):
-        items = [*state.items()]
-    elif isinstance(state, (list, tuple)):
-        items = [*enumerate(state)]
-    else:
-        items = []
-    if not items:
-        yield place or "its value", state
-    for key, one in items:
-        yield from _places_in(one, f"{place}/{key}" if place else str(key))

@@ -9,11 +9,13 @@ micro-steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import mindspore as ms
 import mindspore.dataset as ds
 from mindspore import nn
+from mindspore.train import Callback
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
@@ -21,7 +23,8 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import Observer
-from ckptkit.manager.options import Ranks, refuse_other_types
+from ckptkit.manager.options import Ranks, refuse_other_types, refuse_unknown_choice
+from ckptkit.mindspore.data.pipeline_position import Augmentation
 from ckptkit.mindspore.data.resumable import Resumable, position_of
 from ckptkit.mindspore.observe.random_operators import Finding
 from ckptkit.mindspore.parameters.memory import Detached, detached_of
@@ -31,19 +34,52 @@ from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.rng import words_drawn_unseeded
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.fresh_start import begin_afresh, begin_with_weights, holds_weights_only
-from ckptkit.mindspore.state.holders import Stateful, stateful_of
+from ckptkit.mindspore.state.holders import NamedAttributes, Stateful, stateful_of
 from ckptkit.mindspore.state.named_cell import NamedCell, refuse_sums_of_parts, refuse_uncounted, steady_beside
 from ckptkit.mindspore.state.open_batch import OpenBatch
-from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.state.restore import Restore
-from ckptkit.mindspore.state.rewind import CycleStart, check_rewindable
-from ckptkit.mindspore.state.sections import captured
-from ckptkit.mindspore.state.sources import Sources
+from ckptkit.mindspore.state.sources import CycleStart, Sources, captured, check_rewindable
 from ckptkit.mindspore.state.switches import Switches, switches_of
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_restored
-from ckptkit.mindspore.train.counting import counting_of
+from ckptkit.mindspore.train.counting import CycleAdapter, counting_of
 
-__all__ = ["StateManager", "Stateful"]
+__all__ = ["StateManager", "Stateful", "Training"]
+
+OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Says what ckptkit cannot see in the code of a training.
+
+    Attributes:
+        augmentation: ``"stateless"`` declares that the user's own code in the dataset depends on its input only,
+            so that a resume need not replay the batches before; the first batch is checked in any case.
+        cycle: Reports K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed if
+            that cell has the two attributes of `CycleAdapter` itself.
+        on_k_change: What a restore does if the checkpoint has other accumulation steps than the cell: ``"refuse"``, or
+            ``"next_cycle"``, which ends the running cycle with the old ones and then continues with the new ones.
+        read_only: Callbacks of your own, or classes of them, that never change a parameter, so that saves may read
+            parameters in place while they run; for `CheckpointCallback`.
+        ignore: State of the script that matters to nothing, neither stored nor named: paths as the log names them, with
+            ``*`` for any text, or objects.
+
+    Raises:
+        ValueError: If an option has an unknown value.
+    """
+
+    augmentation: Augmentation = None
+    cycle: CycleAdapter | None = None
+    on_k_change: OnKChange = "refuse"
+    read_only: Sequence[Callback | type[Callback]] = ()
+    ignore: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        refuse_unknown_choice("on_k_change", self.on_k_change, OnKChange)
+        if self.augmentation not in (None, "stateless"):
+            raise ValueError(f'augmentation must be None or "stateless", got {self.augmentation!r}')
+        object.__setattr__(self, "read_only", tuple(self.read_only))
+        object.__setattr__(self, "ignore", tuple(self.ignore))
 
 
 class StateManager:
@@ -138,8 +174,8 @@ class StateManager:
             switches_by_name=switches_of(stateful, named_cells),
             rates=parameters.rates(),
         )
-        self._examination = Examination(self._sources, strict=strict, ignore=training.ignore)
-        self._restore = Restore(self._sources, self._examination, elastic=ranks.elastic)
+        self.examination = Examination(self._sources, strict=strict, ignore=training.ignore)
+        self._restore = Restore(self._sources, self.examination, elastic=ranks.elastic)
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._marks_cycles = False
@@ -165,24 +201,12 @@ class StateManager:
 
     def stateful_objects(self) -> list[Any]:
         """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
-        return self._sources.objects()
+        given = self._sources.given.values()
+        return [one.owner if isinstance(one, NamedAttributes) else one for one in given]
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what no checkpoint of this training can make exact, in the present mode; runs nothing."""
-        return self._examination.findings()
-
-    def judge_callbacks(self, callbacks: Sequence[object], metrics: Iterable[object], acting: Sequence[object]) -> None:
-        """Report what they do that no checkpoint can make exact.
-
-        Args:
-            callbacks: All but `CheckpointCallback`.
-            metrics: Those of evaluations.
-            acting: The callbacks that may have an effect on training.
-
-        Raises:
-            ResumeError: If ``strict`` refuses it.
-        """
-        self._examination.judge_callbacks(callbacks, metrics, acting)
+        return self.examination.findings()
 
     def count_delivered(self, batches: int | None = None) -> None:
         """Set the number of batches delivered to training since epoch 0, or add one.
@@ -209,7 +233,7 @@ class StateManager:
         """Return an observer of all this state for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
         from ckptkit.mindspore.state.observe import StateObserver
 
-        return StateObserver(self, self._sources, self._examination)
+        return StateObserver(self, self._sources, self.examination)
 
     def progress(self) -> Progress:
         """Return the position of the training.
@@ -226,7 +250,7 @@ class StateManager:
                 cell.refuse_half_done()
         if self._sources.batches is not None:
             self._sources.batches.refuse_another_thread()
-            self._examination.judge_doubt(self._sources.counting.read_ahead())
+            self.examination.judge_doubt(self._sources.counting.read_ahead())
         progress = self._sources.progress()
         self._sources.bind(progress.updates)
         self._sources.look_at_switches(progress.batches_delivered)
@@ -236,7 +260,7 @@ class StateManager:
         """Return the same as `progress`, and note that the last batch has been trained."""
         self._sources.open_batch.end()
         self._sources.began_with = {}  # from here on, training changes them
-        self._examination.end_step()
+        self.examination.end_step()
         return self.progress()
 
     def capture(self) -> Capture:
@@ -251,9 +275,9 @@ class StateManager:
         self._sources.open_batch.refuse(progress.batches_delivered)
         leaves = self._sources.parameters.leaves(at_boundary=progress.at_boundary)
         sections = self._sources.sections(progress, self.world.size)
-        if (observed := self._examination.observed()) is not None:  # before judge_save, with which strict refuses less
+        if (observed := self.examination.observed()) is not None:  # before judge_save, with which strict refuses less
             sections["observed"] = observed
-        self._examination.judge_save(leaves, sections)
+        self.examination.judge_save(leaves)
         if self._sources.ended is None:
             self._sources.counting.prove(progress, self._sources.parameters)
             self._sources.refuse_detached(progress.updates)
@@ -280,7 +304,7 @@ class StateManager:
         progress = self._sources.progress()
         if progress.at_boundary:
             sections = self._sources.sections(progress, self.world.size) if self._sources.prepared else {}
-            if (observed := self._examination.observed()) is not None:
+            if (observed := self.examination.observed()) is not None:
                 sections["observed"] = observed
             self._sources.cycle_start = CycleStart(progress, sections, self._sources.parameters.mutable_leaves())
         return progress
@@ -324,7 +348,7 @@ class StateManager:
         if self._sources.batches is not None:
             self._sources.batches.refuse_begun()
         if holds_weights_only(contents):
-            begin_with_weights(self._sources, self._examination, contents)
+            begin_with_weights(self._sources, self.examination, contents)
             self._begin_own_loop()
             return
         words_drawn_unseeded()  # before the seed of the data is set; a refusal of the data asks for it
@@ -344,14 +368,14 @@ class StateManager:
         """
         if self._sources.batches is not None:
             self._sources.batches.refuse_begun()
-        begin_afresh(self._sources, self._examination, root)
+        begin_afresh(self._sources, self.examination, root)
         self._begin_own_loop()
 
     def _begin_own_loop(self) -> None:
         """Begin to observe a loop that positions its data itself: there is no later moment that ckptkit knows."""
         self._sources.open_batch.restored()
         if self.position is None:
-            self._examination.begin()
+            self.examination.begin()
 
     def iterator_made(self) -> None:
         """Restore the random state again; call right after the dataset's iterator was made.
@@ -368,17 +392,17 @@ class StateManager:
         self._sources.put_back()
         self.trained()
         if self._sources.batches is None:
-            self._examination.begin()
+            self.examination.begin()
         self.mark_again()
 
     def hand_out_batch(self, *, ends_epoch: bool = False) -> None:
         """Put back what the script keeps itself, as the first batch is handed out; call it before each batch."""
-        self._examination.begin(ends_epoch=ends_epoch)
+        self.examination.begin(ends_epoch=ends_epoch)
 
     def ask_batch(self) -> None:
         """Note that the last batch is done, and look at what the script does after its step(); call it for the next."""
         self._sources.open_batch.end()
-        self._examination.ask_batch()
+        self.examination.ask_batch()
 
     def restore_random_state(self) -> None:
         """Restore the checkpoint's random state, after unwanted draws; does nothing without a restore."""

@@ -18,9 +18,8 @@ from mindspore import nn
 from ckptkit.core.tensors import DTYPES
 from ckptkit.manager.hooks import Suspect
 from ckptkit.mindspore.rng import capture_rng, restore_rng
-from ckptkit.mindspore.state.digest import digest_of_value, is_plain, tensors_in
-from ckptkit.mindspore.state.generators import GeneratorHolder
-from ckptkit.mindspore.state.holders import ParameterHolder, Reporting, told_by
+from ckptkit.mindspore.state.digest import digest_of_value, has_arrays, is_plain
+from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Reporting, told_by
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 
@@ -129,8 +128,7 @@ class StateObserver:
                 reported = one.reported if isinstance(one, Reporting) else ()
                 for part, value in _told(one).items():
                     if is_plain(value) and part not in reported:
-                        has_arrays = next(tensors_in(value), None) is not None
-                        yield f"{'named' if has_arrays else 'told'}/{name}.{part}", value
+                        yield f"{'named' if has_arrays(value) else 'told'}/{name}.{part}", value
 
 
 def _told(one: Any) -> dict[str, Any]:

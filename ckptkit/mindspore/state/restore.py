@@ -1,45 +1,65 @@
 """Restores a checkpoint into the sources of a training, by `Restore`.
 
-Guarantees: everything is compared before anything is changed. While parameters are read, their cells are marked as half
-restored. A user's object that is unchanged after it was given its state, and differs from it, is refused, unless it may
-take the state over later: a loader at its next iteration, a callback at the beginning of the training. Any other
-difference is reported, except values that also differ between two reads, such as a clock. Does not choose the
-checkpoint, and reads no file except through `Contents`. Main thread only, between two micro-steps.
+Guarantees: everything is compared before anything is changed; a disagreement raises and names what differs. While
+parameters are read, their cells are marked as half restored. A user's object that is unchanged after it was given its
+state, and differs from it, is refused, unless it may take the state over later: a loader at its next iteration, a
+callback at the beginning of the training. Any other difference is reported, except values that also differ between two
+reads, such as a clock. With another number of ranks, ranks x accumulation steps x micro-batch stays the same. Does not
+choose the checkpoint, and reads no file except through `Contents`. Main thread only, between two micro-steps.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from mindspore import nn
 from mindspore.train import Callback
 
-from ckptkit.core.contents import Contents
+from ckptkit.checkpoint.resharded import folded
+from ckptkit.core.contents import Contents, TensorInfo
+from ckptkit.core.leaf_digests import digest_of_bits
+from ckptkit.core.placement import Box
 from ckptkit.core.process_group import World
-from ckptkit.core.tensors import bits_of, digest_of_bits
-from ckptkit.core.text import some
-from ckptkit.errors import ResumeError
+from ckptkit.core.tensors import Leaf, bits_of
+from ckptkit.core.text import listed, some
+from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
+from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import restore_rng
-from ckptkit.mindspore.state.compatibility import check_data, check_leaves, check_mode, check_stateful
+from ckptkit.mindspore.state.digest import digests_by_place
 from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.forward_check import before_next_call, watch_forward
-from ckptkit.mindspore.state.generators import GeneratorHolder
-from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, digests_by_place
+from ckptkit.mindspore.state.holders import (
+    GeneratorHolder,
+    NamedAttributes,
+    ParameterHolder,
+    Stateful,
+)
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.state.reshard import in_this_world, tell
-from ckptkit.mindspore.state.sections import decoded
-from ckptkit.mindspore.state.sources import Sources
+from ckptkit.mindspore.state.sources import Sources, decoded
 from ckptkit.mindspore.train.cell import OPTIMIZERS, AccumulationTrainCell, clear_half_restored, mark_half_restored
 from ckptkit.mindspore.train.schedule import Worlds
 
 _log = logging.getLogger("ckptkit")
 
+_NETWORK = "Build network and optimizer as they were"
+_OPTIMIZER = "The weights fit, so build the optimizer as it was"
+_RATES = (
+    "Only learning rates differ: give the list that the run began with, and train the epochs that it is for. To train "
+    "longer, begin a run with these weights (`ckptkit export`, `ckptkit import`); a rate that is a cell, such as "
+    "nn.CosineDecayLR, is not stored and may change. Do so"
+)
+
 
 class Restore:
-    """Restores checkpoints into ``sources``, and undoes what the script changes between a restore and its loop."""
+    """Restores checkpoints into ``sources``, and undoes what the script changes between a restore and its loop.
+
+    With ``elastic``, a checkpoint of another number of ranks is converted.
+    """
 
     def __init__(self, sources: Sources, examination: Examination, *, elastic: bool) -> None:
         self._sources = sources
@@ -51,34 +71,28 @@ class Restore:
         self._shared: Sequence[Sequence[str]] = ()
 
     def apply(self, contents: Contents, world: World) -> None:
-        """Restore ``contents``, those of the rank of the checkpoint that this one of ``world`` takes over."""
-        sources = self._sources
+        """Restore ``contents``, those of the rank of the checkpoint that this one of ``world`` takes over.
+
+        See `StateManager.apply` for the errors.
+        """
+        sources, stored = self._sources, contents
         state = decoded(contents)
-        stored, contents = contents, self._in_this_world(contents, state, world)
+        contents = self._in_this_world(contents, state, world)
         seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
-        check_leaves(contents, sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary))
-        check_stateful(sources.stateful.keys(), state["user"].keys())
-        for name, one in sources.stateful.items():
-            if isinstance(one, (ParameterHolder, GeneratorHolder)):
-                one.check(state["user"][name])
-        check_data(contents, sources.position, state["data"])
-        check_mode(contents, state["train"]["mode"], mode_in_force())
         worlds = Worlds(contents.world_size, world.size, state["train"]["first_world"])
-        if sources.named_cells and worlds.before != worlds.now:
-            raise ResumeError(
-                f"{contents.checkpoint} was made by {worlds.before} ranks, this job has {worlds.now}, and the cycles "
-                f"of a train cell that is given by name cannot be converted. Start {worlds.before} ranks"
-            )
+        self._compare(contents, state, seen, worlds)
         left = sources.counting.check(contents, state["train"], worlds if self._elastic else None)
         self._examination.judge()
         self._examination.judge_doubt(sources.numerics.doubt(state["train"]["numerics"]))
         self._examination.note_start(state["train"]["arrays"] or {})
+        # From here on, something is changed.
         take_denormals_as_zero_everywhere()
         sources.cycle_start = None
         self._restored = None
         sources.counting.fence()
         mark_half_restored(sources.every_cell(), contents.checkpoint)
-        self._shared = self._shared_at_save(contents, state)
+        said = state["train"]["shared_memory"]
+        self._shared = sources.shared_memory.groups() if said is None else said
         if sources.shared_memory.restore(self._shared):
             seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
         sources.parameters.read_from(contents, seen)
@@ -103,36 +117,9 @@ class Restore:
         restore_rng(self._rng)
         self._restored = contents
         if worlds.before != worlds.now:
-            tell(stored, contents, worlds, world.rank, positioned=sources.position is not None)
+            _tell_what_was_folded(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
         self._watch_beginning(steady)
-
-    def _watch_beginning(self, steady: Mapping[str, Collection[str]]) -> None:
-        """Let what changes before training and in the first forward pass be named."""
-        sources = self._sources
-        sources.note_beginning(resumes=True)
-        sources.note_restored_states(steady)
-        watch_forward(sources.cell, sources.parameters, self._examination.judge_changes)
-        if sources.batches is None and sources.began_with:
-            for cell in sources.cells:
-                if not isinstance(cell, (AccumulationTrainCell, *OPTIMIZERS)):
-                    before_next_call(cell, self._examination.judge_changes)
-
-    def _shared_at_save(self, contents: Contents, state: Mapping[str, Any]) -> Sequence[Sequence[str]]:
-        """Return the groups that had one memory; if the checkpoint does not say, those of now with equal values."""
-        said: Sequence[Sequence[str]] | None = state["train"]["shared_memory"]
-        if said is not None:
-            return said
-
-        def bits(name: str) -> object:
-            if name in contents.entries:
-                return contents.peek(name).tobytes()
-            given, _, place = name.partition("/")
-            stored = state["user"].get(given, {})
-            stored = stored["parameters"] if given in self._sources.named_cells else stored
-            return stored[place][1].tobytes() if place in stored else name
-
-        return [one for one in self._sources.shared_memory.groups() if len(set(map(bits, one))) == 1]
 
     def again(self) -> None:
         """Undo changes to the state since `apply`; see `StateManager.restore_again`."""
@@ -148,6 +135,72 @@ class Restore:
             clear_half_restored(sources.every_cell())
             sources.put_back()
             self.random_state()
+
+    def random_state(self) -> None:
+        """Restore the random state of `apply`, except what the data has positioned; does nothing without an `apply`."""
+        if self._rng is not None:
+            position = self._sources.position
+            restore_rng(self._rng, keep=position.own_draws if position else ())
+
+    def trained(self) -> None:
+        """Leave the state to the loop; `again` has nothing to undo from now on."""
+        self._restored = None
+        for switches in self._sources.switches():
+            switches.trained()
+
+    def _in_this_world(self, contents: Contents, state: dict[str, Any], world: World) -> Contents:
+        """Return ``contents`` converted for this rank of ``world``; converts the data position in ``state`` too."""
+        if contents.world_size == world.size:
+            return contents
+        recorded = state["train"]["accumulation"]
+        if not self._elastic:
+            raise ResumeError(
+                f"the checkpoint {contents.checkpoint} was made by {contents.world_size} ranks, this job has "
+                f"{world.size}. Start {contents.world_size} ranks, or pass ranks=ckptkit.Ranks(elastic=True) to "
+                f"continue with {world.size}, which keeps ranks x accumulation steps x micro-batch"
+            )
+        if recorded is None and not contents.progress.at_boundary:
+            raise ResumeError(
+                f"the checkpoint {contents.checkpoint} is in the middle of a cycle of a train cell that is not an "
+                "AccumulationTrainCell, so it is unknown what it accumulated. Continue with "
+                f'{contents.world_size} ranks, or from a checkpoint at a boundary (Saving(mid_cycle="align"))'
+            )
+        here = folded(contents, world.size, world.rank, [k for _, k in (recorded or {}).get("steps") or ()])
+        if self._sources.position is not None and state["data"] is not None:
+            state["data"] = self._sources.position.folded(state["data"], contents.world_size, world.size)
+        return here
+
+    def _compare(self, contents: Contents, state: Mapping[str, Any], seen: Mapping[str, Leaf], worlds: Worlds) -> None:
+        """Raise unless everything but the counts fits; changes nothing."""
+        sources = self._sources
+        _check_leaves(contents, sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary))
+        _check_stateful(sources.stateful.keys(), state["user"].keys())
+        for name, one in sources.stateful.items():
+            if isinstance(one, (ParameterHolder, GeneratorHolder)):
+                one.check(state["user"][name])
+        _check_data(contents, sources.position, state["data"])
+        recorded, mine = state["train"]["mode"], mode_in_force()
+        if recorded not in (None, mine):
+            raise ResumeError(
+                f"the checkpoint {contents.checkpoint} was taken in {recorded}_MODE, this process is in {mine}_MODE, "
+                f"which rounds differently. Call ms.set_context(mode=ms.{recorded}_MODE), or start under another root."
+            )
+        if sources.named_cells and worlds.before != worlds.now:
+            raise ResumeError(
+                f"{contents.checkpoint} was made by {worlds.before} ranks, this job has {worlds.now}, and the cycles "
+                f"of a train cell that is given by name cannot be converted. Start {worlds.before} ranks"
+            )
+
+    def _watch_beginning(self, steady: Mapping[str, Collection[str]]) -> None:
+        """Let what changes before training and in the first forward pass be named."""
+        sources = self._sources
+        sources.note_beginning(resumes=True)
+        sources.note_restored_states(steady)
+        watch_forward(sources.cell, sources.parameters, self._examination.judge_changes)
+        if sources.batches is None and sources.began_with:
+            for cell in sources.cells:
+                if not isinstance(cell, (AccumulationTrainCell, *OPTIMIZERS)):
+                    _before_next_call(cell, self._examination.judge_changes)
 
     def _restore_objects(self, contents: Contents, states: Mapping[str, Any]) -> dict[str, Collection[str]]:
         """Restore the objects given by name; return the places in their states that are the same at each call.
@@ -169,58 +222,37 @@ class Restore:
     def _load_objects(
         self, contents: Contents, states: Mapping[str, Any], give: Callable[[str, Stateful], object]
     ) -> None:
-        """Restore the objects given by name: first those that ckptkit restores, then the others, by ``give``."""
-        holders, others = self._objects()
+        """Restore the objects given by name: first those that ckptkit restores, then the others, by ``give``.
+
+        Parameters that one of the others writes to, such as a teacher to its student's, are restored once more. What
+        has the object's bits then may be the memory of its own parameters, too, so each parameter gets other memory.
+        """
+        sources = self._sources
+        holders: dict[str, Stateful] = {}
+        others: dict[str, Stateful] = {}
+        for name, one in sources.stateful.items():
+            (holders if isinstance(one, (ParameterHolder, OtherCallbacks)) else others)[name] = one
         for name, one in holders.items():  # compared already, or restored later
             one.load_state_dict(states[name])
         before = self._digests() if others else {}
         for name, one in others.items():
             give(name, one)
-        self._undo_writes(contents, states, before)
-
-    def _objects(self) -> tuple[dict[str, Stateful], dict[str, Stateful]]:
-        """Return the objects given by name that ckptkit restores, and those that restore themselves."""
-        stateful = self._sources.stateful
-        ours = [name for name, one in stateful.items() if isinstance(one, (ParameterHolder, OtherCallbacks))]
-        others = {name: one for name, one in stateful.items() if name not in ours}
-        return {name: stateful[name] for name in ours}, others
-
-    def _digests(self) -> dict[str, str]:
-        """Return `CellParameters.digests_in_place`, and the same of the objects given by name."""
-        sources = self._sources
-        named = sources.tensors_by_name() if can_be_live() else {}
-        return {name: digest_of_bits(bits_of(one.asnumpy())) for name, one in named.items()} | (
-            sources.parameters.digests_in_place()
-        )
-
-    def _undo_writes(self, contents: Contents, states: Mapping[str, Any], before: Mapping[str, str]) -> None:
-        """Restore parameters again that an object given by name has written to, such as a teacher to its student's.
-
-        ``before`` are `_digests` before these objects were restored. What has the object's bits now may be the
-        memory of its own parameters, too, so each parameter gets other memory.
-        """
-        sources = self._sources
         now = self._digests() if before else {}
         written = {name for name, digest in before.items() if now.get(name) != digest}
         if written:
             sources.shared_memory.renew(written)
             sources.shared_memory.restore(self._shared)
             sources.parameters.read_again_from(contents)
-            for name, one in self._objects()[0].items():
-                if any(each.startswith(f"{name}/") for each in written):
+            for name, one in holders.items():
+                if any(path.startswith(f"{name}/") for path in written):
                     one.load_state_dict(states[name])
 
-    def random_state(self) -> None:
-        """Restore the random state of `apply`, except what the data has positioned; does nothing without an `apply`."""
-        if self._rng is not None:
-            position = self._sources.position
-            restore_rng(self._rng, keep=position.own_draws if position else ())
-
-    def trained(self) -> None:
-        """Leave the state to the loop; `again` has nothing to undo from now on."""
-        self._restored = None
-        for one in self._sources.switches():
-            one.trained()
+    def _digests(self) -> dict[str, str]:
+        """Return `CellParameters.digests_in_place`, and the same of the objects given by name."""
+        named = self._sources.tensors_by_name() if can_be_live() else {}
+        return {name: digest_of_bits(bits_of(tensor.asnumpy())) for name, tensor in named.items()} | (
+            self._sources.parameters.digests_in_place()
+        )
 
     def _keep_rates(self, begun_with: Mapping[str, str] | None) -> None:
         """Keep the rates that the run began with; warn if the script gives others, which the restored ones replace."""
@@ -238,12 +270,115 @@ class Restore:
                 some(sorted(other)),
             )
 
-    def _in_this_world(self, contents: Contents, state: dict[str, Any], world: World) -> Contents:
-        """Return ``contents`` converted for this rank; converts the data position in ``state`` too."""
-        here = in_this_world(contents, world, state["train"]["accumulation"], elastic=self._elastic)
-        if here is not contents and self._sources.position is not None and state["data"] is not None:
-            state["data"] = self._sources.position.folded(state["data"], contents.world_size, world.size)
-        return here
+
+def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
+    """Return how a stored tensor differs from the leaf of that name, or None."""
+    placement = leaf.spec.placement
+    shape = placement.global_shape if isinstance(placement, Box) else leaf.shape
+    if (leaf.dtype, shape) == (stored.dtype, stored.shape):
+        return None
+    return (
+        f"{name}: the checkpoint has {stored.dtype} {list(stored.shape)}, this training has {leaf.dtype} {list(shape)}"
+    )
+
+
+def watch_forward(cell: nn.Cell, parameters: CellParameters, before: Callable[[], object] = lambda: None) -> None:
+    """Compare the steady ``parameters`` of ``cell``, if it is ckptkit's, around its next forward and backward pass.
+
+    What that changes is named, and each save copies it from then on. Calls ``before`` first.
+    """
+
+    def begin() -> Callable[[], None]:
+        before()
+        return partial(_demote_changed, parameters, parameters.steady_digests())
+
+    if isinstance(cell, AccumulationTrainCell):
+        cell.watch(begin)
+
+
+def _demote_changed(parameters: CellParameters, before: dict[str, str]) -> None:
+    after = parameters.steady_digests()
+    changed = sorted(name for name, digest in before.items() if after[name] != digest)
+    if changed:
+        _log.warning(
+            "the forward pass changes %s, which only an update should: each save copies them at once. If this is "
+            "not intended, remove them from the optimizer, or from frozen=",
+            some(changed),
+        )
+        parameters.demote(changed)
+
+
+def _before_next_call(cell: nn.Cell, action: Callable[[], object]) -> None:
+    """Call ``action`` once, right before the next call of ``cell`` that is no part of a graph.
+
+    Until then the cell has another class: hooks do not run where ``__call__`` is overridden, and graphs compile them.
+    """
+    kind = type(cell)
+    actions = [action]
+
+    def call(self: nn.Cell, *inputs: Any, **named: Any) -> Any:
+        if type(self) is watched:
+            self.__class__ = kind
+        while actions:
+            actions.pop()()
+        return kind.__call__(self, *inputs, **named)
+
+    names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    watched = type(kind.__name__, (kind,), names)
+    cell.__class__ = watched
+
+
+def _check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
+    """Raise StateMismatchError, naming the first leaves, unless the checkpoint holds exactly ``expected``."""
+    stored = {name: info for name, info in contents.entries.items() if info.role != "state"}
+    # Sorted by role (weights first) and place, so that the old and new name of a renamed parameter are adjacent.
+    problems: list[tuple[bool, int, str, str]] = []
+    for place, name in enumerate(sorted(expected.keys() - stored.keys())):
+        problems.append((expected[name].role != "weights", place, f"missing in the checkpoint: {name}", name))
+    for place, name in enumerate(sorted(stored.keys() - expected.keys())):
+        problems.append((stored[name].role != "weights", place, f"not in this training: {name}", name))
+    for name in sorted(expected.keys() & stored.keys()):
+        problem = difference(name, expected[name], stored[name])
+        if problem is not None:
+            problems.append((expected[name].role != "weights", -1, problem, name))
+    if problems:
+        problems.sort()
+        rates = all(name.rpartition(".")[2].startswith("learning_rate") for *_, name in problems)
+        advice = _RATES if rates else _OPTIMIZER if problems[0][0] else _NETWORK
+        raise StateMismatchError(
+            f"the checkpoint {contents.checkpoint} does not fit this training: {len(problems)} of its tensors differ. "
+            f"Nothing was changed. {advice}, or start under another root, such as "
+            f'CheckpointCallback("NEW_ROOT"):{listed([text for *_, text, _ in problems])}'
+        )
+
+
+def _check_stateful(given: Collection[str], stored: Collection[str]) -> None:
+    missing, extra = sorted(set(given) - set(stored)), sorted(set(stored) - set(given))
+    if missing or extra:
+        raise StateMismatchError(
+            "the stateful objects differ. Nothing was changed. "
+            f"Given now but not in the checkpoint: {missing or 'none'}; in the checkpoint but not given: "
+            f"{extra or 'none'}. Give the same ones as before, or start under another root."
+        )
+
+
+def _check_data(contents: Contents, position: Position | None, recorded: Mapping[str, Any] | None) -> None:
+    """Raise ResumeError unless the data is unchanged and the position is consistent with it."""
+    if (position is None) != (recorded is None):
+        raise ResumeError(
+            f"{contents.checkpoint} was taken {'without' if recorded is None else 'with'} a dataset, and this training "
+            f"is {'without' if position is None else 'with'} one: StateManager must get it both times, or never"
+        )
+    if position is None or recorded is None:
+        return
+    position.check(recorded)
+    progress = contents.progress
+    epoch, batch = position.placed(recorded, progress.batches_delivered)
+    if (epoch, batch) != (progress.epoch, progress.batch):
+        raise ResumeError(
+            f"{contents.checkpoint} contradicts itself: epoch {progress.epoch}, batch {progress.batch}, "
+            f"but {progress.batches_delivered} batches delivered, which is epoch {epoch}, batch {batch}"
+        )
 
 
 def _not_put_back(observed: Mapping[str, Any], worlds: Worlds) -> str | None:
@@ -255,16 +390,36 @@ def _not_put_back(observed: Mapping[str, Any], worlds: Worlds) -> str | None:
     return f"{some(paths)}: {ranks}. Set it from what restore() returns"
 
 
+def _tell_what_was_folded(before: Contents, after: Contents, worlds: Worlds, rank: int, *, positioned: bool) -> None:
+    """Log what was folded, and what of it is not exact."""
+    was, progress = before.progress, after.progress
+    _log.warning(
+        "%s was made by %d ranks and continues with %d: accumulation steps %d -> %d, micro-step %d -> %d, batches "
+        "%d -> %d, so an update sees the same %d micro-batches. %s Not exact: what each rank has of its own, such "
+        "as BatchNorm statistics and random state, comes from rank %d here (rank %% %d), so that %s%s.",
+        *(after.checkpoint, worlds.before, worlds.now, was.accumulation_steps, progress.accumulation_steps),
+        *(was.micro_step, progress.micro_step, was.batches_delivered, progress.batches_delivered),
+        worlds.now * progress.accumulation_steps,
+        "Gradients are summed in another order, so updates are equal up to floating-point order and rounding"
+        + (", and so are the accumulators, whose sum over the ranks is kept." if progress.micro_step else "."),
+        *(rank % worlds.before, worlds.before),
+        "several ranks begin with the same state"
+        if worlds.now > worlds.before
+        else "the state of the others is dropped",
+        "" if positioned else "; and the data, which the loop positions itself",
+    )
+
+
 def _give(name: str, one: Stateful, state: Any) -> tuple[str | None, set[str]]:
     """Call ``load_state_dict``; return a description of what was not taken from ``state``, or None.
 
-    Also returns the places in the state of the object that are the same at each call.
+    Also returns the places in the state of the object that are the same at each call. ResumeError if nothing was taken.
     """
     takes_later = isinstance(one, (Iterable, Callback))
     given, before = digests_by_place(state), {} if takes_later else digests_by_place(one.state_dict())
     one.load_state_dict(state)
-    after, again = digests_by_place(one.state_dict()), digests_by_place(one.state_dict())
-    steady = {place for place in given.keys() | after.keys() if after.get(place) == again.get(place)}
+    after, once_more = digests_by_place(one.state_dict()), digests_by_place(one.state_dict())
+    steady = {place for place in given.keys() | after.keys() if after.get(place) == once_more.get(place)}
     lost = sorted(place for place in steady if after.get(place) != given.get(place))
     if not lost:
         return None, steady

@@ -1,77 +1,105 @@
 """Holds the sources of a training's state: cells, counts, data, switches, and the objects given by name.
 
-Guarantees: `Sources.sections` asks every source except the parameters, which `CellParameters.leaves` gives; it changes
-nothing. Whether the state may be saved, and in which order it is restored, is decided elsewhere. Main thread only,
-between two micro-steps.
+Guarantees: `Sources.sections` asks every source except the parameters, which `CellParameters.leaves` gives, and changes
+nothing; `decoded` returns what `captured` was given. Whether the state may be saved, and in which order it is restored,
+is decided elsewhere. Main thread only, between two micro-steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import nn
 from pydantic import ValidationError
 
+from ckptkit.core.contents import Capture, Contents
+from ckptkit.core.leaf_digests import digests_of
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import Array
-from ckptkit.errors import ResumeError
+from ckptkit.core.tensors import Leaf
+from ckptkit.core.text import some
+from ckptkit.core.tree import decode_tree, encode_tree
+from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
-from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
+from ckptkit.mindspore.nn.dropout import Dropout
+from ckptkit.mindspore.parameters.apply import mode_in_force
 from ckptkit.mindspore.parameters.memory import Detached, SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
-from ckptkit.mindspore.state.digest import tensors_in
-from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, digests_by_place, told_by
+from ckptkit.mindspore.state.digest import digests_by_place
+from ckptkit.mindspore.state.holders import ParameterHolder, Stateful, told_by
 from ckptkit.mindspore.state.named_cell import NamedCell
 from ckptkit.mindspore.state.numerics import Numerics
 from ckptkit.mindspore.state.open_batch import OpenBatch
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.mindspore.state.switches import Switches
-from ckptkit.mindspore.train.cell import optimizers_of
+from ckptkit.mindspore.train.cell import AccumulationTrainCell, optimizers_of
 from ckptkit.mindspore.train.counting import Counting
+
+_SECTIONS = ("rng", "data", "train", "user")
+_OBSERVED = "observed"  # a checkpoint without it has nothing to put back
+_MAY_BE_UNSAID = ("mode", "numerics", "switches", "rates", "arrays", "shared_memory")
+_TRAIN_KEYS = {"cell", "ended", "accumulation", "global_step_at_start", "first_world", *_MAY_BE_UNSAID}
+_WHY = (
+    'Saving(mid_cycle="rewind") begins the running cycle again, and the same micro-batches would change this state '
+    'a second time. Use "exact", which stores the accumulators, or "align", which saves at boundaries'
+)
+
+
+class CycleStart:
+    """Holds copies of the state at a boundary, where a cycle begins."""
+
+    def __init__(self, progress: Progress, sections: Mapping[str, Any], leaves: Iterable[Leaf]) -> None:
+        self.progress = progress
+        self.sections: dict[str, Any] = copy.deepcopy(dict(sections))
+        self._digests = digests_of([*leaves])
+
+    def check_unchanged(self, leaves: Iterable[Leaf]) -> None:
+        """Raise ResumeError, naming some, if ``leaves`` are not as at the beginning: the cycle cannot begin again."""
+        now = digests_of([*leaves])
+        changed = sorted(name for name, digest in now.items() if self._digests.get(name) != digest)
+        if changed:
+            raise ResumeError(f"{some(changed)} changed since the cycle began. {_WHY}.")
 
 
 @dataclass(kw_only=True)
 class Sources:
     """Holds every source of state of one training."""
 
-    cell: nn.Cell
-    cells: Sequence[nn.Cell]
-    given: Mapping[str, Any]
-    stateful: Mapping[str, Stateful]
-    named_cells: Mapping[str, NamedCell]
+    cell: nn.Cell  # the train cell, whose calls count; one of `cells`
+    cells: Sequence[nn.Cell]  # those that were not given by name
+    given: Mapping[str, Any]  # by name, as given
+    stateful: Mapping[str, Stateful]  # what stores each of them
+    named_cells: Mapping[str, NamedCell]  # those that store a train cell
     counting: Counting
     open_batch: OpenBatch
     position: Position | None
-    batches: Resumable | None
-    parameters: CellParameters
-    detached: Sequence[Detached]
+    batches: Resumable | None  # that gave the position
+    parameters: CellParameters  # of `cells`
+    detached: Sequence[Detached]  # of `cells`, and of each optimizer given by name
     own_switches: Switches
-    switches_by_name: Mapping[str, Switches]
-    rates: dict[str, str]
-    first_world: int | None = None
-    ended: str | None = None
-    prepared: bool = False
+    switches_by_name: Mapping[str, Switches]  # of the other cells that are given by name
+    rates: dict[str, str]  # digests of those that the run began with
+    first_world: int | None = None  # number of ranks that the run began with; None for that of this job
+    ended: str | None = None  # why training ended for good
+    prepared: bool = False  # data and switches, by a start
     cycle_start: CycleStart | None = None
-    began_with: Mapping[str, str] = field(default_factory=dict)
-    restored_states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    arrays: Mapping[str, str] = field(default_factory=dict)
-    is_compiled: bool = False
+    began_with: Mapping[str, str] = field(default_factory=dict)  # digests of the parameters at the start
+    restored_states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of objects, digests by place
+    arrays: Mapping[str, str] = field(default_factory=dict)  # ``callbacks``: the classes that the run began with
+    is_compiled: bool = False  # the loop reaches a compiled function, which may train
 
     def __post_init__(self) -> None:
         named = {**dict(self.trained_by_name()), **{name: one.cell for name, one in self.named_cells.items()}}
-        self._kept_by_name = [KeptParameters([one], name) for name, one in named.items()]
-        by_name = {name: one for name, one in self.given.items() if isinstance(one, nn.Cell)}
-        numbered = {f"cells[{place}]" if place else "": one for place, one in enumerate(self.cells)}
-        self.numerics = Numerics({**numbered, **by_name})
+        self._kept_by_name = [KeptParameters([cell], name) for name, cell in named.items()]
+        numbered = {f"cells[{place}]" if place else "": cell for place, cell in enumerate(self.cells)}
+        self.numerics = Numerics({**numbered, **dict(self.cells_by_name())})
         self.shared_memory = SharedMemory(self.parameters, self.tensors_by_name)
 
     def tensors_by_name(self) -> dict[str, ms.Tensor]:
@@ -80,57 +108,48 @@ class Sources:
         return {f"{name}/{place}": tensor for name, one in holders for place, tensor in one.tensors().items()}
 
     def tensors(self) -> dict[str, ms.Tensor]:
-        """Return all parameters and buffers: those of the cells, and those of the objects given by name."""
         return {**self.tensors_by_name(), **self.parameters.tensors()}
 
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
-        by_name = [one.cell for one in self.named_cells.values()] if self.named_cells else []
-        return [*self.cells, *by_name]
+        return [*self.cells, *(one.cell for one in self.named_cells.values())]
 
-    def cells_by_name(self) -> list[nn.Cell]:
-        """Return all cells that are given by name."""
-        return [one for one in self.given.values() if isinstance(one, nn.Cell)]
+    def cells_by_name(self) -> list[tuple[str, nn.Cell]]:
+        return [(name, cell) for name, cell in self.given.items() if isinstance(cell, nn.Cell)]
 
     def trained_by_name(self) -> list[tuple[str, nn.Cell]]:
         """Return the other cells given by name that are trained: optimizers, and what an optimizer changes.
 
         Without an optimizer, all of them; see `StateManager`, whose list of cells may be empty.
         """
-        cells = self.every_cell()
-        others = [(name, one) for name, one in self.given.items() if isinstance(one, nn.Cell)]
-        others = [(name, one) for name, one in others if all(one is not each for each in cells)]
-        optimizers = optimizers_of([*cells, *(one for _, one in others)])
-        changed = {id(one) for each in optimizers for one in getattr(each, "parameters", ())}
-        if not changed:
-            return others
+        known = {id(cell) for cell in self.every_cell()}
+        others = [(name, cell) for name, cell in self.cells_by_name() if id(cell) not in known]
+        optimizers = optimizers_of([*self.every_cell(), *(cell for _, cell in others)])
+        changed = {id(parameter) for optimizer in optimizers for parameter in getattr(optimizer, "parameters", ())}
         return [
-            (name, one)
-            for name, one in others
-            if optimizers_of([one]) or any(id(each) in changed for each in one.get_parameters())
+            (name, cell)
+            for name, cell in others
+            if not changed or optimizers_of([cell]) or not changed.isdisjoint(map(id, cell.get_parameters()))
         ]
 
     def refuse_detached(self, updates: int) -> None:
-        """Raise ResumeError as `Detached.refuse`, for any of them."""
-        for one in self.detached:
-            one.refuse(updates)
+        for memory in self.detached:
+            memory.refuse(updates)
 
     def bind(self, updates: int) -> None:
         """Record the memory that the optimizers are bound to, if this process has just made its first update."""
-        unbound = [one for one in self.detached if one.binds(updates)]
+        unbound = [memory for memory in self.detached if memory.binds(updates)]
         if unbound:
             self.parameters.leaves(at_boundary=False)  # looks where the parameters are now
-        for one in unbound:
-            one.bind()
+        for memory in unbound:
+            memory.bind()
 
     def switches(self) -> list[Switches]:
         """Return the switches of all cells, those given by name included."""
-        of_train_cells = (one.switches for one in self.named_cells.values())
-        return [self.own_switches, *self.switches_by_name.values(), *of_train_cells]
+        return [*self._counted_switches(), *(one.switches for one in self.named_cells.values())]
 
-    def objects(self) -> list[Any]:
-        """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
-        return [one.owner if isinstance(one, NamedAttributes) else one for one in self.given.values()]
+    def _counted_switches(self) -> list[Switches]:
+        return [self.own_switches, *self.switches_by_name.values()]
 
     @property
     def loader(self) -> Any:
@@ -142,28 +161,32 @@ class Sources:
         return any(isinstance(one, OtherCallbacks) for one in self.stateful.values())
 
     def deliver(self, batches: int | None) -> None:
-        """Count a delivered batch as `Counting.deliver`; note the modes of its micro-step."""
+        """Count a delivered batch as `OwnCounting.deliver`; note the modes of its micro-step."""
         self.open_batch.begin()
         delivered = self.counting.deliver(batches)
-        for one in (self.own_switches, *self.switches_by_name.values()):
-            one.note(delivered, compiled=self.is_compiled)
+        for switches in self._counted_switches():
+            switches.note(delivered, compiled=self.is_compiled)
 
     def look_at_switches(self, delivered: int) -> None:
-        """Look as `Switches.look`, also for the cells given by name."""
-        for one in (self.own_switches, *self.switches_by_name.values()):
-            one.look(delivered, compiled=self.is_compiled)
+        for switches in self._counted_switches():
+            switches.look(delivered, compiled=self.is_compiled)
         for cell in self.named_cells.values():
             cell.look()
 
     def load_switches(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
-        """Continue from the switches that `sections` returned, after ``delivered`` batches; see `Switches.load`."""
+        """Continue from the switches that `sections` returned, after ``delivered`` batches."""
         self.own_switches.load(recorded, delivered)
         by_name = (recorded or {}).get("by_name", {})
-        for name, one in self.switches_by_name.items():
-            one.load(by_name.get(name), delivered)
+        for name, switches in self.switches_by_name.items():
+            switches.load(by_name.get(name), delivered)
+
+    def put_back(self) -> None:
+        """Undo what the script has switched since the start; does nothing once the loop trains."""
+        for switches in self.switches():
+            switches.put_back(by_model=self.by_model())
 
     def progress(self) -> Progress:
-        """Return the position of the training."""
+        """Return the position of the training; ResumeError if the counters of cell and data disagree."""
         counters, delivered = self.counting.now()
         epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
         if isinstance(self.position, DatasetPosition) and self.batches is None:
@@ -180,19 +203,17 @@ class Sources:
                 cycle_first_batch=counters.first_micro_step,
             )
         except ValidationError as error:
+            advice = "Call it once per batch and for nothing else; evaluate with the network instead."
+            if self.batches is not None and delivered > counters.micro_steps:
+                advice = (
+                    "Call it once for each batch. If the loop, or a generator around resumable(), takes the next batch "
+                    "before this one is trained, a resume would skip it: read ahead before resumable() instead, in the "
+                    "__iter__ of a loader that is given to it."
+                )
             raise ResumeError(
                 f"the train cell was called {counters.micro_steps} times, but {delivered} batches were delivered. "
-                f"{self._how_to_call(ahead=delivered > counters.micro_steps)}"
+                f"{advice}"
             ) from error
-
-    def _how_to_call(self, *, ahead: bool) -> str:
-        if self.batches is None or not ahead:
-            return "Call it once per batch and for nothing else; evaluate with the network instead."
-        return (
-            "Call it once for each batch. If the loop, or a generator around resumable(), takes the next batch before "
-            "this one is trained, a resume would skip it: read ahead before resumable() instead, in the "
-            "__iter__ of a loader that is given to it."
-        )
 
     def sections(self, progress: Progress, ranks: int) -> dict[str, Any]:
         """Return everything except the parameters, as a checkpoint at ``progress`` of a job of ``ranks`` stores it."""
@@ -219,22 +240,6 @@ class Sources:
             "user": {name: one.state_dict() for name, one in self.stateful.items()},
         }
 
-    def holding_memory(self, states: Mapping[str, Any]) -> tuple[str, list[str]]:
-        """Return the first object given by name that holds arrays in the memory of parameters, and their names.
-
-        ``states`` are the objects' states, as just taken.
-        """
-        for name, one in self.stateful.items() if can_be_live() else ():
-            if isinstance(one, ParameterHolder) and not isinstance(self.given[name], NamedAttributes):
-                continue  # what it gives is that memory
-            found = ((id(array), self.shared_memory.owner_of(array)) for array in _arrays_in(states[name]))
-            owners = {at: owner for at, owner in found if owner is not None}
-            # An array that is made for the state is another one at each call.
-            held = {id(array) for array in _arrays_in(told_by(one))} & owners.keys() if owners else set()
-            if held:
-                return name, sorted({owners[at] for at in held})
-        return "", []
-
     def note_beginning(self, *, resumes: bool) -> None:
         """Remember the parameters, for `changed_since`; not where ``Model`` trains, for which they are restored again.
 
@@ -242,45 +247,76 @@ class Sources:
         first batch before it calls anything.
         """
         self.began_with = {}
-        if self.batches is not None:
-            self.began_with = self.parameters.digests_in_place()
-        elif resumes and not self.by_model():
-            rates = self.parameters.rates()
-            self.began_with = {
-                name: one for name, one in self.parameters.digests_in_place().items() if name not in rates
-            }
+        if self.batches is not None or (resumes and not self.by_model()):
+            left_out = self.parameters.rates() if self.batches is None else ()
+            digests = self.parameters.digests_in_place()
+            self.began_with = {name: digest for name, digest in digests.items() if name not in left_out}
 
     def note_restored_states(self, steady: Mapping[str, Collection[str]]) -> None:
         """Remember the states of objects given by name, for `changed_since`, in a loop of `resumable`.
 
-        Any other loop may have called them for its first batch when that is seen.
+        Any other loop may have called them for its first batch when that is seen. ``steady`` are the places in each
+        state that are the same at each call, other than a time.
         """
         self.restored_states = {}
-        if self.batches is not None:
-            told = {name: digests_by_place(told_by(self.stateful[name])) for name in steady}
-            self.restored_states = {
-                name: {place: one for place, one in digests.items() if place in steady[name]}
-                for name, digests in told.items()
-            }
+        for name in steady if self.batches is not None else ():
+            digests = digests_by_place(told_by(self.stateful[name]))
+            self.restored_states[name] = {place: digests[place] for place in digests.keys() & steady[name]}
 
     def changed_since(self) -> list[str]:
         """Return the names of what the script has changed since it was remembered; forgets it."""
         now = self.parameters.digests_in_place() if self.began_with else {}
-        parameters = [name for name, digest in self.began_with.items() if now.get(name) != digest]
-        changed = sorted([*parameters, *filter(self._has_changed, self.restored_states)])
-        self.began_with, self.restored_states = {}, {}
-        return changed
-
-    def _has_changed(self, name: str) -> bool:
+        changed = [name for name, digest in self.began_with.items() if now.get(name) != digest]
         draws = self.position.own_draws if self.position is not None else ()
-        digests = digests_by_place(told_by(self.stateful[name], keep=draws))
-        return any(digests.get(place) != one for place, one in self.restored_states[name].items())
+        for name, before in self.restored_states.items():
+            after = digests_by_place(told_by(self.stateful[name], keep=draws))
+            if any(after.get(place) != digest for place, digest in before.items()):
+                changed.append(name)
+        self.began_with, self.restored_states = {}, {}
+        return sorted(changed)
 
-    def put_back(self) -> None:
-        """Undo what the script has switched since the start; does nothing once the loop trains."""
-        for one in self.switches():
-            one.put_back(by_model=self.by_model())
+
+def check_rewindable(cell: nn.Cell) -> None:
+    """Raise ResumeError if a cycle of ``cell`` is known not to begin again exactly; names some of its cells."""
+    if not isinstance(cell, AccumulationTrainCell):
+        raise ResumeError(
+            f'Saving(mid_cycle="rewind") needs an AccumulationTrainCell, which knows where a cycle begins; this is '
+            f'a {type(cell).__name__}. Use "exact"'
+        )
+    # MindSpore's classes share no public base class.
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, Dropout)
+    keeping = [f"{name} ({type(inner).__name__})" for name, inner in cell.cells_and_names() if isinstance(inner, kinds)]
+    if keeping:
+        raise ResumeError(f"{some(keeping)} keeps state of every micro-batch. {_WHY}.")
 
 
-def _arrays_in(state: Any) -> Iterator[Array]:
-    return (value for value in tensors_in(state) if isinstance(value, np.ndarray))
+def captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:
+    """Return a capture of ``leaves`` and ``sections``; TypeError if ``sections`` hold a value that cannot be stored."""
+    state = {name: encode_tree(section, name, leaves) for name, section in sections.items()}
+    return Capture(progress, tuple(leaves), state)
+
+
+def decoded(contents: Contents) -> dict[str, Any]:
+    """Return the sections of a checkpoint; StateMismatchError if it is not of a MindSpore training."""
+    for name in _SECTIONS:
+        if name not in contents.state:
+            raise StateMismatchError(
+                f"the checkpoint {contents.checkpoint} has no section {name!r}: it was not made by a StateManager"
+            )
+    sections = {name: contents.state.get(name) for name in (*_SECTIONS, _OBSERVED)}
+    try:
+        state = {name: decode_tree(section, contents.state_tensors) for name, section in sections.items()}
+    except ValueError as error:
+        raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
+    for unsaid in _MAY_BE_UNSAID:
+        state["train"].setdefault(unsaid, None)
+    # A run that has known only one world may omit it.
+    first_world = state["train"].setdefault("first_world", contents.world_size)
+    if isinstance(first_world, bool) or not isinstance(first_world, int) or first_world < 1:
+        raise CorruptCheckpointError(f"{contents.checkpoint}: the run began with {first_world!r} ranks")
+    if state["train"].keys() != _TRAIN_KEYS:
+        raise StateMismatchError(
+            f"the section train of {contents.checkpoint} has {sorted(state['train'])}, not {sorted(_TRAIN_KEYS)}: it "
+            "was made by another version of ckptkit. Install that one, or start under another root"
+        )
+    return state

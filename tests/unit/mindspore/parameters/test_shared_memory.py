@@ -11,7 +11,6 @@ from support.process import python
 import ckptkit as ck
 from ckptkit.mindspore.parameters.memory import SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.state.sources import Sources
 
 
 class Net(nn.Cell):
@@ -199,35 +198,6 @@ def test_object_that_restores_itself_into_a_students_memory_leaves_the_student_a
     assert student.w.data_ptr() != teacher.net.w.data_ptr()
 
 
-class Best:
-    """Keeps weights, with or without a copy; or gives those of the network."""
-
-    def __init__(self, net: Net, kind: str) -> None:
-        self.net, self.kind = net, kind
-        self.weights = [net.w.asnumpy().copy() if kind == "copied" else net.w.asnumpy()[1:]]
-
-    def state_dict(self):
-        return {"weights": [self.net.w.asnumpy()] if self.kind == "made" else self.weights}
-
-    def load_state_dict(self, state):
-        self.weights = state["weights"]
-
-
-@pytest.mark.parametrize("kind", ["held", "copied", "made", "attribute"])
-def test_arrays_that_are_the_memory_of_a_parameter_are_named(tmp_path, kind, shown):
-    """After a resume, they are arrays of their own, and do not follow the parameter any more."""
-    net = Net("net", 1)
-    best = Best(net, kind)
-    state = ck.StateManager([net], best=ck.attributes(best, "weights") if kind == "attribute" else best)
-    with ck.CheckpointManager(tmp_path) as manager:
-        manager.restore(state)
-        for step in range(1, 3):
-            state.count_delivered(step)
-            manager.save(state).result()
-    told = "best holds arrays that are the memory of net.w, so that they change with training"
-    assert shown().count(told) == (kind in ("held", "attribute"))
-
-
 def test_memory_is_looked_at_again_between_joining_and_parting():
     """The groups of a save before are not those of now: what left one of them must not be parted from its new one."""
     nets = [Net(name, value) for name, value in zip("cab", range(3), strict=True)]
@@ -249,26 +219,6 @@ def test_parameter_joins_a_buffer_which_keeps_its_memory():
     parameters.leaves(at_boundary=False)
     assert shared.restore([["a.w", "z"]])
     assert net.w.data_ptr() == net.z.data_ptr()
-
-
-@pytest.mark.parametrize("apart", [True, False])
-@pytest.mark.parametrize("named", [False, True])
-def test_checkpoint_that_does_not_say_keeps_the_tie_of_equal_values(tmp_path, monkeypatch, named, apart):
-    """Such as one of an earlier version: parted, a tied weight would train alone, in silence."""
-    with monkeypatch.context() as patched:
-        sections = Sources.sections
-
-        def without(self, *args):
-            found = sections(self, *args)
-            del found["train"]["shared_memory"]
-            return found
-
-        patched.setattr(Sources, "sections", without)
-        saved(tmp_path, shares=True, named=named, put=part if apart else lambda student, teacher: None)
-    student, teacher, state, manager = job(tmp_path, shares=True, named=named)
-    manager.restore(state)
-    assert values(student, teacher) == ([5, 7] if apart else [1, 1])
-    assert (student.w.data_ptr() == teacher.w.data_ptr()) == (not apart)
 
 
 def test_object_that_restores_itself_again_before_the_loop_leaves_the_student_as_it_was(tmp_path):

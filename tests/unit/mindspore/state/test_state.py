@@ -37,8 +37,7 @@ from support.training import (
 )
 
 import ckptkit as ck
-from ckptkit.mindspore.state.manager import StateManager
-from ckptkit.mindspore.state.options import Training
+from ckptkit.mindspore.state.manager import StateManager, Training
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 

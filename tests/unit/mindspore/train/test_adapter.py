@@ -10,8 +10,7 @@ from mindspore.train import Model
 from support.training import Mlp, accumulation_cell, adam, checkpoints, pipeline
 
 import ckptkit as ck
-from ckptkit.mindspore.state.manager import StateManager
-from ckptkit.mindspore.state.options import Training
+from ckptkit.mindspore.state.manager import StateManager, Training
 from ckptkit.mindspore.train.counting import BoostCycle, CycleAdapter
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
