@@ -17,9 +17,8 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.core.contents import Contents, WantedPart
-from ckptkit.core.leaf_digests import digest_of_bits, digests_of
 from ckptkit.core.placement import Box, Placement, PlacementByName
-from ckptkit.core.tensors import Array, Leaf, LeafSpec, Lifetime, Role, bits_of, dtype_of
+from ckptkit.core.tensors import Array, Leaf, LeafSpec, Lifetime, Role, bits_of, digest_of_bits, digests_of, dtype_of
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.parameters.apply import RestoreTarget, can_be_live

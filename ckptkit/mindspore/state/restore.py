@@ -20,10 +20,9 @@ from mindspore.train import Callback
 
 from ckptkit.checkpoint.resharded import folded
 from ckptkit.core.contents import Contents, TensorInfo
-from ckptkit.core.leaf_digests import digest_of_bits
 from ckptkit.core.placement import Box
 from ckptkit.core.process_group import World
-from ckptkit.core.tensors import Leaf, bits_of
+from ckptkit.core.tensors import Leaf, bits_of, digest_of_bits
 from ckptkit.core.text import listed, some
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.data.position import Position

@@ -17,9 +17,8 @@ from mindspore import nn
 from pydantic import ValidationError
 
 from ckptkit.core.contents import Capture, Contents
-from ckptkit.core.leaf_digests import digests_of
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import Leaf
+from ckptkit.core.tensors import Leaf, digests_of
 from ckptkit.core.text import some
 from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError

@@ -6,11 +6,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from support.memory import contents_of
 from support.training import Mlp, accumulation_cell, begin_process, samples
 
 import ckptkit as ck
 from ckptkit.mindspore.parameters.memory import Detached
-from ckptkit.testing.memory import contents_of
 
 
 def replace_weight(cell):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore.train import Callback, EarlyStopping
+from support.memory import contents_of
 from support.training import (
     SIZE,
     CrashError,
@@ -28,7 +29,6 @@ from support.training import (
 import ckptkit as ck
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.sources import CycleStart
-from ckptkit.testing.memory import contents_of
 
 EPOCHS = 3
 STEPS = EPOCHS * SIZE
