@@ -180,7 +180,7 @@ class CheckpointCallback(Callback):
         try:
             point = manager.restore(state, checkpoint=checkpoint, rewind=rewind, watch_preemption=False)
         except BaseException:
-            state.release_data()
+            position.leave()
             raise
         if point.checkpoint is not None and state.is_over():
             done, rest = position.at(point.batches_delivered)
@@ -189,9 +189,9 @@ class CheckpointCallback(Callback):
             why = state.ended or f"{batches} are {many(done, 'epoch')}{within}"
             more = "" if state.ended else f" To train on, give more than {many(done, 'epoch')}; you gave {epochs}."
             _log.info("training is complete (%s); nothing to do. %s is restored.%s", why, point.checkpoint, more)
-            state.restore_random_state()
-            state.trained()
-            state.release_data()
+            state.restoring.random_state()
+            state.restoring.trained()
+            position.leave()
             manager.declare_complete()
             manager.close()
             return replace(point, complete=True)

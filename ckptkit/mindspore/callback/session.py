@@ -103,11 +103,11 @@ class TrainingSession:
         HEARTBEAT.reads(source_names(self._dataset), self._size)
         self._position.iterator_made()
         # This callback is the last one: this undoes what the others' on_train_begin changed or drew.
-        self._state.restore_again()
+        self._state.restoring.again()
         # Before the others' on_train_epoch_begin, which runs again if an epoch is resumed at its start.
         self._state.mark_again()
         if not self.point.batch:
-            self._state.hand_out_batch()
+            self._state.examination.begin()
 
     def begin_epoch(self, params: Any) -> None:
         """At the first epoch, check its number and restore the state of the other callbacks."""
@@ -118,9 +118,9 @@ class TrainingSession:
         self._other_callbacks.restore()
         if self.point.batch:
             # The others' on_train_epoch_begin ran a second time in this epoch: this undoes what it did.
-            self._state.restore_again()
-            self._state.hand_out_batch()
-        self._state.trained()
+            self._state.restoring.again()
+            self._state.examination.begin()
+        self._state.restoring.trained()
         self._begun = True
 
     def end_step(self, params: Any, run_context: Any) -> None:
@@ -219,8 +219,8 @@ class TrainingSession:
 
     def leave(self, error: BaseException | None) -> None:
         """Release the run; an exception in flight is never hidden."""
-        self._state.release_data()
-        self.manager.__exit__(None if error is None else type(error), error, None)
+        self._position.leave()
+        self.manager.__exit__(kind, error, trace)
 
     def _give_up_window(self, writers: Sequence[str]) -> None:
         self.manager.give_up_window()

@@ -192,7 +192,7 @@ class TrainerLoop:
         if self.point is None:
             raise self._refusal("did not call create_dict_iterator of what get_train_dataloader() returned")
         if self.is_complete:
-            self._state.trained()
+            self._state.restoring.trained()
             self._manager.declare_complete()
         elif self._counters.is_loaded:
             raise self._refusal(f"ended at an empty epoch, and the run continues in epoch {self._place[0]}")
@@ -258,7 +258,7 @@ class TrainerLoop:
         self.exits.callback(lambda: setattr(self, "preempted", manager.preempted))
         named = {LOOP_COUNTERS: counters, **self.stateful}
         state = self._state = self.new_state(cells, batches, training=training, **named)
-        self.exits.callback(state.release_data)
+        self.exits.callback(position.leave)
         state.has_all_epochs = lambda: batches.is_over() or trainer.state.global_step >= trainer.state.max_steps
         counters.frame = frame  # which holds all variables of the loop
         self.exits.callback(setattr, counters, "frame", None)
@@ -279,11 +279,11 @@ class TrainerLoop:
     def _arrive(self, frame: FrameType) -> None:
         """Put back what the checkpoint holds, where the loop continues; of a complete run, where it ends."""
         if self.is_complete:
-            self._state.restore_again()
-            self._state.hand_out_batch()
+            self._state.restoring.again()
+            self._state.examination.begin()
         else:
             self._silence.close()
-            self._state.restore_again()
+            self._state.restoring.again()
             self._first = [next(self._batches)]
             self.trainer.control.should_training_stop = self.trainer.control.should_epoch_stop = False
         self._counters.put_back(frame)

@@ -22,13 +22,25 @@ from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPositi
 class Position(Protocol):
     """Connects a checkpoint's state and its data; implemented for MindSpore pipelines and Python iterables.
 
-    Call order: `check` (in another world it gets the result of `folded`), `prepare`, then the consumer makes its
-    iterator, then `iterator_made`.
-    """
+    def hand_out(self, batch: Any, delivered: int, *, ends_epoch: bool) -> None:
+        """Report the batch that is trained next, the last of ``delivered``, and whether it is the last of its epoch."""
+        ...
 
-    @property
-    def own_draws(self) -> Collection[str]:
-        """Global generators (``"python"``, ``"numpy"``) that the data has positioned and that must not be restored."""
+    def end_epoch(self) -> None:
+        """Report that the next batch, if any, belongs to another epoch than the last."""
+        ...
+
+    def ask_batch(self) -> None:
+        """See `StateManager`."""
+        ...
+
+    def iterator_made(self) -> None:
+        """Report that the data is positioned."""
+        ...
+
+
+class Counted(Position, Protocol):
+    """Adds the number of delivered batches to a position."""
 
     @property
     def delivered(self) -> int:
@@ -160,16 +172,12 @@ class Resumable:
                 delivered += 1
                 self._epoch = epoch
                 self._taken_by = threading.get_ident()
-                observer.count_delivered(delivered)
-                observer.observe_step(batch, None)
-                ends_epoch = self.position.ends_epoch(delivered)
-                observer.expect_epoch_end(ends_epoch)
-                observer.hand_out_batch(ends_epoch=ends_epoch)
+                observer.hand_out(batch, delivered, ends_epoch=self.position.ends_epoch(delivered))
                 yield batch
                 observer.ask_batch()
             observer.end_epoch()
         finally:
-            observer.release_data()
+            self.position.leave()
 
 
 def resumable(

@@ -175,7 +175,7 @@ class StateManager:
             rates=parameters.rates(),
         )
         self.examination = Examination(self._sources, strict=strict, ignore=training.ignore)
-        self._restore = Restore(self._sources, self.examination, elastic=ranks.elastic)
+        self.restoring = Restore(self._sources, self.examination, elastic=ranks.elastic)
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._marks_cycles = False
@@ -219,10 +219,6 @@ class StateManager:
     def end_epoch(self) -> None:
         """Tell an `AccumulationTrainCell` that an epoch ended; does nothing for another cell."""
         self._sources.counting.end_epoch()
-
-    def expect_epoch_end(self, last: bool) -> None:
-        """Set whether the next micro-step is the last of its epoch, so that it calls `end_epoch` itself."""
-        self._sources.counting.expect_epoch_end(last)
 
     def observe_step(self, batch: Any, outputs: Any) -> None:
         """Keep references to the inputs and outputs of the last micro-step, until the next one."""
@@ -352,7 +348,7 @@ class StateManager:
             self._begin_own_loop()
             return
         words_drawn_unseeded()  # before the seed of the data is set; a refusal of the data asks for it
-        self._restore.apply(contents, self.world)
+        self.restoring.apply(contents, self.world)
         self._begin_own_loop()
         self.last_batch = self.last_outputs = None
 
@@ -388,39 +384,27 @@ class StateManager:
             self.position.iterator_made()
         if self._sources.batches is not None:
             self._sources.counting.begin_loop()
-        self.restore_random_state()
+        self.restoring.random_state()
         self._sources.put_back()
-        self.trained()
+        self.restoring.trained()
         if self._sources.batches is None:
             self.examination.begin()
         self.mark_again()
 
-    def hand_out_batch(self, *, ends_epoch: bool = False) -> None:
-        """Put back what the script keeps itself, as the first batch is handed out; call it before each batch."""
+    def hand_out(self, batch: Any, delivered: int, *, ends_epoch: bool) -> None:
+        """Note that a batch of `remaining`, the last of ``delivered``, is handed out to the loop.
+
+        As the first one is, put back what the script keeps itself.
+        """
+        self._sources.deliver(delivered)
+        self.observe_step(batch, None)
+        self._sources.counting.expect_epoch_end(ends_epoch)
         self.examination.begin(ends_epoch=ends_epoch)
 
     def ask_batch(self) -> None:
         """Note that the last batch is done, and look at what the script does after its step(); call it for the next."""
         self._sources.open_batch.end()
         self.examination.ask_batch()
-
-    def restore_random_state(self) -> None:
-        """Restore the checkpoint's random state, after unwanted draws; does nothing without a restore."""
-        self._restore.random_state()
-
-    def restore_again(self) -> None:
-        """Undo changes to the state since `apply`; does nothing without an `apply`, or after `trained`.
-
-        Reads again only those files of the checkpoint whose tensors were changed, where that can be detected.
-
-        Raises:
-            CkptKitError: If a file had to be read and could not be, as `apply`; the parameters are half restored then.
-        """
-        self._restore.again()
-
-    def trained(self) -> None:
-        """Mark that training continues from here; `restore_again` then has nothing to undo."""
-        self._restore.trained()
 
     def mark_again(self) -> None:
         """Mark the cycle start again, if cycle starts are marked: draws since the restore are kept."""
@@ -436,8 +420,3 @@ class StateManager:
     def handed_out_by(self, iterator: object) -> None:
         """Note an iterator that hands out the batches of `remaining` to the user's loop."""
         self.remaining().handed_out_by(iterator)
-
-    def release_data(self) -> None:
-        """Leave the dataset and its seed as they were before, once training has ended or was refused."""
-        if self.position is not None:
-            self.position.leave()

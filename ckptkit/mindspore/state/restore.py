@@ -121,7 +121,11 @@ class Restore:
         self._watch_beginning(steady)
 
     def again(self) -> None:
-        """Undo changes to the state since `apply`; see `StateManager.restore_again`."""
+        """Undo changes to the state since `apply`; does nothing without an `apply`, or after `trained`.
+
+        Reads again only those files of the checkpoint whose tensors were changed, where that can be detected. If that
+        fails, the parameters are half restored.
+        """
         if self._restored is not None:
             sources = self._sources
             sources.counting.fence()
