@@ -34,7 +34,6 @@ from ckptkit.mindspore.state.digest import digests_by_place
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.holders import (
     GeneratorHolder,
-    NamedAttributes,
     ParameterHolder,
     Stateful,
 )
@@ -100,7 +99,7 @@ class Restore:
         if sources.position is not None:
             sources.position.prepare(progress.batches_delivered, state["data"])
         sources.prepared = True
-        steady = self._restore_objects(contents, state["user"])
+        self._restore_objects(contents, state["user"], partial(self._give, state["user"]))
         sources.first_world = worlds.first
         # Last: a foreign cell may count in one of those objects.
         sources.counting.load(progress, state["train"], left)
@@ -118,7 +117,7 @@ class Restore:
         if worlds.before != worlds.now:
             _tell_what_was_folded(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
-        self._watch_beginning(steady)
+        self._watch_beginning()
 
     def again(self) -> None:
         """Undo changes to the state since `apply`; does nothing without an `apply`, or after `trained`.
@@ -134,7 +133,7 @@ class Restore:
             sources.shared_memory.restore(self._shared)
             sources.parameters.read_again_from(self._restored)
             user = decoded(self._restored)["user"]
-            self._load_objects(self._restored, user, lambda name, one: one.load_state_dict(user[name]))
+            self._restore_objects(self._restored, user, lambda name, one: one.load_state_dict(user[name]))
             clear_half_restored(sources.every_cell())
             sources.put_back()
             self.random_state()
@@ -194,35 +193,18 @@ class Restore:
                 f"of a train cell that is given by name cannot be converted. Start {worlds.before} ranks"
             )
 
-    def _watch_beginning(self, steady: Mapping[str, Collection[str]]) -> None:
+    def _watch_beginning(self) -> None:
         """Let what changes before training and in the first forward pass be named."""
         sources = self._sources
         sources.note_beginning(resumes=True)
-        sources.note_restored_states(steady)
+        sources.note_restored_states()
         watch_forward(sources.cell, sources.parameters, self._examination.judge_changes)
         if sources.batches is None and sources.began_with:
             for cell in sources.cells:
                 if not isinstance(cell, (AccumulationTrainCell, *OPTIMIZERS)):
                     _before_next_call(cell, self._examination.judge_changes)
 
-    def _restore_objects(self, contents: Contents, states: Mapping[str, Any]) -> dict[str, Collection[str]]:
-        """Restore the objects given by name; return the places in their states that are the same at each call.
-
-        Objects with parameters are left out, but for `attributes`: their states are those of whole networks.
-        """
-        steady: dict[str, Collection[str]] = {}
-
-        def give(name: str, one: Stateful) -> None:
-            doubt, steady[name] = _give(name, one, states[name])
-            self._examination.judge_doubt(doubt)
-
-        self._load_objects(contents, states, give)
-        for name, one in self._sources.stateful.items():
-            if isinstance(self._sources.given[name], NamedAttributes):
-                steady[name] = digests_by_place(one.state_dict()).keys()
-        return steady
-
-    def _load_objects(
+    def _restore_objects(
         self, contents: Contents, states: Mapping[str, Any], give: Callable[[str, Stateful], object]
     ) -> None:
         """Restore the objects given by name: first those that ckptkit restores, then the others, by ``give``.
@@ -249,6 +231,27 @@ class Restore:
             for name, one in holders.items():
                 if any(path.startswith(f"{name}/") for path in written):
                     one.load_state_dict(states[name])
+
+    def _give(self, states: Mapping[str, Any], name: str, one: Stateful) -> None:
+        """Call ``load_state_dict``, and report what was not taken; ResumeError if nothing was."""
+        takes_later = isinstance(one, (Iterable, Callback))
+        given, before = digests_by_place(states[name]), {} if takes_later else digests_by_place(one.state_dict())
+        one.load_state_dict(states[name])
+        after, once_more = digests_by_place(one.state_dict()), digests_by_place(one.state_dict())
+        steady = {place for place in given.keys() | after.keys() if after.get(place) == once_more.get(place)}
+        lost = sorted(place for place in steady if after.get(place) != given.get(place))
+        if not lost:
+            return
+        if not takes_later and all(after.get(place) == before.get(place) for place in steady | before.keys()):
+            raise ResumeError(
+                f"load_state_dict() of {name} ({type(one).__name__}) changed nothing: its state_dict() is still the "
+                f"one before, not the stored one ({some(lost)}). Make it load its state, then start again: the "
+                "checkpoint has the state"
+            )
+        self._examination.judge_doubt(
+            f"After load_state_dict(), state_dict() of {name} ({type(one).__name__}) is not what was stored: "
+            f"{some(lost)}. This is correct if the object loads it later, or should keep the values of this process"
+        )
 
     def _digests(self) -> dict[str, str]:
         """Return `CellParameters.digests_in_place`, and the same of the objects given by name."""
@@ -411,29 +414,3 @@ def _tell_what_was_folded(before: Contents, after: Contents, worlds: Worlds, ran
         else "the state of the others is dropped",
         "" if positioned else "; and the data, which the loop positions itself",
     )
-
-
-def _give(name: str, one: Stateful, state: Any) -> tuple[str | None, set[str]]:
-    """Call ``load_state_dict``; return a description of what was not taken from ``state``, or None.
-
-    Also returns the places in the state of the object that are the same at each call. ResumeError if nothing was taken.
-    """
-    takes_later = isinstance(one, (Iterable, Callback))
-    given, before = digests_by_place(state), {} if takes_later else digests_by_place(one.state_dict())
-    one.load_state_dict(state)
-    after, once_more = digests_by_place(one.state_dict()), digests_by_place(one.state_dict())
-    steady = {place for place in given.keys() | after.keys() if after.get(place) == once_more.get(place)}
-    lost = sorted(place for place in steady if after.get(place) != given.get(place))
-    if not lost:
-        return None, steady
-    if not takes_later and all(after.get(place) == before.get(place) for place in steady | before.keys()):
-        raise ResumeError(
-            f"load_state_dict() of {name} ({type(one).__name__}) changed nothing: its state_dict() is still the one "
-            f"before, not the stored one ({some(lost)}). Make it load its state, then start again: the checkpoint "
-            "has the state"
-        )
-    doubt = (
-        f"After load_state_dict(), state_dict() of {name} ({type(one).__name__}) is not what was stored: "
-        f"{some(lost)}. This is correct if the object loads it later, or should keep the values of this process"
-    )
-    return doubt, steady

@@ -8,7 +8,7 @@ is decided elsewhere. Main thread only, between two micro-steps.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ from ckptkit.mindspore.parameters.memory import Detached, SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.state.digest import digests_by_place
-from ckptkit.mindspore.state.holders import ParameterHolder, Stateful, told_by
+from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, told_by
 from ckptkit.mindspore.state.named_cell import NamedCell
 from ckptkit.mindspore.state.numerics import Numerics
 from ckptkit.mindspore.state.open_batch import OpenBatch
@@ -251,16 +251,19 @@ class Sources:
             digests = self.parameters.digests_in_place()
             self.began_with = {name: digest for name, digest in digests.items() if name not in left_out}
 
-    def note_restored_states(self, steady: Mapping[str, Collection[str]]) -> None:
+    def note_restored_states(self) -> None:
         """Remember the states of objects given by name, for `changed_since`, in a loop of `resumable`.
 
-        Any other loop may have called them for its first batch when that is seen. ``steady`` are the places in each
-        state that are the same at each call, other than a time.
+        Any other loop may have called them for its first batch when that is seen. What differs between two calls, such
+        as a time, is left out, and so are objects with parameters, but for `attributes`: whole networks.
         """
         self.restored_states = {}
-        for name in steady if self.batches is not None else ():
-            digests = digests_by_place(told_by(self.stateful[name]))
-            self.restored_states[name] = {place: digests[place] for place in digests.keys() & steady[name]}
+        for name, one in self.stateful.items() if self.batches is not None else ():
+            if isinstance(self.given[name], NamedAttributes) or not isinstance(one, (ParameterHolder, OtherCallbacks)):
+                before, after = (digests_by_place(told_by(one)) for _ in range(2))
+                self.restored_states[name] = {
+                    place: before[place] for place in before if before[place] == after.get(place)
+                }
 
     def changed_since(self) -> list[str]:
         """Return the names of what the script has changed since it was remembered; forgets it."""
