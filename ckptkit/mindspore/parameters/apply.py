@@ -52,19 +52,16 @@ def tensor_of(bits: Array, dtype: str) -> ms.Tensor:
 
 
 def assign(parameter: ms.Tensor, bits: Array, dtype: str) -> None:
-    """Give ``parameter`` the stored value."""
     with _no_grad():
         parameter.copy_(tensor_of(bits, dtype))
 
 
 def assign_zeros(parameter: ms.Tensor) -> None:
-    """Set ``parameter`` to zeros."""
     with _no_grad():
         parameter.copy_(ms.Tensor(np.zeros_like(parameter.asnumpy())))
 
 
 def mode_in_force() -> str:
-    """Return ``"GRAPH"`` or ``"PYNATIVE"``."""
     # What `ms.get_context("mode")` gives, which checks the device first and takes 50 us beside a training; this is
     # asked at every micro-step. Private: if it moves, the import fails, and a test compares the two.
     return "GRAPH" if _CONTEXT.get_param(ms_ctx_param.mode) == ms.GRAPH_MODE else "PYNATIVE"

@@ -51,7 +51,6 @@ class Detached:
         self._moved_at = 0
 
     def begin(self, updates: int) -> None:
-        """Set the number of updates at which this process begins."""
         self._begun_at = updates if self._count is None else self._count()
 
     def binds(self, updates: int) -> bool:
@@ -97,7 +96,6 @@ class Addresses:
 
     @classmethod
     def of(cls, cell: nn.Cell) -> Addresses:
-        """Track the parameters that ``cell`` has now."""
         parameters = {one.name: one for one in all_of(cell)}
         return cls(lambda: parameters)
 
@@ -205,7 +203,6 @@ class SharedMemory:
         return self._part(lambda name: name if name in apart else None)
 
     def renew(self, names: Collection[str]) -> None:
-        """Give parameters other memory, with the values that they have."""
         tensors = {**self._by_name(), **self._cells.tensors()}
         for name in names:
             _renew(name, tensors[name])

@@ -113,7 +113,6 @@ class CellParameters:
         return {name: digest_of_bits(self[name]) for name in names}
 
     def digests(self) -> dict[str, str]:
-        """Return, by name, the digest of every parameter and buffer."""
         return digests_of(self.leaves(at_boundary=False))
 
     def digests_in_place(self) -> dict[str, str]:
@@ -125,7 +124,6 @@ class CellParameters:
         return digests_of([leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime != "micro"])
 
     def note_buffers(self) -> None:
-        """Remember the present buffers, for `changed_buffers`."""
         self._buffers_before = self._digests_of_buffers(self.leaves(at_boundary=True))
 
     def changed_buffers(self, leaves: Sequence[Leaf]) -> list[str]:
@@ -137,7 +135,6 @@ class CellParameters:
         return digests_of([leaf for leaf in leaves if leaf.name in self._buffers])
 
     def demote(self, names: Collection[str]) -> None:
-        """Treat ``names`` as changing at every micro-step from now on."""
         self.roles.demote(names)
         self._tracking = []
 
@@ -239,7 +236,6 @@ class TrackedTensor:
         return self._leaf
 
     def leaf(self) -> Leaf:
-        """Return the tensor's present leaf."""
         tensor = self.tensor
         leaf = self._leaf
         # The leaf's array keeps its memory alive, so no other tensor can have got that address since.
@@ -310,7 +306,6 @@ class Buffers:
         self._kept = [vars(one)["_buffers"] for _, one in self._places if "_buffers" in vars(one)]
 
     def now(self) -> dict[str, ms.Tensor]:
-        """Return each present buffer by its name."""
         if len(self._kept) == len(self._places) and not any(self._kept):
             return {}  # shortcut for most networks, in a tenth of the time
         seen = {id(one) for one in self._parameters.values()}
@@ -353,7 +348,6 @@ class CellChanges:
         self._held = [*itertools.chain.from_iterable(one.values() for one in self._kept)]
 
     def are_changed(self) -> bool:
-        """Return whether any of them has been added, replaced or removed."""
         if [*map(len, self._kept)] != self._sizes:
             return True
         now = itertools.chain.from_iterable(map(dict.values, self._kept))
@@ -370,7 +364,6 @@ class KeptParameters:
         self._known = self._now()  # holds the parameters, so that no id is reused
 
     def refuse_replaced(self) -> None:
-        """Raise ResumeError if a parameter was replaced, added or removed."""
         if not self._changes.are_changed():
             return
         now = self._now()

@@ -60,7 +60,6 @@ class Roles:
         return sorted(name for name, one in self._placed.items() if isinstance(one, Box))
 
     def role(self, name: str) -> Role:
-        """Return what the parameter ``name`` is for."""
         if name in self.accumulators or name in self._boosts:
             return "accumulators"
         if name in self._weights:
@@ -90,7 +89,6 @@ class Roles:
         return "cycle"
 
     def demote(self, names: Collection[str]) -> None:
-        """Treat ``names`` as changing at every micro-step from now on."""
         self._demoted |= set(names)
 
 

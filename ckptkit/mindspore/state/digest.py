@@ -71,7 +71,6 @@ def digests_by_place(state: Any) -> dict[str, str]:
 
 
 def has_arrays(value: Any) -> bool:
-    """Return whether there is an array or a tensor in a plain value."""
     return any(isinstance(part, ms.Tensor | np.ndarray) for part, _ in _parts(value))
 
 

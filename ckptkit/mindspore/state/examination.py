@@ -290,7 +290,6 @@ class Examination:
         return self._compared.texts(frame) | {path: node.text for path, node in walk.nodes.items()}
 
     def unstored(self) -> dict[str, str]:
-        """Return what training changes and cannot be stored, with what it is."""
         return dict(self._observer.unstored)
 
     def judge_doubt(self, doubt: str | None, *, may_refuse: bool = True) -> None:

@@ -164,7 +164,6 @@ class ParameterHolder:
         return [place.value for place in self.places().values() if isinstance(place.value, ms.Parameter)]
 
     def tensors(self) -> dict[str, ms.Tensor]:
-        """Return the parameters and buffers that it stores, by place."""
         return {path: place.value for path, place in self.places().items() if place.put is None}
 
     def state_dict(self) -> dict[str, Any]:

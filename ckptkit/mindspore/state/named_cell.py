@@ -51,7 +51,6 @@ class NamedCell(ParameterHolder):
         }
 
     def check(self, state: Any) -> None:
-        """Check as `ParameterHolder.check` does, and compare how the cell accumulates."""
         known = isinstance(state, dict) and state.keys() >= {"parameters", "counters", "accumulation"}
         super().check(state["parameters"] if known else None)
         counters, stored = CycleCounters(**state["counters"]), state["accumulation"]

@@ -42,7 +42,6 @@ class Numerics:
         self._unknown: set[int] = set()
 
     def record(self) -> dict[str, Any]:
-        """Return what a checkpoint stores; advances no generator."""
         steps = [int(optimizer.global_step.asnumpy().reshape(-1)[0]) for optimizer, _ in self._scheduled]
         return {"types": self._types(), "settings": dict(_settings()), "rates": self._rates(steps)}
 

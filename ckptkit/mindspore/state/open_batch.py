@@ -54,7 +54,6 @@ class OpenBatch:
         self._error_at_step = error
 
     def refuse(self, delivered: int) -> None:
-        """Raise IncompleteStepError if the last of ``delivered`` batches may not be done."""
         if self._is_open:
             raise IncompleteStepError(
                 f"{delivered} batches were delivered, and nothing shows that the last one was trained, with all that "

@@ -50,11 +50,9 @@ class OtherCallbacks:
                 self._adapted[kind.__name__ if nth == 1 else f"{kind.__name__}#{nth}"] = callback
 
     def adapted(self) -> list[Callback]:
-        """Return the callbacks whose state is stored here."""
         return [*self._adapted.values()]
 
     def is_adapted(self, callback: Callback) -> bool:
-        """Return whether the state of ``callback`` is stored here."""
         return any(callback is one for one in self._adapted.values())
 
     def early_stop(self) -> str | None:

@@ -173,7 +173,6 @@ class Restore:
         return here
 
     def _compare(self, contents: Contents, state: Mapping[str, Any], seen: Mapping[str, Leaf], worlds: Worlds) -> None:
-        """Raise unless everything but the counts fits; changes nothing."""
         sources = self._sources
         _check_leaves(contents, sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary))
         _check_stateful(sources.stateful.keys(), state["user"].keys())
@@ -397,7 +396,6 @@ def _not_put_back(observed: Mapping[str, Any], worlds: Worlds) -> str | None:
 
 
 def _tell_what_was_folded(before: Contents, after: Contents, worlds: Worlds, rank: int, *, positioned: bool) -> None:
-    """Log what was folded, and what of it is not exact."""
     was, progress = before.progress, after.progress
     _log.warning(
         "%s was made by %d ranks and continues with %d: accumulation steps %d -> %d, micro-step %d -> %d, batches "

@@ -144,7 +144,6 @@ class Sources:
             memory.bind()
 
     def switches(self) -> list[Switches]:
-        """Return the switches of all cells, those given by name included."""
         return [*self._counted_switches(), *(one.switches for one in self.named_cells.values())]
 
     def _counted_switches(self) -> list[Switches]:
@@ -173,7 +172,6 @@ class Sources:
             cell.look()
 
     def load_switches(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
-        """Continue from the switches that `sections` returned, after ``delivered`` batches."""
         self.own_switches.load(recorded, delivered)
         by_name = (recorded or {}).get("by_name", {})
         for name, switches in self.switches_by_name.items():
@@ -215,7 +213,6 @@ class Sources:
             ) from error
 
     def sections(self, progress: Progress, ranks: int) -> dict[str, Any]:
-        """Return everything except the parameters, as a checkpoint at ``progress`` of a job of ``ranks`` stores it."""
         for kept in self._kept_by_name:
             kept.refuse_replaced()
         how = {"by_model": self.by_model(), "compiled": self.is_compiled}

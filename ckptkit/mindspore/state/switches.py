@@ -70,7 +70,6 @@ class Switches:
             )
 
     def record(self, *, by_model: bool = False, compiled: bool = False) -> dict[str, Any]:
-        """Return what a checkpoint stores."""
         still = [*itertools.compress(self._parameters, map(operator.not_, map(_requires_grad, self._infos)))]
         graph = compiled or mode_in_force() == "GRAPH"
         if not graph and not by_model:
@@ -107,7 +106,6 @@ class Switches:
             )
 
     def trained(self) -> None:
-        """Leave switching to the loop from now on."""
         self._restored = None
 
     def look(self, delivered: int, *, compiled: bool = False) -> None:
@@ -128,7 +126,6 @@ class Switches:
             )
 
     def _digest(self) -> str:
-        """Return the xxh3_128 of all switches as they are now."""
         without = [*map(_requires_grad, self._infos)]
         return xxhash.xxh3_128_hexdigest(repr((without, self._modes(), [*map(_options_of, self._groups)])).encode())
 
@@ -166,7 +163,6 @@ class Switches:
         return changed
 
     def _modes(self) -> list[_Modes]:
-        """Return the modes of each network."""
         return [tuple(map(_training, cells)) for cells in self._cells]
 
     def _turned_back(self) -> set[int]:

@@ -98,7 +98,6 @@ class CycleCounters:
 
     @property
     def ends_cycle(self) -> bool:
-        """Whether the next micro-step is the last one of the running cycle."""
         return self.micro_step + 1 == self.accumulation_steps
 
     def after_micro_step(self) -> CycleCounters:
@@ -106,7 +105,6 @@ class CycleCounters:
         return replace(self, micro_step=self.micro_step + 1, micro_steps=self.micro_steps + 1)
 
     def after_cycle(self, micro_steps: int, *, updated: bool, accumulation_steps: int) -> CycleCounters:
-        """Return the counters after the end of the running cycle."""
         return CycleCounters(
             accumulation_steps=accumulation_steps,
             cycles=self.cycles + 1,
@@ -482,12 +480,10 @@ def clear_half_restored(cells: Iterable[nn.Cell]) -> None:
 
 
 def half_restored_from(cells: Iterable[nn.Cell]) -> str | None:
-    """Return the checkpoint that one of ``cells`` is marked with, or None."""
     return next((vars(cell)[_MARK] for cell in cells if _MARK in vars(cell)), None)
 
 
 def refuse_half_restored(cells: Iterable[nn.Cell]) -> None:
-    """Raise ResumeError if one of ``cells`` is marked; names the checkpoint."""
     for cell in cells:
         if (checkpoint := vars(cell).get(_MARK)) is not None:
             raise ResumeError(

@@ -118,12 +118,10 @@ class OwnCounting:
         return self._delivered
 
     def now(self) -> tuple[CycleCounters, int]:
-        """Return the train cell's counters and the number of delivered batches."""
         counters = self._cell.counters
         return counters, counters.micro_steps if self._delivered is None else self._delivered
 
     def record(self) -> dict[str, Any]:
-        """Return what a checkpoint stores of the counting."""
         return {"accumulation": accumulation_of(self._cell), "global_step_at_start": self.base}
 
     def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
@@ -305,7 +303,6 @@ class ForeignCounting:
         """Do nothing: ckptkit does not know a foreign cell's counters. `now` asks the adapter."""
 
     def begin_loop(self) -> None:
-        """Start the count of batches taken from `ckptkit.data.resumable`."""
         self._began = self.now()[0], self._counts()
 
     def read_ahead(self) -> str | None:
@@ -375,7 +372,6 @@ Counting: TypeAlias = OwnCounting | ForeignCounting
 def counting_of(
     cell: nn.Cell, cells: Sequence[nn.Cell], cycle: CycleAdapter | None = None, *, may_change_k: bool = False
 ) -> Counting:
-    """Return the counting for ``cell``, the train cell of a training of ``cells``; ``cycle`` is for a foreign one."""
     if isinstance(cell, AccumulationTrainCell):
         if cycle is not None:
             raise ValueError("an AccumulationTrainCell counts for itself; leave Training(cycle=...) out")

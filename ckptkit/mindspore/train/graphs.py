@@ -116,7 +116,6 @@ class MicroStep(nn.Cell):
         self.divisor = divisor
 
     def construct(self, *inputs: Any) -> Any:
-        """Return the micro-batch's loss."""
         loss, grads = self.differentiated(inputs)
         added = hyper_map(add, self.sums, grads), ops.assign_add(self.divisor, 1.0)
         return ops.depend(loss, added)
@@ -235,7 +234,6 @@ class Update(nn.Cell):
         self.clip_norm = clip_norm
 
     def construct(self) -> Any:
-        """Return the norm."""
         # Zero only if `normalize` is "weights" and the cycle's total weight is zero; then the sums are zero too.
         divisor = ops.select(self.divisor == 0, ops.ones_like(self.divisor), self.divisor)
         grads = hyper_map(ops.partial(divide, divisor), self.sums)
@@ -271,5 +269,4 @@ class Finite(nn.Cell):
         self.sums = sums
 
     def construct(self) -> Any:
-        """Return whether every sum is finite."""
         return ops.addn(hyper_map(count_nonfinite, self.sums)) == 0
