@@ -42,8 +42,8 @@ class Detached:
     ) -> None:
         self._ask = moved
         self._count = count
-        bound = [one for one in optimizers_of(cells) if _has_compiled_method(one)]
-        self._names = {held.name for one in bound for held in all_of(one)}
+        bound = [optimizer for optimizer in optimizers_of(cells) if _has_compiled_method(optimizer)]
+        self._names = {held.name for optimizer in bound for held in all_of(optimizer)}
         self._prefix = f"{name}/" if name else ""
         self._begun_at = 0
         self._bound = False
@@ -79,8 +79,11 @@ class Detached:
 
 def detached_of(given: Mapping[str, object], without: Collection[str]) -> list[Detached]:
     """Return the checks of the optimizers among the objects given by name, except those named ``without``."""
-    found = {name: one for name, one in given.items() if isinstance(one, nn.Optimizer) and name not in without}
-    return [Detached([one], Addresses.of(one).moved, name, partial(_updates_of, one)) for name, one in found.items()]
+    optimizers = {name: cell for name, cell in given.items() if isinstance(cell, nn.Optimizer) and name not in without}
+    return [
+        Detached([cell], Addresses.of(cell).moved, name, partial(_updates_of, cell))
+        for name, cell in optimizers.items()
+    ]
 
 
 def _updates_of(optimizer: nn.Optimizer) -> int:
@@ -96,12 +99,12 @@ class Addresses:
 
     @classmethod
     def of(cls, cell: nn.Cell) -> Addresses:
-        parameters = {one.name: one for one in all_of(cell)}
+        parameters = {parameter.name: parameter for parameter in all_of(cell)}
         return cls(lambda: parameters)
 
     def moved(self) -> set[str]:
         """Return the names of tensors whose address changed since the last call; see `CellParameters.moved`."""
-        now = {name: one.data_ptr() for name, one in self._tensors().items()} if can_be_live() else {}
+        now = {name: tensor.data_ptr() for name, tensor in self._tensors().items()} if can_be_live() else {}
         moved = {name for name, address in self._seen.items() if now.get(name) != address}
         self._seen = now
         return moved
@@ -133,7 +136,7 @@ class CompiledMemory:
     def __init__(self, parameters: CellParameters, cells: Sequence[nn.Cell], moved: Callable[[], set[str]]) -> None:
         self._parameters = parameters
         self._moved = moved
-        self._by_function = not any(optimizers_of([one]) and not isinstance(one, nn.Optimizer) for one in cells)
+        self._by_function = not any(optimizers_of([cell]) and not isinstance(cell, nn.Optimizer) for cell in cells)
         self._has_begun = False
         self._told_of_buffers = self._told_of_parameters = False
 
@@ -150,7 +153,7 @@ class CompiledMemory:
         `Parameter.set_data` is read by none, and a run with it is exact, so it must not end in its middle.
         """
         is_graph = mode_in_force() == "GRAPH"
-        found = []
+        doubts = []
         if is_graph and not self._told_of_buffers and (changed := self._parameters.changed_buffers(leaves)):
             self._told_of_buffers = True
             doubt = (
@@ -158,7 +161,7 @@ class CompiledMemory:
                 "was compiled, and a resumed run compiles again. Make them Parameters with requires_grad=False, or "
                 "train in PYNATIVE mode"
             )
-            found.append((doubt, True))
+            doubts.append((doubt, True))
         if (compiled or (is_graph and self._by_function)) and not self._told_of_parameters and self._has_begun:
             moved = sorted(self._moved())
             if moved:
@@ -168,8 +171,8 @@ class CompiledMemory:
                     "compiled function that reads them continues with the old memory, and a resumed run compiles "
                     "again. Use ops.assign(parameter, value) instead"
                 )
-                found.append((doubt, False))
-        return found
+                doubts.append((doubt, False))
+        return doubts
 
 
 class SharedMemory:
@@ -214,7 +217,7 @@ class SharedMemory:
             self._seen, self._of_cells = seen, _by_place(self._cells.tensors())
             self._shared_in_cells = {place: group for place, group in self._of_cells.items() if len(group) > 1}
         named = _by_place(self._by_name())
-        places = {place: [*self._of_cells.get(place, ()), *found] for place, found in named.items()}
+        places = {place: [*self._of_cells.get(place, ()), *named_there] for place, named_there in named.items()}
         groups = map(_each_once, {**self._shared_in_cells, **places}.values())
         return [group for group in groups if len(group) > 1]
 
@@ -232,8 +235,8 @@ class SharedMemory:
             for same_kind in fixed_first[1:]:
                 (_, leader), *others = same_kind
                 _renew(same_kind[0][0], leader)
-                for _, one in others:
-                    _set(one, leader)
+                for _, other in others:
+                    _set(other, leader)
                 changes = True
         return changes
 
@@ -242,30 +245,30 @@ class SharedMemory:
         tensors = {**self._by_name(), **self._cells.tensors()}
         changes = False
         for group in groups:
-            found = [tensors[name] for name in group if name in tensors]
-            first, *others = sorted(found, key=lambda one: isinstance(one, ms.Parameter))
-            for one in others:
-                if one.data_ptr() != first.data_ptr():
-                    _set(one, first)
+            members = [tensors[name] for name in group if name in tensors]
+            first, *others = sorted(members, key=lambda tensor: isinstance(tensor, ms.Parameter))
+            for tensor in others:
+                if tensor.data_ptr() != first.data_ptr():
+                    _set(tensor, first)
                     changes = True
         return changes
 
 
 def _by_place(tensors: Mapping[str, ms.Tensor]) -> dict[_Place, list[_Named]]:
-    found: dict[_Place, list[_Named]] = defaultdict(list)
-    for name, one in tensors.items():
-        address = one.data_ptr()
-        if address and one.size:
-            found[address, str(one.dtype), one.shape].append((name, one))
-    return found
+    by_place: dict[_Place, list[_Named]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        address = tensor.data_ptr()
+        if address and tensor.size:
+            by_place[address, str(tensor.dtype), tensor.shape].append((name, tensor))
+    return by_place
 
 
 def _each_once(group: Sequence[_Named]) -> list[_Named]:
     """Return the first name of each tensor in alphabetical order, whatever the order in which they were given."""
-    found: dict[int, _Named] = {}
-    for name, one in sorted(group, key=lambda named: named[0]):
-        found.setdefault(id(one), (name, one))
-    return [*found.values()]
+    first_names: dict[int, _Named] = {}
+    for name, tensor in sorted(group, key=lambda named: named[0]):
+        first_names.setdefault(id(tensor), (name, tensor))
+    return [*first_names.values()]
 
 
 def _renew(name: str, tensor: ms.Tensor) -> None:

@@ -71,12 +71,12 @@ class CellParameters:
         """Return all leaves, after waiting for every running operation; at a boundary without the accumulators."""
         self._kept.refuse_replaced()
         chosen = self._tracked(at_boundary)
-        synchronize([one.tensor for one in chosen])
-        return [one.leaf() for one in chosen]
+        synchronize([tracked.tensor for tracked in chosen])
+        return [tracked.leaf() for tracked in chosen]
 
     def seen(self) -> list[Leaf | None]:
         """Return the last leaf of each parameter and buffer; another object where the memory changed since."""
-        return [one.last_leaf for one in self._tracking]
+        return [tracked.last_leaf for tracked in self._tracking]
 
     def _tracked(self, at_boundary: bool) -> list[TrackedTensor]:
         buffers = self._registered.now()
@@ -85,14 +85,16 @@ class CellParameters:
             deferred = looking_copies(list(self._by_name.values()))
             self._tracking = [
                 TrackedTensor(
-                    *(name, one, self._role(name), partial(self.roles.lifetime, name)),
+                    *(name, tensor, self._role(name), partial(self.roles.lifetime, name)),
                     placement=self.roles.placement(name),
                     deferred=deferred,
                     moved=self._moved,
                 )
-                for name, one in self.tensors().items()
+                for name, tensor in self.tensors().items()
             ]
-            self._tracking_at_boundary = [one for one in self._tracking if one.name not in self.roles.accumulators]
+            self._tracking_at_boundary = [
+                tracked for tracked in self._tracking if tracked.name not in self.roles.accumulators
+            ]
         return self._tracking_at_boundary if at_boundary else self._tracking
 
     def _role(self, name: str) -> Role:
@@ -185,11 +187,11 @@ class CellParameters:
 
 
 def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:
-    found: dict[str, ms.Parameter] = {}
+    parameters: dict[str, ms.Parameter] = {}
     twice: dict[str, nn.Cell] = {}
     for cell in cells:
         for parameter in all_of(cell):
-            if found.setdefault(parameter.name, parameter) is not parameter:
+            if parameters.setdefault(parameter.name, parameter) is not parameter:
                 twice[parameter.name] = cell
     if twice:
         name = "second_optimizer" if optimizers_of([*twice.values()][:1]) else "ema"
@@ -197,11 +199,11 @@ def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:
             f"parameters must have names of their own; used twice: {some(sorted(twice))}. "
             f"Rename them (Cell.update_parameters_name), or give one of the cells by name: StateManager(..., {name}=it)"
         )
-    return found
+    return parameters
 
 
 def _are_same(tensors: Mapping[str, ms.Tensor], others: Mapping[str, ms.Tensor]) -> bool:
-    return tensors.keys() == others.keys() and all(one is others[name] for name, one in tensors.items())
+    return tensors.keys() == others.keys() and all(tensor is others[name] for name, tensor in tensors.items())
 
 
 class TrackedTensor:
@@ -279,18 +281,18 @@ def synchronize(tensors: Sequence[ms.Tensor]) -> None:
     Reading one tensor does that, since operations end in the order in which they began. Several are read because only
     that was tested. (`ms.runtime.synchronize` logs an error on CPU.)
     """
-    for one in [*tensors[:: max(1, len(tensors) // _ASKED)], *tensors[-1:]]:
-        one.asnumpy()
+    for tensor in [*tensors[:: max(1, len(tensors) // _ASKED)], *tensors[-1:]]:
+        tensor.asnumpy()
 
 
 def looking_copies(tensors: Sequence[ms.Tensor]) -> bool:
     """Return whether reading a tensor gives a copy and not its memory; tries it on the smallest one."""
     if not can_be_live():
         return True  # not tried: two reads may share one copy
-    filled = [one for one in tensors if one.size]
+    filled = [tensor for tensor in tensors if tensor.size]
     if not filled:
         return False
-    smallest = min(filled, key=lambda one: one.size)
+    smallest = min(filled, key=lambda tensor: tensor.size)
     return not np.may_share_memory(smallest.asnumpy(), smallest.asnumpy())
 
 
@@ -300,34 +302,34 @@ class Buffers:
     def __init__(self, cells: Sequence[nn.Cell], parameters: Mapping[str, ms.Parameter]) -> None:
         self._parameters = parameters
         places: dict[int, tuple[str, nn.Cell]] = {}
-        for prefix, one in itertools.chain.from_iterable(map(_places, cells)):
-            places.setdefault(id(one), (prefix, one))
+        for prefix, inner in itertools.chain.from_iterable(map(_places, cells)):
+            places.setdefault(id(inner), (prefix, inner))
         self._places = list(places.values())
-        self._kept = [vars(one)["_buffers"] for _, one in self._places if "_buffers" in vars(one)]
+        self._kept = [vars(cell)["_buffers"] for _, cell in self._places if "_buffers" in vars(cell)]
 
     def now(self) -> dict[str, ms.Tensor]:
         if len(self._kept) == len(self._places) and not any(self._kept):
             return {}  # shortcut for most networks, in a tenth of the time
-        seen = {id(one) for one in self._parameters.values()}
-        found: dict[str, ms.Tensor] = {}
+        seen = {id(parameter) for parameter in self._parameters.values()}
+        buffers: dict[str, ms.Tensor] = {}
         twice = []
         for prefix, cell in self._places:
             # named_buffers() walks all cells, which would take milliseconds of every save.
-            for key, one in vars(cell).get("_buffers", {}).items():
-                if one is None or id(one) in seen:
+            for key, buffer in vars(cell).get("_buffers", {}).items():
+                if buffer is None or id(buffer) in seen:
                     continue
-                seen.add(id(one))
+                seen.add(id(buffer))
                 name = f"{prefix}{key}"
-                if name in found or name in self._parameters:
+                if name in buffers or name in self._parameters:
                     twice.append(name)
-                found[name] = one
+                buffers[name] = buffer
         if twice:
             raise StateMismatchError(
                 "buffers must have names of their own, and not those of parameters; used twice: "
                 f"{some(sorted(twice))}. Register them by other names, or give one of the cells by name: "
                 "StateManager(..., ema=it)"
             )
-        return found
+        return buffers
 
 
 def _places(cell: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
@@ -335,17 +337,17 @@ def _places(cell: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
     network = getattr(cell, "network", None)
     for root in (network, cell) if hasattr(cell, "optimizer") else (cell,):
         if isinstance(root, nn.Cell):
-            yield from ((f"{path}." if path else "", one) for path, one in root.cells_and_names())
+            yield from ((f"{path}." if path else "", inner) for path, inner in root.cells_and_names())
 
 
 class CellChanges:
     """Remembers the present parameters and cells in ``cells`` and in all cells inside them."""
 
     def __init__(self, cells: Sequence[nn.Cell]) -> None:
-        every = {id(one): one for root in cells for _, one in root.cells_and_names()}
-        self._kept = [vars(one)[name] for one in every.values() for name in _KEPT_IN if name in vars(one)]
+        every = {id(inner): inner for root in cells for _, inner in root.cells_and_names()}
+        self._kept = [vars(inner)[name] for inner in every.values() for name in _KEPT_IN if name in vars(inner)]
         self._sizes = [*map(len, self._kept)]
-        self._held = [*itertools.chain.from_iterable(one.values() for one in self._kept)]
+        self._held = [*itertools.chain.from_iterable(kept.values() for kept in self._kept)]
 
     def are_changed(self) -> bool:
         if [*map(len, self._kept)] != self._sizes:
@@ -369,7 +371,7 @@ class KeptParameters:
         now = self._now()
         if self._known.keys() != now.keys():
             every = {**self._known, **now}
-            names = sorted({f"{self._prefix}{every[one].name}" for one in self._known.keys() ^ now.keys()})
+            names = sorted({f"{self._prefix}{every[identity].name}" for identity in self._known.keys() ^ now.keys()})
             raise ResumeError(
                 f"parameters were replaced or added after the StateManager was made: {some(names)}. The optimizer "
                 "keeps the old ones, and a new start does not have the new ones, so no resume could be exact. Set a "
@@ -378,7 +380,7 @@ class KeptParameters:
         self._changes = CellChanges(self._cells)
 
     def _now(self) -> dict[int, ms.Parameter]:
-        return {id(one): one for cell in self._cells for one in all_of(cell)}
+        return {id(parameter): parameter for cell in self._cells for parameter in all_of(cell)}
 
 
 def is_rate(name: str) -> bool:

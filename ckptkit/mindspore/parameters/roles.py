@@ -37,18 +37,20 @@ class Roles:
         placement: PlacementByName | None,
     ) -> None:
         self._placed = _placed_by_hand(by_name, placement)
-        train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
+        train_cell = next((cell for cell in cells if isinstance(cell, AccumulationTrainCell)), None)
         self._accumulates = train_cell is not None
-        self.accumulators = {one.name for one in train_cell.accumulators} if train_cell is not None else set()
+        self.accumulators = (
+            {parameter.name for parameter in train_cell.accumulators} if train_cell is not None else set()
+        )
         self._boosts = _names_in_boosts(cells)
         optimizers = optimizers_of(cells)
-        self._weights = {one.name for optimizer in optimizers for one in optimizer.parameters}
+        self._weights = {parameter.name for optimizer in optimizers for parameter in optimizer.parameters}
         if train_cell is not None:
-            self._weights |= {one.name for one in train_cell.network.get_parameters()}
-        owned = [(optimizer, {one.name for one in all_of(optimizer)}) for optimizer in optimizers]
+            self._weights |= {parameter.name for parameter in train_cell.network.get_parameters()}
+        owned = [(optimizer, {parameter.name for parameter in all_of(optimizer)}) for optimizer in optimizers]
         self.owned = {name for _, names in owned for name in names}
         scale = train_cell.loss_scale if train_cell is not None else None
-        self._agreed = {one.name for one in scale.get_parameters()} if scale is not None else set()
+        self._agreed = {parameter.name for parameter in scale.get_parameters()} if scale is not None else set()
         self.of_networks = frozenset(self._weights | (_of_networks(cells) - self.owned - self._boosts))
         self.frozen = _frozen_names(by_name, self.of_networks, frozen)
         _refuse_frozen_and_trained(self.frozen, cells)
@@ -57,7 +59,7 @@ class Roles:
 
     def cut(self) -> list[str]:
         """Return the names of parameters of which this rank holds a part, according to ``placement``."""
-        return sorted(name for name, one in self._placed.items() if isinstance(one, Box))
+        return sorted(name for name, placed in self._placed.items() if isinstance(placed, Box))
 
     def role(self, name: str) -> Role:
         if name in self.accumulators or name in self._boosts:
@@ -95,7 +97,10 @@ class Roles:
 def all_of(cell: nn.Cell) -> list[ms.Parameter]:
     """Return the parameters of ``cell``, with the learning rates that experimental optimizers keep in a plain list."""
     rates = [
-        rate for one in optimizers_of([cell]) for rate in getattr(one, "lrs", ()) if isinstance(rate, ms.Parameter)
+        rate
+        for optimizer in optimizers_of([cell])
+        for rate in getattr(optimizer, "lrs", ())
+        if isinstance(rate, ms.Parameter)
     ]
     return [*cell.get_parameters(), *rates]
 
@@ -106,9 +111,9 @@ def cells_of(given: Any, named: Mapping[str, Any]) -> tuple[nn.Cell, ...]:
     None in a list stands for a cell that a configuration does not have, such as an average of the weights. A list
     without cells, beside objects that are ``named``, gives a cell without parameters, which stands for none.
     """
-    several = [one for one in given if one is not None] if isinstance(given, (list, tuple)) else given
+    several = [value for value in given if value is not None] if isinstance(given, (list, tuple)) else given
     cells = [given] if isinstance(given, nn.Cell) else several
-    if not isinstance(cells, list) or not all(isinstance(one, nn.Cell) for one in cells):
+    if not isinstance(cells, list) or not all(isinstance(cell, nn.Cell) for cell in cells):
         raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
     if not cells and not named:
         raise TypeError(
@@ -120,33 +125,38 @@ def cells_of(given: Any, named: Mapping[str, Any]) -> tuple[nn.Cell, ...]:
 
 def _of_networks(cells: Sequence[nn.Cell]) -> frozenset[str]:
     """Return the names of all parameters except train cells' own, such as a foreign cell's loss scale."""
-    found: set[str] = set()
+    names: set[str] = set()
     for cell in cells:
         network = getattr(cell, "network", None)
         if not optimizers_of([cell]):
             network = cell
         if isinstance(network, nn.Cell):
-            found |= {one.name for one in network.get_parameters()}
+            names |= {parameter.name for parameter in network.get_parameters()}
         else:
-            found |= {one.name for one in cell.get_parameters()}
-            found -= {one.name for one in cell.get_parameters(expand=False)}
-    return frozenset(found)
+            names |= {parameter.name for parameter in cell.get_parameters()}
+            names -= {parameter.name for parameter in cell.get_parameters(expand=False)}
+    return frozenset(names)
 
 
 def _names_in_boosts(cells: Sequence[nn.Cell]) -> set[str]:
     """Return the names of what each `boost.GradientAccumulation` holds besides the weights: its sums and counter."""
-    boosts = [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, GradientAccumulation)]
-    weights = {id(one) for boost in boosts for one in boost.weights}
-    return {one.name for boost in boosts for one in boost.get_parameters(expand=False) if id(one) not in weights}
+    boosts = [inner for cell in cells for _, inner in cell.cells_and_names() if isinstance(inner, GradientAccumulation)]
+    weights = {id(weight) for boost in boosts for weight in boost.weights}
+    return {
+        parameter.name
+        for boost in boosts
+        for parameter in boost.get_parameters(expand=False)
+        if id(parameter) not in weights
+    }
 
 
 def _steady_names(owned: Sequence[tuple[nn.Cell, set[str]]], steady: Collection[nn.Cell]) -> set[str]:
     """Return the names that the ``steady`` optimizers own and no other optimizer writes."""
-    found: set[str] = set()
+    steady_names: set[str] = set()
     written: set[str] = set()
     for optimizer, names in owned:
-        (found if any(optimizer is one for one in steady) else written).update(names)
-    return found - written
+        (steady_names if any(optimizer is chosen for chosen in steady) else written).update(names)
+    return steady_names - written
 
 
 def _frozen_names(
@@ -171,7 +181,7 @@ def _frozen_names(
 
 def _refuse_frozen_and_trained(frozen: Collection[str], cells: Sequence[nn.Cell]) -> None:
     for optimizer in optimizers_of(cells):
-        both = [one.name for one in optimizer.parameters if one.name in frozen]
+        both = [parameter.name for parameter in optimizer.parameters if parameter.name in frozen]
         if both:
             raise StateMismatchError(
                 f"frozen= names parameters that the optimizer ({type(optimizer).__name__}) updates: {some(both)}. "
@@ -185,9 +195,9 @@ def _placed_by_hand(parameters: Mapping[str, ms.Parameter], placement: Placement
     if placement is None:
         return {}
     asked = {name: placement(name) for name in parameters}
-    placed = {name: one for name, one in asked.items() if one is not None}
-    for name, one in placed.items():
-        _check_placement(name, tuple(parameters[name].shape), one)
+    placed = {name: where for name, where in asked.items() if where is not None}
+    for name, where in placed.items():
+        _check_placement(name, tuple(parameters[name].shape), where)
     return placed
 
 

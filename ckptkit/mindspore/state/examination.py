@@ -138,8 +138,8 @@ class Examination:
             acting: The callbacks that may have an effect on training.
         """
         self._callbacks = [*callbacks, *metrics]
-        acting = [one for one in acting if is_users_class(type(one)) or isinstance(one, _ACTING)]
-        now = Counter(type(one).__name__ for one in acting)
+        acting = [callback for callback in acting if is_users_class(type(callback)) or isinstance(callback, _ACTING)]
+        now = Counter(type(callback).__name__ for callback in acting)
         if self._begins:
             self._sources.arrays = {**self._sources.arrays, _CALLBACKS: " ".join(sorted(now.elements()))}
             return
@@ -300,9 +300,9 @@ class Examination:
             raise ResumeError(doubt)
         _log.warning("The resumed run may not be bit-exact. %s", doubt)
 
-    def _report(self, found: Sequence[Finding]) -> None:
-        if found and self._strict:
+    def _report(self, findings: Sequence[Finding]) -> None:
+        if findings and self._strict:
             words = "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:"
-            raise ResumeError(words + listed([str(one) for one in found]))
-        for one in sentences(found):
-            _log.warning("%s", one)
+            raise ResumeError(words + listed([str(finding) for finding in findings]))
+        for sentence in sentences(findings):
+            _log.warning("%s", sentence)

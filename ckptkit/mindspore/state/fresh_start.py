@@ -81,7 +81,7 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
 
 def _refuse_used(sources: Sources, why: str, root: str) -> None:
     """Raise ResumeError if a cell was called, or parameters changed since this process began the run at ``root``."""
-    others = (one.cell.counters.micro_steps for one in sources.named_cells.values())
+    others = (named_cell.cell.counters.micro_steps for named_cell in sources.named_cells.values())
     called = max(sources.progress().batches_delivered, *others, 0)
     if called:
         raise ResumeError(
@@ -136,7 +136,7 @@ def _unseeded_draws(sources: Sources) -> str | None:
     words, position = words_drawn_unseeded(), sources.position
     if words == 0 or (isinstance(position, DatasetPosition) and not has_own_data(position.dataset)):
         return None
-    states = [told_by(one) for one in sources.stateful.values() if not isinstance(one, OtherCallbacks)]
+    states = [told_by(holder) for holder in sources.stateful.values() if not isinstance(holder, OtherCallbacks)]
     states += [sources.loader.state_dict()] if sources.loader is not None else []
     if words <= 4 * len(sources.tensors()) + 3 * _numbers(states):
         return None

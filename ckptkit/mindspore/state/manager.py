@@ -144,20 +144,20 @@ class StateManager:
         may_change_k = training.on_k_change == "next_cycle"
         cells = cells_of(train_cell, stateful)
         refuse_uncounted(cells, stateful)
-        self.cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), cells[0])
+        self.cell = next((cell for cell in cells if isinstance(cell, AccumulationTrainCell)), cells[0])
         counting = counting_of(self.cell, cells, training.cycle, may_change_k=may_change_k)
         self.position = position_of(dataset, training.augmentation, self)
         stores = {
-            name: NamedCell(name, one, may_change_k=may_change_k)
-            if isinstance(one, AccumulationTrainCell)
-            else stateful_of(name, one)
-            for name, one in stateful.items()
+            name: NamedCell(name, given, may_change_k=may_change_k)
+            if isinstance(given, AccumulationTrainCell)
+            else stateful_of(name, given)
+            for name, given in stateful.items()
         }
-        named_cells = {name: one for name, one in stores.items() if isinstance(one, NamedCell)}
-        steady = steady_beside(counting.steady_optimizers(), [one.cell for one in named_cells.values()])
+        named_cells = {name: holder for name, holder in stores.items() if isinstance(holder, NamedCell)}
+        steady = steady_beside(counting.steady_optimizers(), [named_cell.cell for named_cell in named_cells.values()])
         parameters = CellParameters(cells, frozen, steady, ranks.placement)
         refuse_sums_of_parts(self.cell, parameters.roles.cut(), self.world.size)
-        trainable = [one for name, one in parameters.tensors().items() if name in parameters.roles.of_networks]
+        trainable = [tensor for name, tensor in parameters.tensors().items() if name in parameters.roles.of_networks]
         self._sources = Sources(
             cell=self.cell,
             cells=cells,
@@ -170,7 +170,7 @@ class StateManager:
             batches=dataset if isinstance(dataset, Resumable) else None,
             parameters=parameters,
             detached=[Detached(cells, parameters.moved), *detached_of(stateful, named_cells)],
-            own_switches=Switches(cells, [one for one in trainable if isinstance(one, ms.Parameter)]),
+            own_switches=Switches(cells, [tensor for tensor in trainable if isinstance(tensor, ms.Parameter)]),
             switches_by_name=switches_of(stateful, named_cells),
             rates=parameters.rates(),
         )
@@ -202,7 +202,7 @@ class StateManager:
     def stateful_objects(self) -> list[Any]:
         """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
         given = self._sources.given.values()
-        return [one.owner if isinstance(one, NamedAttributes) else one for one in given]
+        return [value.owner if isinstance(value, NamedAttributes) else value for value in given]
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what no checkpoint of this training can make exact, in the present mode; runs nothing."""

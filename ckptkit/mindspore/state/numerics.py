@@ -32,12 +32,12 @@ class Numerics:
     def __init__(self, cells: Mapping[str, nn.Cell]) -> None:
         # Walked once, as in `switches`.
         self._places = [
-            (".".join(filter(None, (name, place))), one)
+            (".".join(filter(None, (name, place))), cell)
             for name, root in cells.items()
-            for place, one in root.cells_and_names()
+            for place, cell in root.cells_and_names()
         ]
-        optimizers = {id(one): one for one in optimizers_of([*cells.values()]) if isinstance(one, nn.Optimizer)}
-        scheduled = [(one, _schedules(one)) for one in optimizers.values()]
+        optimizers = {id(cell): cell for cell in optimizers_of([*cells.values()]) if isinstance(cell, nn.Optimizer)}
+        scheduled = [(cell, _schedules(cell)) for cell in optimizers.values()]
         self._scheduled = [(optimizer, schedules) for optimizer, schedules in scheduled if schedules]
         self._unknown: set[int] = set()
 
@@ -50,21 +50,21 @@ class Numerics:
         if recorded is None:
             return None
         then, now = recorded["types"], self._types()
-        found = [
+        differences = [
             f"{path} computes in {_type_at(path, now)}, in the saved run in {_type_at(path, then)}"
             for path in sorted(then.keys() | now.keys())
             if _type_at(path, then) != _type_at(path, now)
         ]
-        found += [
+        differences += [
             f"{name} is {value or 'not set'}, in the saved run {recorded['settings'][name] or 'not set'}"
             for name, value in _settings()
             if value != recorded["settings"].get(name, value)
         ]
-        found += _differing(recorded["rates"], self._rates([one["step"] for one in recorded["rates"]]))
-        if not found:
+        differences += _differing(recorded["rates"], self._rates([rate["step"] for rate in recorded["rates"]]))
+        if not differences:
             return None
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        return f"{'; '.join(found[:_SHOWN])}{more}. Build it as it was, or start under another root"
+        more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+        return f"{'; '.join(differences[:_SHOWN])}{more}. Build it as it was, or start under another root"
 
     def _types(self) -> dict[str, str]:
         """Return the compute type of each cell to which another one was given than to the cell around it."""
@@ -91,9 +91,9 @@ class Numerics:
         if id(schedule) in self._unknown:
             return None
         try:
-            one = schedule if type(schedule).__module__.startswith("mindspore.") else copy.deepcopy(schedule)
+            unshared = schedule if type(schedule).__module__.startswith("mindspore.") else copy.deepcopy(schedule)
             # Not called as a cell: GRAPH would compile it.
-            return float(one.construct(ms.Tensor([step], ms.int32)).asnumpy().reshape(-1)[0])
+            return float(unshared.construct(ms.Tensor([step], ms.int32)).asnumpy().reshape(-1)[0])
         except Exception as error:  # noqa: BLE001 - the user's code; a save must not fail because of it
             self._unknown.add(id(schedule))
             _log.warning("the rates of %s are not compared at a resume", type(schedule).__name__, exc_info=error)
@@ -127,8 +127,8 @@ def _settings() -> Iterator[tuple[str, str]]:
 
 def _schedules(optimizer: nn.Optimizer) -> list[nn.Cell]:
     rates = optimizer.learning_rate if optimizer.is_group_lr else [optimizer.learning_rate]
-    cells = [one for one in rates if isinstance(one, nn.Cell)]
-    return [one for one in cells if next(iter(one.get_parameters()), None) is None]
+    cells = [rate for rate in rates if isinstance(rate, nn.Cell)]
+    return [cell for cell in cells if next(iter(cell.get_parameters()), None) is None]
 
 
 def _differing(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> Iterator[str]:

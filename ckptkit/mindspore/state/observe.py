@@ -51,9 +51,11 @@ class StateObserver:
             digests[f"{leaf.role}/{leaf.name}"] = digest_of_value(leaf.array)
         for name, value in self._state.progress().model_dump().items():
             digests[f"counters/{name}"] = str(value)
-        for name, one in self._sources.named_cells.items():
-            digests.update((f"weights/{name}/{held.name}", digest_of_value(held)) for held in one.parameters())
-            digests.update((f"counters/{name}/{part}", str(value)) for part, value in asdict(one.cell.counters).items())
+        for name, cell in self._sources.named_cells.items():
+            digests.update((f"weights/{name}/{held.name}", digest_of_value(held)) for held in cell.parameters())
+            digests.update(
+                (f"counters/{name}/{part}", str(value)) for part, value in asdict(cell.cell.counters).items()
+            )
         digests.update((name, digest_of_value(value)) for name, value in self._named())
         digests.update((f"rng/{name}", digest_of_value(value)) for name, value in _generators(capture_rng()))
         return digests, self._examination.reached(sys._getframe(1))
@@ -66,20 +68,22 @@ class StateObserver:
 
     def drawing_in_state_dict(self) -> list[str]:
         """Return the names of stateful objects whose ``state_dict()`` draws random numbers; calls each once."""
-        found = []
-        objects = {name: one for name, one in self._sources.stateful.items() if not isinstance(one, OtherCallbacks)}
-        for name, one in objects.items():
+        drawing = []
+        objects = {name: held for name, held in self._sources.stateful.items() if not isinstance(held, OtherCallbacks)}
+        for name, held in objects.items():
             before = capture_rng()
-            one.state_dict()
+            held.state_dict()
             if digest_of_value(before) != digest_of_value(capture_rng()):
-                found.append(f"{name} ({type(one).__name__})")
+                drawing.append(f"{name} ({type(held).__name__})")
                 restore_rng(before)
-        return found
+        return drawing
 
     def suspects(self) -> list[Suspect]:
         """Return what is known, without running, to keep the job from being exact."""
-        found = self._state.findings()
-        return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
+        findings = self._state.findings()
+        return [
+            Suspect(kind=finding.kind, where=finding.where, why=finding.why, fix=finding.fix) for finding in findings
+        ]
 
     def replicated(self) -> list[str]:
         """Return the names of the digests that must be the same in every rank."""
@@ -111,26 +115,26 @@ class StateObserver:
         What it tells without an array may be a mark of the process, such as a time, and is of a kind of its own.
         Parameters never are such a mark, and are of another kind.
         """
-        for name, one in self._sources.stateful.items():
-            if isinstance(one, ParameterHolder):
-                places = ParameterHolder.state_dict(one)
+        for name, stateful in self._sources.stateful.items():
+            if isinstance(stateful, ParameterHolder):
+                places = ParameterHolder.state_dict(stateful)
                 parameters = {place: packed for place, packed in places.items() if packed[0] in DTYPES}
                 yield from ((f"parameters/{name}/{place}", packed) for place, packed in parameters.items())
                 # A train cell's state has counters and switches beside its parameters.
-                counts = {} if type(one) is ParameterHolder else {**one.state_dict(), "parameters": None}
+                counts = {} if type(stateful) is ParameterHolder else {**stateful.state_dict(), "parameters": None}
                 if rest := {place: packed for place, packed in places.items() if place not in parameters} | counts:
                     yield f"named/{name}", rest
-            elif isinstance(one, GeneratorHolder):
-                yield f"named/{name}", one.state_dict()
-            elif not isinstance(one, OtherCallbacks):
-                reported = one.reported if isinstance(one, Reporting) else ()
-                for part, value in _told(one).items():
+            elif isinstance(stateful, GeneratorHolder):
+                yield f"named/{name}", stateful.state_dict()
+            elif not isinstance(stateful, OtherCallbacks):
+                reported = stateful.reported if isinstance(stateful, Reporting) else ()
+                for part, value in _told(stateful).items():
                     if is_plain(value) and part not in reported:
                         yield f"{'named' if has_arrays(value) else 'told'}/{name}.{part}", value
 
 
-def _told(one: Any) -> dict[str, Any]:
-    state = told_by(one)
+def _told(stateful: Any) -> dict[str, Any]:
+    state = told_by(stateful)
     return {str(key): value for key, value in state.items()} if isinstance(state, Mapping) else {"state": state}
 
 
@@ -147,7 +151,7 @@ class _Calls:
 
         def call(self_: nn.Cell, *inputs: Any, **named: Any) -> Any:
             outputs = kind.__call__(self_, *inputs, **named)
-            self.inputs = {**{str(index): one for index, one in enumerate(inputs)}, **named}
+            self.inputs = {**{str(index): value for index, value in enumerate(inputs)}, **named}
             self.outputs = outputs
             return outputs
 
@@ -173,6 +177,6 @@ def _columns(batch: Any, dataset: Any) -> dict[str, Any]:
 def _generators(state: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in state.items():
         if name == "mindspore":
-            yield from ((f"mindspore.{part}", one) for part, one in value.items())
+            yield from ((f"mindspore.{part}", held) for part, held in value.items())
         else:
             yield name, value

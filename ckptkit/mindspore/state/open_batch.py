@@ -93,5 +93,5 @@ def _is_signal_handler(frame: FrameType) -> bool:
     """Return whether a call got what Python gives to it: the number of a signal, and the frame that it interrupts."""
     names, variables = inspect.getargs(frame.f_code), variables_of(frame)
     values = [variables.get(name or "") for name in (*names.args, names.varargs)]
-    given = [one for value in values for one in (value if type(value) is tuple else (value,))]
+    given = [argument for value in values for argument in (value if type(value) is tuple else (value,))]
     return any(isinstance(number, int) and interrupted is frame.f_back for number, interrupted in pairwise(given))

@@ -53,7 +53,7 @@ class OtherCallbacks:
         return [*self._adapted.values()]
 
     def is_adapted(self, callback: Callback) -> bool:
-        return any(callback is one for one in self._adapted.values())
+        return any(callback is adapted for adapted in self._adapted.values())
 
     def early_stop(self) -> str | None:
         """Return which callback ended training for good, or None."""
@@ -102,7 +102,7 @@ def _state_of(callback: Callback) -> dict[str, Any]:
     state: dict[str, Any] = {field: np.array(getattr(callback, field)) for field in _FIELDS[kind]}
     best = getattr(callback, "best_weights_param_dict", None)
     if best is not None:
-        leaves = [leaf_of(name, one.asnumpy(), role="state") for name, one in best.items()]
+        leaves = [leaf_of(name, parameter.asnumpy(), role="state") for name, parameter in best.items()]
         state["best_weights"] = {leaf.name: [leaf.dtype, np.array(leaf.array)] for leaf in leaves}
     return state
 

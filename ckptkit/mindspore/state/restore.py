@@ -133,7 +133,7 @@ class Restore:
             sources.shared_memory.restore(self._shared)
             sources.parameters.read_again_from(self._restored)
             user = decoded(self._restored)["user"]
-            self._restore_objects(self._restored, user, lambda name, one: one.load_state_dict(user[name]))
+            self._restore_objects(self._restored, user, lambda name, stateful: stateful.load_state_dict(user[name]))
             clear_half_restored(sources.every_cell())
             sources.put_back()
             self.random_state()
@@ -176,9 +176,9 @@ class Restore:
         sources = self._sources
         _check_leaves(contents, sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary))
         _check_stateful(sources.stateful.keys(), state["user"].keys())
-        for name, one in sources.stateful.items():
-            if isinstance(one, (ParameterHolder, GeneratorHolder)):
-                one.check(state["user"][name])
+        for name, held in sources.stateful.items():
+            if isinstance(held, (ParameterHolder, GeneratorHolder)):
+                held.check(state["user"][name])
         _check_data(contents, sources.position, state["data"])
         recorded, mine = state["train"]["mode"], mode_in_force()
         if recorded not in (None, mine):
@@ -214,41 +214,41 @@ class Restore:
         sources = self._sources
         holders: dict[str, Stateful] = {}
         others: dict[str, Stateful] = {}
-        for name, one in sources.stateful.items():
-            (holders if isinstance(one, (ParameterHolder, OtherCallbacks)) else others)[name] = one
-        for name, one in holders.items():  # compared already, or restored later
-            one.load_state_dict(states[name])
+        for name, held in sources.stateful.items():
+            (holders if isinstance(held, (ParameterHolder, OtherCallbacks)) else others)[name] = held
+        for name, held in holders.items():  # compared already, or restored later
+            held.load_state_dict(states[name])
         before = self._digests() if others else {}
-        for name, one in others.items():
-            give(name, one)
+        for name, held in others.items():
+            give(name, held)
         now = self._digests() if before else {}
         written = {name for name, digest in before.items() if now.get(name) != digest}
         if written:
             sources.shared_memory.renew(written)
             sources.shared_memory.restore(self._shared)
             sources.parameters.read_again_from(contents)
-            for name, one in holders.items():
+            for name, held in holders.items():
                 if any(path.startswith(f"{name}/") for path in written):
-                    one.load_state_dict(states[name])
+                    held.load_state_dict(states[name])
 
-    def _give(self, states: Mapping[str, Any], name: str, one: Stateful) -> None:
+    def _give(self, states: Mapping[str, Any], name: str, stateful: Stateful) -> None:
         """Call ``load_state_dict``, and report what was not taken; ResumeError if nothing was."""
-        takes_later = isinstance(one, (Iterable, Callback))
-        given, before = digests_by_place(states[name]), {} if takes_later else digests_by_place(one.state_dict())
-        one.load_state_dict(states[name])
-        after, once_more = digests_by_place(one.state_dict()), digests_by_place(one.state_dict())
+        takes_later = isinstance(stateful, (Iterable, Callback))
+        given, before = digests_by_place(states[name]), {} if takes_later else digests_by_place(stateful.state_dict())
+        stateful.load_state_dict(states[name])
+        after, once_more = digests_by_place(stateful.state_dict()), digests_by_place(stateful.state_dict())
         steady = {place for place in given.keys() | after.keys() if after.get(place) == once_more.get(place)}
         lost = sorted(place for place in steady if after.get(place) != given.get(place))
         if not lost:
             return
         if not takes_later and all(after.get(place) == before.get(place) for place in steady | before.keys()):
             raise ResumeError(
-                f"load_state_dict() of {name} ({type(one).__name__}) changed nothing: its state_dict() is still the "
-                f"one before, not the stored one ({some(lost)}). Make it load its state, then start again: the "
+                f"load_state_dict() of {name} ({type(stateful).__name__}) changed nothing: its state_dict() is still "
+                f"the one before, not the stored one ({some(lost)}). Make it load its state, then start again: the "
                 "checkpoint has the state"
             )
         self._examination.judge_doubt(
-            f"After load_state_dict(), state_dict() of {name} ({type(one).__name__}) is not what was stored: "
+            f"After load_state_dict(), state_dict() of {name} ({type(stateful).__name__}) is not what was stored: "
             f"{some(lost)}. This is correct if the object loads it later, or should keep the values of this process"
         )
 

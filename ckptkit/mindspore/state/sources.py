@@ -95,7 +95,7 @@ class Sources:
     is_compiled: bool = False  # the loop reaches a compiled function, which may train
 
     def __post_init__(self) -> None:
-        named = {**dict(self.trained_by_name()), **{name: one.cell for name, one in self.named_cells.items()}}
+        named = {**dict(self.trained_by_name()), **{name: cell.cell for name, cell in self.named_cells.items()}}
         self._kept_by_name = [KeptParameters([cell], name) for name, cell in named.items()]
         numbered = {f"cells[{place}]" if place else "": cell for place, cell in enumerate(self.cells)}
         self.numerics = Numerics({**numbered, **dict(self.cells_by_name())})
@@ -103,15 +103,15 @@ class Sources:
 
     def tensors_by_name(self) -> dict[str, ms.Tensor]:
         """Return the parameters and buffers of the objects given by name, by name and place."""
-        holders = [(name, one) for name, one in self.stateful.items() if isinstance(one, ParameterHolder)]
-        return {f"{name}/{place}": tensor for name, one in holders for place, tensor in one.tensors().items()}
+        holders = [(name, holder) for name, holder in self.stateful.items() if isinstance(holder, ParameterHolder)]
+        return {f"{name}/{place}": tensor for name, holder in holders for place, tensor in holder.tensors().items()}
 
     def tensors(self) -> dict[str, ms.Tensor]:
         return {**self.tensors_by_name(), **self.parameters.tensors()}
 
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
-        return [*self.cells, *(one.cell for one in self.named_cells.values())]
+        return [*self.cells, *(named_cell.cell for named_cell in self.named_cells.values())]
 
     def cells_by_name(self) -> list[tuple[str, nn.Cell]]:
         return [(name, cell) for name, cell in self.given.items() if isinstance(cell, nn.Cell)]
@@ -144,7 +144,7 @@ class Sources:
             memory.bind()
 
     def switches(self) -> list[Switches]:
-        return [*self._counted_switches(), *(one.switches for one in self.named_cells.values())]
+        return [*self._counted_switches(), *(named_cell.switches for named_cell in self.named_cells.values())]
 
     def _counted_switches(self) -> list[Switches]:
         return [self.own_switches, *self.switches_by_name.values()]
@@ -156,7 +156,7 @@ class Sources:
 
     def by_model(self) -> bool:
         """Return whether ``Model`` trains; a loop of the user's gives no callbacks."""
-        return any(isinstance(one, OtherCallbacks) for one in self.stateful.values())
+        return any(isinstance(holder, OtherCallbacks) for holder in self.stateful.values())
 
     def deliver(self, batches: int | None) -> None:
         """Count a delivered batch as `OwnCounting.deliver`; note the modes of its micro-step."""
@@ -217,7 +217,7 @@ class Sources:
             kept.refuse_replaced()
         how = {"by_model": self.by_model(), "compiled": self.is_compiled}
         switches = self.own_switches.record(**how)
-        by_name = {name: one.record(**how) for name, one in self.switches_by_name.items()}
+        by_name = {name: held.record(**how) for name, held in self.switches_by_name.items()}
         return {
             "rng": capture_rng(),
             "data": self.position.state(progress.batches_delivered) if self.position else None,
@@ -233,7 +233,7 @@ class Sources:
                 "shared_memory": self.shared_memory.groups(),
                 **self.counting.record(),
             },
-            "user": {name: one.state_dict() for name, one in self.stateful.items()},
+            "user": {name: stateful.state_dict() for name, stateful in self.stateful.items()},
         }
 
     def note_beginning(self, *, resumes: bool) -> None:
@@ -255,9 +255,9 @@ class Sources:
         as a time, is left out, and so are objects with parameters, but for `attributes`: whole networks.
         """
         self.restored_states = {}
-        for name, one in self.stateful.items() if self.batches is not None else ():
-            if isinstance(self.given[name], NamedAttributes) or not isinstance(one, (ParameterHolder, OtherCallbacks)):
-                before, after = (digests_by_place(told_by(one)) for _ in range(2))
+        for name, held in self.stateful.items() if self.batches is not None else ():
+            if isinstance(self.given[name], NamedAttributes) or not isinstance(held, (ParameterHolder, OtherCallbacks)):
+                before, after = (digests_by_place(told_by(held)) for _ in range(2))
                 self.restored_states[name] = {
                     place: before[place] for place in before if before[place] == after.get(place)
                 }

@@ -35,14 +35,14 @@ class Switches:
     """Stores the switches of one training and restores them."""
 
     def __init__(self, cells: Sequence[nn.Cell], parameters: Collection[ms.Parameter], name: str = "") -> None:
-        networks = (getattr(one, "network", one) for one in cells)
+        networks = (getattr(cell, "network", cell) for cell in cells)
         # Walked once: walking takes many milliseconds, and every save needs it.
-        self._networks = [list(one.cells_and_names()) for one in networks if isinstance(one, nn.Cell)]
+        self._networks = [list(network.cells_and_names()) for network in networks if isinstance(network, nn.Cell)]
         self._cells = [[cell for _, cell in network] for network in self._networks]
-        self._parameters = {one.name: one for one in parameters}
+        self._parameters = {parameter.name: parameter for parameter in parameters}
         # `Parameter.requires_grad` reads param_info; reading it directly takes a third of the time.
-        self._infos = [one.param_info for one in self._parameters.values()]
-        self._groups = [group for one in optimizers_of(cells) for group in getattr(one, "param_groups", ())]
+        self._infos = [parameter.param_info for parameter in self._parameters.values()]
+        self._groups = [group for optimizer in optimizers_of(cells) for group in getattr(optimizer, "param_groups", ())]
         self._prefix = f"{name}/" if name else ""
         self._restored: Mapping[str, Any] | None = None
         self._begun_at: int | None = None
@@ -131,7 +131,7 @@ class Switches:
 
     def _put_gradients(self, without: Collection[str]) -> list[str]:
         still = set(without)
-        changed = [name for name, one in self._parameters.items() if one.requires_grad == (name in still)]
+        changed = [name for name, parameter in self._parameters.items() if parameter.requires_grad == (name in still)]
         for name in changed:
             self._parameters[name].requires_grad = name not in still
         return [f"requires_grad of {self._prefix}{name}" for name in changed]
@@ -172,17 +172,17 @@ class Switches:
 
     def _names(self, *, by_model: bool = False) -> list[str]:
         """Return the names of the cells that evaluate, `_ALL` for a whole network, `_UNKNOWN` for what is not known."""
-        found: list[str] = []
+        names: list[str] = []
         now, noted, turned = self._modes(), self._at_call, self._turned_back()
         for place, (prefix, network) in enumerate(self._by_prefix()):
             modes = noted[place] if noted is not None and (by_model or place in turned) else now[place]
             if noted is None and _evaluates(modes):
-                found.append(f"{prefix}{_UNKNOWN}")
+                names.append(f"{prefix}{_UNKNOWN}")
             elif not any(modes):
-                found.append(f"{prefix}{_ALL}")
+                names.append(f"{prefix}{_ALL}")
             else:
-                found += [f"{prefix}{name}" for (name, _), trains in zip(network, modes, strict=True) if not trains]
-        return found
+                names += [f"{prefix}{name}" for (name, _), trains in zip(network, modes, strict=True) if not trains]
+        return names
 
     def _by_prefix(self) -> Iterator[tuple[str, list[tuple[str, nn.Cell]]]]:
         """Yield each network's cells by name, and what their names begin with."""
@@ -192,10 +192,10 @@ class Switches:
 
 def switches_of(given: Mapping[str, object], without: Collection[str]) -> dict[str, Switches]:
     """Return the switches of the cells among the objects given by name, except those named ``without``."""
-    cells = {name: one for name, one in given.items() if isinstance(one, nn.Cell) and name not in without}
+    cells = {name: cell for name, cell in given.items() if isinstance(cell, nn.Cell) and name not in without}
     # The weights of an optimizer belong to its network.
-    parameters = {name: () if optimizers_of([one]) else tuple(one.get_parameters()) for name, one in cells.items()}
-    return {name: Switches([one], parameters[name], name) for name, one in cells.items()}
+    parameters = {name: () if optimizers_of([cell]) else tuple(cell.get_parameters()) for name, cell in cells.items()}
+    return {name: Switches([cell], parameters[name], name) for name, cell in cells.items()}
 
 
 def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,14 +203,14 @@ def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
 
     Its learning rate is a parameter, which the checkpoint has as such.
     """
-    values = {name: list(one) if isinstance(one, tuple) else one for name, one in group.items()}
-    return {name: one for name, one in values.items() if _is_option(one)}
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in group.items()}
+    return {name: value for name, value in values.items() if _is_option(value)}
 
 
-def _is_option(one: Any) -> bool:
-    if type(one) is list:
-        return all(type(each) in (bool, int, float) for each in one) and bool(one)
-    return type(one) in (bool, int, float, str, type(None))
+def _is_option(value: Any) -> bool:
+    if type(value) is list:
+        return all(type(item) in (bool, int, float) for item in value) and bool(value)
+    return type(value) in (bool, int, float, str, type(None))
 
 
 def _evaluates(modes: _Modes) -> bool:

@@ -407,8 +407,10 @@ def _zeros(name: str, shape: tuple[int, ...]) -> ms.Parameter:
 
 def _prefix_beside(optimizer: nn.Optimizer) -> str:
     # nn.SGD, nn.Adagrad and nn.Adadelta name their own state accum.<weight>.
-    weights = {id(one) for one in optimizer.parameters}
-    taken = any(one.name.startswith("accum.") for one in optimizer.get_parameters() if id(one) not in weights)
+    weights = {id(parameter) for parameter in optimizer.parameters}
+    taken = any(
+        parameter.name.startswith("accum.") for parameter in optimizer.get_parameters() if id(parameter) not in weights
+    )
     return "grad_accum." if taken else "accum."
 
 
@@ -455,13 +457,13 @@ def wrapper_name(frame: FrameType | None) -> str:
     ``Cell.compile`` (``self``) or a wrapper of `ms.jit` (private: ``fn``, ``self.fn``, ``self.obj``). If these move,
     the message says "another graph" and the tests that expect the name fail.
     """
-    for one in frames_from(frame):
-        found = one.f_locals
-        owner = found.get("self")
+    for compiling in frames_from(frame):
+        variables = compiling.f_locals
+        owner = variables.get("self")
         for cell in (owner, getattr(owner, "obj", None)):
             if isinstance(cell, nn.Cell):
                 return type(cell).__qualname__
-        function = found.get("fn", getattr(owner, "fn", None))
+        function = variables.get("fn", getattr(owner, "fn", None))
         if inspect.isfunction(function) and not isinstance(owner, ops.Primitive):  # the constexpr itself is a Primitive
             return f"the @ms.jit function {function.__qualname__}"
     return "another graph"
@@ -494,4 +496,4 @@ def refuse_half_restored(cells: Iterable[nn.Cell]) -> None:
 
 def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
     """Return every optimizer among ``cells`` and the cells inside them."""
-    return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, OPTIMIZERS)]
+    return [inner for cell in cells for _, inner in cell.cells_and_names() if isinstance(inner, OPTIMIZERS)]

@@ -74,7 +74,9 @@ class LossScale(nn.Cell):
         if isinstance(scaler, amp.LossScaler) and isinstance(getattr(scaler, "scale_value", None), ms.Parameter):
             # The scaler is not a Cell, so MindSpore finds its parameters only as attributes of this one.
             self.scaler = scaler
-            self.counters = ms.ParameterTuple([one for one in vars(scaler).values() if isinstance(one, ms.Parameter)])
+            self.counters = ms.ParameterTuple(
+                [value for value in vars(scaler).values() if isinstance(value, ms.Parameter)]
+            )
             self.scale = scaler.scale_value
         elif isinstance(scaler, nn.DynamicLossScaleUpdateCell | nn.FixedLossScaleUpdateCell):
             self.scaler = scaler
@@ -90,7 +92,9 @@ class LossScale(nn.Cell):
         """Return the scaler's type and those of its options that no parameter holds."""
         options = {name: getattr(self.scaler, name, None) for name in ("scale_factor", "scale_window")}
         said = [
-            f"{name}={one}" for name, one in options.items() if one is not None and not isinstance(one, ms.Parameter)
+            f"{name}={value}"
+            for name, value in options.items()
+            if value is not None and not isinstance(value, ms.Parameter)
         ]
         return f"{type(self.scaler).__name__}({', '.join(said)})"
 
@@ -164,19 +168,19 @@ def is_before_adding(error: Exception) -> bool:
     That is so in the forward and backward pass in PYNATIVE, and while a graph is compiled. An error of a graph that
     runs may be that of a signal handler, which Python calls when the graph has ended.
     """
-    found, caller = error.__traceback__, None
-    while found is not None:
-        code = found.tb_frame.f_code
-        if caller is not None and found.tb_frame.f_back is not caller:
+    trace, caller = error.__traceback__, None
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if caller is not None and trace.tb_frame.f_back is not caller:
             return False  # from here on it is where the same object was raised before
-        caller = found.tb_frame
+        caller = trace.tb_frame
         # `_GraphExecutor.compile` of mindspore.common.api; if it moves, such an error only costs a restore.
-        is_compiled = code.co_name == "compile" and str(found.tb_frame.f_globals.get("__name__")).startswith(
+        is_compiled = code.co_name == "compile" and str(trace.tb_frame.f_globals.get("__name__")).startswith(
             "mindspore."
         )
         if is_compiled or code in _BEFORE_ADDING:
             return True
-        found = found.tb_next
+        trace = trace.tb_next
     return False
 
 

@@ -42,7 +42,7 @@ class Reduce:
 
     def __init__(self, accumulators: Sequence[ms.Parameter], *, bucket_bytes: int = BUCKET_BYTES) -> None:
         all_reduce = ops.AllReduce(ops.ReduceOp.SUM)
-        self._buckets = [_Bucket(one, all_reduce) for one in _buckets(accumulators, bucket_bytes)]
+        self._buckets = [_Bucket(bucket, all_reduce) for bucket in _buckets(accumulators, bucket_bytes)]
 
     def __call__(self) -> None:
         """Enqueue the reduction; returns before it has run, as any graph does."""
@@ -57,7 +57,7 @@ class _Bucket(nn.Cell):
         super().__init__(auto_prefix=False)
         self.members = ms.ParameterTuple(members)
         self.all_reduce = all_reduce
-        self.offsets = (0, *itertools.accumulate(one.size for one in members[:-1]))
+        self.offsets = (0, *itertools.accumulate(member.size for member in members[:-1]))
         self.alone = len(members) == 1
 
     @ms.jit  # in PYNATIVE too: each separate operation costs as much as the AllReduce of a small network
@@ -72,11 +72,11 @@ class _Bucket(nn.Cell):
 def _buckets(accumulators: Sequence[ms.Parameter], bucket_bytes: int) -> Iterator[list[ms.Parameter]]:
     """Yield all accumulators in order, as many at a time as fit; only shapes decide, so every rank gets the same."""
     bucket: list[ms.Parameter] = []
-    for one in accumulators:
-        if bucket and 4 * sum(int(other.size) for other in (*bucket, one)) > bucket_bytes:
+    for accumulator in accumulators:
+        if bucket and 4 * sum(int(other.size) for other in (*bucket, accumulator)) > bucket_bytes:
             yield bucket
             bucket = []
-        bucket.append(one)
+        bucket.append(accumulator)
     if bucket:
         yield bucket
 

@@ -46,19 +46,19 @@ def check_cycle(
     A changed K takes effect at the next boundary, which may be the current position.
     """
     progress = contents.progress
-    found, wanted = progress.accumulation_steps, schedule.at(progress.updates)
+    stored, wanted = progress.accumulation_steps, schedule.at(progress.updates)
     before, now = None if recorded is None else recorded["steps"], schedule.recorded()
-    if found == wanted and (before is None or now is None or before == now):
-        return found
+    if stored == wanted and (before is None or now is None or before == now):
+        return stored
     if not may_change:
         raise ResumeError(
-            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={words_of_steps(before, found)}, "
+            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={words_of_steps(before, stored)}, "
             f"this train cell has {words_of_steps(now, wanted)}. "
-            f"{_as_before(words_of_steps(before, found), schedule, is_function=before is None and now is None)}, or "
+            f"{_as_before(words_of_steps(before, stored), schedule, is_function=before is None and now is None)}, or "
             'pass training=ckptkit.Training(on_k_change="next_cycle") to end the running cycle with the old ones and '
             "continue with the new ones."
         )
-    return wanted if progress.at_boundary else found
+    return wanted if progress.at_boundary else stored
 
 
 def _as_before(steps: str, schedule: AccumulationSchedule, *, is_function: bool) -> str:
