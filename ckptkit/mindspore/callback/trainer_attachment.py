@@ -279,11 +279,11 @@ class TrainerLoop:
     def _arrive(self, frame: FrameType) -> None:
         """Put back what the checkpoint holds, where the loop continues; of a complete run, where it ends."""
         if self.is_complete:
-            self._state.restoring.again()
+            self._state.restoring.undo_changes()
             self._state.examination.begin()
         else:
             self._silence.close()
-            self._state.restoring.again()
+            self._state.restoring.undo_changes()
             self._first = [next(self._batches)]
             self.trainer.control.should_training_stop = self.trainer.control.should_epoch_stop = False
         self._counters.put_back(frame)

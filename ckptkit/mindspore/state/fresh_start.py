@@ -25,7 +25,7 @@ from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import seed_operators, words_drawn_unseeded
 from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.holders import told_by
+from ckptkit.mindspore.state.holders import state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.restore import difference, watch_forward
 from ckptkit.mindspore.state.sources import Sources
@@ -136,7 +136,7 @@ def _unseeded_draws(sources: Sources) -> str | None:
     words, position = words_drawn_unseeded(), sources.position
     if words == 0 or (isinstance(position, DatasetPosition) and not has_own_data(position.dataset)):
         return None
-    states = [told_by(holder) for holder in sources.stateful.values() if not isinstance(holder, OtherCallbacks)]
+    states = [state_of(holder) for holder in sources.stateful.values() if not isinstance(holder, OtherCallbacks)]
     states += [sources.loader.state_dict()] if sources.loader is not None else []
     if words <= 4 * len(sources.tensors()) + 3 * _numbers(states):
         return None

@@ -383,7 +383,7 @@ def _unpacked(packed: list[Any]) -> Any:
     return defaultdict(None, items) if kind == "defaultdict" else _DICTS[kind](items)
 
 
-def told_by(stateful: Stateful, keep: Collection[str] = ()) -> Any:
+def state_of(stateful: Stateful, keep: Collection[str] = ()) -> Any:
     """Return the ``state_dict()`` of an object; generators of the process from which it draws are set back.
 
     Generators in ``keep`` are left alone, and so are all for ckptkit's own objects, which draw nothing: a thread of the

@@ -249,7 +249,7 @@ class StateManager:
             self.examination.judge_doubt(self._sources.counting.read_ahead())
         progress = self._sources.progress()
         self._sources.bind(progress.updates)
-        self._sources.look_at_switches(progress.batches_delivered)
+        self._sources.check_switches(progress.batches_delivered)
         return progress
 
     def complete_step(self) -> Progress:

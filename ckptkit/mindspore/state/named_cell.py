@@ -82,11 +82,11 @@ class NamedCell(ParameterHolder):
         self.switches.load(state.get("switches"), stored["micro_steps"])
         self._detached.begin(stored["updates"])
 
-    def look(self) -> None:
-        """Look as `Switches.look` does, and after the first update record the memory that the update is bound to."""
+    def check_step(self) -> None:
+        """Check as `Switches.check_compiled`; after the first update record the memory that the update is bound to."""
         if self._detached.binds(self.cell.counters.updates):
             self._detached.bind()
-        self.switches.look(self.cell.counters.micro_steps)
+        self.switches.check_compiled(self.cell.counters.micro_steps)
 
 
 def refuse_uncounted(cells: Sequence[nn.Cell], named: Mapping[str, object]) -> None:

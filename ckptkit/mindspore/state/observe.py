@@ -19,7 +19,7 @@ from ckptkit.core.tensors import DTYPES
 from ckptkit.manager.hooks import Suspect
 from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.mindspore.state.digest import digest_of_value, has_arrays, is_plain
-from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Reporting, told_by
+from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Reporting, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 
@@ -134,7 +134,7 @@ class StateObserver:
 
 
 def _told(stateful: Any) -> dict[str, Any]:
-    state = told_by(stateful)
+    state = state_of(stateful)
     return {str(key): value for key, value in state.items()} if isinstance(state, Mapping) else {"state": state}
 
 

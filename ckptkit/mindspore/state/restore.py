@@ -119,7 +119,7 @@ class Restore:
         sources.parameters.note_buffers()
         self._watch_beginning()
 
-    def again(self) -> None:
+    def undo_changes(self) -> None:
         """Undo changes to the state since `apply`; does nothing without an `apply`, or after `trained`.
 
         Reads again only those files of the checkpoint whose tensors were changed, where that can be detected. If that
@@ -145,7 +145,7 @@ class Restore:
             restore_rng(self._rng, keep=position.own_draws if position else ())
 
     def trained(self) -> None:
-        """Leave the state to the loop; `again` has nothing to undo from now on."""
+        """Leave the state to the loop; `undo_changes` has nothing to do from now on."""
         self._restored = None
         for switches in self._sources.switches():
             switches.trained()

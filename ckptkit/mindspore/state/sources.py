@@ -32,7 +32,7 @@ from ckptkit.mindspore.parameters.memory import Detached, SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.state.digest import digests_by_place
-from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, told_by
+from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, state_of
 from ckptkit.mindspore.state.named_cell import NamedCell
 from ckptkit.mindspore.state.numerics import Numerics
 from ckptkit.mindspore.state.open_batch import OpenBatch
@@ -165,11 +165,11 @@ class Sources:
         for switches in self._counted_switches():
             switches.note(delivered, compiled=self.is_compiled)
 
-    def look_at_switches(self, delivered: int) -> None:
+    def check_switches(self, delivered: int) -> None:
         for switches in self._counted_switches():
-            switches.look(delivered, compiled=self.is_compiled)
+            switches.check_compiled(delivered, compiled=self.is_compiled)
         for cell in self.named_cells.values():
-            cell.look()
+            cell.check_step()
 
     def load_switches(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
         self.own_switches.load(recorded, delivered)
@@ -257,7 +257,7 @@ class Sources:
         self.restored_states = {}
         for name, held in self.stateful.items() if self.batches is not None else ():
             if isinstance(self.given[name], NamedAttributes) or not isinstance(held, (ParameterHolder, OtherCallbacks)):
-                before, after = (digests_by_place(told_by(held)) for _ in range(2))
+                before, after = (digests_by_place(state_of(held)) for _ in range(2))
                 self.restored_states[name] = {
                     place: before[place] for place in before if before[place] == after.get(place)
                 }
@@ -268,7 +268,7 @@ class Sources:
         changed = [name for name, digest in self.began_with.items() if now.get(name) != digest]
         draws = self.position.own_draws if self.position is not None else ()
         for name, before in self.restored_states.items():
-            after = digests_by_place(told_by(self.stateful[name], keep=draws))
+            after = digests_by_place(state_of(self.stateful[name], keep=draws))
             if any(after.get(place) != digest for place, digest in before.items()):
                 changed.append(name)
         self.began_with, self.restored_states = {}, {}

@@ -54,7 +54,7 @@ class Switches:
 
     def note(self, delivered: int, *, compiled: bool = False) -> None:
         """Note the modes of the micro-step that ended or begins, the last one of ``delivered``."""
-        self.look(delivered, compiled=compiled)
+        self.check_compiled(delivered, compiled=compiled)
         if compiled or mode_in_force() == "GRAPH":
             return  # the graph's modes are stored, and asking every cell takes longer than all else of a micro-step
         self._at_call = self._modes()
@@ -108,7 +108,7 @@ class Switches:
     def trained(self) -> None:
         self._restored = None
 
-    def look(self, delivered: int, *, compiled: bool = False) -> None:
+    def check_compiled(self, delivered: int, *, compiled: bool = False) -> None:
         """Note the modes with which the first micro-step of this process was compiled; ``compiled`` as for `note`."""
         if self._begun_at is None or delivered == self._begun_at:
             return

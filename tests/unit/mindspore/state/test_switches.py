@@ -142,9 +142,9 @@ def test_graph_compiled_without_evaluating_cell_is_refused():
     switches = Switches([network], [])
     switches.load({"without_grad": [], "evaluating": ["norm"]}, 3)
     network.norm.set_train()
-    switches.look(3)
+    switches.check_compiled(3)
     with pytest.raises(ck.ResumeError, match="set_train of norm was switched before the first micro-step after"):
-        switches.look(4)
+        switches.check_compiled(4)
 
 
 @each_mode
