@@ -87,7 +87,6 @@ class TrainingSession:
         self._may_stop = self.manager.agree(any(map(may_stop, callbacks)))
         acting = [callback for callback in callbacks if not is_idle(callback)]
         self._other_callbacks.bind(callbacks)
-        acting = [one for one in callbacks if id(one) not in idle]
         self._state.examination.judge_callbacks(callbacks, self._evaluated_by, acting)
         self._refuse_late_callbacks(list(params.list_callback), me)
         if params.optimizer is None:
@@ -220,7 +219,7 @@ class TrainingSession:
     def leave(self, error: BaseException | None) -> None:
         """Release the run; an exception in flight is never hidden."""
         self._position.leave()
-        self.manager.__exit__(kind, error, trace)
+        self.manager.__exit__(None if error is None else type(error), error, None)
 
     def _give_up_window(self, writers: Sequence[str]) -> None:
         self.manager.give_up_window()

@@ -22,25 +22,13 @@ from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPositi
 class Position(Protocol):
     """Connects a checkpoint's state and its data; implemented for MindSpore pipelines and Python iterables.
 
-    def hand_out(self, batch: Any, delivered: int, *, ends_epoch: bool) -> None:
-        """Report the batch that is trained next, the last of ``delivered``, and whether it is the last of its epoch."""
-        ...
+    Call order: `check` (in another world it gets the result of `folded`), `prepare`, then the consumer makes its
+    iterator, then `iterator_made`.
+    """
 
-    def end_epoch(self) -> None:
-        """Report that the next batch, if any, belongs to another epoch than the last."""
-        ...
-
-    def ask_batch(self) -> None:
-        """See `StateManager`."""
-        ...
-
-    def iterator_made(self) -> None:
-        """Report that the data is positioned."""
-        ...
-
-
-class Counted(Position, Protocol):
-    """Adds the number of delivered batches to a position."""
+    @property
+    def own_draws(self) -> Collection[str]:
+        """Global generators (``"python"``, ``"numpy"``) that the data has positioned and that must not be restored."""
 
     @property
     def delivered(self) -> int:
@@ -80,14 +68,10 @@ class Counted(Position, Protocol):
 class BatchObserver(Protocol):
     """The part of `StateManager`, which imports this module, that learns of the batches."""
 
-    def count_delivered(self, batches: int) -> None: ...
-    def observe_step(self, batch: Any, outputs: Any) -> None: ...
-    def expect_epoch_end(self, last: bool) -> None: ...
+    def hand_out(self, batch: Any, delivered: int, *, ends_epoch: bool) -> None: ...
     def end_epoch(self) -> None: ...
-    def hand_out_batch(self, *, ends_epoch: bool = False) -> None: ...
     def ask_batch(self) -> None: ...
     def iterator_made(self) -> None: ...
-    def release_data(self) -> None: ...
 
 
 class Resumable:

@@ -25,7 +25,7 @@ from ckptkit.core.process_group import World
 from ckptkit.core.tensors import Leaf, bits_of, digest_of_bits
 from ckptkit.core.text import listed, some
 from ckptkit.errors import ResumeError, StateMismatchError
-from ckptkit.mindspore.data.position import Position
+from ckptkit.mindspore.data.resumable import Position
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
 from ckptkit.mindspore.parameters.parameters import CellParameters

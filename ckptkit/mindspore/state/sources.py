@@ -24,8 +24,7 @@ from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
-from ckptkit.mindspore.data.position import Position
-from ckptkit.mindspore.data.resumable import Resumable
+from ckptkit.mindspore.data.resumable import Position, Resumable
 from ckptkit.mindspore.nn.dropout import Dropout
 from ckptkit.mindspore.parameters.apply import mode_in_force
 from ckptkit.mindspore.parameters.memory import Detached, SharedMemory
