@@ -117,7 +117,7 @@ class _Document:
         for line in lines:
             name, *arguments = shlex.split(line)
             commands: Any = get_command(app)
-            commands.commands[name].make_context(name, arguments)
+            commands.get_command(None, name).make_context(name, arguments)
 
     def _ckptkit(self, line: str, *, fails: bool = False) -> str:
         program, *arguments = shlex.split(line)
