@@ -37,7 +37,7 @@ class Suspect(BaseModel):
     fix: str
 
 
-class Observer(Protocol):
+class StateObserver(Protocol):
     """Inspects a training state without changing it."""
 
     def observe(self) -> tuple[dict[str, str], dict[str, str]]:
@@ -67,7 +67,7 @@ class Observer(Protocol):
 class Observable(Protocol):
     """Extends `ckptkit.snapshot.Capturable` with an observer for hooks."""
 
-    def observer(self) -> Observer: ...
+    def observer(self) -> StateObserver: ...
 
 
 Save: TypeAlias = Callable[[Mapping[str, float]], SaveHandle]

@@ -351,7 +351,7 @@ class _Means:
 
 
 @dataclass
-class _Bucket:
+class _CurveBucket:
     first: CurvePlace
     last: CurvePlace
     cycles: int = 0
@@ -380,7 +380,7 @@ class Curves:
         self._cycle: int | None = None
         self._place: CurvePlace | None = None
         self._values: dict[str, list[float]] = {}
-        self._bucket: _Bucket | None = None
+        self._bucket: _CurveBucket | None = None
         self._cycles = 0
         self._points: list[Point] = []
 
@@ -415,7 +415,7 @@ class Curves:
         if place is None or not values:
             return
         if self._bucket is None:
-            self._bucket = _Bucket(place, place)
+            self._bucket = _CurveBucket(place, place)
         if place.cycle != self._cycle:
             self._cycle = place.cycle
             self._cycles += 1

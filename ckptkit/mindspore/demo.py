@@ -93,7 +93,7 @@ class Trace(Callback):
         self.write({"step": params.cur_step_num, **line})
 
 
-class PlannedKill(Callback):
+class DemoKill(Callback):
     """Kills this process according to the plan."""
 
     def __init__(self, plan: Plan, arm_storage: Callable[[], object]) -> None:
@@ -155,7 +155,7 @@ def live(plan: Plan) -> None:
     point = ckpt.resume(model, data, EPOCHS)
     trace = Trace(Path(plan.trace), cell)
     trace.write({"resumed_from": point.checkpoint, "batches_delivered": point.batches_delivered})
-    others = [trace, PlannedKill(plan, lambda: die_in_write(storage))]
+    others = [trace, DemoKill(plan, lambda: die_in_write(storage))]
     model.train(EPOCHS, data, callbacks=[*others, ckpt], initial_epoch=point.epoch)
     network.set_train(False)
     predicted = network(ms.Tensor(digits.test_images)).asnumpy().argmax(axis=1)

@@ -57,7 +57,7 @@ class Handling:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _CopiedLeaves:
     """Lists consecutive leaves of one dtype to copy, by index in the capture; a single leaf, or all fit one buffer."""
 
     dtype: str
@@ -79,7 +79,7 @@ class _Plan:
     specs: tuple[LeafSpec, ...]
     handling: Handling
     shards: list[Shard]
-    parts: list[list[_Run | _InPlace]]
+    parts: list[list[_CopiedLeaves | _InPlace]]
     size_bytes: int
 
 
@@ -196,7 +196,7 @@ class StagingArea:
             return self._buffer_bytes
         return _all_of(size_bytes) if self._is_remote else size_bytes // 4
 
-    def _extent(self, part: _Run | _InPlace, leaves: Sequence[Leaf], copying: _Copying) -> Extent:
+    def _extent(self, part: _CopiedLeaves | _InPlace, leaves: Sequence[Leaf], copying: _Copying) -> Extent:
         if isinstance(part, _InPlace):
             return Extent(part.size_bytes, leaves[part.leaf].source, held=part.held)
         extent = Extent(part.size_bytes, None)
@@ -229,7 +229,7 @@ class _Copying:
         self.buffer: Buffer | None = None
         self.taken_bytes = 0  # of buffers
 
-    def plan(self, run: _Run, arrays: list[Array], into: Extent) -> None:
+    def plan(self, run: _CopiedLeaves, arrays: list[Array], into: Extent) -> None:
         """Give the bytes of ``run`` their place in buffers, and in ``into``."""
         self._planned_bytes += run.size_bytes
         if len(arrays) > 1:
@@ -314,12 +314,12 @@ def _stored_as(spec: LeafSpec, handling: Handling) -> LeafSpec:
     return replace(spec, lifetime="micro") if spec.name in handling.demoted else spec
 
 
-def _parts(shard: Shard, places: dict[str, int], handling: Handling) -> Iterator[_Run | _InPlace]:
+def _parts(shard: Shard, places: dict[str, int], handling: Handling) -> Iterator[_CopiedLeaves | _InPlace]:
     run: list[LeafSpec] = []
     size_bytes = 0
 
-    def copied() -> _Run:
-        return _Run(run[0].dtype, tuple(places[one.name] for one in run), size_bytes)
+    def copied() -> _CopiedLeaves:
+        return _CopiedLeaves(run[0].dtype, tuple(places[one.name] for one in run), size_bytes)
 
     for spec in shard.leaves:
         in_place = _is_read_in_place(spec, handling)

@@ -122,7 +122,7 @@ def audit(storage: Storage, watch: CheckpointWatch, checkpoint: str | None = Non
     """
     survey = Survey(storage)
     # After the survey: whatever a surveyed checkpoint refers to exists by now, unless it was removed.
-    run = _Run(survey, storage.walk(f"{FROZEN}/"))
+    run = _AuditedRun(survey, storage.walk(f"{FROZEN}/"))
     names = [*filter(survey.is_committed, survey.names)] if checkpoint is None else _chosen(survey, checkpoint)
     keys = {key: size for name in names for key, size in run.listed(name).items() if key.endswith(".safetensors")}
     watch.plan(len(names), sum(keys.values()))
@@ -152,7 +152,7 @@ def audit(storage: Storage, watch: CheckpointWatch, checkpoint: str | None = Non
 
 
 @dataclass
-class _Run:
+class _AuditedRun:
     survey: Survey
     frozen: Mapping[str, int]
     attempts: dict[int, AttemptDocument | CkptKitError] = field(default_factory=dict)
@@ -182,7 +182,7 @@ def _chosen(survey: Survey, checkpoint: str) -> list[CheckpointName]:
     return [first]
 
 
-def _problems_of_run(storage: Storage, run: _Run) -> list[FileProblem]:
+def _problems_of_run(storage: Storage, run: _AuditedRun) -> list[FileProblem]:
     problems = []
     numbers = sorted(run.survey.attempts | run.survey.orphans)
     try:

@@ -47,7 +47,7 @@ class CellParameters:
         self._cells = cells
         self._kept = KeptParameters(cells)
         self._by_name = _by_name(cells)
-        self._registered = Buffers(cells, self._by_name)
+        self._registered = CellBuffers(cells, self._by_name)
         self._buffers = self._registered.now()
         self._buffers_before: dict[str, str] = {}
         self.roles = Roles(cells, self._by_name, frozen, steady, placement)
@@ -296,7 +296,7 @@ def looking_copies(tensors: Sequence[ms.Tensor]) -> bool:
     return not np.may_share_memory(smallest.asnumpy(), smallest.asnumpy())
 
 
-class Buffers:
+class CellBuffers:
     """Finds the buffers of ``cells``."""
 
     def __init__(self, cells: Sequence[nn.Cell], parameters: Mapping[str, ms.Parameter]) -> None:

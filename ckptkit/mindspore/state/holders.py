@@ -33,7 +33,7 @@ from ckptkit.mindspore.observe.attributes import attributes_of
 from ckptkit.mindspore.observe.parts import EVERY_CELL
 from ckptkit.mindspore.observe.users import is_of_users
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
-from ckptkit.mindspore.parameters.parameters import Buffers
+from ckptkit.mindspore.parameters.parameters import CellBuffers
 from ckptkit.mindspore.parameters.roles import all_of
 from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng, spawned_of
 from ckptkit.mindspore.state.digest import digest_of_value, in_words
@@ -262,7 +262,7 @@ def _places(
             if path:
                 return  # a cell inside an object (a scheduler's optimizer) is state of the training's cells
             parameters = {parameter.name: parameter for parameter in all_of(value)}
-            tensors = {**parameters, **Buffers([value], parameters).now()}
+            tensors = {**parameters, **CellBuffers([value], parameters).now()}
             yield from ((name, _Place(tensor, None)) for name, tensor in tensors.items())
         plain = plain and (isinstance(value, _CONTAINERS) or is_of_users(value))
         for key, item, put_item in _children(value, put):

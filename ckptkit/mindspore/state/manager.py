@@ -22,7 +22,7 @@ from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
-from ckptkit.manager.hooks import Observer
+from ckptkit.manager.hooks import StateObserver
 from ckptkit.manager.options import Ranks, refuse_other_types, refuse_unknown_choice
 from ckptkit.mindspore.data.pipeline_position import Augmentation
 from ckptkit.mindspore.data.resumable import Resumable, position_of
@@ -225,7 +225,7 @@ class StateManager:
         self.last_batch = batch
         self.last_outputs = outputs
 
-    def observer(self) -> Observer:
+    def observer(self) -> StateObserver:
         """Return an observer of all this state for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
         from ckptkit.mindspore.state.observe import StateObserver
 

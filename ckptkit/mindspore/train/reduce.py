@@ -42,7 +42,7 @@ class Reduce:
 
     def __init__(self, accumulators: Sequence[ms.Parameter], *, bucket_bytes: int = BUCKET_BYTES) -> None:
         all_reduce = ops.AllReduce(ops.ReduceOp.SUM)
-        self._buckets = [_Bucket(bucket, all_reduce) for bucket in _buckets(accumulators, bucket_bytes)]
+        self._buckets = [_ReducedBucket(bucket, all_reduce) for bucket in _buckets(accumulators, bucket_bytes)]
 
     def __call__(self) -> None:
         """Enqueue the reduction; returns before it has run, as any graph does."""
@@ -50,7 +50,7 @@ class Reduce:
             bucket()
 
 
-class _Bucket(nn.Cell):
+class _ReducedBucket(nn.Cell):
     """Runs one AllReduce over all its members, concatenated."""
 
     def __init__(self, members: Sequence[ms.Parameter], all_reduce: ops.AllReduce) -> None:

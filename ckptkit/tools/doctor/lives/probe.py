@@ -30,7 +30,7 @@ from pydantic import BaseModel
 from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
-from ckptkit.manager.hooks import VARIABLE, Observable, Observer, Save, Wait
+from ckptkit.manager.hooks import VARIABLE, Observable, Save, StateObserver, Wait
 from ckptkit.manager.options import Mirror
 from ckptkit.manager.writer import NotEndedError
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
@@ -79,7 +79,7 @@ class TrialProbe:
         self._url = url
         self._world: World = ALONE
         self._trace = Path(self._plan.trace)
-        self._observer: Observer | None = None
+        self._observer: StateObserver | None = None
         self._last = -1
         self._saves = 0  # of a replay, at the last micro-step
         self._is_saving = False
