@@ -34,7 +34,9 @@ COMMANDS = {
 def _typed(function: Callable[..., int]) -> Callable[..., int]:
     """Hide from typer what is no option, such as a clock: a parameter whose annotation says nothing to typer."""
     signature = inspect.signature(function, eval_str=True)
-    options = [one for one in signature.parameters.values() if get_origin(one.annotation) is Annotated]
+    options = [
+        parameter for parameter in signature.parameters.values() if get_origin(parameter.annotation) is Annotated
+    ]
 
     @functools.wraps(function)
     def command(**values: Any) -> int:

@@ -80,7 +80,9 @@ def print_table(
 
 def visible(text: str) -> str:
     """Return ``text`` with unprintable characters escaped: names come from files and could control the terminal."""
-    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+    return "".join(
+        character if character.isprintable() or character == "\n" else repr(character)[1:-1] for character in text
+    )
 
 
 def print_line(text: str, style: str | None = None, *, console: Console | None = None) -> None:

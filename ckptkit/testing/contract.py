@@ -193,7 +193,7 @@ class StorageContract(ReadingContract):
                     storage.create(key, data)
             finally:
                 done.set()
-            seen = set().union(*(one.result(timeout=60) for one in looking))
+            seen = set().union(*(future.result(timeout=60) for future in looking))
         assert seen <= {len(data)}
 
     # delete
@@ -269,7 +269,7 @@ class StorageContract(ReadingContract):
 
 def _in_threads(count: int, run: Callable[[int], _T]) -> list[_T]:
     with ThreadPoolExecutor(count) as pool:
-        return [one.result(timeout=120) for one in [pool.submit(run, number) for number in range(count)]]
+        return [future.result(timeout=120) for future in [pool.submit(run, number) for number in range(count)]]
 
 
 class _Watched:

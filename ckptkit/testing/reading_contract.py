@@ -103,9 +103,9 @@ class ReadingContract:
         """A walk finds every file whose key begins with the prefix, at any depth, with its size."""
         for number, key in enumerate(("a/1", "a/b/2", "a/b/c/3", "ab/4", "5")):
             self.raw_put(storage, key, b"x" * number)
-        found = dict(storage.walk(prefix))
-        assert set(found) == expected
-        assert all(size == len(self.raw_get(storage, key) or b"") for key, size in found.items())
+        sizes = dict(storage.walk(prefix))
+        assert set(sizes) == expected
+        assert all(size == len(self.raw_get(storage, key) or b"") for key, size in sizes.items())
 
     def test_a_long_walk_is_whole(self, storage: Storage) -> None:
         """A walk is complete, even with more files than one page of an object store's answer holds."""
@@ -196,7 +196,7 @@ class ReadingContract:
         data = self.pattern(size_bytes)
         self.raw_put(storage, "a/1", data)
         buffers = [bytearray(b"." * size) for size in sizes]
-        read = storage.read_into("a/1", [memoryview(one) for one in buffers], 2)
+        read = storage.read_into("a/1", [memoryview(buffer) for buffer in buffers], 2)
         room = sum(sizes)
         assert read == min(room, size_bytes - 2)
         assert b"".join(buffers) == data[2 : 2 + read] + b"." * (room - read)

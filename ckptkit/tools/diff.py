@@ -78,15 +78,15 @@ class Divergence:
     def _measure_floats(self, dtype: str, x: Array, y: Array) -> None:
         if dtype == "C64":  # compare real and imaginary parts as numbers
             x, y = x.view(np.float32), y.view(np.float32)
-        one, other = (values_of(dtype, side).astype(np.float64) for side in (x, y))
-        finite = np.isfinite(one) & np.isfinite(other)
+        values_x, values_y = (values_of(dtype, side).astype(np.float64) for side in (x, y))
+        finite = np.isfinite(values_x) & np.isfinite(values_y)
         self.not_finite += int(finite.size - np.count_nonzero(finite))
         if not finite.any():
             return
-        one, other = one[finite], other[finite]
+        values_x, values_y = values_x[finite], values_y[finite]
         with np.errstate(over="ignore"):
-            apart = np.abs(one - other)
-        self._widen(apart, np.maximum(np.abs(one), np.abs(other)))
+            apart = np.abs(values_x - values_y)
+        self._widen(apart, np.maximum(np.abs(values_x), np.abs(values_y)))
         places = [_place_in_order(side[finite]) for side in (x, y)]
         ulps = int((np.maximum(*places) - np.minimum(*places)).max())
         self.max_ulps = max(self.max_ulps or 0, ulps)
@@ -226,20 +226,26 @@ def compare(a: Side, b: Side, plan: Callable[[int], None]) -> CheckpointDifferen
     Raises CheckpointNotFoundError if one was removed meanwhile, and CorruptCheckpointError, which names the file, if
     one is damaged.
     """
-    one, other = a.leaves(), b.leaves()
-    changed = [key for key in one if key in other and not _is_in_equal_files(one[key], other[key])]
-    pairs = [key for key in changed if _form(one[key]) == _form(other[key])]
-    plan(_file_bytes(one[key] for key in pairs) + _file_bytes(other[key] for key in pairs))
-    leaves = [_unlike(key, one[key], other[key], "form") for key in changed if _form(one[key]) != _form(other[key])]
-    leaves += [_unlike(key, leaf, None, "only in a") for key, leaf in one.items() if key not in other]
-    leaves += [_unlike(key, None, leaf, "only in b") for key, leaf in other.items() if key not in one]
+    leaves_a, leaves_b = a.leaves(), b.leaves()
+    changed = [key for key in leaves_a if key in leaves_b and not _is_in_equal_files(leaves_a[key], leaves_b[key])]
+    pairs = [key for key in changed if _form(leaves_a[key]) == _form(leaves_b[key])]
+    plan(_file_bytes(leaves_a[key] for key in pairs) + _file_bytes(leaves_b[key] for key in pairs))
+    leaves = [
+        _unlike(key, leaves_a[key], leaves_b[key], "form")
+        for key in changed
+        if _form(leaves_a[key]) != _form(leaves_b[key])
+    ]
+    leaves += [_unlike(key, leaf, None, "only in a") for key, leaf in leaves_a.items() if key not in leaves_b]
+    leaves += [_unlike(key, None, leaf, "only in b") for key, leaf in leaves_b.items() if key not in leaves_a]
     for key in pairs:
-        divergence = _divergence((a, one[key]), (b, other[key]))
+        divergence = _divergence((a, leaves_a[key]), (b, leaves_b[key]))
         if divergence.differing:
-            leaves.append(dataclasses.replace(_unlike(key, one[key], other[key], "value"), divergence=divergence))
+            leaves.append(
+                dataclasses.replace(_unlike(key, leaves_a[key], leaves_b[key], "value"), divergence=divergence)
+            )
     a.files.end()
     b.files.end()
-    roles = _counted(one, other, leaves)
+    roles = _counted(leaves_a, leaves_b, leaves)
     progress = _progress(a.opened.manifest.progress, b.opened.manifest.progress)
     state = [
         difference
@@ -322,18 +328,18 @@ def _file_bytes(leaves: Iterable[StoredLeaf]) -> int:
     return sum({piece.shard.key: piece.shard.size_bytes for leaf in leaves for piece in leaf.pieces}.values())
 
 
-def _unlike(key: _LeafKey, one: StoredLeaf | None, other: StoredLeaf | None, kind: Kind) -> LeafDifference:
-    role = next(leaf.info.role for leaf in (one, other) if leaf is not None)
-    form_a, form_b = (_shown_form(leaf) if leaf is not None else None for leaf in (one, other))
+def _unlike(key: _LeafKey, leaf_a: StoredLeaf | None, leaf_b: StoredLeaf | None, kind: Kind) -> LeafDifference:
+    role = next(leaf.info.role for leaf in (leaf_a, leaf_b) if leaf is not None)
+    form_a, form_b = (_shown_form(leaf) if leaf is not None else None for leaf in (leaf_a, leaf_b))
     return LeafDifference(*key, role, kind, form_a, form_b)
 
 
 def _counted(
-    one: dict[_LeafKey, StoredLeaf], other: dict[_LeafKey, StoredLeaf], leaves: Iterable[LeafDifference]
+    leaves_a: dict[_LeafKey, StoredLeaf], leaves_b: dict[_LeafKey, StoredLeaf], leaves: Iterable[LeafDifference]
 ) -> dict[str, RoleCount]:
     roles: dict[str, RoleCount] = {role: RoleCount() for role in ROLES}
-    for key in one:
-        roles[one[key].info.role].equal += key in other
+    for key in leaves_a:
+        roles[leaves_a[key].info.role].equal += key in leaves_b
     for leaf in leaves:
         count = roles[leaf.role]
         count.only_in_a += leaf.kind == "only in a"
@@ -345,8 +351,8 @@ def _counted(
 
 
 def _progress(a: Progress, b: Progress) -> dict[str, tuple[int, int]]:
-    one, other = a.model_dump(), b.model_dump()
-    return {name: (one[name], other[name]) for name in one if one[name] != other[name]}
+    counters_a, counters_b = a.model_dump(), b.model_dump()
+    return {name: (counters_a[name], counters_b[name]) for name in counters_a if counters_a[name] != counters_b[name]}
 
 
 def _suspicion(progress: dict[str, tuple[int, int]], roles: dict[str, RoleCount]) -> str | None:
@@ -391,8 +397,8 @@ def state_differences(rank: int, a: Mapping[str, JsonValue], b: Mapping[str, Jso
 
     A list of plain values has one entry in all. Tensors that a state refers to are compared as leaves.
     """
-    for path, one, other in _in_mapping("", a, b):
-        yield StateDifference(rank, path, one, other)
+    for path, value_a, value_b in _in_mapping("", a, b):
+        yield StateDifference(rank, path, value_a, value_b)
 
 
 def _in_mapping(path: str, a: Mapping[str, JsonValue], b: Mapping[str, JsonValue]) -> Iterator[tuple[str, str, str]]:

@@ -222,8 +222,10 @@ def _made_at(storage: Storage, end: OpenedCheckpoint) -> list[OpenedCheckpoint]:
     return made
 
 
-def _compared(a: Storage, one: OpenedCheckpoint, b: Storage, other: OpenedCheckpoint) -> CheckpointDifference:
-    return compare(Side(a, one, lambda _: None), Side(b, other, lambda _: None), lambda _: None)
+def _compared(
+    a: Storage, checkpoint_a: OpenedCheckpoint, b: Storage, checkpoint_b: OpenedCheckpoint
+) -> CheckpointDifference:
+    return compare(Side(a, checkpoint_a, lambda _: None), Side(b, checkpoint_b, lambda _: None), lambda _: None)
 
 
 def _steps(checkpoint: OpenedCheckpoint) -> int:

@@ -80,13 +80,13 @@ def run_doctor(
 
 def _cases(report: Report) -> list[Case]:
     """Return one case for each life; the one that differs failed. What came after it is none."""
-    difference, cases, found = report.difference, [], report.diagnosis
+    difference, cases, diagnosis = report.difference, [], report.diagnosis
     for number, life in enumerate(report.lives):
         name = _case_name(number, life)
         if difference is None or life.name != difference.life.name:
             cases.append(Case(name, life.seconds))
             continue
-        message = "not exact" if found is None else f"{found.code}: {found.where}"
+        message = "not exact" if diagnosis is None else f"{diagnosis.code}: {diagnosis.where}"
         cases.append(Case(name, life.seconds, "failure", message, "\n".join(_words_of(report, difference))))
         return cases
     return cases
@@ -149,7 +149,9 @@ def _lines(report: Report, command: str) -> Iterator[Line]:
 
 def _epochs(report: Report) -> int:
     """Return how many epochs ended within the micro-steps that were compared."""
-    done = [one.progress.epoch for life in report.lives[:1] for at, one in life.steps.items() if at <= report.steps]
+    done = [
+        stepped.progress.epoch for life in report.lives[:1] for at, stepped in life.steps.items() if at <= report.steps
+    ]
     return max(done, default=0)
 
 
@@ -188,9 +190,9 @@ def _words_of(report: Report, difference: TraceDifference) -> list[str]:
     return words if report.diagnosis is None else words + _words_of_diagnosis(report.diagnosis)
 
 
-def _words_of_diagnosis(found: Diagnosis) -> list[str]:
-    words = [f"diagnosis: {found.code}: {found.where}", f"cause: {found.cause}", f"fix: {found.fix}"]
-    return words + ([f"look also at: {', '.join(found.also)}"] if found.also else [])
+def _words_of_diagnosis(diagnosis: Diagnosis) -> list[str]:
+    words = [f"diagnosis: {diagnosis.code}: {diagnosis.where}", f"cause: {diagnosis.cause}", f"fix: {diagnosis.fix}"]
+    return words + ([f"look also at: {', '.join(diagnosis.also)}"] if diagnosis.also else [])
 
 
 def _document(report: Report) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def _lines(url: str, stretch: Stretch, verdict: ReplayVerdict, command: str) -> 
 def _words_of(verdict: ReplayVerdict) -> str:
     difference = verdict.difference
     assert difference is not None  # noqa: S101 - something differs
-    names = [f"{rank_in_words(one.rank)}{one.name}" for one in in_order_of_size(difference.leaves)]
+    names = [f"{rank_in_words(leaf.rank)}{leaf.name}" for leaf in in_order_of_size(difference.leaves)]
     names += _paths(difference)
     names += [f"the counter {name}" for name in difference.progress]
     return some(names)
@@ -118,7 +118,7 @@ def _words_of(verdict: ReplayVerdict) -> str:
 
 def _paths(difference: CheckpointDifference) -> list[str]:
     many = difference.ranks[0] > 1
-    return [f"{rank_in_words(one.rank if many else None)}{one.path}" for one in difference.state]
+    return [f"{rank_in_words(place.rank if many else None)}{place.path}" for place in difference.state]
 
 
 def _cause(verdict: ReplayVerdict) -> str:

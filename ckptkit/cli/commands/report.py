@@ -68,7 +68,8 @@ def run_report(
         seconds = None if every is None else positive_duration("--every", every).total_seconds()
         with contextlib.ExitStack() as stack:
             monitors = [
-                stack.enter_context(contextlib.closing(one)) for one in _monitors(tensorboard, mlflow, prometheus)
+                stack.enter_context(contextlib.closing(monitor))
+                for monitor in _monitors(tensorboard, mlflow, prometheus)
             ]
             put = partial(_put, open_root(root, options), monitors)
             story = put(clock()) if seconds is None else _follow(put, clock, lambda: wait(seconds))
@@ -126,16 +127,16 @@ def _monitors(tensorboard: str | None, mlflow: str | None, prometheus: str | Non
 
 def _follow(put: Callable[[datetime], RunStory], clock: Callable[[], datetime], wait: Callable[[], object]) -> RunStory:
     """Write again and again until the run has finished; an error is told once, until there is none."""
-    told: set[str] = set()
+    printed: set[str] = set()
     while True:
         try:
             story = put(clock())
         except (CheckpointNotFoundError, StorageError) as error:
-            if str(error) not in told:
+            if str(error) not in printed:
                 print(f"{error}; trying again", file=sys.stderr)
-            told.add(str(error))
+            printed.add(str(error))
         else:
-            told.clear()
+            printed.clear()
             if story.last.how in ("finished", "complete"):
                 return story
         wait()

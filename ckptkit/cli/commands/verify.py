@@ -57,17 +57,17 @@ def run_verify(
 
 def _lines(result: Audit) -> Iterator[Line]:
     """Yield the lines; a problem that was told is named by its file."""
-    told: set[str] = set()
+    shown: set[str] = set()
     for problem in result.problems:
         yield problem.message, "red"
-        told.add(problem.message)
+        shown.add(problem.message)
     for proof in result.checkpoints:
         if proof.outcome == "corrupt":
             yield f"{proof.name} is corrupt:", "bold red"
             for problem in proof.problems:
-                is_told = problem.message in told
-                yield f"  {f'{problem.file} (see above)' if is_told else problem.message}", "red"
-                told.add(problem.message)
+                is_shown = problem.message in shown
+                yield f"  {f'{problem.file} (see above)' if is_shown else problem.message}", "red"
+                shown.add(problem.message)
         elif proof.outcome == "removed":
             yield f"{proof.name} was removed during verification, which is not a problem"
     if result.uncommitted:

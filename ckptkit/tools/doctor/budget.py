@@ -109,8 +109,8 @@ class TimeBudget:
         for fewer in range(kills, 0, -1):
             fewest = max(FEWEST_STEPS, min(steps, _STEPS_PER_KILL * fewer)) if fewer > 1 else FEWEST_STEPS
             for shorter in range(steps, fewest - 1, -1):
-                each = cost if shorter == steps else stopped
-                if self.allows(each.of_rest(shorter, fewer, own_saves=own_saves)):
+                life_cost = cost if shorter == steps else stopped
+                if self.allows(life_cost.of_rest(shorter, fewer, own_saves=own_saves)):
                     return Fitting(shorter, fewer)
         return None
 

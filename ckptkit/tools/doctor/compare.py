@@ -65,8 +65,12 @@ def first_difference(
     Reported losses alone do not count as a difference: see `other_losses`; nor do the names in ``without``.
     """
     pairs = zip(life.each_rank, reference.each_rank, strict=False)  # one pair if no rank restored the run
-    found = [_differences(mine, its, last, without) for mine, its in pairs]
-    first = [one[0] for one in found if not all(_is_of_loss_alone(difference) for difference in one)]
+    by_rank = [_differences(mine, its, last, without) for mine, its in pairs]
+    first = [
+        differences[0]
+        for differences in by_rank
+        if not all(_is_of_loss_alone(difference) for difference in differences)
+    ]
     return min(first, key=_earliest, default=None)
 
 
@@ -78,15 +82,15 @@ def first_unequal_replica(life: TrialLife) -> TraceDifference | None:
     if not life.ranks or life.begun is None:
         return None
     reference, names = life.ranks[0], frozenset(life.begun.replicated)
-    found = []
-    for one in life.ranks[1:]:
-        for step in sorted(one.steps.keys() & reference.steps.keys()):
-            expected, here = reference.steps[step], one.steps[step]
+    differences = []
+    for rank in life.ranks[1:]:
+        for step in sorted(rank.steps.keys() & reference.steps.keys()):
+            expected, here = reference.steps[step], rank.steps[step]
             unequal = [name for name in differing(here.digests, expected.digests) if name in names]
             if unequal:
-                found.append(TraceDifference(step, tuple(unequal), expected, here, one, reference))
+                differences.append(TraceDifference(step, tuple(unequal), expected, here, rank, reference))
                 break
-    return min(found, key=_earliest, default=None)
+    return min(differences, key=_earliest, default=None)
 
 
 def other_losses(life: TrialLife, reference: TrialLife, last: int) -> list[int]:
@@ -96,8 +100,13 @@ def other_losses(life: TrialLife, reference: TrialLife, last: int) -> list[int]:
     of that sum changes no gradient; anything that does shows in accumulators and weights.
     """
     pairs = zip(life.each_rank, reference.each_rank, strict=False)
-    found = {one.step for mine, its in pairs for one in _differences(mine, its, last) if _is_of_loss_alone(one)}
-    return sorted(found)
+    steps = {
+        difference.step
+        for mine, its in pairs
+        for difference in _differences(mine, its, last)
+        if _is_of_loss_alone(difference)
+    }
+    return sorted(steps)
 
 
 def beyond_the_end(life: TrialLife, reference: TrialLife, last: int) -> TraceDifference | None:
@@ -126,8 +135,8 @@ def marks_of_process(first: TrialLife, second: TrialLife) -> frozenset[str]:
     whose network is no cell and is given by name, what is held is all that there is.
     """
     pairs = list(zip(first.each_rank, second.each_rank, strict=False))
-    both = [(one.steps[at], other.steps[at]) for one, other in pairs for at in one.steps.keys() & other.steps.keys()]
-    names = {name for one, other in both for name in differing(one.digests, other.digests)}
+    both = [(life.steps[at], other.steps[at]) for life, other in pairs for at in life.steps.keys() & other.steps.keys()]
+    names = {name for stepped, other in both for name in differing(stepped.digests, other.digests)}
     differs = any(kind_of([name]) not in ("told", "named", "loss") for name in names)
     marks = ("told",) if differs or not _shows_training(first) else ("told", "named")
     return frozenset(name for name in names if kind_of([name]) in marks)
@@ -152,12 +161,12 @@ def _differences(
     begin = life.begun.step + 1 if life.begun is not None else 1
     differences: list[TraceDifference] = []
     for step in range(begin, last + 1):
-        expected, found = reference.steps[step], life.steps.get(step)
-        if found is None:
+        expected, stepped = reference.steps[step], life.steps.get(step)
+        if stepped is None:
             return [*differences, TraceDifference(step, (), expected, None, life, reference)]
-        names = [name for name in differing(found.digests, expected.digests) if name not in without]
+        names = [name for name in differing(stepped.digests, expected.digests) if name not in without]
         if names:
-            differences.append(TraceDifference(step, tuple(names), expected, found, life, reference))
+            differences.append(TraceDifference(step, tuple(names), expected, stepped, life, reference))
     return differences
 
 
@@ -166,29 +175,29 @@ def _is_of_loss_alone(difference: TraceDifference) -> bool:
     if difference.names != ("loss",) or difference.found is None:
         return False
     try:
-        numbers = [float(one.digests["loss"]) for one in (difference.expected, difference.found)]
+        numbers = [float(stepped.digests["loss"]) for stepped in (difference.expected, difference.found)]
     except (KeyError, ValueError):  # it is absent in one, or a digest
         return True
     return math.isclose(*numbers, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
 
 
-def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+def differing(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
     """Return the names whose digests differ or that one of the two lacks, likeliest cause first."""
-    return sorted(unequal(one, other), key=_blame)
+    return sorted(unequal(digests, others), key=_blame)
 
 
-def unequal(one: Mapping[str, object], other: Mapping[str, object]) -> set[str]:
+def unequal(values: Mapping[str, object], others: Mapping[str, object]) -> set[str]:
     """Return the names whose values differ or that one of the two lacks."""
-    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+    return {name for name in values.keys() | others.keys() if values.get(name) != others.get(name)}
 
 
 def unstable(first: TrialLife, second: TrialLife) -> frozenset[str]:
     """Return the paths of unseen values that differ between two lives anyway, such as times and other threads' work."""
-    found: set[str] = set()
+    paths: set[str] = set()
     for step in first.steps.keys() & second.steps.keys():
-        one, other = first.steps[step], second.steps[step]
-        found |= unequal(one.unseen, other.unseen) | unequal(one.began, other.began)
-    return frozenset(found)
+        stepped, other = first.steps[step], second.steps[step]
+        paths |= unequal(stepped.unseen, other.unseen) | unequal(stepped.began, other.began)
+    return frozenset(paths)
 
 
 def kind_of(names: Iterable[str]) -> str:
@@ -206,10 +215,10 @@ def _blame(name: str) -> tuple[int, str]:
     return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER), name)
 
 
-def same_batch(steps: Mapping[int, Stepped], found: Stepped) -> int | None:
+def same_batch(steps: Mapping[int, Stepped], resumed: Stepped) -> int | None:
     """Return the first micro-step of the reference that had the same batch."""
-    batch = _batch(found)
-    return next((step for step, one in sorted(steps.items()) if _batch(one) == batch), None)
+    batch = _batch(resumed)
+    return next((step for step, stepped in sorted(steps.items()) if _batch(stepped) == batch), None)
 
 
 def _batch(line: Stepped) -> dict[str, str]:

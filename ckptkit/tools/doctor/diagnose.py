@@ -45,9 +45,9 @@ def diagnose_disagreement(difference: TraceDifference) -> Diagnosis:
     # another loss, the cause is an operator.
     fitting = "pipeline" if kind in ("batch", "input", "rng") else "operator"
     what = "the job is not reproducible even without an interruption"
-    for one in (fitting, "pipeline", "operator"):
-        if (found := _suspected(difference, one, what)) is not None:
-            return found
+    for suspect_kind in (fitting, "pipeline", "operator"):
+        if (diagnosis := _suspected(difference, suspect_kind, what)) is not None:
+            return diagnosis
     return Diagnosis(
         "not-reproducible",
         difference.names[0] if difference.names else "",
@@ -62,8 +62,8 @@ def diagnose_resume(difference: TraceDifference, unstable: frozenset[str]) -> Di
     if not difference.names:
         return _never_resumed(difference) or _ends_elsewhere(difference, unstable)
     for rule in _RULES:
-        if (found := rule(difference, unstable)) is not None:
-            return found
+        if (diagnosis := rule(difference, unstable)) is not None:
+            return diagnosis
     return Diagnosis(
         "unknown",
         difference.names[0],
@@ -137,12 +137,14 @@ def _ends_elsewhere(difference: TraceDifference, unstable: frozenset[str]) -> Di
 
 
 def _rule_saving(difference: TraceDifference, _: frozenset[str]) -> Diagnosis | None:
-    before = [one for one in difference.life.saved if one.step < difference.step]
+    before = [save for save in difference.life.saved if save.step < difference.step]
     # A state_dict() may give another time or number at each call.
-    saves = [one for one in before if any(kind_of([name]) != "told" or name in difference.names for name in one.moved)]
+    saves = [
+        save for save in before if any(kind_of([name]) != "told" or name in difference.names for name in save.moved)
+    ]
     if not saves:
         return None
-    proven = [one for one in saves if one.by]
+    proven = [save for save in saves if save.by]
     if not proven and _suspected(difference, "pipeline", "") is not None:
         return None  # its thread may have drawn during the save
     first = (proven or saves)[0]
@@ -208,11 +210,11 @@ def _rule_data_elsewhere(difference: TraceDifference, _: frozenset[str]) -> Diag
         return None
     before = difference.reference.steps.get(other - 1)
     begins = other == 1 or (before is not None and before.progress.batch == 0)
-    again = ", the first of its epoch: the loop starts the data of the epoch again" if begins else ""
+    restarted = ", the first of its epoch: the loop starts the data of the epoch again" if begins else ""
     return Diagnosis(
         "data-shifted",
         "the data pipeline",
-        f"after the resume, micro-step {difference.step} got the batch of micro-step {other}{again}",
+        f"after the resume, micro-step {difference.step} got the batch of micro-step {other}{restarted}",
         "let the data continue where it stopped, one batch per call of the train cell: `for batch in "
         "ckptkit.data.resumable(dataset, epochs)` in your own loop, ckpt.train(model, epochs, dataset) with Model",
     )
@@ -274,8 +276,8 @@ def _first(difference: TraceDifference) -> str:
 def _suspected(difference: TraceDifference, kind: str, what: str) -> Diagnosis | None:
     begun = difference.reference.begun
     suspects = () if begun is None else begun.suspects
-    first = next((one for one in suspects if one.kind == kind), None)
+    first = next((suspect for suspect in suspects if suspect.kind == kind), None)
     if first is None:
         return None
-    also = tuple(one.where for one in suspects if one is not first)
+    also = tuple(suspect.where for suspect in suspects if suspect is not first)
     return Diagnosis(f"random-{kind}", first.where, f"{what}. Likely {first.where}: {first.why}", first.fix, also)

@@ -93,7 +93,7 @@ class DoctorExamination:
         difference = self._difference(second, first, last)
         if difference is not None:
             return self._report(first, last, difference, diagnose_disagreement(difference))
-        shaky = [unstable(one, other) for one, other in zip(first.each_rank, second.each_rank, strict=True)]
+        shaky = [unstable(mine, its) for mine, its in zip(first.each_rank, second.each_rank, strict=True)]
         notes: dict[str, None] = {}
         interruptions = Interruptions(self.options, self.folder, first, fitting, self._cost, self._budget, self._live)
         for life, begun in interruptions.lives():
@@ -154,7 +154,7 @@ class DoctorExamination:
 
     def _out_of_time(self, life: TrialLife) -> str:
         known = "" if self._cost is None else f"; the first life took {self._cost}"
-        kills = sum(one.planned_kill is not None for one in self._lives[:-1])
+        kills = sum(earlier_life.planned_kill is not None for earlier_life in self._lives[:-1])
         return (
             f"{self._budget.total:.0f} s were over in {life.name} after {life.last_step} micro-steps and {kills} kills"
             f"{known}. Allow more time"
@@ -202,4 +202,4 @@ def _notes(life: TrialLife, first: TrialLife, until: int, shaky: Sequence[frozen
 def _compared(life: TrialLife) -> int:
     # After a kill of one rank, others may go on for a moment.
     until = life.planned_kill or life.last_step
-    return sum(step <= until for one in life.each_rank for step in one.steps)
+    return sum(step <= until for rank in life.each_rank for step in rank.steps)

@@ -62,9 +62,9 @@ def _places(steps: Sequence[Progress], kills: int) -> set[int]:
 
     def take(near: float, wanted: Callable[[Progress], bool]) -> None:
         nonlocal epoch
-        found = [step for step in range(1, last) if step not in chosen and wanted(steps[step - 1])]
-        if found and len(chosen) < kills:
-            nearest = min(found, key=lambda step: abs(step - near))
+        candidates = [step for step in range(1, last) if step not in chosen and wanted(steps[step - 1])]
+        if candidates and len(chosen) < kills:
+            nearest = min(candidates, key=lambda step: abs(step - near))
             epoch = steps[nearest - 1].epoch
             chosen.add(nearest)
 

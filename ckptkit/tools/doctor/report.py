@@ -109,7 +109,7 @@ def failure_of(life: TrialLife) -> str:
     hint = "" if life.seeded else unseeded
     if life.begun is None and life.unrestored is not None:
         return f"{life.name} could not begin: {life.unrestored}{hint}"
-    behind = min(life.ranks, key=lambda one: one.last_step, default=None)
+    behind = min(life.ranks, key=lambda rank: rank.last_step, default=None)
     if behind is not None:
         how = "did not finish in time" if life.exit_code is None else f"ended with exit code {life.exit_code}"
         return (
@@ -139,7 +139,7 @@ def checked(first: TrialLife) -> int:
         )
     if not first.ended_as_planned:
         raise FailedLifeError(failure_of(first), first)
-    unlike = next((one for one in first.ranks if one.steps.keys() != first.steps.keys()), None)
+    unlike = next((rank for rank in first.ranks if rank.steps.keys() != first.steps.keys()), None)
     if unlike is not None:
         raise UnusableScriptError(
             f"rank {unlike.rank} called CheckpointManager.step after {len(unlike.steps)} micro-steps, and rank 0 after "

@@ -154,7 +154,7 @@ def goodput_section(story: RunStory) -> str:
     )
 
 
-def _row(name: str, seconds: Mapping[Class, float], longest: float, told: str) -> str:
+def _row(name: str, seconds: Mapping[Class, float], longest: float, remark: str) -> str:
     parts = "".join(
         f'<i style="width:{100 * seconds[kind] / longest:.3f}%;background:{_COLOURS[kind]}" '
         f'title="{NAMES[kind]}: {span(seconds[kind])}"></i>'
@@ -166,5 +166,5 @@ def _row(name: str, seconds: Mapping[Class, float], longest: float, told: str) -
     return (
         f'<div class="barname">{escape(name)}</div>'
         f'<div class="bar" role="img" aria-label="{escape(described)}">{parts}</div>'
-        f'<div class="bartold quiet small">{span(total)}{" · " + escape(told) if told else ""}</div>'
+        f'<div class="bartold quiet small">{span(total)}{" · " + escape(remark) if remark else ""}</div>'
     )

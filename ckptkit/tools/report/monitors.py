@@ -65,14 +65,14 @@ def course_of(story: RunStory) -> str:
 
 def _once(rows: Sequence[Row]) -> list[Row]:
     """Return ``rows`` with the first value of a step alone: several saves may lie in one cycle."""
-    found: list[Row] = []
+    unique: list[Row] = []
     known: set[tuple[int, str]] = set()
     for row in rows:
         values = {name: value for name, value in row.values.items() if (row.step, name) not in known}
         known.update((row.step, name) for name in values)
         if values:
-            found.append(replace(row, values=values))
-    return found
+            unique.append(replace(row, values=values))
+    return unique
 
 
 def _points(attempt: Attempt) -> Iterator[Row]:
@@ -294,10 +294,11 @@ class Prometheus:
     def close(self) -> None: ...
 
 
-def _common(one: Sequence[Row], other: Sequence[Row]) -> int:
+def _common(rows: Sequence[Row], others: Sequence[Row]) -> int:
     """Return how many rows both begin with."""
     return next(
-        (at for at, (mine, its) in enumerate(zip(one, other, strict=False)) if mine != its), min(len(one), len(other))
+        (at for at, (mine, its) in enumerate(zip(rows, others, strict=False)) if mine != its),
+        min(len(rows), len(others)),
     )
 
 

@@ -32,9 +32,9 @@ class OwnSaves:
 
     def scratch(self, root: Path, given: Sequence[Mirror]) -> Sequence[Mirror]:
         """Return mirrors below ``root`` that replace those ``given``, and are as fast as can be."""
-        self.urls = tuple(one.storage.url for one in given)
+        self.urls = tuple(mirror.storage.url for mirror in given)
         places = zip(given, (scratch_run(root, url) for url in self.urls), strict=True)
-        self._mirrors = tuple(replace(one, root=at, storage_options=None, bandwidth=None) for one, at in places)
+        self._mirrors = tuple(replace(mirror, root=at, storage_options=None, bandwidth=None) for mirror, at in places)
         return self._mirrors
 
     def begin(self, step: int) -> None:
@@ -54,6 +54,6 @@ class OwnSaves:
 
     def stored(self, root: Storage) -> list[int]:
         """Return the micro-steps after which the checkpoints were made that a next life may resume from."""
-        places = [one.storage for one in self._mirrors] or [root]
-        found = (one.progress for place in places for one in list_checkpoints(place))
-        return [one.batches_delivered for one in found if one is not None]
+        places = [mirror.storage for mirror in self._mirrors] or [root]
+        progresses = (checkpoint.progress for place in places for checkpoint in list_checkpoints(place))
+        return [progress.batches_delivered for progress in progresses if progress is not None]

@@ -60,8 +60,8 @@ def _kill_elsewhere(document: Path) -> None:
         if not killed:
             return
         select.select(killed, [], [], _LOOK_EVERY.total_seconds())
-        for one in killed:
-            os.close(one)
+        for descriptor in killed:
+            os.close(descriptor)
 
 
 def _killed(mark: bytes) -> Iterator[int]:

@@ -181,16 +181,16 @@ def read_traces(trace: Path) -> list[list[Event]]:
 def have_ended(trace: Path) -> bool:
     """Return whether a rank has killed itself or was not restored, or all have stopped; a launcher may go on."""
     last = [_last(trace_of(trace, rank)) for rank in range(_size(trace))]
-    return any(isinstance(one, KilledEvent | Unrestored) for one in last) or all(
-        isinstance(one, StoppedEvent) for one in last
+    return any(isinstance(event, KilledEvent | Unrestored) for event in last) or all(
+        isinstance(event, StoppedEvent) for event in last
     )
 
 
 def _size(trace: Path) -> int:
     """Return the number of ranks that a rank has told; 1 if none has."""
-    for one in (trace, *sorted(trace.parent.glob(f"{trace.name}-rank-*"))):
-        if one.exists():
-            with one.open("rb") as file:
+    for path in (trace, *sorted(trace.parent.glob(f"{trace.name}-rank-*"))):
+        if path.exists():
+            with path.open("rb") as file:
                 for line in file:
                     event = EVENT.validate_python(json.loads(line)) if line.endswith(b"\n") else None
                     if isinstance(event, Begun):

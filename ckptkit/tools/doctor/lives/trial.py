@@ -69,7 +69,7 @@ class TrialLife:
     steps: dict[int, Stepped] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", {one.step: one for one in self.events if isinstance(one, Stepped)})
+        object.__setattr__(self, "steps", {event.step: event for event in self.events if isinstance(event, Stepped)})
 
     @property
     def each_rank(self) -> tuple[TrialLife, ...]:
@@ -108,7 +108,7 @@ class TrialLife:
     @property
     def saved(self) -> list[SavedEvent]:
         """The saves that it committed as planned."""
-        return [one for one in self.events if isinstance(one, SavedEvent)]
+        return [event for event in self.events if isinstance(event, SavedEvent)]
 
     @property
     def last_step(self) -> int:
@@ -148,10 +148,10 @@ class TrialLife:
     def _ranks_ended_as_planned(self) -> bool:
         if self.planned_kill is None:
             return self.exit_code == 0 or all(
-                isinstance(one.events[-1], StoppedEvent) for one in self.ranks if one.events
+                isinstance(rank.events[-1], StoppedEvent) for rank in self.ranks if rank.events
             )
         killed = any(isinstance(event, KilledEvent) for event in self._events_of_ranks)
-        return killed and all(one.last_step >= self.planned_kill for one in self.ranks)
+        return killed and all(rank.last_step >= self.planned_kill for rank in self.ranks)
 
     def last_words(self, lines: int = 15) -> str:
         """Return the end of its output, and of the error of a process whose launcher put it elsewhere."""
@@ -215,7 +215,7 @@ def _kill(plan: LifePlan, events: Sequence[Event]) -> int | None:
     """Return the micro-step after which the process killed itself as planned; None if it was not to."""
     if not plan.kill_when_saved or not isinstance(events[-1] if events else None, SavedEvent | KilledEvent):
         return plan.kill
-    return max(one.step for one in events if isinstance(one, Stepped))
+    return max(event.step for event in events if isinstance(event, Stepped))
 
 
 def _wait(

@@ -59,7 +59,7 @@ def _seeds(seed: int) -> dict[str, Callable[[Any], object]]:
 
 def _run_shadowed() -> None:
     here = Path(__file__).resolve().parent
-    elsewhere = [one for one in sys.path if Path(one or ".").resolve() != here]
+    elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
     spec = PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
