@@ -130,8 +130,8 @@ __all__ = [
 def _refuse_other_package() -> None:
     """Refuse a folder in which pip has also installed the other distribution that has a package of this name."""
     folder = os.path.dirname(os.path.dirname(__file__))
-    found = os.listdir(folder) if os.path.isdir(folder) else ()
-    if any(one.startswith("ckptkit-") and one.endswith(".dist-info") for one in found):
+    names = os.listdir(folder) if os.path.isdir(folder) else ()
+    if any(name.startswith("ckptkit-") and name.endswith(".dist-info") for name in names):
         raise ImportError(
             f"two distributions have a package named ckptkit in {folder}: ckptkit, which is another tool, and "
             "mindspore-ckptkit. Each has overwritten files of the other. Keep one: "

@@ -77,13 +77,13 @@ def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SE
         else:
             return data
         try:
-            found = storage.read(key, max_bytes)
+            content = storage.read(key, max_bytes)
         except FileNotFoundError:
-            found = None  # not created: it is safe to try the same content again
+            content = None  # not created: it is safe to try the same content again
         except CorruptCheckpointError:
-            found = b""  # created and damaged since: return content that no document parses from
-        if found is not None and isinstance(doubt, FileExistsError):
-            return found
+            content = b""  # created and damaged since: return content that no document parses from
+        if content is not None and isinstance(doubt, FileExistsError):
+            return content
         # A content after an error may not be durable yet. Only "exists" guarantees that, so create it once more.
         if remaining == 0 and isinstance(doubt, StorageError):
             raise doubt
@@ -107,10 +107,10 @@ def make_durable(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_S
 
 def publish(storage: Storage, name: CheckpointName, commit: Commit) -> None:
     data = encode(commit)
-    found = create_once(storage, name.commit_key, data)
-    if found == data:
+    content = create_once(storage, name.commit_key, data)
+    if content == data:
         return
-    there = decode_commit(found, name.commit_key)
+    there = decode_commit(content, name.commit_key)
     by = there.void_by if isinstance(there, Void) else there.token
     raise StaleAttemptError(
         f"{name.commit_key} was created by the holder of the token {by}: another process took this run over. "
@@ -120,8 +120,8 @@ def publish(storage: Storage, name: CheckpointName, commit: Commit) -> None:
 
 def void(storage: Storage, name: CheckpointName, token: str) -> Commit | Void:
     """Create COMMIT of ``name`` as void, so that it can never be committed; return the COMMIT that is there now."""
-    found = create_once(storage, name.commit_key, encode(Void(void_by=token)))
-    return decode_commit(found, name.commit_key)
+    content = create_once(storage, name.commit_key, encode(Void(void_by=token)))
+    return decode_commit(content, name.commit_key)
 
 
 def void_or_leave(storage: Storage, name: CheckpointName, token: str) -> bool:

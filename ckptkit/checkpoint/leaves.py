@@ -81,9 +81,9 @@ def _together(pieces: list[StoredPiece]) -> StoredLeaf:
         if piece.info != info:
             raise _wrong(piece, f"which is {_words(piece.info)} there and {_words(info)} in {pieces[0].shard.key}")
     if info.placement == "sharded":
-        found = sum(piece.entry.size_bytes for piece in pieces)
-        if found != info.size_bytes:
-            raise _wrong(pieces[0], f"whose parts have {found} bytes in total, expected {info.size_bytes}")
+        total_bytes = sum(piece.entry.size_bytes for piece in pieces)
+        if total_bytes != info.size_bytes:
+            raise _wrong(pieces[0], f"whose parts have {total_bytes} bytes in total, expected {info.size_bytes}")
         return StoredLeaf(info, tuple(pieces))
     if len(pieces) > 1 and any(piece.entry.part is None for piece in pieces):
         raise _wrong(pieces[0], "which is stored more than once")

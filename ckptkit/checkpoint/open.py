@@ -108,12 +108,12 @@ def open_manifest(storage: Storage, name: CheckpointName, commit: Commit) -> Man
 def read_metrics(storage: Storage, name: CheckpointName, commit: Commit) -> dict[str, float]:
     """Read the metrics of ``name``; empty if nothing is left of it but COMMIT, as where that arrived late."""
     try:
-        found = open_manifest(storage, name, commit).metrics
+        metrics = open_manifest(storage, name, commit).metrics
     except (UnusableCheckpointError, CheckpointNotFoundError):
         if keys_below(storage, name.folder) == [name.commit_key]:
             return {}
         raise
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in metrics.items() if value is not None}
 
 
 def decode_manifest(data: bytes, name: CheckpointName) -> Manifest:
@@ -169,8 +169,8 @@ def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> byte
     def read() -> bytes:
         data = storage.read(entry.key, entry.size_bytes)
         if len(data) != entry.size_bytes:
-            found = "more" if len(data) > entry.size_bytes else str(len(data))
-            raise CorruptCheckpointError(f"{entry.key} has {found} bytes, expected {entry.size_bytes}")
+            size = "more" if len(data) > entry.size_bytes else str(len(data))
+            raise CorruptCheckpointError(f"{entry.key} has {size} bytes, expected {entry.size_bytes}")
         check_digest(entry, digest_of(data))
         return data
 
@@ -180,11 +180,11 @@ def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> byte
         raise missing(storage, name, entry.key) from error
 
 
-def check_digest(entry: FileEntry, found: str) -> None:
-    if found != entry.digest:
+def check_digest(entry: FileEntry, digest: str) -> None:
+    if digest != entry.digest:
         tensors = [tensor.name for tensor in entry.tensors] if isinstance(entry, ShardEntry) else []
         inside = f" (it holds {some(tensors)})" if tensors else ""
-        raise CorruptCheckpointError(f"{entry.key}{inside} has the digest {found}, expected {entry.digest}")
+        raise CorruptCheckpointError(f"{entry.key}{inside} has the digest {digest}, expected {entry.digest}")
 
 
 def missing(storage: Storage, name: CheckpointName, key: str) -> CheckpointNotFoundError | CorruptCheckpointError:

@@ -67,7 +67,7 @@ def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[_Overlap]
     begin, end = _corners([piece.entry.part.offsets for piece in leaf.pieces if piece.entry.part], leaf, part)
     overlapping = [int(index) for index in np.flatnonzero((begin < end).all(axis=1))]
     _refuse_gaps(leaf, part, begin[overlapping], end[overlapping])
-    found = []
+    overlaps = []
     for index in overlapping:
         piece = leaf.pieces[index]
         assert piece.entry.part is not None  # noqa: S101 - sharded entries are validated to have one
@@ -75,8 +75,8 @@ def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[_Overlap]
         local = [at - offset for at, offset in zip(starts, piece.entry.part.offsets, strict=True)]
         corner = [at - offset for at, offset in zip(starts, part.box.offsets, strict=True)]
         there = into[tuple(slice(at, at + size) for at, size in zip(corner, sizes, strict=True))]
-        found.append(_Overlap(piece, Region.of_elements(piece.entry.shape, local, sizes, item), there, number))
-    return found
+        overlaps.append(_Overlap(piece, Region.of_elements(piece.entry.shape, local, sizes, item), there, number))
+    return overlaps
 
 
 def _corners(offsets: list[list[int]], leaf: StoredLeaf, part: WantedPart) -> tuple[_Numbers, _Numbers]:
@@ -120,15 +120,15 @@ def _read(files: ShardBytes, shard: ShardEntry, overlaps: Sequence[_Overlap]) ->
 
 
 def _blocks_of(overlaps: Sequence[_Overlap], block_bytes: int) -> set[int]:
-    found = set()
+    blocks = set()
     for overlap in overlaps:
         offset = overlap.piece.entry.offset_bytes
         at = overlap.region.next_taken(0)
         while at is not None:
             block = (offset + at) // block_bytes
-            found.add(block)
+            blocks.add(block)
             at = overlap.region.next_taken((block + 1) * block_bytes - offset)
-    return found
+    return blocks
 
 
 def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
@@ -149,10 +149,10 @@ def _verify(files: ShardBytes, shard: ShardEntry, blocks: Blocks, first: int, da
     files.fill(shard, [data.data], first * blocks.size_bytes)
     for number in range(first, first - (-len(data) // blocks.size_bytes)):
         at = (number - first) * blocks.size_bytes
-        found = digest_of(data[at : at + blocks.size_bytes].data)
-        if found != blocks.digests[number]:
+        digest = digest_of(data[at : at + blocks.size_bytes].data)
+        if digest != blocks.digests[number]:
             raise CorruptCheckpointError(
-                f"block {number} of {shard.key} has the digest {found}, expected {blocks.digests[number]}"
+                f"block {number} of {shard.key} has the digest {digest}, expected {blocks.digests[number]}"
             )
 
 
@@ -198,8 +198,8 @@ def _copy(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, ...],
     if whole.start < whole.stop:
         rows = data[whole.start * row_bytes - at : whole.stop * row_bytes - at]
         wanted = (slice(None), *take[1:])
-        found = rows.reshape(whole.stop - whole.start, *shape[1:])[wanted]
-        into[whole.start - take[0].start : whole.stop - take[0].start] = found
+        selection = rows.reshape(whole.stop - whole.start, *shape[1:])[wanted]
+        into[whole.start - take[0].start : whole.stop - take[0].start] = selection
     for row in sorted({at // row_bytes, (end - 1) // row_bytes}):
         start, stop = max(at, row * row_bytes), min(end, (row + 1) * row_bytes)
         if take[0].start <= row < take[0].stop and 0 < stop - start < row_bytes:

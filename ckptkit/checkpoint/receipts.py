@@ -101,8 +101,8 @@ def certified_from(files: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_certified(storage: Storage, checkpoint: CheckpointName) -> bool:
-    found = storage.list(checkpoint.receipts_folder, _CERTIFIED).files
-    return bool(certified_from(f"receipts/{file}" for file in found))
+    files = storage.list(checkpoint.receipts_folder, _CERTIFIED).files
+    return bool(certified_from(f"receipts/{file}" for file in files))
 
 
 class Receipts:

@@ -148,8 +148,8 @@ def _no_sum(info: TensorInfo) -> bool:
 
 
 def _check_same(contents: Contents, part: Contents, names: frozenset[str]) -> None:
-    found = {name: info for name, info in part.entries.items() if info.role == "accumulators"}
-    if found != {name: contents.entries[name] for name in names} or part.progress != contents.progress:
+    accumulators = {name: info for name, info in part.entries.items() if info.role == "accumulators"}
+    if accumulators != {name: contents.entries[name] for name in names} or part.progress != contents.progress:
         raise CorruptCheckpointError(
             f"{contents.checkpoint}: rank {part.rank} and rank {contents.rank} hold different accumulators"
         )

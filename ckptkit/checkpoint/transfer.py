@@ -161,8 +161,8 @@ class Transfer:
         for piece in _pieces(self._target, file.key, common):
             expected = memoryview(bytearray(len(piece)))
             stream.readinto(expected)
-            found = np.frombuffer(piece, np.uint8)
-            if not ((found == expected) | (found == 0)).all():
+            actual = np.frombuffer(piece, np.uint8)
+            if not ((actual == expected) | (actual == 0)).all():
                 return False
         return not any(any(piece) for piece in _pieces(self._target, file.key, size_bytes, common))
 

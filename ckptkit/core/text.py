@@ -114,8 +114,8 @@ def when(at: datetime | None) -> str:
     return "–" if at is None else at.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def many(count: int, one: str, more: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+def many(count: int, singular: str, more: str | None = None) -> str:
+    return f"{count:,} {singular if count == 1 else more or singular + 's'}"
 
 
 def escaped(text: str) -> str:

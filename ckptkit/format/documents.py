@@ -352,10 +352,10 @@ def _check_seal(data: bytes) -> None:
         raise ValueError("it is not a JSON object")
     if canonical(fields) != data:
         raise ValueError("it is not canonical JSON, so it was altered")
-    found = fields.pop("digest", None)
+    digest = fields.pop("digest", None)
     expected = digest_of(canonical(fields))
-    if found != expected:
-        raise ValueError(f"its recorded digest is {str(found)[:40]}, but its content has the digest {expected}")
+    if digest != expected:
+        raise ValueError(f"its recorded digest is {str(digest)[:40]}, but its content has the digest {expected}")
 
 
 class _AnyVersion(BaseModel):

@@ -240,10 +240,10 @@ def decode_segment(data: bytes, key: str) -> EventSegment:
         raise CorruptCheckpointError(f"{key} is longer than {MAX_SEGMENT_BYTES} bytes")
     first, _, rest = data.partition(b"\n")
     header = decode(first, SegmentHeader, key)
-    found = digest_of(rest)
-    if found != header.events_digest:
+    digest = digest_of(rest)
+    if digest != header.events_digest:
         raise CorruptCheckpointError(
-            f"{key} was altered: the digest of its events is {found}, expected {header.events_digest}"
+            f"{key} was altered: the digest of its events is {digest}, expected {header.events_digest}"
         )
     lines = rest.split(b"\n")[:-1]
     if len(lines) != header.events:

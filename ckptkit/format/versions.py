@@ -16,20 +16,20 @@ UNKNOWN = "of an unknown version"
 @functools.cache  # imported versions do not change, and reading them takes longer than the rest of a small save
 def versions() -> dict[str, str]:
     """Return versions by name; `UNKNOWN` for a library that is not installed, such as one on ``PYTHONPATH``."""
-    found = {}
+    by_name = {}
     for name, distribution in _RECORDED.items():
         try:
-            found[name] = _version_of(distribution)
+            by_name[name] = _version_of(distribution)
         except metadata.PackageNotFoundError:
-            found[name] = UNKNOWN
-    return found
+            by_name[name] = UNKNOWN
+    return by_name
 
 
 def _version_of(name: str) -> str:
     distribution = metadata.distribution(name)
     # `distribution.version` would parse all of this text, which takes milliseconds of every start.
-    found = _VERSION.search((distribution.read_text("METADATA") or "").partition("\n\n")[0])
-    return found[1] if found else distribution.version
+    match = _VERSION.search((distribution.read_text("METADATA") or "").partition("\n\n")[0])
+    return match[1] if match else distribution.version
 
 
 def changed(recorded: Mapping[str, str]) -> list[tuple[str, str, str]]:

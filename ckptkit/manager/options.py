@@ -139,7 +139,7 @@ def mirrors_of(given: Mirrors) -> Sequence[Mirror]:
     if given is None:
         return ()
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-    return tuple(one if isinstance(one, Mirror) else Mirror(one) for one in several)
+    return tuple(mirror if isinstance(mirror, Mirror) else Mirror(mirror) for mirror in several)
 
 
 @dataclass(frozen=True, kw_only=True)

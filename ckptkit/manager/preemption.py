@@ -220,5 +220,5 @@ def dead_children() -> Iterator[tuple[int, str]]:
         if ended.si_code == os.CLD_EXITED:
             yield ended.si_pid, f"{child} ended with exit code {ended.si_status}"
             continue
-        by = next((one.name for one in signal.Signals if one == ended.si_status), f"signal {ended.si_status}")
+        by = next((member.name for member in signal.Signals if member == ended.si_status), f"signal {ended.si_status}")
         yield ended.si_pid, f"{child} was killed by {by}{', probably by the OOM killer' * (by == 'SIGKILL')}"

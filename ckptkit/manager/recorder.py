@@ -448,7 +448,7 @@ def _reference(value: Any) -> Any:
 
 @functools.cache
 def _is_parameter(kind: type) -> bool:
-    return any(one.__name__ == "Parameter" for one in kind.__mro__)
+    return any(base.__name__ == "Parameter" for base in kind.__mro__)
 
 
 def numbers_of(values: Values) -> dict[str, float]:

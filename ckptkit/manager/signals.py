@@ -114,7 +114,7 @@ class SignalWatch:
         """Deliver pending signals to ``listener``, then remove it; return whether no listener is left."""
         with self._lock:
             acts = self._read()
-            self._listeners = [one for one in self._alive() if one() is not listener]
+            self._listeners = [reference for reference in self._alive() if reference() is not listener]
             # In between, the handler wrote to the line if it saw a listener; otherwise it called the former handler.
             acts += self._read(late=listener)
             alone, line = not self._listeners, self._line
@@ -128,7 +128,7 @@ class SignalWatch:
         return alone
 
     def _alive(self) -> list[weakref.ref[Listener]]:
-        return [one for one in self._listeners if one() is not None]
+        return [reference for reference in self._listeners if reference() is not None]
 
     def _install(self) -> None:
         if not self._follows_forks:
@@ -199,17 +199,17 @@ class SignalWatch:
             if not number & _FROM_PYTHON:
                 if late is None:
                     self._unseen_from_python.add(number)
-                    acts += self._tell(number, [one() for one in self._listeners])
+                    acts += self._tell(number, [reference() for reference in self._listeners])
             elif (number := number & ~_FROM_PYTHON) in self._unseen_from_python:
                 self._unseen_from_python.discard(number)
             else:
-                acts += self._tell(number, [one() for one in self._listeners] if late is None else [late])
+                acts += self._tell(number, [reference() for reference in self._listeners] if late is None else [late])
         return acts
 
     def _tell(self, number: int, listeners: Sequence[Listener | None]) -> list[Callable[[], None]]:
         if number not in self._former:
             return []
-        return [act for one in listeners if one is not None and (act := one.heard(number)) is not None]
+        return [act for listener in listeners if listener is not None and (act := listener.heard(number)) is not None]
 
     def _before_fork(self) -> None:
         if self._line is not None:  # a child without its own handlers must not write into our pipe
@@ -255,14 +255,14 @@ class _Line:
 
     def read(self) -> Iterator[int]:
         try:
-            found = self._ear.recv(4096, socket.MSG_DONTWAIT)
+            received = self._ear.recv(4096, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        raw = bytes(one for one in found if one and not one & _FROM_PYTHON)
+        raw = bytes(number for number in received if number and not number & _FROM_PYTHON)
         if self.former != -1 and raw:
             with contextlib.suppress(OSError):
                 os.write(self.former, raw)
-        yield from (one for one in found if one)
+        yield from (number for number in received if number)
 
     def close(self) -> None:
         self._ear.close()

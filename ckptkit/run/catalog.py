@@ -90,10 +90,10 @@ def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
         glance = Glance(storage)
         if not glance.attempts:
             refuse_unfinished(storage, Index(storage), read_run(storage))
-        look, name = first_choice(storage, glance=glance)
+        index, name = first_choice(storage, glance=glance)
         if name is None:
             return None
-        info = _described(name, partial(_manifest_of, storage, name, look.commit(name)))
+        info = _described(name, partial(_manifest_of, storage, name, index.commit(name)))
         if info is not None:
             return info
     raise StorageError(f"{LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
@@ -174,13 +174,13 @@ class Kept:
     parent_of: int | None = None
 
 
-def why_kept(look: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointName, Kept]:
+def why_kept(index: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointName, Kept]:
     """Tell why each of ``names`` is still there; takes a read for each attempt of the lineage that is among them."""
-    head, _ = newest_head(look)
+    head, _ = newest_head(index)
     if head is None:
         return {name: Kept("unknown") for name in names}
     segments = [*head.lineage.down_to(min((name.attempt for name in names), default=0))]
-    newest = {*islice((name for name in Candidates(look, head.lineage) if not look.is_foreign(name)), 2)}
+    newest = {*islice((name for name in Candidates(index, head.lineage) if not index.is_foreign(name)), 2)}
     parents = {older.last: newer.attempt for newer, older in pairwise(segments)}
 
     def why(name: CheckpointName) -> Kept:

@@ -78,7 +78,7 @@ def read_events(storage: Storage, documents: Documents) -> EventFiles:
 
 
 def read_segments(storage: Storage, documents: Documents, places: Sequence[tuple[int, int]]) -> EventFiles:
-    found: list[EventSegment] = []
+    segments: list[EventSegment] = []
     problems: dict[str, str] = {}
     for place, result in zip(places, each_of(places, lambda place: _read(storage, *place)), strict=True):
         key = segment_key(*place)
@@ -86,8 +86,8 @@ def read_segments(storage: Storage, documents: Documents, places: Sequence[tuple
         if why is not None or isinstance(result, str):
             problems[key] = why or ""
         else:
-            found.append(result)
-    return EventFiles(found, problems)
+            segments.append(result)
+    return EventFiles(segments, problems)
 
 
 def _read(storage: Storage, attempt: int, number: int) -> EventSegment | str:

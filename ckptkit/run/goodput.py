@@ -295,14 +295,14 @@ def account_of(lives: Sequence[Life]) -> Account:
 
 def _classify(span: LifeSpan, kept: int | None, *, is_last: bool) -> None:
     """Put the phases of a life into classes; ``kept`` is the least that later lives continued from."""
-    found: dict[Class, float] = {}
+    by_class: dict[Class, float] = {}
     for name, seconds in span.phases.items():
         into = _CLASS_OF.get(name, "rest")
-        found[into] = found.get(into, 0.0) + seconds
-    training = found.get("trained", 0.0)
+        by_class[into] = by_class.get(into, 0.0) + seconds
+    training = by_class.get("trained", 0.0)
     counted = min(training, _counted(span, kept, training, is_last=is_last))
-    found["trained"], found["repeated"] = counted, training - counted
-    span.seconds = found
+    by_class["trained"], by_class["repeated"] = counted, training - counted
+    span.seconds = by_class
 
 
 def _counted(span: LifeSpan, kept: int | None, training: float, *, is_last: bool) -> float:

@@ -65,7 +65,7 @@ class Homes:
         parse = _parser_of(key)
         if parse is None:
             return self._first(lambda root: root.read(key, max_bytes))
-        found: list[bytes] = []
+        documents: list[bytes] = []
         # Other machines use the farthest home's run.json.
         for root in reversed(self._roots) if key == RUN else self._roots:
             data = b""  # a document that cannot be read is one that does not parse
@@ -73,14 +73,14 @@ class Homes:
                 data = root.read(key, max_bytes)
                 if parse(data, key):
                     return data
-                found.append(data)
+                documents.append(data)
             except FileNotFoundError:
                 continue
             except CorruptCheckpointError:
-                found.insert(0, data)  # before a void COMMIT: this folder may have been a checkpoint
-        if not found:
+                documents.insert(0, data)  # before a void COMMIT: this folder may have been a checkpoint
+        if not documents:
             raise FileNotFoundError(key)
-        return found[0]
+        return documents[0]
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
         return self._first(lambda root: root.read_into(key, buffers, offset_bytes))
@@ -182,13 +182,13 @@ def _refuse_two_histories(
     alone = [sorted(number for number in numbers if number > above) for numbers in (ours, theirs)]
     if not all(alone):
         return
-    found: list[AttemptDocument] = []
+    documents: list[AttemptDocument] = []
     for root, numbers in zip((local, mirror), alone, strict=True):
         index = Index(root)
         with_commit = (number for number in numbers if any(map(index.is_committed, index.names_of(number))))
-        found += islice(documents_of(root, with_commit), 1)
-    if len(found) > 1:
-        raise _separate(local, found[0], mirror, found[1])
+        documents += islice(documents_of(root, with_commit), 1)
+    if len(documents) > 1:
+        raise _separate(local, documents[0], mirror, documents[1])
 
 
 def bring_up_to_date(local: Storage, mirror: Storage, below: str) -> None:
@@ -202,8 +202,8 @@ def bring_up_to_date(local: Storage, mirror: Storage, below: str) -> None:
 
 def _copy_documents(source: Storage, target: Storage, numbers: Iterable[int]) -> None:
     for document in documents_of(source, numbers):
-        found = create_once(target, attempt_key(document.attempt), encode(document))
-        if found != encode(document):
+        content = create_once(target, attempt_key(document.attempt), encode(document))
+        if content != encode(document):
             other = _document(target, document.attempt)
             if other is not None:
                 raise _separate(source, document, target, other)

@@ -82,45 +82,45 @@ def first_choice(
     return index, choose(index).first
 
 
-def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
+def newest_head(index: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
     passed_over: dict[str, PassedOver] = {}
     empty: list[int] = []  # attempts without a commit of their own; foreign commits under their number do not count
     head: Head | None = None
-    numbers = sorted(look.attempts | look.orphans, reverse=True)
-    for attempt in numbers if any(map(look.names_of, numbers)) else _down_to_readable(look, numbers):
-        own = look.names_of(attempt)
-        if any(look.is_committed(name) and not look.is_foreign(name) for name in reversed(own)):
-            head = _head_at(look, attempt, passed_over)
+    numbers = sorted(index.attempts | index.orphans, reverse=True)
+    for attempt in numbers if any(map(index.names_of, numbers)) else _down_to_readable(index, numbers):
+        own = index.names_of(attempt)
+        if any(index.is_committed(name) and not index.is_foreign(name) for name in reversed(own)):
+            head = _head_at(index, attempt, passed_over)
             if head is not None:
                 break
         else:
-            _pass_over_foreign(look, filter(look.is_committed, reversed(own)), passed_over)
-            if attempt not in look.orphans:
+            _pass_over_foreign(index, filter(index.is_committed, reversed(own)), passed_over)
+            if attempt not in index.orphans:
                 empty.append(attempt)
-    return _chosen(look, empty, head, passed_over) or head, tuple(passed_over.values())
+    return _chosen(index, empty, head, passed_over) or head, tuple(passed_over.values())
 
 
-def _head_at(look: Look, attempt: int, passed_over: dict[str, PassedOver]) -> Head | None:
+def _head_at(index: Look, attempt: int, passed_over: dict[str, PassedOver]) -> Head | None:
     """Make the head that begins with ``attempt``; return None if no commit on its lineage counts."""
-    lineage = Lineage(look, attempt)
-    candidates = Candidates(look, lineage)
-    first = next((name for name in candidates if not look.is_foreign(name)), None)
+    lineage = Lineage(index, attempt)
+    candidates = Candidates(index, lineage)
+    first = next((name for name in candidates if not index.is_foreign(name)), None)
     if first is not None:
         return Head(lineage, first)
     if lineage.broken_at is not None:
         key = attempt_key(lineage.broken_at)
         passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(lineage.broken)))
-    _pass_over_foreign(look, candidates, passed_over)
+    _pass_over_foreign(index, candidates, passed_over)
     return None
 
 
-def _pass_over_foreign(look: Look, committed: Iterable[CheckpointName], passed_over: dict[str, PassedOver]) -> None:
-    for name in filter(look.is_foreign, committed):
+def _pass_over_foreign(index: Look, committed: Iterable[CheckpointName], passed_over: dict[str, PassedOver]) -> None:
+    for name in filter(index.is_foreign, committed):
         reason = f"its COMMIT has another token than {attempt_key(name.attempt)}"
         passed_over.setdefault(str(name), PassedOver(checkpoint=str(name), reason=reason))
 
 
-def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: dict[str, PassedOver]) -> Head | None:
+def _chosen(index: Look, empty: Iterable[int], head: Head | None, passed_over: dict[str, PassedOver]) -> Head | None:
     """Return the head of the newest ``empty`` attempt whose parent a user named, which only its document records.
 
     The other empty attempts do not decide where a start continues. Another attempt may have continued from their
@@ -131,7 +131,7 @@ def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: di
     """
     for attempt in empty:
         try:
-            document = look.document(attempt)
+            document = index.document(attempt)
             before = segment_before(document)
         except CorruptCheckpointError as error:
             if not isinstance(error.__cause__, FileNotFoundError):  # a concurrent start may have removed it since
@@ -139,14 +139,14 @@ def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: di
                 passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(error)))
             continue
         if document.branch is not None and before is not None and before.last is not None:
-            chosen = _head_at(look, attempt, passed_over) if look.is_committed(before.last) else None
+            chosen = _head_at(index, attempt, passed_over) if index.is_committed(before.last) else None
             if chosen is not None:
                 return chosen
             # An unreachable mirror may have it. The start records this, so that later starts do not conclude that it
             # saw that checkpoint.
             reason = f"it went back to {document.branch}, which is missing"
             passed_over.setdefault(attempt_key(attempt), PassedOver(checkpoint=attempt_key(attempt), reason=reason))
-        elif _is_gone(look, head, before):
+        elif _is_gone(index, head, before):
             reason = f"it continued from {document.parent}, which is newer than the checkpoints here and is missing"
             passed_over.setdefault(attempt_key(attempt), PassedOver(checkpoint=attempt_key(attempt), reason=reason))
         if document.parent == (str(head.first) if head is not None else None) and not document.passed_over:
@@ -154,14 +154,14 @@ def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: di
     return None
 
 
-def _is_gone(look: Look, head: Head | None, before: Segment | None) -> bool:
+def _is_gone(index: Look, head: Head | None, before: Segment | None) -> bool:
     """Return whether the parent that ends ``before`` is absent and newer than all commits of ``head``.
 
     Retention removes a parent below two newer commits only. This one lies at a mirror that was not given, or a part of
     the run was lost or restored from an older backup.
     """
     parent = before.last if before is not None else None
-    return head is not None and parent is not None and parent > head.first and not look.is_committed(parent)
+    return head is not None and parent is not None and parent > head.first and not index.is_committed(parent)
 
 
 def _named(index: Index, checkpoint: str) -> CheckpointName:
@@ -240,12 +240,12 @@ def _refuse_emptied(index: Index) -> None:
     )
 
 
-def _down_to_readable(look: Look, newest_first: Iterable[int]) -> Iterator[int]:
+def _down_to_readable(index: Look, newest_first: Iterable[int]) -> Iterator[int]:
     """Yield attempts down to the first whose document can be read: that attempt looked at all before it."""
     for attempt in newest_first:
         yield attempt
         with contextlib.suppress(CorruptCheckpointError):
-            look.document(attempt)
+            index.document(attempt)
             return
 
 
@@ -283,9 +283,9 @@ def _open_named(storage: Storage, checkpoint: str) -> OpenedCheckpoint:
             return _open(storage, name)
         except CheckpointNotFoundError:
             pass  # the survey below lists those that exist
-    found = choose(Survey(storage), checkpoint, rewind=True).first
-    assert found is not None  # noqa: S101 - a named checkpoint exists, or `choose` has raised
-    return _open(storage, found)
+    first = choose(Survey(storage), checkpoint, rewind=True).first
+    assert first is not None  # noqa: S101 - a named checkpoint exists, or `choose` has raised
+    return _open(storage, first)
 
 
 def _open(storage: Storage, name: CheckpointName) -> OpenedCheckpoint:

@@ -58,10 +58,10 @@ def sweep(
     stuck = set() if stuck is None else stuck
     names = remove_each(storage, earlier, empty, check, stuck)
     living = {name.attempt for name in earlier if folders.is_committed(name)}
-    found = {number for folder in storage.list(FROZEN).folders if (number := parse_frozen(folder)) is not None}
+    numbers = {number for folder in storage.list(FROZEN).folders if (number := parse_frozen(folder)) is not None}
     ended = {
         frozen_folder(number): number
-        for number in sorted(found - living)
+        for number in sorted(numbers - living)
         if number < attempt.attempt and folders.shows_end_of(number)
     }
     keys = remove_each(storage, ended, lambda key: remove_frozen(storage, ended[key], attempt.token), check, stuck)

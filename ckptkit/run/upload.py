@@ -268,8 +268,8 @@ class Uploader(_Uploads):
             number = opened.ranks[0].save_number
             self._mirror.delete([failure_key(opened.name, rank, number) for rank in range(1, self._ranks)])
         self._tried = {opened.name}
-        found = self._receipts.collect(opened.name, receipt_of(opened, 0), self._check_fence)
-        for receipt, file in zip(found, opened.manifest.rank_files, strict=True):
+        receipts = self._receipts.collect(opened.name, receipt_of(opened, 0), self._check_fence)
+        for receipt, file in zip(receipts, opened.manifest.rank_files, strict=True):
             if receipt.file != file:
                 raise SaveFailedError(
                     f"rank {receipt.rank} uploaded another part of {opened.name} to {self._mirror.url} than is "

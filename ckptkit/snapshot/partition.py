@@ -73,7 +73,7 @@ class _Share:
         self._start_of = dict(zip(self._places, self._starts, strict=False))
         total = self._starts[-1]
         self._small_bytes = total // ranks // _NOT_CUT
-        self._start, self._stop = (self._cut_near(total * one // ranks) for one in (rank, rank + 1))
+        self._start, self._stop = (self._cut_near(total * boundary // ranks) for boundary in (rank, rank + 1))
 
     def part(self, place: int) -> _Part | None:
         spec = self._specs[place]
@@ -90,7 +90,7 @@ class _Share:
         row_bytes = _row_bytes(spec)
         first, last = start // row_bytes, stop // row_bytes
         shape = (*spec.shape[:axis], last - first, *spec.shape[axis + 1 :])
-        offsets = tuple(first if one == axis else 0 for one in range(len(spec.shape)))
+        offsets = tuple(first if dimension == axis else 0 for dimension in range(len(spec.shape)))
         part = replace(spec, shape=shape, part=Box(spec.shape, offsets))
         return _Part(place, part, start // DTYPES[spec.dtype].itemsize)
 

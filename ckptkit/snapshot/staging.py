@@ -319,7 +319,7 @@ def _parts(shard: Shard, places: dict[str, int], handling: Handling) -> Iterator
     size_bytes = 0
 
     def copied() -> _CopiedLeaves:
-        return _CopiedLeaves(run[0].dtype, tuple(places[one.name] for one in run), size_bytes)
+        return _CopiedLeaves(run[0].dtype, tuple(places[leaf.name] for leaf in run), size_bytes)
 
     for spec in shard.leaves:
         in_place = _is_read_in_place(spec, handling)

@@ -178,7 +178,7 @@ class CopyAhead(_Filler):
 
     def expect(self, pace: WindowPace | None) -> None:
         """Set ``lacking_bytes`` for a window that goes as the one before; call it before the writer begins."""
-        live_bytes = sum(one.live_to - one.live_from for one in self._extents)
+        live_bytes = sum(extent.live_to - extent.live_from for extent in self._extents)
         lacking_bytes = 0 if pace is None else pace.lacking_bytes(live_bytes, self._micro_steps)
         # The writer reads the rest in place, however slow it was, and shows its pace.
         self.lacking_bytes = min(lacking_bytes, live_bytes - live_bytes // 16)
@@ -200,7 +200,7 @@ class CopyAhead(_Filler):
             return
         self._is_measured = True
         now = self._monotonic()
-        all_read = all([one.all_copied for one in self._extents])  # noqa: C419 - a generator would swallow Ctrl-C
+        all_read = all([extent.all_copied for extent in self._extents])  # noqa: C419 - a generator would swallow Ctrl-C
         read_seconds = (self._read_at if all_read else now) - self._opened_at
         # A save that has ended without having read everything has failed, and tells nothing.
         if self._extents and read_seconds > 0 and (all_read or not self._is_released):
@@ -296,7 +296,7 @@ class Window(_Filler):
         self._extents = extents
         self.by_slices = by_slices
         self._monotonic = monotonic
-        self._open = [one for one in itertools.chain(*extents) if not one.held and not one.all_copied]
+        self._open = [extent for extent in itertools.chain(*extents) if not extent.held and not extent.all_copied]
         own = () if by_slices else self._open
         self.ahead = CopyAhead(pool, own, progress=progress, cost=cost, monotonic=monotonic)
         self._ended = False
@@ -311,7 +311,7 @@ class Window(_Filler):
         if os.getpid() != self._process:
             return False
         with self._lock:
-            return not self._is_over() and any(not one.all_copied for one in self._open)
+            return not self._is_over() and any(not extent.all_copied for extent in self._open)
 
     def close(self, *, patient: bool = True) -> None:
         """Run the fence: after this returns, training may change anything.
@@ -366,7 +366,7 @@ class Window(_Filler):
 
     def _advance(self, micro_steps_left: int) -> None:
         begun = self._monotonic()
-        left = sum(one.live_to - one.live_from for one in self._open)
+        left = sum(extent.live_to - extent.live_from for extent in self._open)
         slice_bytes = max(BUFFER_BYTES, -(-left // max(1, micro_steps_left)))
         while slice_bytes > 0 and self._open:
             copied = self._fill(self._open[0], slice_bytes, wait=False)
@@ -502,7 +502,9 @@ class Window(_Filler):
 
 
 _IS_OPEN = cast(FunctionType, cast(property, vars(Window)["is_open"]).fget)
-_CALLS = {id(one.__code__): one.__name__ for one in (Window.close, Window.advance, Window.release, _IS_OPEN)}
+_CALLS = {
+    id(function.__code__): function.__name__ for function in (Window.close, Window.advance, Window.release, _IS_OPEN)
+}
 
 
 class ShardReader:

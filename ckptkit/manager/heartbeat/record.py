@@ -172,8 +172,8 @@ def read_record(path: Path) -> Record | None:
 
 
 def read_records(files: Iterable[Path]) -> list[Record]:
-    found = map(read_record, files)
-    return sorted((one for one in found if one is not None), key=lambda one: (one.rank, one.pid))
+    records = map(read_record, files)
+    return sorted((record for record in records if record is not None), key=lambda record: (record.rank, record.pid))
 
 
 def folder_of_environment() -> Iterator[Path]:

@@ -279,10 +279,10 @@ def category_of(error: BaseException) -> Category:
     chain = list(_chain(error))
     refused = ResumeError | StateMismatchError | FormatVersionError | CheckpointNotFoundError
     holds: dict[Category, bool] = {
-        "overtaken": any(isinstance(one, StaleAttemptError) for one in chain),
-        "disk-full": any(isinstance(one, OSError) and one.errno in _FULL for one in chain),
-        "out-of-memory": any(isinstance(one, MemoryError) or _is_about_memory(one) for one in chain),
-        "storage": any(isinstance(one, StorageError | SaveFailedError) for one in chain),
+        "overtaken": any(isinstance(cause, StaleAttemptError) for cause in chain),
+        "disk-full": any(isinstance(cause, OSError) and cause.errno in _FULL for cause in chain),
+        "out-of-memory": any(isinstance(cause, MemoryError) or _is_about_memory(cause) for cause in chain),
+        "storage": any(isinstance(cause, StorageError | SaveFailedError) for cause in chain),
         "refused": isinstance(error, refused),
         "outage": any(map(_is_outage, chain)),
         "data": is_about_data(error),
@@ -308,4 +308,4 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _is_about_memory(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    return isinstance(error, RuntimeError) and any(one in str(error) for one in _NO_MEMORY)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)

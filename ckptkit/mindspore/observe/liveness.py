@@ -139,7 +139,9 @@ class _Flow:
 
     def __init__(self, code: types.CodeType) -> None:
         bytecode = dis.Bytecode(code)
-        self.instructions = [each for each in bytecode if each.opname not in ("CACHE", "EXTENDED_ARG")]
+        self.instructions = [
+            instruction for instruction in bytecode if instruction.opname not in ("CACHE", "EXTENDED_ARG")
+        ]
         self._offsets = [instruction.offset for instruction in self.instructions]
         self.accesses = [_accesses_of(instruction) for instruction in self.instructions]
         self.following = [self._following_of(index) for index in range(len(self._offsets))]

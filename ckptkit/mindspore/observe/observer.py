@@ -153,22 +153,22 @@ class Observer:
         saved, self._saved = self._saved, None
         lost: list[Unstored] = []
         differing: list[Differs] = []
-        look = self._began = self._last = self._look(at_batch=True)
-        self.reaches_compiled = any(is_compiled(node.value) for node in look.nodes.values())
-        self.reached_code = [*_reached_code(look)]
+        observation = self._began = self._last = self._look(at_batch=True)
+        self.reaches_compiled = any(is_compiled(node.value) for node in observation.nodes.values())
+        self.reached_code = [*_reached_code(observation)]
         self._outside.begin()
-        self._first = {path: node.text for path, node in look.nodes.items()}
+        self._first = {path: node.text for path, node in observation.nodes.items()}
         if saved is not None:
-            differing = self._differing(saved, look)
+            differing = self._differing(saved, observation)
             lost = self._put_back(saved)
-            look.let_go()
-            look = self._began = self._last = self._look(at_batch=True)
+            observation.let_go()
+            observation = self._began = self._last = self._look(at_batch=True)
             self._packed_first = saved["first"]
-            now = {path: node.text for path, node in look.nodes.items()}
+            now = {path: node.text for path, node in observation.nodes.items()}
             # What differs as a start begins has been said, and training has not changed it; what is stored has.
             of_run = unpacked_texts(saved["first"]).items()
             self._first = now | {path: text for path, text in of_run if path not in now or is_below(path, self.slots)}
-        self._finish(look)
+        self._finish(observation)
         return lost, differing
 
     def end_step(self) -> None:
@@ -253,8 +253,8 @@ class Observer:
 
     def _look_at_changes(self, *, at_batch: bool) -> Look:
         """Look, and add what differs from the first look to the slots, or to what cannot be stored."""
-        look = self._look(at_batch=at_batch)
-        for path, node in look.nodes.items():
+        observation = self._look(at_batch=at_batch)
+        for path, node in observation.nodes.items():
             first = self._first.get(path)
             if first is None:
                 if node.text.startswith("the parameter ") or not self._is_late(node):
@@ -263,25 +263,27 @@ class Observer:
             elif first == node.text and node.text != OUTSIDE and not self._is_swapped(node):
                 continue
             if self._slot_above(node) is None and not self._is_ignored(node):
-                self._add(node, look)
-        referred = [node.text.removeprefix(OF_DATA) for node in look.nodes.values() if node.text.startswith(OF_DATA)]
+                self._add(node, observation)
+        referred = [
+            node.text.removeprefix(OF_DATA) for node in observation.nodes.values() if node.text.startswith(OF_DATA)
+        ]
         changed = [(path, _OF_DATA) for path in self._data.changed(referred)]
         for name, why in (*changed, *self._outside.changed()):
             if not self._matches(name):
                 self.unstored.setdefault(name, why)
-        self._last = look
-        self._finish(look)
-        return look
+        self._last = observation
+        self._finish(observation)
+        return observation
 
-    def _finish(self, look: Look) -> None:
+    def _finish(self, observation: Look) -> None:
         """Note which objects have which paths, and let go of them."""
-        for node in look.nodes.values():
+        for node in observation.nodes.values():
             kind: Any = type(node.value)
             is_object = issubclass(kind, (nn.Cell, types.FunctionType)) or is_users_class(kind)
             if is_object and not issubclass(kind, tuple) and node.path in self._first and is_reachable(node):
                 self._objects.setdefault(node.identity, (node.path, node.chain()))
                 self._identities.setdefault(node.path, node.identity)
-        look.let_go()
+        observation.let_go()
 
     def _is_late(self, node: Node) -> bool:
         """Return whether a path is new on an object that was there before, or a variable in a function that was."""
@@ -298,37 +300,37 @@ class Observer:
         before = self._identities.get(node.path)
         return before is not None and before != node.identity and node.identity in self._objects
 
-    def _add(self, node: Node, look: Look) -> None:
+    def _add(self, node: Node, observation: Look) -> None:
         owner = node.parent.value if node.parent is not None else None
-        is_compiled_here = look.in_graph or issubclass(type(owner), nn.Optimizer)
+        is_compiled_here = observation.in_graph or issubclass(type(owner), nn.Optimizer)
         if is_compiled_here and issubclass(type(owner), nn.Cell) and not issubclass(type(node.value), ms.Tensor):
             self.unstored.setdefault(node.path, _IN_GRAPH)
         slot, why = self._slot_of(node)
         if slot is not None:
-            aliases = [alias.chain() for alias in look.aliases.get(slot.identity, ()) if is_followed(alias)]
+            aliases = [alias.chain() for alias in observation.aliases.get(slot.identity, ()) if is_followed(alias)]
             self.slots[slot.path] = Slot(slot.path, slot.chain(), aliases[:_MOST_ALIASES])
             return
         is_walked = issubclass(type(node.value), (dict, list)) and len(node.value) <= MOST_ITEMS
-        has_lost = any(path.startswith(f"{node.path}[") and path not in look.nodes for path in self._first)
+        has_lost = any(path.startswith(f"{node.path}[") and path not in observation.nodes for path in self._first)
         if is_walked and not has_lost and is_followed(node):
             return  # what was added to it is judged by itself
-        if self._is_given(node, look):
+        if self._is_given(node, observation):
             return  # it says itself how it is stored
-        if node.chain()[0].kind != "iterator" or not self._follows_progress(node, look):
+        if node.chain()[0].kind != "iterator" or not self._follows_progress(node, observation):
             self.unstored.setdefault(_around(node)[-1].path, why)
 
-    def _is_given(self, node: Node | None, look: Look) -> bool:
-        while node is not None and node.identity not in look.given:
+    def _is_given(self, node: Node | None, observation: Look) -> bool:
+        while node is not None and node.identity not in observation.given:
             node = node.parent
         return node is not None
 
-    def _follows_progress(self, node: Node, look: Look) -> bool:
+    def _follows_progress(self, node: Node, observation: Look) -> bool:
         """Return whether a number equals a counter of the training up to a constant, and the script reads `restore`."""
         number = number_of(node.value)
         if number is None:
             return False
-        first, before = self._counted.setdefault(node.path, (number, look.progress))
-        now = look.progress.items()
+        first, before = self._counted.setdefault(node.path, (number, observation.progress))
+        now = observation.progress.items()
         return self._reads_point and any(number - first == count - before[name] for name, count in now)
 
     def _slot_above(self, node: Node | None) -> str | None:
@@ -399,22 +401,22 @@ class Observer:
                 lost.append(Unstored(path, str(error)))
         return lost
 
-    def _differing(self, saved: Mapping[str, Any], look: Look) -> list[Differs]:
+    def _differing(self, saved: Mapping[str, Any], observation: Look) -> list[Differs]:
         """Return what is not as at the first look of the saved run, but for what training changes."""
         changed = [path for path, *_ in (*saved["slots"], *saved["unstored"])]
         epochs = f"int {saved['epochs']}", f"int {self._reach().epochs}"  # training longer is no difference
         texts = unpacked_texts(saved["first"])
         return [
-            each
-            for each in differences(texts, look.nodes)
-            if not self._is_ignored(look.nodes[each.path])
-            and not is_below(each.path, changed)
-            and (each.before, each.now) != epochs
+            difference
+            for difference in differences(texts, observation.nodes)
+            if not self._is_ignored(observation.nodes[difference.path])
+            and not is_below(difference.path, changed)
+            and (difference.before, difference.now) != epochs
         ]
 
 
-def _reached_code(look: Look) -> Iterator[tuple[str, Any, bool]]:
-    for path, node in look.nodes.items():
+def _reached_code(observation: Look) -> Iterator[tuple[str, Any, bool]]:
+    for path, node in observation.nodes.items():
         if type(node.value) is types.FunctionType and is_users_function(node.value):
             holder = None if node.parent is None else node.parent.value
             is_wrapped = type(holder) is types.FunctionType and not is_users_function(holder)

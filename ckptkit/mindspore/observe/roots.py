@@ -137,7 +137,9 @@ class Roots:
     def generators(self) -> list[types.FrameType]:
         """Return the frames of the user's generators around the batches, which run only while a batch is made."""
         generators = (reference() for reference in self._generators)
-        return [each.gi_frame for each in generators if each is not None and each.gi_frame is not None]
+        return [
+            generator.gi_frame for generator in generators if generator is not None and generator.gi_frame is not None
+        ]
 
     def _note_live(self, frames: Sequence[types.FrameType], *, by_model: bool) -> None:
         """Note the variables that are live, and the names of globals that are read, for each running function."""
@@ -200,7 +202,7 @@ class Roots:
                     holder for holder in holders if not issubclass(type(holder), _THROUGH) and not _is_ours(holder)
                 ]
             self._has_none_around = bool(batches) and not around
-            self._generators = [weakref.ref(each) for each in around if type(each) is types.GeneratorType]
+            self._generators = [weakref.ref(iterator) for iterator in around if type(iterator) is types.GeneratorType]
         return around
 
 

@@ -33,14 +33,14 @@ def library_of(kind: Any) -> str:
     return str(kind.__module__ or "").partition(".")[0]
 
 
-def is_of_users(one: Any) -> bool:
+def is_of_users(value: Any) -> bool:
     """Return whether an object is of a class of the user's."""
-    return is_users(type(one).__module__)
+    return is_users(type(value).__module__)
 
 
-def is_mindspores(one: Any) -> bool:
+def is_mindspores(value: Any) -> bool:
     """Return whether an object is of a class of MindSpore's."""
-    return str(type(one).__module__).partition(".")[0] == "mindspore"
+    return str(type(value).__module__).partition(".")[0] == "mindspore"
 
 
 def is_library_class(kind: type) -> bool:
@@ -56,7 +56,7 @@ def is_installed(file: str) -> bool:
         return False
     path = Path(os.path.realpath(file))  # the package may be a link to the user's folder
     roots = {os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
-    return any(one in path.parts for one in _FOLDERS) or any(path.is_relative_to(root) for root in roots)
+    return any(folder in path.parts for folder in _FOLDERS) or any(path.is_relative_to(root) for root in roots)
 
 
 def is_users_class(kind: Any) -> bool:

@@ -144,13 +144,13 @@ class WeightedMicroStep(nn.Cell):
     def construct(self, *inputs: Any) -> Any:
         """Return the micro-batch's mean loss, unscaled."""
         (_, loss, weight), grads = self.differentiated(inputs)
-        one = ops.ones((), ms.float32)
-        factor = one
+        unit = ops.ones((), ms.float32)
+        factor = unit
         if self.by_sample:
             # The gradients are of a mean over the micro-batch; times the number of samples they are of the sum.
-            factor = one * (1.0 * inputs[0].shape[0])
+            factor = unit * (1.0 * inputs[0].shape[0])
             weight = factor
-        scale = one if self.scale is None else self.scale
+        scale = unit if self.scale is None else self.scale
         sums = hyper_map(ops.partial(add_weighted, factor, scale), self.sums, grads)
         return ops.depend(loss, (sums, ops.assign_add(self.divisor, weight)))
 
@@ -207,12 +207,12 @@ class _Objective(_Loss):
         self.scale = scale
 
     def construct(self, inputs: tuple[Any, ...]) -> Any:
-        found = self.network(*inputs)
+        output = self.network(*inputs)
         weight = ops.ones((), ms.float32)
-        objective = found
-        loss = found
+        objective = output
+        loss = output
         if self.weighted:
-            objective, weight = found
+            objective, weight = output
             weight = ops.reshape(ops.cast(weight, ms.float32), ())
             # A micro-batch without tokens has a summed loss of zero and a weight of zero.
             loss = objective / ops.cast(ops.select(weight == 0, ops.ones_like(weight), weight), objective.dtype)

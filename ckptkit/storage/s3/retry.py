@@ -144,7 +144,7 @@ class Retry:
         if self._since is None:  # the usual case, without the lock
             return
         with self._lock:
-            since, told = self._since, self._told_at is not None
+            since, was_reported = self._since, self._told_at is not None
             self._since = self._told_at = None
-        if told and since is not None:
+        if was_reported and since is not None:
             _log.warning("the storage answers again, after %.0f s", self.monotonic() - since)
