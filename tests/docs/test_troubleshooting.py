@@ -26,8 +26,8 @@ EVERYDAY = (
     *(f"checkpoint/{name}.py" for name in ("write", "receipts", "resharded")),
     *(f"run/{name}.py" for name in ("attempt", "fence", "rank_protocol", "resolve", "retention", "saver", "sweep")),
     *("run/homes.py", "run/upload.py"),
-    *(f"manager/{name}.py" for name in ("manager", "opening", "results", "background", "final_save", "rank_sync")),
-    *(f"manager/{name}" for name in ("mirroring", "preemption", "recording/recorder.py")),
+    *(f"manager/{name}.py" for name in ("manager", "run", "writer", "final_save", "ranks", "mirrors", "preemption")),
+    *(f"manager/{name}.py" for name in ("signals", "recorder")),
 )
 OURS = {
     *("ResumeError", "StateMismatchError", "StaleAttemptError", "SaveFailedError", "StorageError"),

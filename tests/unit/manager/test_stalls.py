@@ -278,9 +278,9 @@ class Seen(threading.Condition):
         self._on_wait = on_wait
         self._training = threading.current_thread()
 
-    def _counted(self, *, beyond_limit=False, ahead=False):
+    def _counted(self, limit_bytes=None, *, beyond_limit=False):
         self.beyond_limit += beyond_limit
-        return self._take(beyond_limit=beyond_limit, ahead=ahead)
+        return self._take(limit_bytes, beyond_limit=beyond_limit)
 
     def wait(self, timeout=None) -> bool:
         if threading.current_thread() is self._training:
@@ -369,7 +369,7 @@ def test_training_continues_after_failed_save_and_next_succeeds(root, caplog, wi
     digest = run.digest()
     name = manager.save(run).result()
     assert_restores(root, name, digest, 4)
-    assert pool.made_bytes <= max(made_bytes, pool.limit_bytes, pool.ahead_bytes)
+    assert pool.made_bytes <= max(made_bytes, pool.limit_bytes, *manager._setup.area._limits)
     assert seen is pool.changed
 
 
@@ -390,7 +390,7 @@ def test_a_disk_that_stays_full_costs_no_memory(root):
     digest = run.digest()
     assert_restores(root, manager.save(run).result(), digest, 4)
     pool = manager._setup.area._pool
-    assert pool.made_bytes <= max(made_bytes, pool.limit_bytes, pool.ahead_bytes)
+    assert pool.made_bytes <= max(made_bytes, pool.limit_bytes, *manager._setup.area._limits)
 
 
 def test_consecutive_failures_end_training_with_open_window(root):
