@@ -98,15 +98,17 @@ class SaveHandle:
 
     def end(self, outcome: SaveReport | BaseException) -> None:
         """Set the outcome, from the code that runs the save; a failure that nobody asks for is logged at exit."""
+        # The latch opens last, whatever a signal interrupts here: without an outcome the save would count as committed.
+        if not isinstance(outcome, BaseException):
+            self._report = outcome
+            self._ended.open()
+            return
         try:
-            if isinstance(outcome, BaseException):
-                self._error = outcome
-                # First: another thread may ask as soon as the save has ended. As text: the error would keep the state.
-                self._unasked = partial(_tell_unasked, account_of(outcome))
-                AT_EXIT.add(self._unasked)
-            else:
-                self._report = outcome
+            # First: another thread may ask as soon as the save has ended. As text: the error would keep the state.
+            self._unasked = partial(_tell_unasked, account_of(outcome))
+            AT_EXIT.add(self._unasked)
         finally:
+            self._error = outcome
             self._ended.open()
 
     def start(

@@ -89,6 +89,19 @@ def test_no_ctrl_c_while_a_save_is_asked_keeps_it_waiting(tmp_path, action):
     manager.close()
 
 
+def test_no_ctrl_c_while_a_failure_is_kept_makes_it_a_commit():
+    """As where no thread can be started, so that the training thread itself ends the save."""
+    for nth in itertools.count(1):
+        handle = writer.SaveHandle(None)
+        ctrl_c = InterruptedCall(nth, (writer, worker))
+        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
+            handle.end(OSError("refused"))
+        assert not handle._ended.is_open or isinstance(handle._error, OSError), f"place {nth}"
+        if not ctrl_c.fired:
+            assert nth > 3
+            break
+
+
 def test_no_ctrl_c_while_a_commit_is_confirmed_keeps_the_manager_waiting(tmp_path):
     manager = CheckpointManager(tmp_path, **OPTIONS)
     run = NumpyRun(accumulation_steps=1)
