@@ -235,10 +235,10 @@ class IterablePosition:
     def _tell_of_late_change(self, now: Any) -> None:
         """Warn if the loop changed the iterable after a save, and before it asked for the next batch."""
         saved, self._saved = self._saved, None
-        is_late = saved is not None and digest_of([saved]) != digest_of([now])
-        if is_late and digest_of([self._own_state()]) == digest_of(
-            [now]
-        ):  # otherwise it holds a time, which may differ
+        if saved is None or digest_of([saved]) == digest_of([now]):
+            return
+        at_once = self._own_state()
+        if _steady(saved, now, at_once) != _steady(now, now, at_once):
             self._warn_once(
                 "The resumed run may not be bit-exact: state_dict() of the %s changed between the save after batch %d "
                 "and the next batch, and the checkpoint has it as before. Let the loop tell its loader what it learned "
@@ -434,4 +434,13 @@ def _begins_anew(iterable: Iterator[Any]) -> bool:
     code = getattr(getattr(type(iterable), "__iter__", None), "__code__", None)
     return code is not None and any(
         instruction.opname.startswith(("STORE_ATTR", "CALL")) for instruction in dis.get_instructions(code)
+    )
+
+
+def _steady(state: Any, now: Any, at_once: Any) -> str | None:
+    """Return the digest of those parts of ``state`` that two successive calls of ``state_dict()`` give alike."""
+    if not all(isinstance(answer, Mapping) for answer in (state, now, at_once)):
+        return digest_of([state]) if digest_of([now]) == digest_of([at_once]) else None
+    return digest_of(
+        [[name, state.get(name)] for name in now if digest_of([now[name]]) == digest_of([at_once.get(name)])]
     )

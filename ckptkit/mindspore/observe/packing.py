@@ -6,16 +6,14 @@ parameters, functions, classes, objects with a path of their own. An object of t
 its class: its attributes are set. One of the standard library is made as its ``__reduce_ex__`` says, by a function of
 `_MAKERS`. Anything else is refused with `CannotPackError`.
 
-A value is built anew, and then merged into the one that is there: a container, array, generator or object there is
-changed in place, since others may hold it. One that occurs twice in a value occurs twice afterwards.
-
-Guarantees: what `Packer.slot` returns is accepted by `ckptkit.core.tree.encode_tree`. No code of the user's runs. No
-pickle. Main thread only.
+Guarantees: what `Packer.slot` returns is accepted by `ckptkit.core.tree.encode_tree`. A container, array, generator or
+object that is there already is changed in place, since others may hold it; one that occurs twice in a value occurs
+twice afterwards. No code of the user's runs. No pickle. Main thread only.
 """
 
 from __future__ import annotations
 
-import ctypes
+import array
 import datetime
 import decimal
 import enum
@@ -26,7 +24,7 @@ import random
 import types
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import PosixPath, PurePosixPath
 from typing import Any
 
@@ -37,7 +35,7 @@ from mindspore import nn
 from ckptkit.core.tensors import dtype_of, leaf_of
 from ckptkit.mindspore.observe.attributes import attributes_of, items_of_dict, own_attributes, set_attribute
 from ckptkit.mindspore.observe.users import is_users_class
-from ckptkit.mindspore.observe.values import ATOMS, GENERATORS, extends_plain, generator_of, text_of
+from ckptkit.mindspore.observe.values import ATOMS, CTYPES, GENERATORS, extends_plain, generator_of, text_of
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.rng import spawned_of
 
@@ -47,7 +45,7 @@ _ITEM_BYTES = 8  # that an item counts for, whatever it is
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 # What a checkpoint may call to make an object again.
 _ALL_MAKERS: tuple[Any, ...] = (
-    *(iter, reversed, enumerate, zip, map, filter, range, slice, bytearray, np.dtype),
+    *(iter, reversed, enumerate, zip, map, filter, range, slice, complex, bytearray, array.array, np.dtype),
     *(deque, OrderedDict, Counter, defaultdict, types.SimpleNamespace, functools.partial),
     *(decimal.Decimal, fractions.Fraction, PurePosixPath, PosixPath),
     *(datetime.datetime, datetime.timedelta, datetime.timezone, datetime.date, datetime.time),
@@ -55,8 +53,8 @@ _ALL_MAKERS: tuple[Any, ...] = (
     *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
 )
 _MAKERS = {maker.__qualname__: maker for maker in _ALL_MAKERS}
-_BASES: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)  # that objects of the user's may extend
-_DICTS = (OrderedDict, dict)
+_FILLED = (deque, dict, bytearray, array.array)  # of these, what is there already is changed in place
+_BASES: tuple[Any, ...] = (dict, list, set, deque)  # that objects of the user's may extend
 _NOT_OBJECTS: tuple[Any, ...] = (
     nn.Cell,
     ms.Tensor,
@@ -67,7 +65,7 @@ _NOT_OBJECTS: tuple[Any, ...] = (
     type,
     types.ModuleType,
 )
-_NOT_OBJECTS += (*GENERATORS, ctypes.Structure.__base__)  # the base class of all types of C
+_NOT_OBJECTS += (*GENERATORS, *CTYPES)
 # Of these, one object may be in two places.
 _IDENTICAL = frozenset(("dict", "list", "set", "object", "made", "tensor", "generator", "numbers"))
 
@@ -100,7 +98,11 @@ class Packer:
         self._places: dict[int, int] = {}
 
     def slot(self, path: str, value: Any) -> Any:
-        """Return the value at a path in plain form; CannotPackError if it cannot be stored."""
+        """Return the value at a path in plain form.
+
+        Raises:
+            CannotPackError: If it cannot be stored; says why.
+        """
         self._path, self._places = path, {}
         return self._pack(value, 0)
 
@@ -116,7 +118,7 @@ class Packer:
         return packed
 
     def _packed(self, value: Any, depth: int) -> Any:  # noqa: PLR0911 - one case per kind reads like a table
-        kind: Any = type(value)
+        kind = type(value)
         if kind in ATOMS and kind is not complex:
             return ["=", self._atom(value)]
         if kind in (np.ndarray, np.memmap):
@@ -130,8 +132,7 @@ class Packer:
         if issubclass(kind, ms.Tensor) and not is_users_class(kind):
             return self._tensor(value)
         if issubclass(kind, GENERATORS) and not is_users_class(kind) and (state := generator_of(value)) is not None:
-            children = spawned_of(value) if kind is np.random.Generator else 0
-            return ["generator", kind.__name__, self._pack(state, depth + 1), children]
+            return ["generator", kind.__name__, self._pack(state, depth + 1), _children_of(value)]
         if kind in _SEQUENCES.values():
             items = sorted(value, key=lambda item: text_of(item) or "") if kind in (set, frozenset) else value
             return [kind.__name__, self._items(items, depth)]
@@ -147,22 +148,27 @@ class Packer:
 
     def _object(self, value: Any, depth: int) -> Any:
         kind: Any = type(value)
+        base = next((base for base in _BASES if issubclass(kind, base)), None)
         if issubclass(kind, _NOT_OBJECTS) or extends_plain(kind):
             raise CannotPackError(f"a {kind.__module__}.{kind.__qualname__}")
-        if any("__new__" in vars(base) and is_users_class(base) for base in kind.__mro__):
-            raise CannotPackError(f"a {kind.__qualname__}, whose class has a __new__ of its own")
         parts = [[name, self._pack(part, depth + 1)] for name, part in attributes_of(value)]
-        base, held = _base_of(kind), None
-        if base in _DICTS:
+        held: Any = None
+        if base is dict:
             held = self._pairs(items_of_dict(value), depth)
         elif base is not None:
             held = self._items(base.__iter__(value), depth)
-        return ["object", self._class(kind), parts, held, _most_of(base, value)]
+        return ["object", self._class(kind), parts, held, deque.maxlen.__get__(value) if base is deque else None]
 
     def _made(self, value: Any, depth: int) -> Any:
         maker, arguments, state, items, pairs = _reduced(value)
-        held = self._items(arguments, depth), self._items(items or (), depth), self._pairs(pairs or (), depth)
-        return ["made", maker.__qualname__, *held, self._pack(state, depth + 1)]
+        try:
+            packed = self._items(arguments, depth)
+        except CannotPackError:
+            if maker is not defaultdict:
+                raise
+            packed = None  # the factory; the one that is there then is kept
+        held = self._items(items or (), depth), self._pairs(pairs or (), depth)
+        return ["made", maker.__qualname__, packed, *held, self._pack(state, depth + 1)]
 
     def _class(self, kind: type) -> list[str]:
         if "<locals>" in kind.__qualname__:
@@ -190,10 +196,10 @@ class Packer:
     def _tensor(self, value: ms.Tensor) -> Any:
         if value.has_init:
             raise CannotPackError("a tensor without data")
-        is_parameter = isinstance(value, ms.Parameter)
-        if is_parameter and (owner := self._owner_of(value)) is not None:
-            raise CannotPackError(f"a parameter in the memory of {owner}")
+        if isinstance(value, ms.Parameter) and (owner := self._owner_of(value)) is not None:
+            return ["memory of", owner]
         leaf = leaf_of("", self._array(value.asnumpy()), role="state")
+        is_parameter = isinstance(value, ms.Parameter)
         name, requires_grad = (value.name, bool(value.requires_grad)) if is_parameter else (None, None)
         return ["tensor", leaf.dtype, np.array(leaf.array), name, requires_grad]
 
@@ -229,8 +235,7 @@ class Unpacker:
         owner_of: Callable[[Any], str | None] = lambda _: None,
     ) -> None:
         self._resolve, self._class_of, self._owner_of = resolve, class_of, owner_of
-        self._built_before: list[Any] = []
-        self._merged_before: dict[int, Any] = {}  # by the id of what was built, which lives until the slot is done
+        self._unpacked_before: list[Any] = []
 
     def slot(self, packed: Any, present: Any = None) -> Any:
         """Return the value; ``present`` itself, with its content replaced, if it is of the same kind and can change.
@@ -238,156 +243,145 @@ class Unpacker:
         Raises:
             CannotPackError: If this process lacks what it refers to.
         """
-        self._built_before, self._merged_before = [], {}
-        return self._merged(present, self._build(packed))
+        self._unpacked_before = []
+        return self._value(packed, present)
 
-    def _build(self, packed: Any) -> Any:
-        value = self._built(packed)
+    def _value(self, packed: Any, present: Any = None) -> Any:
+        value = self._unpacked(packed[0], packed[1:], present)
         if packed[0] in _IDENTICAL:
-            self._built_before.append(value)
+            self._unpacked_before.append(value)
         return value
 
-    def _built(self, packed: Any) -> Any:  # noqa: PLR0911, PLR0912 - as `_packed`
-        match packed:
-            case ["=", value]:
-                return value
-            case ["again", place]:
-                return self._built_before[place]
-            case ["numbers", value]:
-                return np.array(value)
-            case ["dict", pairs]:
-                return dict(self._pairs(pairs))
-            case ["object", named, parts, content, most]:
-                return self._object(self._class_of(*named), parts, content, most)
-            case ["made", name, arguments, items, pairs, state]:
-                return self._made(_MAKERS[name], arguments, items, pairs, state)
-            case ["named tuple", named, items]:
-                return tuple.__new__(self._class_of(*named), self._items(items))
-            case ["member", named, name]:
-                return self._class_of(*named).__members__[name]
-            case ["tensor", dtype, bits, name, requires_grad]:
-                tensor = tensor_of(bits, dtype)
-                return tensor if name is None else ms.Parameter(tensor, name=name, requires_grad=bool(requires_grad))
-            case ["generator", kind, state, children]:
-                return _new_generator(kind, self._build(state), children)
-            case ["method", owner, name]:
-                owner = self._build(owner)
-                function = next(vars(base)[name] for base in type(owner).__mro__ if name in vars(base))
-                return types.MethodType(function, owner)
-            case ["reference", reference]:
-                value = self._resolve(reference)
-                self._merged_before[id(value)] = value
-                return value
-            case [kind, items]:
-                return _SEQUENCES[kind](self._items(items))
+    def _unpacked(self, tag: str, held: Sequence[Any], present: Any) -> Any:  # noqa: PLR0911, PLR0912 - as `_packed`
+        if tag == "=":
+            return held[0]
+        if tag == "again":
+            return self._unpacked_before[held[0]]
+        if tag == "numbers":
+            return self._array(present, held[0])
+        if tag in _SEQUENCES:
+            kind = _SEQUENCES[tag]
+            items = self._parts(held[0], present if type(present) is kind and tag in ("list", "tuple") else ())
+            return _refilled(present, items) if type(present) is kind and kind in (list, set) else kind(items)
+        if tag == "dict":
+            pairs = self._pairs(held[0], present if type(present) is dict else {})
+            return _refilled(present, pairs) if type(present) is dict else pairs
+        if tag == "object":
+            return self._object(held, present)
+        if tag == "made":
+            return self._made(held, present)
+        if tag == "named tuple":
+            kind = self._class_of(*held[0])
+            return tuple.__new__(kind, self._parts(held[1], present if type(present) is kind else ()))
+        if tag == "member":
+            return self._class_of(*held[0]).__members__[held[1]]
+        if tag == "tensor":
+            return self._tensor(present, *held)
+        if tag == "memory of":
+            return self._in_memory_of(present, held[0])
+        if tag == "generator":
+            return _filled_generator(present, held[0], self._value(held[1]), held[2])
+        if tag == "method":
+            owner = self._value(held[0])
+            function = next(vars(base)[held[1]] for base in type(owner).__mro__ if held[1] in vars(base))
+            return types.MethodType(function, owner)
+        return self._resolve(held[0])  # "reference"
 
-    def _items(self, packed: Iterable[Any]) -> list[Any]:
-        return [self._build(part) for part in packed]
-
-    def _pairs(self, packed: Iterable[Any]) -> list[tuple[Any, Any]]:
-        return [(self._build(key), self._build(part)) for key, part in packed]
-
-    def _object(self, kind: Any, parts: Any, content: Any, most: int | None) -> Any:
-        base = _base_of(kind)
-        value = (base or object).__new__(kind)
-        for name, packed in parts:
-            set_attribute(value, name, self._build(packed))
-        if base is not None:
-            _fill(base, value, self._pairs(content) if base in _DICTS else self._items(content), most)
-        return value
-
-    def _made(self, maker: Any, arguments: Any, items: Any, pairs: Any, state: Any) -> Any:
-        value = maker(*self._items(arguments))
-        value.extend(self._items(items)) if items else None
-        value.update(self._pairs(pairs)) if pairs else None
-        if (made_state := self._build(state)) is not None:
-            value.__setstate__(made_state) if hasattr(value, "__setstate__") else vars(value).update(made_state)
-        return value
-
-    def _merged(self, present: Any, value: Any) -> Any:
-        if id(value) not in self._merged_before:
-            self._merged_before[id(value)] = self._merge(present, value)
-        return self._merged_before[id(value)]
-
-    def _merge(self, present: Any, value: Any) -> Any:  # noqa: PLR0911 - one case per kind
-        kind: Any = type(value)
-        if kind is np.ndarray and type(present) in (np.ndarray, np.memmap):
-            return self._array(present, value)
-        if type(present) is not kind or kind in ATOMS:
-            return value
-        if issubclass(kind, tuple):
-            return tuple.__new__(kind, self._all_merged(present, value))
-        if issubclass(kind, ms.Parameter):
-            return self._parameter(present, value)
-        if issubclass(kind, GENERATORS):
-            children = spawned_of(value) if kind is np.random.Generator else 0
-            return _set_generator(present, generator_of(value), children)
-        base = _base_of(kind)
-        is_object = is_users_class(kind) or kind is types.SimpleNamespace
-        if (base is None and not is_object) or _most_of(base, present) != _most_of(base, value):
-            return value
-        before = dict(attributes_of(present))
-        for name, part in attributes_of(value):
-            set_attribute(present, name, self._merged(before.get(name), part))
-        if base in _DICTS:
-            content = [(key, self._merged(dict.get(present, key), part)) for key, part in items_of_dict(value)]
-            _fill(base, present, content, None)
-        elif base is not None:
-            content = self._all_merged(() if base is set else base.__iter__(present), base.__iter__(value))
-            _fill(base, present, content, _most_of(base, present))
-        return present
-
-    def _all_merged(self, present: Iterable[Any], values: Iterable[Any]) -> list[Any]:
-        values = [*values]
-        before = [*present][: len(values)]
-        before += [None] * (len(values) - len(before))
-        return [self._merged(held, value) for held, value in zip(before, values, strict=True)]
+    def _made(self, held: Sequence[Any], present: Any) -> Any:
+        """Return an object of the standard library, or the one that is there, filled with its content."""
+        name, arguments, items, pairs, state = held
+        if arguments is None and type(present) is not defaultdict:
+            raise CannotPackError("a defaultdict whose factory the next process cannot name")
+        source = _source_of(present)
+        made = _MAKERS[name](*self._parts(arguments or (), source))
+        is_same = type(present) is type(made)
+        if items:
+            made.extend(self._parts(items, present if is_same else ()))
+        made.update(self._pairs(pairs, present if is_same else {})) if pairs else None
+        state = self._value(state)
+        if is_same and source and state is not None and any(part is source[0] for part in _source_of(made)):
+            made = present  # it goes on over the list that is there
+        if state is not None:
+            made.__setstate__(state) if hasattr(made, "__setstate__") else vars(made).update(state)
+        is_filled = is_same and issubclass(type(made), _FILLED) and made is not present
+        marks = [getattr(value, "maxlen", getattr(value, "typecode", None)) for value in (made, present)]
+        return _refilled(present, made) if is_filled and marks[0] == marks[1] else made
 
     def _array(self, present: Any, value: Any) -> Any:
-        if (present.dtype, present.shape) != (value.dtype, value.shape):
-            return value
-        if not present.flags.writeable:  # it shows the memory of another array, if it has none itself
-            return present if present.base is not None else value
-        if not _is_own(present) and self._owner_of(present) is not None:
-            return value
+        kinds = (np.ndarray, np.memmap)
+        if type(present) not in kinds or (present.dtype, present.shape) != (value.dtype, value.shape):
+            return np.array(value)
+        if not present.flags.writeable and present.base is not None:
+            return present  # it shows the memory of another array
+        if not present.flags.writeable or not (_is_own(present) or self._owner_of(present) is None):
+            return np.array(value)
         present[...] = value
         return present
 
-    def _parameter(self, present: Any, value: Any) -> Any:
-        if (present.shape, present.dtype) != (value.shape, value.dtype):
-            return value
+    def _tensor(self, present: Any, dtype: str, bits: Any, name: str | None, requires_grad: bool | None) -> Any:
+        tensor = tensor_of(bits, dtype)
+        if name is None:
+            return tensor
+        is_same = isinstance(present, ms.Parameter) and present.shape == tensor.shape
+        if not is_same or present.dtype != tensor.dtype:
+            return ms.Parameter(tensor, name=name, requires_grad=bool(requires_grad))
         if self._owner_of(present) is None:
-            leaf = leaf_of("", value.asnumpy(), role="state")
-            assign(present, leaf.array, leaf.dtype)
+            assign(present, bits, dtype)
         else:  # a parameter that is restored already has this memory
-            present.set_data(value)
+            present.set_data(tensor)
         return present
 
+    def _in_memory_of(self, present: Any, owner: str) -> Any:
+        """Return the parameter with the memory of a stored one, as it had in the saved run."""
+        if not isinstance(present, ms.Parameter):
+            raise CannotPackError(f"there is no parameter to share the memory of {owner}")
+        if self._owner_of(present) != owner:
+            present.set_data(self._resolve(["stored", owner]))
+        return present
 
-def _base_of(kind: Any) -> Any:
-    return next((base for base in _BASES if issubclass(kind, base)), None)
+    def _parts(self, packed: Sequence[Any], present: Iterable[Any]) -> list[Any]:
+        before = [*present][: len(packed)]
+        before += [None] * (len(packed) - len(before))
+        return [self._value(part, known) for part, known in zip(packed, before, strict=True)]
 
+    def _pairs(self, packed: Sequence[Any], present: dict[Any, Any]) -> dict[Any, Any]:
+        items: dict[Any, Any] = {}
+        for key, part in packed:
+            name = self._value(key)
+            items[name] = self._value(part, dict.get(present, name))
+        return items
 
-def _most_of(base: Any, value: Any) -> Any:
-    return deque.maxlen.__get__(value) if base is deque else None
-
-
-def _fill(base: Any, holder: Any, content: list[Any], most: int | None) -> None:
-    """Replace the content of a container by methods of its base class, and not by those of the user's."""
-    if base is deque:
-        deque.__init__(holder, content, most)
-        return
-    base.clear(holder)
-    if base in _DICTS:
-        for key, value in content:
-            base.__setitem__(holder, key, value)
-    else:
-        (base.update if base is set else base.extend)(holder, content)
+    def _object(self, held: Sequence[Any], present: Any) -> Any:
+        named, parts, content, most = held
+        kind = self._class_of(*named)
+        if type(present) is not kind and any("__new__" in vars(base) and is_users_class(base) for base in kind.__mro__):
+            raise CannotPackError(f"the class {kind.__qualname__} makes its objects in a __new__ of its own")
+        target = present if type(present) is kind else kind.__new__(kind)
+        before = dict(attributes_of(target))
+        for name, packed in parts:
+            set_attribute(target, name, self._value(packed, before.get(name)))
+        base = next((base for base in _BASES if issubclass(kind, base)), None)
+        if base is dict:
+            items = self._pairs(content, target)
+            dict.clear(target)
+            dict.update(target, items)
+        elif base is not None:
+            items_ = self._parts(content, () if base is set else base.__iter__(target))
+            if base is deque:
+                deque.__init__(target, items_, most)
+            else:
+                base.clear(target)
+                (base.update if base is set else base.extend)(target, items_)
+        return target
 
 
 def _reduced(value: Any) -> tuple[Any, Any, Any, Any, Any]:
     """Return how an object of the standard library is made again: a maker, its arguments, state, items and pairs."""
     kind: Any = type(value)
+    if kind is array.array:
+        return kind, (value.typecode, bytes(value)), None, None, None
+    if kind is complex:
+        return kind, (value.real, value.imag), None, None, None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python 3.12 deprecates what 3.14 removes for iterators of itertools
@@ -402,6 +396,30 @@ def _reduced(value: Any) -> tuple[Any, Any, Any, Any, Any]:
     return maker, arguments, state, items, pairs
 
 
+def _source_of(present: Any) -> Sequence[Any]:
+    """Return what an iterator over a list iterates, as its maker's arguments; nothing for anything else."""
+    if type(present) not in (type(iter([])), type(reversed([]))):
+        return ()
+    arguments: Sequence[Any] = present.__reduce__()[1]
+    return arguments if type(arguments[0]) is list else ()
+
+
+def _children_of(value: Any) -> int:
+    return spawned_of(value) if type(value) is np.random.Generator else 0
+
+
+def _refilled(present: Any, items: Any) -> Any:
+    if isinstance(present, (bytearray, array.array)):
+        present[:] = items
+        return present
+    present.clear()
+    if isinstance(present, (dict, set)):
+        present.update(items)
+    else:
+        present.extend(items)
+    return present
+
+
 def _is_own(value: Any) -> bool:
     """Return whether an array, or the one that it shows, has memory of NumPy's; any other may be a parameter's."""
     while type(value.base) in (np.ndarray, np.memmap):
@@ -409,23 +427,23 @@ def _is_own(value: Any) -> bool:
     return value.base is None or type(value) is np.memmap
 
 
-def _new_generator(kind: str, state: Any, children: int) -> Any:
+def _filled_generator(present: Any, kind: str, state: Any, children: int) -> Any:
+    if type(present).__name__ != kind:
+        present = _new_generator(kind, state)
+    if isinstance(present, np.random.Generator):
+        present.bit_generator.state = {name: part for name, part in state.items() if name != "spawned"}
+        if children > spawned_of(present):
+            present.spawn(children - spawned_of(present))
+    elif isinstance(present, np.random.BitGenerator):
+        present.state = state
+    elif isinstance(present, np.random.RandomState):
+        present.set_state(state)
+    else:
+        present.setstate(state)
+    return present
+
+
+def _new_generator(kind: str, state: Any) -> Any:
     if kind == "Generator":
-        generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
-    else:
-        generator = getattr(random if kind == "Random" else np.random, kind)()
-    return _set_generator(generator, state, children)
-
-
-def _set_generator(generator: Any, state: Any, children: int) -> Any:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = {name: part for name, part in state.items() if name != "spawned"}
-        if children > spawned_of(generator):
-            generator.spawn(children - spawned_of(generator))
-    elif isinstance(generator, np.random.BitGenerator):
-        generator.state = state
-    elif isinstance(generator, np.random.RandomState):
-        generator.set_state(state)
-    else:
-        generator.setstate(state)
-    return generator
+        return np.random.Generator(getattr(np.random, state["bit_generator"])())
+    return getattr(random if kind == "Random" else np.random, kind)()

@@ -6,6 +6,8 @@ tensor above 1 MiB is read by a sample. Any thread.
 
 from __future__ import annotations
 
+import array
+import ctypes
 import datetime
 import decimal
 import enum
@@ -14,7 +16,9 @@ import functools
 import io
 import itertools
 import operator
+import queue
 import random
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -27,7 +31,7 @@ import xxhash
 from mindspore import nn
 
 from ckptkit.core.tensors import Array
-from ckptkit.mindspore.observe.attributes import CACHED, items_of_dict, own_attributes
+from ckptkit.mindspore.observe.attributes import items_of_dict, own_attributes
 from ckptkit.mindspore.observe.users import is_users_class, is_users_frame, library_of
 from ckptkit.mindspore.rng import generator_state
 
@@ -40,6 +44,7 @@ _SIMPLE = (
     *(decimal.Decimal, fractions.Fraction, range, slice, type(Ellipsis), itertools.count),
     *(datetime.datetime, datetime.timedelta, datetime.date, datetime.time),
 )
+CTYPES = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)  # private: the base class of c_int and its like
 _NUMBERS_AND_TEXTS: tuple[Any, ...] = (int, float, str, bytes)
 SEQUENCE_ITERATOR = type(iter(type("Sequence", (), {"__getitem__": lambda _, index: index})()))
 _SAMPLES: tuple[Any, ...] = (
@@ -65,6 +70,7 @@ _ALIVE = frozenset(
         *("Queue", "SimpleQueue"),
     )
 )
+_HASHES = frozenset(("_hashlib", "_blake2", "_md5", "_sha1", "_sha2", "_sha3", "_sha256", "_sha512"))
 _OWN_GENERATORS = (np.random.mtrand._rand, random._inst)  # private: of the modules; a test tells if they move
 _SAMPLE_BYTES = 1 << 20
 _MOST_TENSOR_BYTES = 1 << 26
@@ -181,6 +187,14 @@ def _text_of_extended(value: Any) -> str:
     return f"{type(value).__qualname__} {base.__repr__(value)[:_MOST_TEXT]}"
 
 
+def _text_of_bytes(value: Any) -> str:
+    return f"{type(value).__name__} {len(bytes(value))} {_digest(bytes(value))}"
+
+
+def _text_of_memory_file(value: Any) -> str:
+    return "closed" if value.closed else f"{type(value).__name__} {value.tell()} {_text_of_atom(value.getvalue())}"
+
+
 def _text_of_file(value: Any) -> str:
     if value.closed or not value.readable() or value.writable() or not value.seekable():
         return "file"
@@ -199,6 +213,18 @@ def _text_of_generator(value: Any) -> str | None:
         return "the process's generator"
     state = generator_of(value)
     return None if state is None else text_of_state(state)
+
+
+def _text_of_database(value: Any) -> str:
+    try:
+        return f"database after {value.total_changes} changes"
+    except __import__("sqlite3").ProgrammingError:
+        return "database that is closed"
+
+
+def _text_of_event(value: Any) -> str:
+    own = own_attributes(value)
+    return f"{type(value).__name__} {own.get('_value', own.get('_flag'))}"
 
 
 def _text_of_set(value: Any) -> str:
@@ -255,14 +281,16 @@ _ATOMS = frozenset(ATOMS)
 _EXACT: dict[Any, Callable[[Any], str | None]] = {
     **dict.fromkeys(ATOMS, _text_of_atom),
     **dict.fromkeys(_SIMPLE, written),
-    bytearray: lambda value: f"bytearray {len(value)} {_digest(bytes(value))}",
-    CACHED: lambda value: f"cache of {value.cache_info().currsize}",
+    **dict.fromkeys((bytearray, array.array), _text_of_bytes),
+    **dict.fromkeys((io.StringIO, io.BytesIO), _text_of_memory_file),
+    queue.SimpleQueue: lambda value: f"queue of {value.qsize()}",
 }
 _BY_BASE: tuple[tuple[Any, Callable[[Any], str | None]], ...] = (
     (nn.Cell, lambda _: None),
     (CONTAINERS, _text_of_atoms),
     ((io.TextIOWrapper, io.BufferedReader), _text_of_file),
     (io.IOBase, lambda _: "file"),
+    ((threading.Semaphore, threading.Event), _text_of_event),
     (np.generic, lambda value: f"{type(value).__name__} {value!r}"),
     (enum.Enum, lambda value: f"{type(value).__qualname__}.{own_attributes(value).get('_name_')}"),
     (ms.Tensor, _text_of_tensor),
@@ -272,6 +300,7 @@ _BY_BASE: tuple[tuple[Any, Callable[[Any], str | None]], ...] = (
     ((set, frozenset), _text_of_set),
     (GENERATORS, _text_of_generator),
     (np.random.SeedSequence, lambda value: f"SeedSequence {value.n_children_spawned}"),
+    (CTYPES, _text_of_bytes),
 )
 
 
@@ -281,6 +310,10 @@ def _text_function(kind: Any) -> Callable[[Any], str | None]:
     if kind in _EXACT:
         return _EXACT[kind]
     library = library_of(kind)
+    if library == "sqlite3" and kind.__name__ == "Connection":
+        return _text_of_database
+    if library in _HASHES and hasattr(kind, "hexdigest"):
+        return lambda value: f"hash {value.hexdigest()}"
     if library in _OUTSIDE and not is_users_class(kind) and kind.__name__ in _ALIVE:
         return lambda _: OUTSIDE
     if extends_plain(kind):

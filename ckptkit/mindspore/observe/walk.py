@@ -22,9 +22,10 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.observe.attributes import CACHED, PROXIES, behind_proxy
-from ckptkit.mindspore.observe.parts import Known, parts_of
+from ckptkit.mindspore.observe.liveness import code_names
+from ckptkit.mindspore.observe.parts import MISSING, Known, content_of, parts_of
 from ckptkit.mindspore.observe.paths import Chain, Root, Step
-from ckptkit.mindspore.observe.users import is_users_class, library_of
+from ckptkit.mindspore.observe.users import is_users_class, is_users_function, library_of
 from ckptkit.mindspore.observe.values import ATOMS, CONTAINERS, GENERATORS, own_text_of, text_of
 
 OF_DATA = "of the data: "
@@ -37,6 +38,9 @@ _NEVER = (
 _MUTABLE = (list, dict, deque, set, bytearray, np.ndarray, ms.Tensor, *GENERATORS)
 _KNOWN_BY_TEXT_AND_PARTS = (enum.Enum, ms.Parameter)
 _EXTENDED_BY_USERS = (ms.Tensor, np.ndarray, *GENERATORS, *CONTAINERS)
+_RANDOM_OR_TIME = frozenset(
+    ("random", "rand", "randn", "randint", "normal", "uniform", "choice", "shuffle", "permutation", "time")
+)
 
 
 class Node:
@@ -133,7 +137,7 @@ class Walk:
             return
         if issubclass(kind, _MUTABLE):
             self._leaves.add(id(value))
-        text = text_of(value)
+        text = _text_of_cache(value) if kind is CACHED else text_of(value)
         node.text = own_text_of(value) if text is None else text
         if library_of(kind) != "ckptkit":
             self.nodes[node.path] = node
@@ -158,3 +162,33 @@ def _is_walked(kind: Any) -> bool:
     if issubclass(kind, threading.Thread):
         return is_users_class(kind)
     return not issubclass(kind, _NEVER)
+
+
+def _text_of_cache(function: Any) -> str:
+    return f"cache of {function.cache_info().currsize}" if _reads_state(function) else "cache"
+
+
+def _reads_state(function: Any, depth: int = 0) -> bool:
+    """Return whether a cached function names what can change, so that its values cannot be computed again."""
+    function = function.__wrapped__ if type(function) is CACHED else function
+    if type(function) is types.MethodType:
+        return True
+    if type(function) is not types.FunctionType or depth > 4 or not is_users_function(function):
+        return False
+    code = function.__code__
+    names, attributes = code_names(code)
+    if attributes & _RANDOM_OR_TIME or (code.co_argcount and code.co_varnames[0] == "self"):
+        return True
+    values = [function.__globals__.get(name) for name in names]
+    values += [content for cell in function.__closure__ or () if (content := content_of(cell)) is not MISSING]
+    changing = (nn.Cell, ms.Parameter, *GENERATORS, list, dict, set)
+    functions = (types.FunctionType, CACHED, types.MethodType)
+    return any(
+        issubclass(type(value), changing)
+        or (_reads_state(value, depth + 1) if type(value) in functions else _is_users_object(value))
+        for value in values
+    )
+
+
+def _is_users_object(value: Any) -> bool:
+    return not issubclass(type(value), type) and is_users_class(type(value))

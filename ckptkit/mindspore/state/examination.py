@@ -166,8 +166,20 @@ class Examination:
         self._tell()
         return section
 
-    def judge_save(self, leaves: Sequence[Leaf]) -> None:
-        """Report what a save of ``leaves``, taken just now, cannot hold; ResumeError if ``strict`` refuses it."""
+    def judge_save(self, leaves: Sequence[Leaf], states: Mapping[str, Any]) -> None:
+        """Report what a save cannot hold; ResumeError if ``strict`` refuses it.
+
+        Args:
+            leaves: The parameters, taken just now.
+            states: Those of the objects given by name; they are looked through at the first save only.
+        """
+        if not self._has_saved:
+            name, parameters = self._sources.holding_memory(states)
+            if parameters:
+                self.judge_doubt(
+                    f"{name} holds arrays that are the memory of {some(parameters)}, so that they change with "
+                    "training; after a resume they are copies and do not. Take copies: asnumpy().copy()"
+                )
         is_first, self._has_saved = self._begins and not self._has_saved, True
         for doubt, certain in self._memory.doubts(leaves, compiled=self._sources.is_compiled):
             self.judge_doubt(doubt, may_refuse=certain or is_first)

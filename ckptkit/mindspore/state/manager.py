@@ -273,7 +273,7 @@ class StateManager:
         sections = self._sources.sections(progress, self.world.size)
         if (observed := self.examination.observed()) is not None:  # before judge_save, with which strict refuses less
             sections["observed"] = observed
-        self.examination.judge_save(leaves)
+        self.examination.judge_save(leaves, sections["user"])
         if self._sources.ended is None:
             self._sources.counting.prove(progress, self._sources.parameters)
             self._sources.refuse_detached(progress.updates)

@@ -89,8 +89,7 @@ class Restore:
         self._restored = None
         sources.counting.fence()
         mark_half_restored(sources.every_cell(), contents.checkpoint)
-        said = state["train"]["shared_memory"]
-        self._shared = sources.shared_memory.groups() if said is None else said
+        self._shared = self._shared_at_save(contents, state)
         if sources.shared_memory.restore(self._shared):
             seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
         sources.parameters.read_from(contents, seen)
@@ -118,6 +117,22 @@ class Restore:
             _tell_what_was_folded(stored, contents, worlds, world.rank, positioned=sources.position is not None)
         sources.parameters.note_buffers()
         self._watch_beginning()
+
+    def _shared_at_save(self, contents: Contents, state: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        """Return the groups that had one memory; if the checkpoint does not say, those of now with equal values."""
+        groups: Sequence[Sequence[str]] | None = state["train"]["shared_memory"]
+        if groups is not None:
+            return groups
+
+        def bits(name: str) -> object:
+            if name in contents.entries:
+                return contents.peek(name).tobytes()
+            given, _, place = name.partition("/")
+            stored = state["user"].get(given, {})
+            stored = stored["parameters"] if given in self._sources.named_cells else stored
+            return stored[place][1].tobytes() if place in stored else name
+
+        return [group for group in self._sources.shared_memory.groups() if len(set(map(bits, group))) == 1]
 
     def undo_changes(self) -> None:
         """Undo changes to the state since `apply`; does nothing without an `apply`, or after `trained`.

@@ -8,17 +8,18 @@ is decided elsewhere. Main thread only, between two micro-steps.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn
 from pydantic import ValidationError
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import Leaf, digests_of
+from ckptkit.core.tensors import Array, Leaf, digests_of
 from ckptkit.core.text import some
 from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
@@ -26,7 +27,7 @@ from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Position, Resumable
 from ckptkit.mindspore.nn.dropout import Dropout
-from ckptkit.mindspore.parameters.apply import mode_in_force
+from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
 from ckptkit.mindspore.parameters.memory import Detached, SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
@@ -235,6 +236,25 @@ class Sources:
             "user": {name: stateful.state_dict() for name, stateful in self.stateful.items()},
         }
 
+    def holding_memory(self, states: Mapping[str, Any]) -> tuple[str, list[str]]:
+        """Return the first object given by name that holds arrays in the memory of parameters, and their names.
+
+        ``states`` are the objects' states, as just taken.
+        """
+        tensors = self.parameters.tensors().items() if can_be_live() else ()
+        # Private, since mindtorch replaces `Tensor.nbytes`. If MindSpore's own moves, this raises AttributeError.
+        places = [(tensor.data_ptr(), tensor.data_ptr() + tensor._nbytes, name) for name, tensor in tensors]
+        for given, stateful in self.stateful.items() if places else ():
+            if isinstance(stateful, ParameterHolder) and not isinstance(self.given[given], NamedAttributes):
+                continue  # what it gives is that memory
+            shown = {id(array): array.__array_interface__["data"][0] for array in _shown_in(states[given])}
+            # An array that is made for the state is another one at each call.
+            held = [shown[id(array)] for array in _shown_in(state_of(stateful)) if id(array) in shown] if shown else []
+            names = {name for begin, end, name in places if any(begin <= address < end for address in held)}
+            if names:
+                return given, sorted(names)
+        return "", []
+
     def note_beginning(self, *, resumes: bool) -> None:
         """Remember the parameters, for `changed_since`; not where ``Model`` trains, for which they are restored again.
 
@@ -318,3 +338,14 @@ def decoded(contents: Contents) -> dict[str, Any]:
             "was made by another version of ckptkit. Install that one, or start under another root"
         )
     return state
+
+
+def _shown_in(state: Any) -> Iterator[Array]:
+    """Yield the arrays in a state that have no memory of their own."""
+    if isinstance(state, Mapping):
+        state = list(state.values())
+    if isinstance(state, (list, tuple)):
+        for part in state:
+            yield from _shown_in(part)
+    elif isinstance(state, np.ndarray) and state.base is not None and state.size:
+        yield state

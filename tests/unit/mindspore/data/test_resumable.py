@@ -558,10 +558,24 @@ def test_loop_that_draws_from_its_loader_is_named(tmp_path, shown, drawn_by):
     assert shown().count("Views.rng   belongs to the data, but the steps change it") == (drawn_by == "loop")
 
 
-def test_what_the_loop_tells_its_loader_after_a_save_is_named(tmp_path, shown):
-    weighed(tmp_path, functools.partial(Sized, True, False), late=True)
-    told = "state_dict() of the Sized changed between the save after batch 0 and the next batch"
-    assert shown().count(told) == 1
+class Timed(Sized):
+    """Says something else at each call."""
+
+    calls = 0
+
+    def state_dict(self):
+        self.calls += 1
+        return {**super().state_dict(), "at": self.calls}
+
+    def load_state_dict(self, state):
+        super().load_state_dict({name: part for name, part in state.items() if name != "at"})
+
+
+@pytest.mark.parametrize("kind", [Sized, Timed])
+def test_what_the_loop_tells_its_loader_after_a_save_is_named(tmp_path, shown, kind):
+    weighed(tmp_path, functools.partial(kind, True, False), late=True)
+    words = f"state_dict() of the {kind.__name__} changed between the save after batch 0 and the next batch"
+    assert shown().count(words) == 1
     assert shown().count("changed between the save") == 1
 
 

@@ -157,7 +157,7 @@ def described(value):  # noqa: PLR0911 - one case per kind reads like a table
 
 
 VALUES = [
-    *(None, True, 0, -7, 2**80, 0.1, float("nan"), -0.0, float("-inf"), "text", "", b"\0\xff"),
+    *(None, True, 0, -7, 2**80, 0.1, float("nan"), -0.0, float("-inf"), 1 - 0.0j, "text", "", b"\0\xff"),
     *(np.float32(0.1), np.int8(-3), np.bool_(True), np.float64("nan"), np.uint64(2**64 - 1)),
     *([], [1, [2.5, [None]]], (1, ("a",)), {"b": 1, "a": {2: b"x", (1, "y"): None}}, {1, 2.5, "x"}, frozenset({b"x"})),
     *(OrderedDict([("z", 1), ("a", 2)]), Counter("abca"), defaultdict(list, {"a": [1]}), defaultdict(float, {3: 0.5})),
@@ -181,7 +181,7 @@ VALUES = [
         datetime.timedelta(1, 2),
         datetime.time(1, 2),
     ),
-    *(bytearray(b"ab"), itertools.count(5), itertools.count(5, 3), itertools.count(0.5)),
+    *(bytearray(b"ab"), array.array("d", [0.5, 1.5]), itertools.count(5), itertools.count(5, 3), itertools.count(0.5)),
     *(itertools.cycle([1, 2, 3]), np.dtype("f4"), types.SimpleNamespace(a=[1]), datetime.timezone.utc),
 ]
 
@@ -272,7 +272,8 @@ IN_PLACE = [
     *(defaultdict(list, {"a": 1}), defaultdict(list, {"b": 2}), np.zeros(3), np.array([1.0, 2.0, 3.0])),
     *(Record(1), Record(2, [0.5]), Frozen("a", 0.5), Frozen("b", 0.25), Slotted(1, []), Slotted(2, [3])),
     *(Bag(a=1), with_attributes(Bag(b=2), note=1), Stack([1]), Stack([2, 3]), Tags({1}), Tags({2})),
-    *(Window([1], 2), Window([2], 2)),
+    *(Window([1], 2), Window([2], 2), bytearray(b"a"), bytearray(b"bc")),
+    *(array.array("i", [1]), array.array("i", [2, 3])),
 ]
 
 
@@ -334,6 +335,16 @@ def test_iterators_go_on_where_they_were(items, begin, steps):
     assert [*restored] == [*again_restored] == [*saved]
 
 
+@pytest.mark.parametrize("begin", [iter, reversed])
+def test_an_iterator_over_a_list_that_is_there_goes_on_over_it(begin):
+    present = [9, 9, 9]
+    iterator = begin(present)
+    assert again(advanced(begin([1, 2, 3]), 1), iterator) is iterator
+    assert present == [1, 2, 3]
+    present[1] = 5
+    assert [*iterator] == ([5, 3] if begin is iter else [5, 1])
+
+
 def test_references_lead_to_the_objects_of_the_new_process():
     elsewhere = Meter()
     references = {"meter": elsewhere, "function": advanced, "class": Record}
@@ -341,6 +352,13 @@ def test_references_lead_to_the_objects_of_the_new_process():
     assert [part is held for part, held in zip(value, (elsewhere, advanced, Record), strict=False)] == [True] * 3
     value[3]()
     assert elsewhere.total == 1
+
+
+def test_a_class_with_a_new_of_its_own_fills_objects_and_makes_none():
+    saved, present = with_attributes(Made(), count=3), with_attributes(Made(), count=1)
+    assert again(saved, present).count == 3
+    with pytest.raises(CannotPackError, match="Made makes its objects in a __new__"):
+        again(saved)
 
 
 def test_objects_are_made_without_their_init_or_setattr():
@@ -388,8 +406,7 @@ REFUSED = [
     *((lambda: ctypes.c_int(1), "c_int"), (lambda: (ctypes.c_double * 2)(1), "c_double"), (lambda: Ident(7), "Ident")),
     *((lambda: Pair((1, 2)), "Pair"), (lambda: Keys({1}), "Keys"), (lambda: np.datetime64("2020-01-01"), "datetime64")),
     *((lambda: Rate(0.5), "Rate"), (lambda: Word("w"), "Word"), (lambda: zip(x for x in ()), "generator")),
-    *((lambda: np.zeros(2, ">f8"), ">f8"), (lambda: np.complex128(1), "complex128"), (lambda: 1j, "complex")),
-    *((Made, "__new__"), (lambda: defaultdict(lambda: 7), "function"), (lambda: array.array("i"), "array")),
+    *((lambda: np.zeros(2, ">f8"), ">f8"), (lambda: np.complex128(1), "complex128")),
 ]
 
 
@@ -410,6 +427,17 @@ def test_bytes_count_over_all_slots_of_a_packer():
 def test_many_small_values_are_too_large_as_well():
     with pytest.raises(CannotPackError, match="too large"):
         again([*range(2**17)])
+
+
+def test_a_present_dict_keeps_its_factory():
+    present = defaultdict(lambda: 7, {"a": 1})
+    assert again(defaultdict(lambda: 7, {"b": 2}), present) is present
+    assert (dict(present), present["new"]) == ({"b": 2}, 7)
+
+
+def test_a_factory_that_has_no_name_is_refused_where_no_dict_is():
+    with pytest.raises(CannotPackError):
+        again({"counts": defaultdict(lambda: 7, {"a": 1})}, {})
 
 
 def test_one_object_in_two_places_stays_one():

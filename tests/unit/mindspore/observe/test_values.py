@@ -7,6 +7,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import io
 import itertools
 import json
 import pathlib
@@ -45,6 +46,8 @@ def values():
     spawning.spawn(2)
     advanced = [np.random.default_rng(1), random.Random(1), np.random.RandomState(1), np.random.PCG64(4)]
     advanced[0].random(), advanced[1].random(), advanced[2].random_sample(), advanced[3].random_raw()
+    text = io.StringIO("abc")
+    text.read(1)
     return [
         *(None, False, True, 0, 1, 2**70, 10**5000, 0.0, -0.0, 1.0, float("nan"), float("inf"), 1j, "", "1", b"", b"1"),
         *("x" * 300, "x" * 299 + "y", b"x" * 300, np.float32(1), np.float64(1), np.int64(1), np.bool_(True)),
@@ -82,8 +85,9 @@ def values():
             np.random.RandomState(1),
             np.random.PCG64(3),
             *advanced,
+            io.BytesIO(b"a"),
         ),
-        *(..., np.array("2020", "M8[D]"), np.array(["a", "b"])),
+        *(io.StringIO("abc"), text, ..., np.array("2020", "M8[D]"), np.array(["a", "b"])),
     ]
 
 

@@ -11,6 +11,7 @@ from support.process import python
 import ckptkit as ck
 from ckptkit.mindspore.parameters.memory import SharedMemory
 from ckptkit.mindspore.parameters.parameters import CellParameters
+from ckptkit.mindspore.state.sources import Sources
 
 
 class Net(nn.Cell):
@@ -273,3 +274,52 @@ def test_object_that_restores_itself_into_the_memory_of_another_object_leaves_th
     assert values(average, teacher.net) == [5, 7]
     state.restoring.undo_changes()
     assert values(average, teacher.net) == [5, 7]
+
+
+class Best:
+    """Keeps weights, with or without a copy; or gives those of the network."""
+
+    def __init__(self, net: Net, kind: str) -> None:
+        self.net, self.kind = net, kind
+        self.weights = [net.w.asnumpy().copy() if kind == "copied" else net.w.asnumpy()[1:]]
+
+    def state_dict(self):
+        return {"weights": [self.net.w.asnumpy()] if self.kind == "made" else self.weights}
+
+    def load_state_dict(self, state):
+        self.weights = state["weights"]
+
+
+@pytest.mark.parametrize("kind", ["held", "copied", "made", "attribute"])
+def test_arrays_that_are_the_memory_of_a_parameter_are_named(tmp_path, kind, shown):
+    """After a resume, they are arrays of their own, and do not follow the parameter any more."""
+    net = Net("net", 1)
+    best = Best(net, kind)
+    state = ck.StateManager([net], best=ck.attributes(best, "weights") if kind == "attribute" else best)
+    with ck.CheckpointManager(tmp_path) as manager:
+        manager.restore(state)
+        for step in range(1, 3):
+            state.count_delivered(step)
+            manager.save(state).result()
+    words = "best holds arrays that are the memory of net.w, so that they change with training"
+    assert shown().count(words) == (kind in ("held", "attribute"))
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("named", [False, True])
+def test_checkpoint_that_does_not_say_keeps_the_tie_of_equal_values(tmp_path, monkeypatch, named, apart):
+    """Such as one of an earlier version: parted, a tied weight would train alone, in silence."""
+    with monkeypatch.context() as patched:
+        sections = Sources.sections
+
+        def without(self, *args):
+            taken = sections(self, *args)
+            del taken["train"]["shared_memory"]
+            return taken
+
+        patched.setattr(Sources, "sections", without)
+        saved(tmp_path, shares=True, named=named, put=part if apart else lambda student, teacher: None)
+    student, teacher, state, manager = job(tmp_path, shares=True, named=named)
+    manager.restore(state)
+    assert values(student, teacher) == ([5, 7] if apart else [1, 1])
+    assert (student.w.data_ptr() == teacher.w.data_ptr()) == (not apart)
