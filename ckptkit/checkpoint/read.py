@@ -22,7 +22,7 @@ from ckptkit.checkpoint.parts import CutOut, read_sharded
 from ckptkit.core.contents import Buffers, Contents, Sink, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array, bytes_of
-from ckptkit.core.worker import each_of
+from ckptkit.core.worker import Latch, each_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName, frozen_folder
@@ -70,6 +70,10 @@ class _OpenLeaves:
         if not self._left[name]:
             del self._open[name]
             self._sink.done(name)
+
+
+class _StoppedError(Exception):
+    """Raised by a lane that need not read on, because another one failed."""
 
 
 class ShardStream:
@@ -140,18 +144,25 @@ class ShardStream:
             ready = [shard for shard in shards if leaves.open(shard)]
         keys = {shard.key for shard in ready}
         for group in (*self._files.groups(ready), *([shard] for shard in shards if shard.key not in keys)):
-            each_of(group, partial(self._read, leaves), threads=self._files.lanes, few=self._files.few)
+            stop = Latch()
+            read = partial(self._read, leaves, stop)
+            each_of(group, read, threads=self._files.lanes, few=self._files.few, stop=stop.open)
             self._files.tell()
             for name in itertools.chain.from_iterable(map(leaves.names_of, group)):
                 leaves.filled(name)
 
-    def _read(self, leaves: _OpenLeaves, shard: ShardEntry) -> None:
-        reread_if_corrupt(partial(self._read_once, leaves, shard))
+    def _read(self, leaves: _OpenLeaves, stop: Latch, shard: ShardEntry) -> None:
+        with contextlib.suppress(_StoppedError):  # `each_of` raises what stopped it
+            reread_if_corrupt(partial(self._read_once, leaves, stop, shard))
 
-    def _read_once(self, leaves: _OpenLeaves, shard: ShardEntry) -> None:
+    def _read_once(self, leaves: _OpenLeaves, stop: Latch, shard: ShardEntry) -> None:
         hasher, between, at = xxhash.xxh3_128(), bytearray(), 0
+        if stop.is_open:
+            raise _StoppedError  # instead of reading once more
         for window in _windows(shard, leaves, self._files.window_bytes):
             at += self._files.fill(shard, [memory for _, memory in window], at)
+            if stop.is_open:
+                raise _StoppedError
             for tensor, memory in window:
                 hasher.update(memory)
                 if tensor is None:

@@ -13,6 +13,7 @@ from ckptkit.checkpoint import read
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Buffers, Capture
 from ckptkit.core.tensors import leaf_of
+from ckptkit.core.worker import each_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
@@ -142,3 +143,57 @@ def test_altered_byte_in_any_lane_is_found(checkpoint, role, at):
         contents.read_into(Buffers(memory()))
     with pytest.raises(CorruptCheckpointError, match=f"{role}-000"):
         contents.prove(ARRAYS)
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """Is set once the lanes were told to end."""
+    stopped = threading.Event()
+
+    def watched(items, function, *, stop=lambda: None, **options):
+        return each_of(items, function, stop=lambda: (stop(), stopped.set()), **options)
+
+    monkeypatch.setattr(read, "each_of", watched)
+    return stopped
+
+
+def test_lanes_end_early_when_one_fails(checkpoint, stopped):
+    together = threading.Barrier(LANES, timeout=60)
+
+    def meet(key):
+        if not stopped.is_set():
+            together.wait()  # each lane is reading
+        if "weights" in key:
+            raise OSError("gone")
+        assert stopped.wait(60)
+
+    storage = Watched(checkpoint[0], meet)
+    with pytest.raises(OSError, match="gone"):
+        contents_of(checkpoint, storage).read_into(Buffers(memory()))
+    assert len(storage.reads) <= len(ROLES)  # of 150: each lane ends after the read that was under way
+
+
+def test_altered_file_is_not_read_again_when_another_fails(checkpoint, stopped, monkeypatch, caplog):
+    root, name = checkpoint
+    corrupt(root / "checkpoints" / name / "rank-00000" / "optimizer-000.safetensors", at=100_000)
+    monkeypatch.setattr(LocalStorage, "window_bytes", 1 << 20)  # each file is one window
+    digested = threading.Event()
+
+    def check_digest(shard, digest):
+        if "optimizer" in shard.key:
+            digested.set()
+            assert stopped.wait(60)
+        check(shard, digest)
+
+    def meet(key):
+        if "weights" in key:
+            assert digested.wait(60)
+            raise OSError("gone")
+
+    check = read.check_digest
+    monkeypatch.setattr(read, "check_digest", check_digest)
+    storage = Watched(root, meet)
+    with pytest.raises(OSError, match="gone"):
+        contents_of(checkpoint, storage).read_into(Buffers(memory()))
+    assert sorted(name for name, _ in storage.reads) == sorted(f"{role}-000.safetensors" for role in ROLES)
+    assert "read once more" not in caplog.text
