@@ -9,10 +9,11 @@ which threads inherit on Linux.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ckptkit.core.worker import Lanes
@@ -52,18 +53,18 @@ class DirectWriter:
             StorageError: If a write failed; errors of the source pass through unchanged.
         """
         with storage_errors("write", path):
+            buffers = self._memory.take(self._buffer_bytes)  # first: nothing is open yet if no memory is left
             file = _DirectFile(self._calls, descriptor, self._enter_direct_mode(descriptor), self._remember_refusal)
 
         def put(number: int, buffer: memoryview, size_bytes: int) -> None:
-            with storage_errors("write", path):
+            with storage_errors("write", path), _dying():
                 file.write(buffer, size_bytes)
 
         def close() -> None:
-            with storage_errors("write", path):
+            with storage_errors("write", path), _dying():
                 file.close()
 
         with Lanes(1, at_end=close) as lanes:
-            buffers = self._memory.take(self._buffer_bytes)
             source.send(put, lanes, buffers)
             lanes.finish()
         self._memory.give_back(buffers)
@@ -86,6 +87,17 @@ class DirectWriter:
         if not self._refused:
             self._refused.add(True)
             _log.info("this file system does not support direct writes; checkpoints are written through the page cache")
+
+
+@contextlib.contextmanager
+def _dying() -> Iterator[None]:
+    """Raise what the writing thread dies of as an OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(errno.EIO, f"the writing thread died of {type(error).__name__}: {error}") from error
 
 
 class _DirectFile:

@@ -180,7 +180,10 @@ class S3Storage:
                     except FileNotFoundError as error:
                         raise _gone(key) from error
 
-                buffers = self._memory.take(part_bytes, min(self._lanes, len(tags)))
+                try:
+                    buffers = self._memory.take(part_bytes, min(self._lanes, len(tags)))
+                except OSError as error:
+                    raise StorageError(f"could not write {key}: {error}") from error
                 source.send(put, lanes, buffers)
                 source.expect_end()
                 lanes.finish()

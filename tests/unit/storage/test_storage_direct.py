@@ -418,9 +418,19 @@ def test_dead_writing_thread_leaves_no_waiter(tmp_path, nth):
         raise ZeroDivisionError
 
     fault = Fault(die, nth=nth)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(StorageError, match="thread died of ZeroDivisionError"):
         put(storage_over(tmp_path, Calls(pwrite=fault)), "a/1", pattern(5 * BUFFER))
     assert fault.fired == 1
+
+
+def test_no_memory_for_buffers_is_storage_error_and_leaves_nothing_open(tmp_path, monkeypatch):
+    storage = storage_over(tmp_path, Calls())
+    put(storage, "a/0", b"")
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr("ckptkit.storage.source.touched", failing(errno.ENOMEM))
+    with pytest.raises(StorageError, match="Cannot allocate memory"):
+        put(storage, "a/1", pattern(BUFFER))
+    assert os.listdir("/proc/self/fd") == before
 
 
 class Closes:

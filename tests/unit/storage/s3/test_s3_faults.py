@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
+import os
 import random
 import threading
 from datetime import timedelta
@@ -268,6 +270,16 @@ def test_only_own_lost_uploads_are_aborted(storage, proxy, bucket):
     storage.write("a/1", io.BytesIO(LARGE), len(LARGE))
     assert fault.fired == 1
     assert bucket.uploads() == [BELOW + "a/10"]
+
+
+def test_no_memory_for_buffers_is_storage_error_and_leaves_no_upload(storage, bucket, monkeypatch):
+    def touched(size_bytes):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("ckptkit.storage.source.touched", touched)
+    with pytest.raises(StorageError, match="Cannot allocate memory"):
+        storage.write("a/1", io.BytesIO(LARGE), len(LARGE))
+    assert bucket.uploads() == []
 
 
 def test_unabortable_parts_are_cleared_by_later_start(storage, proxy, bucket, caplog):
