@@ -206,9 +206,12 @@ class S3Storage:
     def _abort(self, key: str, upload: str, *, has_lost: bool) -> None:
         """Abort an upload, and those that a lost reply to its beginning has left: no other process writes this key."""
         try:
-            lost = [there for name, there in self._bucket.uploads(key) if name == key] if has_lost else []
-            for unfinished in dict.fromkeys([upload, *lost] if upload else lost):
-                self._bucket.abort_upload(key, unfinished)
+            if upload:  # first: the list may fail
+                self._bucket.abort_upload(key, upload)
+            uploads = [*self._bucket.uploads(key)] if has_lost else []
+            for name, lost in uploads:
+                if name == key and lost != upload:
+                    self._bucket.abort_upload(key, lost)
         except StorageError as also:
             _log.warning("could not abort a failed upload; a later start will abort it: %s", also)
 

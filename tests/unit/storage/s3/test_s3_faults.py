@@ -272,6 +272,16 @@ def test_only_own_lost_uploads_are_aborted(storage, proxy, bucket):
     assert bucket.uploads() == [BELOW + "a/10"]
 
 
+def test_failed_upload_is_aborted_although_uploads_cannot_be_listed(storage, proxy, bucket):
+    storage._bucket._retry._wait = lambda seconds: None  # no real waiting
+    lost = proxy.inject(RequestFault("reset_after", method="POST", path="*uploads*"))
+    unlisted = proxy.inject(RequestFault("denied", method="GET", path="*uploads*"))
+    with pytest.raises(StorageError, match="announced"):
+        storage.write("a/1", io.BytesIO(LARGE[:-1]), len(LARGE))
+    assert (lost.fired, unlisted.fired) == (1, 1)
+    assert bucket.uploads() == [BELOW + "a/1"]  # the one whose id was lost
+
+
 def test_no_memory_for_buffers_is_storage_error_and_leaves_no_upload(storage, bucket, monkeypatch):
     def touched(size_bytes):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
