@@ -13,7 +13,7 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ckptkit.core.worker import Lanes
@@ -53,7 +53,12 @@ class DirectWriter:
             StorageError: If a write failed; errors of the source pass through unchanged.
         """
         with storage_errors("write", path):
-            buffers = self._memory.take(self._buffer_bytes)  # first: nothing is open yet if no memory is left
+            buffers = self._memory.take(self._buffer_bytes)
+        with self._memory.returned(buffers):
+            self._write(descriptor, source, path, buffers)
+
+    def _write(self, descriptor: int, source: SizedStream, path: Path, buffers: Sequence[memoryview]) -> None:
+        with storage_errors("write", path):
             file = _DirectFile(self._calls, descriptor, self._enter_direct_mode(descriptor), self._remember_refusal)
 
         def put(number: int, buffer: memoryview, size_bytes: int) -> None:
@@ -67,7 +72,6 @@ class DirectWriter:
         with Lanes(1, at_end=close) as lanes:
             source.send(put, lanes, buffers)
             lanes.finish()
-        self._memory.give_back(buffers)
 
     def _enter_direct_mode(self, descriptor: int) -> bool:
         if self._refused:

@@ -6,10 +6,11 @@ backends. Exceptions of the stream itself pass through unchanged. Only the writi
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -99,6 +100,16 @@ class ReusedMemory:
             fitting = [buffer for buffer in self._free if len(buffer) == size_bytes][:count]
             self._free = [buffer for buffer in self._free if not any(buffer is taken for taken in fitting)]
         return fitting + [touched(size_bytes) for _ in range(count - len(fitting))]
+
+    @contextlib.contextmanager
+    def returned(self, buffers: Sequence[memoryview]) -> Iterator[None]:
+        """Give ``buffers`` back after the block and after its errors; enter it before the `Lanes` that read them."""
+        try:
+            yield
+        except Exception:  # and not a second Ctrl-C, which leaves jobs running that read them
+            self.give_back(buffers)
+            raise
+        self.give_back(buffers)
 
     def give_back(self, buffers: Sequence[memoryview]) -> None:
         with self._lock:

@@ -171,7 +171,11 @@ class S3Storage:
         token = secrets.token_hex(16)
         upload, has_lost = self._bucket.begin_upload(key, {_MARK: token})
         try:
-            with Lanes(self._lanes) as lanes:
+            try:
+                buffers = self._memory.take(part_bytes, min(self._lanes, len(tags)))
+            except OSError as error:
+                raise StorageError(f"could not write {key}: {error}") from error
+            with self._memory.returned(buffers), Lanes(self._lanes) as lanes:
 
                 def put(number: int, buffer: memoryview, part_bytes: int) -> None:
                     try:
@@ -180,10 +184,6 @@ class S3Storage:
                     except FileNotFoundError as error:
                         raise _gone(key) from error
 
-                try:
-                    buffers = self._memory.take(part_bytes, min(self._lanes, len(tags)))
-                except OSError as error:
-                    raise StorageError(f"could not write {key}: {error}") from error
                 source.send(put, lanes, buffers)
                 source.expect_end()
                 lanes.finish()
@@ -191,7 +191,6 @@ class S3Storage:
         except Exception:  # and not Ctrl-C: an interrupted process must not wait for a server
             self._abort(key, upload, has_lost=has_lost)
             raise
-        self._memory.give_back(buffers)
         if has_lost:
             self._abort(key, "", has_lost=True)
 

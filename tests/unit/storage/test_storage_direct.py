@@ -15,6 +15,7 @@ import pytest
 from ckptkit.core.worker import Worker
 from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage
+from ckptkit.storage import source as source_module
 from ckptkit.storage import system_calls as system_calls_module
 from ckptkit.storage.capacity import in_pages, is_in_memory
 from ckptkit.storage.direct import BUFFER_BYTES, BUFFERS, DirectWriter
@@ -22,6 +23,7 @@ from ckptkit.storage.local import LARGE_BYTES
 from ckptkit.storage.system_calls import SystemCalls
 
 BUFFER = 1 << 20
+TOUCHED = source_module.touched
 O_DIRECT = os.O_DIRECT
 REFUSALS = [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP]
 SIZES = [0, 1, 4095, 4096, 4097, BUFFER - 1, BUFFER, BUFFER + 1, BUFFER + 4096, 2 * BUFFER, 3 * BUFFER + 7]
@@ -421,6 +423,19 @@ def test_dead_writing_thread_leaves_no_waiter(tmp_path, nth):
     with pytest.raises(StorageError, match="thread died of ZeroDivisionError"):
         put(storage_over(tmp_path, Calls(pwrite=fault)), "a/1", pattern(5 * BUFFER))
     assert fault.fired == 1
+
+
+def test_buffers_are_kept_after_a_failure(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(source_module, "touched", lambda size_bytes: made.append(size_bytes) or TOUCHED(size_bytes))
+    storage = storage_over(tmp_path, Calls(pwrite=Fault(failing(errno.EIO)), direct=Fault(failing(errno.EIO), nth=2)))
+    for key in ("a/1", "a/2"):
+        with pytest.raises(StorageError):
+            put(storage, key, pattern(5 * BUFFER))
+    with pytest.raises(OSError, match="source"):
+        storage.write("a/3", Stream(pattern(5 * BUFFER), OSError("source"), nth=2), 5 * BUFFER)
+    put(storage, "a/4", pattern(5 * BUFFER))
+    assert len(made) == BUFFERS
 
 
 def test_no_memory_for_buffers_is_storage_error_and_leaves_nothing_open(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from support.servers.faults import RequestFault
 
 from ckptkit.errors import StorageError
-from ckptkit.storage import open_storage
+from ckptkit.storage import open_storage, source
 
 MIB = 1 << 20
 PART = 5 * MIB
@@ -280,6 +280,15 @@ def test_failed_upload_is_aborted_although_uploads_cannot_be_listed(storage, pro
         storage.write("a/1", io.BytesIO(LARGE[:-1]), len(LARGE))
     assert (lost.fired, unlisted.fired) == (1, 1)
     assert bucket.uploads() == [BELOW + "a/1"]  # the one whose id was lost
+
+
+def test_buffers_are_kept_after_a_failure(storage, monkeypatch):
+    made = []
+    monkeypatch.setattr(source, "touched", lambda size_bytes: made.append(size_bytes) or memoryview(bytearray(PART)))
+    for key in ("a/1", "a/2"):
+        with pytest.raises(StorageError, match="announced"):
+            storage.write(key, io.BytesIO(LARGE[:-1]), len(LARGE))
+    assert made == [PART] * -(-len(LARGE) // PART)
 
 
 def test_no_memory_for_buffers_is_storage_error_and_leaves_no_upload(storage, bucket, monkeypatch):
