@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
-from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception_type
-
 from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
 
@@ -87,47 +85,34 @@ class Retry:
         """
         patience = (self._patience.retrying if self._answered else self._patience.first).total_seconds()
         until = self.monotonic() + patience
-        begun = 0.0
-
-        def send() -> _T:
-            nonlocal begun
-            begun = self.monotonic()
-            return request(begun + self._patience.request.total_seconds())
-
-        def is_over(state: RetryCallState) -> bool:
-            return self.monotonic() + state.upcoming_sleep >= until or (stop is not None and stop.is_open)
-
         wait = self._wait or (stop or Latch()).wait
-
-        def sleep(seconds: float) -> None:
+        tries = 0
+        while True:
+            tries += 1
+            begun = self.monotonic()
+            try:
+                answer = request(begun + self._patience.request.total_seconds())
+            except Transient as trouble:  # kept nowhere: its traceback holds the request's memory
+                seconds = self._delay(tries)
+                if self.monotonic() + seconds >= until or (stop is not None and stop.is_open):
+                    raise StorageError(
+                        f"could not {what}: {trouble}. ckptkit tried {tries} times within {patience:.0f} s. Check that "
+                        "endpoint_url is right and the storage is reachable, then try again"
+                    ) from trouble.__cause__
+                self._tell_of(what, trouble, begun)
+            except (FileNotFoundError, FileExistsError):
+                self._tell_of_recovery()  # these are answers, too
+                raise
+            else:
+                self._tell_of_recovery()
+                return answer
             wait(seconds)
 
-        sends = Retrying(
-            retry=retry_if_exception_type(Transient),
-            wait=self._delay,
-            stop=is_over,
-            before_sleep=lambda state: self._tell_of(what, state, begun),
-            sleep=sleep,
-        )
-        try:
-            answer = sends(send)
-        except RetryError as error:
-            trouble = error.last_attempt.exception() or error
-            raise StorageError(
-                f"could not {what}: {trouble}. ckptkit tried {error.last_attempt.attempt_number} times within "
-                f"{patience:.0f} s. Check that endpoint_url is right and the storage is reachable, then try again"
-            ) from trouble.__cause__
-        except (FileNotFoundError, FileExistsError):
-            self._tell_of_recovery()  # these are answers, too
-            raise
-        self._tell_of_recovery()
-        return answer
-
-    def _delay(self, state: RetryCallState) -> float:
-        longest = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(state.attempt_number, 16))
+    def _delay(self, tries: int) -> float:
+        longest = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(tries, 16))
         return self._rng.uniform(0.0, longest)
 
-    def _tell_of(self, what: str, state: RetryCallState, begun: float) -> None:
+    def _tell_of(self, what: str, trouble: Transient, begun: float) -> None:
         now = self.monotonic()
         with self._lock:
             self._since = begun if self._since is None else self._since
@@ -136,8 +121,7 @@ class Retry:
             if silent < (_TELL_AFTER_SECONDS if self._told_at is None else _TELL_EVERY_SECONDS):
                 return
             self._told_at = now
-        trouble = state.outcome and state.outcome.exception()
-        _log.warning("the storage has failed for %.0f s; retrying (could not %s: %s)", lasted, what, trouble)
+        _log.warning("the storage has failed for %.0f s; retrying (could not %s: %s)", lasted, what, str(trouble))
 
     def _tell_of_recovery(self) -> None:
         self._answered = True

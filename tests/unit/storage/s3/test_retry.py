@@ -1,6 +1,9 @@
 """Requests are tried again while that may help and patience lasts, and the log tells of trouble that lasts."""
 
+import contextlib
+import gc
 import random
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -92,6 +95,29 @@ def test_what_failed_for_good_is_not_tried_again(retry):
     with pytest.raises(StorageError, match="trouble"):
         retry.call("do it", request)
     assert len(request.calls) == 1
+
+
+@pytest.mark.parametrize("error", [Transient, StorageError, FileNotFoundError])
+def test_failed_request_leaves_its_memory_at_once(retry, error):
+    """Not only when the collector runs: the body of a request may be large."""
+
+    class Body:
+        pass
+
+    def send(body):
+        def request(until):
+            raise error(f"trouble of {type(body)}") from OSError("cause")
+
+        with contextlib.suppress(StorageError, FileNotFoundError):
+            retry.call("do it", request)
+        return weakref.ref(body)
+
+    gc.disable()
+    try:
+        left = send(Body())
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_nobody_waits_for_what_nobody_wants(retry):
