@@ -147,16 +147,18 @@ class ShardBytes:
         finally:
             self._may_tell.append(True)
 
-    def groups(self, shards: Sequence[ShardEntry]) -> Iterator[Sequence[ShardEntry]]:
+    def groups(
+        self, shards: Sequence[ShardEntry], size_of: Callable[[ShardEntry], int] = lambda shard: shard.size_bytes
+    ) -> Iterator[Sequence[ShardEntry]]:
         """Group ``shards``, in order, by what may be read at once; of a remote storage, that fits into a window."""
         group: list[ShardEntry] = []
         filled = 0
         for shard in shards:
-            if group and self.is_remote and filled + shard.size_bytes > self.window_bytes:
+            if group and self.is_remote and filled + size_of(shard) > self.window_bytes:
                 yield group
                 group, filled = [], 0
             group.append(shard)
-            filled += shard.size_bytes
+            filled += size_of(shard)
         if group:
             yield group
 

@@ -54,12 +54,19 @@ class _OpenLeaves:
                 self._begin(name, ready)
         return True
 
+    def needed_bytes(self, shard: ShardEntry) -> int:
+        """Return how much memory the reading of ``shard`` may take, if none of its leaves exists yet."""
+        return max(shard.size_bytes, sum(self._leaves[name].info.size_bytes for name in self.names_of(shard)))
+
+    def take(self, shard: ShardEntry) -> None:
+        """Ask for the memory of all leaves of ``shard``; in the caller's thread, as a sink expects."""
+        for name in self.names_of(shard):
+            if name not in self._open:
+                self._begin(name, self._sink.buffer(name))
+
     def part(self, piece: StoredPiece) -> memoryview:
-        name = piece.entry.name
-        if name not in self._open:
-            self._begin(name, self._sink.buffer(name))
         start = piece.start_bytes
-        return self._open[name][start : start + piece.entry.size_bytes]
+        return self._open[piece.entry.name][start : start + piece.entry.size_bytes]
 
     def _begin(self, name: str, memory: memoryview) -> None:
         self._open[name] = _checked(memory, name, self._leaves[name].info.size_bytes)
@@ -138,12 +145,19 @@ class ShardStream:
         return frozenset(tensor.name for shard in changed for tensor in shard.tensors)
 
     def _read_all(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> None:
-        """Read files whose bytes have their memory already several at once, and the others one by one."""
+        """Read several files at once: those whose bytes have their memory already, and any of a remote storage.
+
+        Memory that does not exist yet is asked for by groups, each of at most a window or one file.
+        """
         ready: list[ShardEntry] = []
         if self._files.is_remote or sum(shard.size_bytes for shard in shards) >= _LANES_FROM_BYTES:
             ready = [shard for shard in shards if leaves.open(shard)]
         keys = {shard.key for shard in ready}
-        for group in (*self._files.groups(ready), *([shard] for shard in shards if shard.key not in keys)):
+        rest = [shard for shard in shards if shard.key not in keys]
+        others = self._files.groups(rest, leaves.needed_bytes) if self._files.is_remote else ([shard] for shard in rest)
+        for group in (*self._files.groups(ready), *others):
+            for shard in group:
+                leaves.take(shard)
             stop = Latch()
             read = partial(self._read, leaves, stop)
             each_of(group, read, threads=self._files.lanes, few=self._files.few, stop=stop.open)

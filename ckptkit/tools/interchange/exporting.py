@@ -188,7 +188,7 @@ class _Arriving:
         self._open: dict[str, Array] = {}
 
     def ready(self, name: str) -> None:
-        """Return None: the tensors of a file leave memory before the next one is read."""
+        """Return None: the tensors of a file, or of a window of small ones, leave memory before the next are read."""
 
     def buffer(self, name: str) -> memoryview:
         bits = self._open[name] = np.empty(self._wanted[name].size_bytes, np.uint8)

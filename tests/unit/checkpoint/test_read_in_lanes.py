@@ -133,6 +133,49 @@ def test_memory_that_is_not_there_yet_is_filled_file_by_file(checkpoint):
     assert here == {"optimizer-000.safetensors"}
 
 
+class Late(Noted):
+    """Has no memory before it is asked for it; notes how much it had at most."""
+
+    held = most = 0
+
+    def ready(self, name):
+        return None
+
+    def buffer(self, name):
+        self.held += ARRAYS[name].size
+        self.most = max(self.most, self.held)
+        return super().ready(name)
+
+    def done(self, name):
+        self.held -= ARRAYS[name].size
+        super().done(name)
+
+
+@pytest.mark.parametrize(("window_bytes", "at_once"), [(1 << 20, 3), (500_000, 2)])
+def test_remote_files_without_memory_are_read_at_once_as_a_window_allows(
+    checkpoint, window_bytes, at_once, monkeypatch
+):
+    monkeypatch.setattr(LocalStorage, "is_remote", True)
+    monkeypatch.setattr("ckptkit.checkpoint.leaves.FEW", 1)
+    monkeypatch.setattr(LocalStorage, "window_bytes", window_bytes)
+    together = threading.Barrier(at_once, timeout=60)
+    met = []
+
+    def meet(key):
+        met.append(key)
+        if len(met) <= at_once:
+            together.wait()  # breaks unless so many are being read
+
+    storage, found = Watched(checkpoint[0], meet), memory()
+    sink = Late(found)
+    contents_of(checkpoint, storage).read_into(sink)
+    assert {name: bytes(one) for name, one in found.items()} == {name: a.tobytes() for name, a in ARRAYS.items()}
+    assert sorted(sink.filled) == sorted(ARRAYS)
+    assert sink.threads == {threading.get_ident()}
+    assert sink.held == 0
+    assert sink.most <= window_bytes
+
+
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("at", [0, 100_000, -1])
 def test_altered_byte_in_any_lane_is_found(checkpoint, role, at):
