@@ -16,6 +16,7 @@ import os
 import queue
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -151,23 +152,27 @@ class Worker:
                 self._ended.open()
 
 
+class _Wait:
+    """Lives as long as one thread waits; so a wait that Ctrl-C kept from being taken back does not count."""
+
+
 # A worker that gives way has the lowest priority on Linux: less than a hundredth of a core, where all are busy. So
 # nothing may wait for it like that, and `awaited` gives it the main thread's priority meanwhile.
 _GIVING_WAY: dict[int, int] = {}  # threads, and the process of each
-_WAITS: dict[object, int] = {}  # of threads that wait for one of them, and the process of each
+_WAITS: dict[int, tuple[weakref.ref[_Wait], int]] = {}  # of threads that wait for one of them; the process of each
 # No lock: a signal handler may wait, too, and Ctrl-C could leave it locked. Each step on a dict is atomic.
 
 
 @contextlib.contextmanager
 def awaited() -> Iterator[None]:
     """Let workers that give way run at the main thread's priority while this thread waits for them in the block."""
-    mine = object()
+    wait = _Wait()
     try:
-        _WAITS[mine] = os.getpid()
+        _WAITS[id(wait)] = weakref.ref(wait), os.getpid()
         _adapt_all()
         yield
     finally:
-        _WAITS.pop(mine, None)
+        _WAITS.pop(id(wait), None)
         _adapt_all()
 
 
@@ -193,7 +198,7 @@ def _adapt(thread: int) -> None:
 
 
 def _is_awaited() -> bool:
-    return os.getpid() in [*_WAITS.values()]
+    return os.getpid() in [process for wait, process in [*_WAITS.values()] if wait() is not None]
 
 
 def _set_priority(thread: int, *, is_awaited: bool) -> None:
