@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from ckptkit.cli.errors import CommandGroup
 
@@ -46,6 +49,13 @@ def _typed(function: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
+def _docstring_of(name: str) -> str | None:
+    """Return the help of a command without importing its module: all of them take a second."""
+    source = Path(__file__).with_name("commands") / f"{COMMANDS[name]}.py"
+    functions = {node.name: node for node in ast.parse(source.read_text("utf-8")).body if type(node) is ast.FunctionDef}
+    return ast.get_docstring(functions[f"run_{name}"])
+
+
 class Program(CommandGroup):
     """Has the commands of `COMMANDS`, each loaded when it is needed."""
 
@@ -53,9 +63,13 @@ class Program(CommandGroup):
         super().__init__(**options)
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # their names; `get_command` loads one
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.commands = {name: TyperCommand(name, help=_docstring_of(name)) for name in COMMANDS}
+        super().format_help(ctx, formatter)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
+        if cmd_name not in COMMANDS or self.commands[cmd_name] is not None:
+            return self.commands.get(cmd_name)
         function = getattr(importlib.import_module(f"ckptkit.cli.commands.{COMMANDS[cmd_name]}"), f"run_{cmd_name}")
         text, _, examples = (inspect.getdoc(function) or "").partition("\n\nExample")
         epilog = "\n\n".join(line.strip() for line in f"Example{examples}".splitlines())

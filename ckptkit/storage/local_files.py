@@ -151,11 +151,9 @@ def read_all(descriptor: int, buffers: Sequence[memoryview], offset_bytes: int) 
 
 def _neighbours(root: Path, path: Path) -> Iterator[Path]:
     """Yield some other files of this root, the nearest first."""
-    above = [folder for folder in path.parents if folder == root or root in folder.parents]
-    for folder in (
-        *above,
-        *(entry for entry in _entries_of(root) if not entry.is_symlink()),
-    ):  # a link may leave this disk
+    folders = [folder for folder in path.parents if folder == root or root in folder.parents]
+    folders += [entry for entry in _entries_of(root) if not entry.is_symlink()]  # a link may leave this disk
+    for folder in folders:
         yield from [entry for entry in _entries_of(folder) if entry != path and entry.is_file()][:_NEIGHBOURS]
 
 

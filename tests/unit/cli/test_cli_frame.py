@@ -302,6 +302,16 @@ def test_local_root_imports_no_unneeded_modules(kept):
         assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_list_of_commands_loads_none_of_them():
+    code = (
+        "import sys; from ckptkit.cli import app\ntry: app(['--help'])\n"
+        "finally: print([name for name in sys.modules if name.startswith(('ckptkit.cli.commands', 'numpy'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "List the newest committed checkpoints" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_silent_endpoint_is_abandoned_within_seconds():
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
