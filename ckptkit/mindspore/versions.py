@@ -18,7 +18,7 @@ NEWEST_TRIED = (2, 10)
 PRIVATE: tuple[str, ...] = ("callback/session.py", "kernel_threads.py", "rng.py")
 PRIVATE += ("observe/random_pipelines.py", "observe/values.py", "observe/walk.py")
 PRIVATE += ("parameters/apply.py", "parameters/memory.py")
-PRIVATE += ("state/digest.py", "train/cell.py", "train/counting.py")
+PRIVATE += ("state/digest.py", "state/sources.py", "train/cell.py", "train/counting.py")
 
 
 @functools.cache

@@ -238,5 +238,6 @@ def test_altered_file_is_not_read_again_when_another_fails(checkpoint, stopped, 
     storage = Watched(root, meet)
     with pytest.raises(OSError, match="gone"):
         contents_of(checkpoint, storage).read_into(Buffers(memory()))
-    assert sorted(name for name, _ in storage.reads) == sorted(f"{role}-000.safetensors" for role in ROLES)
+    names = [name for name, _ in storage.reads]  # the third lane may not have begun when the other two had ended
+    assert names.count("optimizer-000.safetensors") == names.count("weights-000.safetensors") == 1
     assert "read once more" not in caplog.text
