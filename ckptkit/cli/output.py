@@ -37,7 +37,7 @@ from ckptkit.tools.watch import CheckpointWatch
 
 _HALF = re.compile("[\ud800-\udfff]")  # half of a pair: not valid Unicode, and many parsers refuse the document
 _WIDE = 200  # columns without a terminal, so that piped tables are not wrapped
-Line = str | tuple[str, str]  # with its style
+Part = str | tuple[str, str] | Table  # a line, a line with its style, or a table
 
 
 def wide_console() -> Console:
@@ -53,16 +53,16 @@ def right(*names: str) -> list[Column]:
     return [Column(name, justify="right") for name in names]
 
 
-def print_table(
+def table_of(
     columns: Sequence[Column | str],
     rows: Iterable[Sequence[str]],
     *,
     title: str = "",
     caption: str | None = None,
     styles: Sequence[str] = (),
-) -> None:
-    """Print a table with few ruled lines; every text is shown as it is, made `visible`, brackets included."""
-    table = Table(
+) -> Table:
+    """Return a table with few ruled lines; every text is shown as it is, made `visible`, brackets included."""
+    drawn = Table(
         *columns,
         title=Text(title) if title else None,
         title_justify="left",
@@ -74,8 +74,8 @@ def print_table(
         show_edge=False,
     )
     for number, row in enumerate(rows):
-        table.add_row(*(Text(visible(cell)) for cell in row), style=styles[number] if styles else None)
-    wide_console().print(table)
+        drawn.add_row(*(Text(visible(cell)) for cell in row), style=styles[number] if styles else None)
+    return drawn
 
 
 def visible(text: str) -> str:
@@ -91,19 +91,24 @@ def print_line(text: str, style: str | None = None, *, console: Console | None =
     console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_result(document: object, lines: Iterable[Line], *, as_json: bool) -> None:
-    """Print what a command found, as JSON or as lines of text."""
+def print_result(document: object, parts: Iterable[Part], *, as_json: bool) -> None:
+    """Print what a command found: as one JSON document in ASCII, or its parts for people, in order.
+
+    In the document, what is not valid Unicode, such as the name of an old file, is escaped.
+    """
     if as_json:
-        print_json(document)
-        return
-    for line in lines:
-        print_line(*((line,) if isinstance(line, str) else line))
+        text = json.dumps(plain(document), ensure_ascii=False)
+        print(json.dumps(json.loads(_HALF.sub(lambda half: f"\\\\u{ord(half[0]):x}", text))))
+    else:
+        print_parts(parts)
 
 
-def print_json(document: object) -> None:
-    """Print ``document`` as JSON, in ASCII, with escapes for what is not valid Unicode, such as names of old files."""
-    text = json.dumps(plain(document), ensure_ascii=False)
-    print(json.dumps(json.loads(_HALF.sub(lambda half: f"\\\\u{ord(half[0]):x}", text))))
+def print_parts(parts: Iterable[Part]) -> None:
+    for part in parts:
+        if isinstance(part, Table):
+            wide_console().print(part)
+        else:
+            print_line(*((part,) if isinstance(part, str) else part))
 
 
 def plain(value: object) -> Any:

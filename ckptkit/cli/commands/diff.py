@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root, storage_option
-from ckptkit.cli.output import bar_of_bytes, plain, print_json, print_line, print_table, right
+from ckptkit.cli.output import Part, bar_of_bytes, plain, print_result, right, table_of
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.tools.diff import CheckpointDifference, LeafDifference, Side, compare, in_order_of_size
@@ -64,33 +65,35 @@ def run_diff(
         sides = Side(here, opened[0], advance), Side(there, opened[1], advance)
         difference = compare(*sides, lambda size_bytes: bar.update(task, total=size_bytes))
         read_bytes = int(bar.tasks[0].completed)
-    names = [
+    root_a, root_b = (
         {"root": storage.url, "checkpoint": str(checkpoint.name)}
         for storage, checkpoint in zip((here, there), opened, strict=True)
-    ]
-    if as_json:
-        both = {"a": names[0], "b": names[1], "equal": difference.is_empty}
-        print_json({**both, **plain(difference), "read_bytes": read_bytes})
-    else:
-        for side, name in zip("AB", names, strict=True):
-            print_line(f"{side}: {name['checkpoint']} at {name['root']}")
-        print_difference(difference, top)
+    )
+    document = {
+        "a": root_a,
+        "b": root_b,
+        "equal": difference.is_empty,
+        **plain(difference),
+        "read_bytes": read_bytes,
+    }
+    heads = (f"{side}: {of['checkpoint']} at {of['root']}" for side, of in (("A", root_a), ("B", root_b)))
+    print_result(document, (*heads, *parts_of(difference, top)), as_json=as_json)
     differs = exit_code and not difference.is_empty
     return PROBLEM if difference.suspicion is not None or differs else FINE
 
 
-def print_difference(difference: CheckpointDifference, top: int) -> None:
-    """Print what differs, of the leaves the ``top`` that differ most."""
+def parts_of(difference: CheckpointDifference, top: int) -> Iterator[Part]:
+    """Yield what differs, of the leaves the ``top`` that differ most."""
     if difference.is_empty:
-        print_line("the two are equal, to the bit")
+        yield "the two are equal, to the bit"
     if difference.progress:
         moved = [f"{name} {a} -> {b} ({b - a:+d})" for name, (a, b) in difference.progress.items()]
-        print_line(f"progress: {', '.join(moved)}")
+        yield f"progress: {', '.join(moved)}"
     before, after = difference.ranks
     if before != after:
-        print_line(f"ranks: {before} -> {after}; what both have of the state is compared")
+        yield f"ranks: {before} -> {after}; what both have of the state is compared"
     roles = ([role, *map(str, dataclasses.astuple(count))] for role, count in difference.roles.items())
-    print_table(["role", *right("equal", "differing", "only in A", "only in B")], roles, title="leaves")
+    yield table_of(["role", *right("equal", "differing", "only in A", "only in B")], roles, title="leaves")
     if difference.leaves and top:
         columns = [
             Column("leaf", overflow="fold", min_width=16),
@@ -98,17 +101,17 @@ def print_difference(difference: CheckpointDifference, top: int) -> None:
             *right("elements"),
             *(Column(name, justify="right", no_wrap=True) for name in _NUMBERS),
         ]
-        leaves = [_cells(leaf) for leaf in in_order_of_size(difference.leaves)[:top]]
-        print_table(columns, leaves, title="what differs, the most first; abs, relative and ulps at most")
+        leaves = map(_cells, in_order_of_size(difference.leaves)[:top])
+        yield table_of(columns, leaves, title="what differs, the most first; abs, relative and ulps at most")
         if len(difference.leaves) > top:
-            print_line(f"{len(difference.leaves) - top} more leaves differ; --top shows more, --json all")
+            yield f"{len(difference.leaves) - top} more leaves differ; --top shows more, --json all"
     for place in difference.state[:_STATE_SHOWN]:
         rank = f"rank {place.rank}: " if max(difference.ranks) > 1 else ""
-        print_line(f"state: {rank}{place.path}: {place.a} -> {place.b}")
+        yield f"state: {rank}{place.path}: {place.a} -> {place.b}"
     if len(difference.state) > _STATE_SHOWN:
-        print_line(f"state: {len(difference.state) - _STATE_SHOWN} more places differ; --json shows all")
+        yield f"state: {len(difference.state) - _STATE_SHOWN} more places differ; --json shows all"
     if difference.suspicion is not None:
-        print_line(f"SUSPICIOUS: {difference.suspicion}", style="bold red")
+        yield f"SUSPICIOUS: {difference.suspicion}", "bold red"
 
 
 def _cells(leaf: LeafDifference) -> list[str]:

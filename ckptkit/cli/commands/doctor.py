@@ -14,7 +14,7 @@ import typer
 from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.examination import Case, prepare_junit, report_failure, scratch_lives, write_junit
 from ckptkit.cli.options import AsJson, Command, Junit, positive_duration
-from ckptkit.cli.output import Line, print_result
+from ckptkit.cli.output import Part, print_result
 from ckptkit.core.text import some
 from ckptkit.tools.doctor.compare import TraceDifference
 from ckptkit.tools.doctor.diagnose import Diagnosis
@@ -118,7 +118,7 @@ def _fitted(report: Report, options: DoctorOptions, within: timedelta) -> str:
     )
 
 
-def _lines(report: Report, command: str) -> Iterator[Line]:
+def _lines(report: Report, command: str) -> Iterator[Part]:
     killed_lives = [life for life in report.lives if life.planned_kill is not None]
     kills = [(_killed(life), life.own_saves) for life in killed_lives]
     killed = ", ".join(words for words, own_saves in kills if not own_saves)
@@ -171,7 +171,7 @@ def _headline(report: Report) -> str:
     )
 
 
-def _lines_of_difference(report: Report, difference: TraceDifference) -> Iterator[Line]:
+def _lines_of_difference(report: Report, difference: TraceDifference) -> Iterator[Part]:
     yield "NOT exact", "bold red"
     for line in _words_of(report, difference):
         yield (line, "bold") if line.startswith("diagnosis: ") else line

@@ -6,6 +6,7 @@ not check COMMIT's own digest, the contents of the rank files or the shards; ``c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM, complain
 from ckptkit.cli.options import AsJson, Options, Root, open_root, refuse_no_run
-from ckptkit.cli.output import ago, plain, print_json, print_line, print_table, right, size, wide_console
+from ckptkit.cli.output import Part, ago, plain, print_result, right, size, table_of, wide_console
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 
 NEWEST = 50
@@ -54,13 +55,9 @@ def run_ls(
     elif not rows.shown:
         refuse_no_run(storage)
     checkpoints = [_document(info, rows) for info in rows.shown]
-    if as_json:
-        shown = {"latest": rows.latest, "checkpoints": checkpoints, "left_out": rows.left_out}
-        print_json({"root": storage.url, **shown})
-    elif not rows.shown and not rows.left_out:
-        print_line(f"no committed checkpoint at {storage.url}")
-    else:
-        _print_table(storage.url, checkpoints, rows, now or datetime.now(timezone.utc))
+    document = {"root": storage.url, "latest": rows.latest, "checkpoints": checkpoints, "left_out": rows.left_out}
+    parts = _parts(storage.url, checkpoints, rows, now or datetime.now(timezone.utc))
+    print_result(document, parts, as_json=as_json)
     return PROBLEM if rows.problem is not None or any(info.problem for info in rows.shown) else FINE
 
 
@@ -75,7 +72,10 @@ def _document(info: CheckpointInfo, rows: Rows) -> dict[str, Any]:
     }
 
 
-def _print_table(url: str, checkpoints: list[dict[str, Any]], rows: Rows, now: datetime) -> None:
+def _parts(url: str, checkpoints: list[dict[str, Any]], rows: Rows, now: datetime) -> Iterator[Part]:
+    if not rows.shown and not rows.left_out:
+        yield f"no committed checkpoint at {url}"
+        return
     is_wide = wide_console().width >= _WIDE
     names = [name for name in _COLUMNS if is_wide or name not in _LEFT_OUT]
     hint = "" if is_wide else f"; {' and '.join(_LEFT_OUT)}: in a terminal of {_WIDE} columns, or with --json"
@@ -84,16 +84,16 @@ def _print_table(url: str, checkpoints: list[dict[str, Any]], rows: Rows, now: d
         *right(*(name if is_wide else name.replace("-", "- ").replace("/", "/ ") for name in names)),
         "kept why" if is_wide else "kept",
     ]
-    table = []
+    lines = []
     for info, checkpoint in zip(rows.shown, checkpoints, strict=True):
         cells = _cells(info, checkpoint, now)
         name = f"{info.name} *" if info.name == rows.latest else info.name
-        table.append([name, *(cells[column] for column in names), _last(checkpoint, is_wide)])
+        lines.append([name, *(cells[column] for column in names), _last(checkpoint, is_wide)])
     styles = ["red" if info.problem else "" for info in rows.shown]
-    print_table(columns, table, title=url, caption=f"* latest{hint}", styles=styles)
+    yield table_of(columns, lines, title=url, caption=f"* latest{hint}", styles=styles)
     if rows.left_out:
         older = "older checkpoint is" if rows.left_out == 1 else "older checkpoints are"
-        print_line(f"{rows.left_out} {older} not shown; --all shows every one")
+        yield f"{rows.left_out} {older} not shown; --all shows every one"
 
 
 def _cells(info: CheckpointInfo, checkpoint: dict[str, Any], now: datetime) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -15,7 +15,7 @@ from rich.table import Column
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain, resumable
 from ckptkit.cli.options import AsJson, Options, Root, open_root, refuse_no_run
-from ckptkit.cli.output import bar_of_steps, plain, print_json, print_line, print_table, right, size
+from ckptkit.cli.output import Part, bar_of_steps, plain, print_parts, print_result, right, size, table_of
 from ckptkit.core.text import many
 from ckptkit.run.keep_policy import KeepBest, KeepCertified, KeepEvery, KeepLatest, KeepPolicy
 from ckptkit.tools.prune import Pruned, PrunePlan, Rule, plan_prune, prune
@@ -70,7 +70,7 @@ def run_prune(
     for problem in plan.problems:
         complain(problem)
     if not as_json:
-        _print_plan(storage.url, plan)
+        print_parts(_parts_of_plan(storage.url, plan))
     pruned = Pruned()
     is_any = bool(plan.doomed or plan.remains or plan.frozen)
     is_wanted = is_any and not dry_run and (yes or (ask is not None and ask(_question(plan))))
@@ -86,12 +86,11 @@ def run_prune(
                 token=secrets.token_hex(16),
                 done=lambda name: bar.advance(task),
             )
-    if as_json:
-        print_json({"root": storage.url, "dry_run": dry_run, **_planned(plan), **plain(pruned)})
-    elif is_wanted:
-        _print_done(pruned)
-    elif is_any:
-        print_line("nothing was removed")
+    document = {"root": storage.url, "dry_run": dry_run, **_planned(plan), **plain(pruned)}
+    lines = _lines_of(pruned) if is_wanted else ("nothing was removed",) if is_any else ()
+    print_result(document, lines, as_json=as_json)
+    if pruned.stuck and not as_json:
+        complain(f"could not be removed, as the log says: {', '.join(pruned.stuck)}. {_RESUME}")
     return PROBLEM if plan.problems or pruned.stuck else FINE
 
 
@@ -126,38 +125,34 @@ def _question(plan: PrunePlan) -> str:
     return f"Remove {many(len(plan.doomed), 'checkpoint')} for good, {size(plan.freed_bytes)} in all?"
 
 
-def _print_plan(url: str, plan: PrunePlan) -> None:
+def _parts_of_plan(url: str, plan: PrunePlan) -> Iterator[Part]:
     if not plan.decisions:
-        print_line(f"no committed checkpoint at {url}")
+        yield f"no committed checkpoint at {url}"
         return
     columns: list[Column | str] = [Column("checkpoint", no_wrap=True), *right("size"), "", "why"]
     rows = [
         (str(decision.name), size(decision.size_bytes), "goes" if decision.goes else "stays", decision.why)
         for decision in plan.decisions
     ]
-    print_table(columns, rows, title=url, styles=["red" if decision.goes else "" for decision in plan.decisions])
+    yield table_of(columns, rows, title=url, styles=["red" if decision.goes else "" for decision in plan.decisions])
     if plan.remains:
-        print_line(
-            f"remains of folders that never were, or no longer are, checkpoints: {', '.join(map(str, plan.remains))}"
-        )
+        folders = ", ".join(map(str, plan.remains))
+        yield f"remains of folders that never were, or no longer are, checkpoints: {folders}"
     if plan.frozen:
-        attempts = ", ".join(map(str, plan.frozen))
-        print_line(f"shared weights that no checkpoint will use: of attempt {attempts}")
+        yield f"shared weights that no checkpoint will use: of attempt {', '.join(map(str, plan.frozen))}"
     if plan.unfinished_bytes:
-        print_line(
+        yield (
             f"{size(plan.unfinished_bytes)} of saves that have not ended stay, since a job may be writing. If none is, "
             "the next start removes them, and so does --unfinished"
         )
     doomed, stays = len(plan.doomed), len(plan.decisions) - len(plan.doomed)
-    print_line(f"{many(doomed, 'checkpoint')} to be removed, {stays} to stay; {size(plan.freed_bytes)} to be freed")
+    yield f"{many(doomed, 'checkpoint')} to be removed, {stays} to stay; {size(plan.freed_bytes)} to be freed"
 
 
-def _print_done(pruned: Pruned) -> None:
-    print_line(f"{many(len(pruned.removed), 'checkpoint')} removed")
-    if pruned.stuck:
-        complain(f"could not be removed, as the log says: {', '.join(pruned.stuck)}. {_RESUME}")
+def _lines_of(pruned: Pruned) -> Iterator[str]:
+    yield f"{many(len(pruned.removed), 'checkpoint')} removed"
     if pruned.spared:
-        print_line(f"not removed by this command, since the run has changed meanwhile: {', '.join(pruned.spared)}")
+        yield f"not removed by this command, since the run has changed meanwhile: {', '.join(pruned.spared)}"
 
 
 def _planned(plan: PrunePlan) -> dict[str, object]:

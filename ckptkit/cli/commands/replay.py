@@ -13,7 +13,7 @@ import typer
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.examination import Case, prepare_junit, report_failure, scratch_lives, write_junit
 from ckptkit.cli.options import AsJson, Command, Junit, Options, Root, open_root
-from ckptkit.cli.output import Line, print_result
+from ckptkit.cli.output import Part, print_result
 from ckptkit.core.text import some
 from ckptkit.tools.diff import CheckpointDifference, in_order_of_size
 from ckptkit.tools.doctor.report import FailedLifeError, UnusableScriptError, rank_in_words
@@ -94,7 +94,7 @@ def _document(verdict: ReplayVerdict) -> dict[str, Any]:
     }
 
 
-def _lines(url: str, stretch: Stretch, verdict: ReplayVerdict, command: str) -> Iterator[Line]:
+def _lines(url: str, stretch: Stretch, verdict: ReplayVerdict, command: str) -> Iterator[Part]:
     yield f"{command}: replayed {url} from {stretch.begin.name}"
     if verdict.equal:
         yield f"equal, bit for bit: {', '.join(verdict.equal)}"

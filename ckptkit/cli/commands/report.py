@@ -18,7 +18,7 @@ import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.options import AsJson, Options, Root, open_root, positive_duration
-from ckptkit.cli.output import plain, print_json, print_line, print_result
+from ckptkit.cli.output import plain, print_parts, print_result
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.storage import Storage
 from ckptkit.tools.interchange.atomic_file import NewFile
@@ -90,13 +90,12 @@ def run_report(
         }
         document = {**plain(story), **numbers}
         del document["lives"]  # their seconds are in ``goodput``
-        print_json(document)
+        print_result(document, (), as_json=True)
     else:
         from ckptkit.tools.report.page import page_of
 
         _write(page_of(story).encode(), Path(output))
-        for line in (*lines_of(story), f"The page is {output}"):
-            print_line(line)
+        print_parts((*lines_of(story), f"The page is {output}"))
     return PROBLEM if story.problems else FINE
 
 

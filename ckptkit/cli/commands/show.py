@@ -22,7 +22,7 @@ from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.read import load
 from ckptkit.cli.errors import FINE, WrongUsageError
 from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, open_root
-from ckptkit.cli.output import ago, plain, print_json, print_line, print_table, size
+from ckptkit.cli.output import Part, ago, plain, print_result, size, table_of
 from ckptkit.core.contents import Buffers, TensorInfo
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import ROLES, Array, bytes_of, values_of
@@ -69,19 +69,10 @@ def run_show(
         ckptkit show runs/vit-17 a000002-c0000001200-m0002 --tensors
         ckptkit show s3://bucket/vit-17 --tensor head.weight
     """
-    document = document_of(
-        open_root(root, options),
-        checkpoint,
-        rank=rank,
-        lists_tensors=tensors,
-        tensor=tensor,
-        with_state=state,
-    )
-    if as_json:
-        del document["roles"]  # a sum that only the text gives
-        print_json(document)
-    else:
-        print_shown(document, now or datetime.now(timezone.utc))
+    storage = open_root(root, options)
+    document = document_of(storage, checkpoint, rank=rank, lists_tensors=tensors, tensor=tensor, with_state=state)
+    printed = {name: value for name, value in document.items() if name != "roles"}  # a sum that only the text gives
+    print_result(printed, parts_of(document, now or datetime.now(timezone.utc)), as_json=as_json)
     return FINE
 
 
@@ -198,28 +189,27 @@ def _read(storage: Storage, opened: OpenedCheckpoint, rank: int, name: str) -> D
     }
 
 
-def print_shown(document: Document, now: datetime) -> None:
-    """Print the document as text: the tensor that was read, or else everything."""
+def parts_of(document: Document, now: datetime) -> Iterator[Part]:
+    """Yield the text for a document: of the tensor that was read, or else of everything."""
     if document["tensor"] is not None:
-        for line in _lines_of_tensor(document, document["tensor"]):
-            print_line(line)
+        yield from _lines_of_tensor(document, document["tensor"])
         return
     for label, text in _facts(document, now):
-        print_line(f"{label:<12} {text}")
-    print_line("")
-    _print_files(document["files"], document["roles"])
+        yield f"{label:<12} {text}"
+    yield ""
+    yield from _parts_of_files(document["files"], document["roles"])
     if document["tensors"] is not None:
-        print_line("")
-        names = [
-            Column(name, justify="right" if name == "size" else "left", overflow="fold")
-            for name in ("tensor", "role", "dtype", "shape", "size", "placement")
-        ]
-        print_table(names, map(_cells, document["tensors"]))
+        yield ""
+        names = ("tensor", "role", "dtype", "shape", "size", "placement")
+        yield table_of(_columns(*names), map(_cells, document["tensors"]))
     if document["state"] is not None:
-        print_line(f"\nstate of rank {document['rank']}")
+        yield f"\nstate of rank {document['rank']}"
         for section, value in document["state"].items():
-            for line in _lines_of_observed(value) if section == "observed" else _tree(section, value, "  "):
-                print_line(line)
+            yield from _lines_of_observed(value) if section == "observed" else _tree(section, value, "  ")
+
+
+def _columns(*names: str) -> list[Column]:
+    return [Column(name, justify="right" if name in ("tensors", "size") else "left", overflow="fold") for name in names]
 
 
 def _facts(document: Document, now: datetime) -> Iterator[tuple[str, str]]:
@@ -261,8 +251,8 @@ def _progress(at: Progress) -> str:
     )
 
 
-def _print_files(files: list[Document], roles: dict[str, int]) -> None:
-    """Print the files below their roles, which come with their numbers of files and tensors, and their bytes."""
+def _parts_of_files(files: list[Document], roles: dict[str, int]) -> Iterator[Part]:
+    """Yield the files below their roles, which come with their numbers of files and tensors, and their bytes."""
     rows: list[tuple[str, ...]] = []
     styles, left = [], _MOST_FILES
     for role, tensors in roles.items():
@@ -275,14 +265,10 @@ def _print_files(files: list[Document], roles: dict[str, int]) -> None:
             rows.append(("", path, file_tensors, size(file["size_bytes"]), file["digest"]))
         styles += ["bold", *[""] * len(of_role[:left])]
         left = max(0, left - len(of_role))
-    columns = [
-        Column(name, justify="right" if name in ("tensors", "size") else "left", overflow="fold")
-        for name in ("role", "file", "tensors", "size", "digest")
-    ]
-    print_table(columns, rows, styles=styles)
+    yield table_of(_columns("role", "file", "tensors", "size", "digest"), rows, styles=styles)
     if len(files) > _MOST_FILES:
         more = len(files) - _MOST_FILES
-        print_line(f"{more} more files not shown; --rank N shows those of one rank, --json all of them")
+        yield f"{more} more files not shown; --rank N shows those of one rank, --json all of them"
 
 
 def _short(key: str) -> str:

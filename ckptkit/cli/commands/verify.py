@@ -10,7 +10,7 @@ import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root, refuse_no_run
-from ckptkit.cli.output import CheckpointBar, Line, plain, print_result, size
+from ckptkit.cli.output import CheckpointBar, Part, plain, print_result, size
 from ckptkit.tools.verify import Audit, Proof, Start, audit
 
 ENDS = {
@@ -55,7 +55,7 @@ def run_verify(
     return FINE if result.is_fine else PROBLEM
 
 
-def _lines(result: Audit) -> Iterator[Line]:
+def _lines(result: Audit) -> Iterator[Part]:
     """Yield the lines; a problem that was told is named by its file."""
     shown: set[str] = set()
     for problem in result.problems:
@@ -89,7 +89,7 @@ def _counted(proofs: Iterable[Proof]) -> str:
     return f"{len(outcomes)} checkpoint{'s' if len(outcomes) > 1 else ''}: {', '.join(parts)}"
 
 
-def _lines_of_start(start: Start, is_any_whole: bool) -> Iterator[Line]:
+def _lines_of_start(start: Start, is_any_whole: bool) -> Iterator[Part]:
     if start.problem is not None:
         yield f"a start on this run would end with an error: {start.problem}", "bold red"
         yield "Bring the files named above back from a copy of the run, then verify again."

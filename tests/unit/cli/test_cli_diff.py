@@ -13,8 +13,8 @@ from support.servers.client import ACCESS_KEY, SECRET_KEY
 from unit.tools.test_diff import Stale, compared
 
 from ckptkit.cli.commands import diff as diff_module
-from ckptkit.cli.commands.diff import print_difference, run_diff
-from ckptkit.cli.output import plain
+from ckptkit.cli.commands.diff import parts_of, run_diff
+from ckptkit.cli.output import plain, print_parts
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.keep_policy import KeepLatest
 from ckptkit.testing.state import NumpyRun
@@ -76,7 +76,7 @@ def test_top_lists_the_largest_differences_first(capsys, top):
     before = write_ranks([[leaf(name, np.ones(2)) for name in "abc"]])
     values = {"a": [1.0, 1.001], "b": [1.0, 5.0], "c": [1.0, 1.1]}
     after = write_ranks([[leaf(name, np.array(value)) for name, value in values.items()]])
-    print_difference(compared(before, after), top)
+    print_parts(parts_of(compared(before, after), top))
     lines = capsys.readouterr().out.splitlines()
     assert [line[0] for line in lines if "1/2" in line] == ["b", "c", "a"][:top]
     assert [line for line in lines if "more leaves differ" in line] == (
@@ -87,7 +87,7 @@ def test_top_lists_the_largest_differences_first(capsys, top):
 @pytest.mark.parametrize(("a", "b", "told"), [(np.nan, 1.0, "1/0"), (1.0, np.nan, "0/1"), (1.0, 2.0, "-")])
 def test_nan_of_either_side_is_counted(capsys, a, b, told):
     one, other = (write_ranks([[leaf("w", np.array([1.0, value]))]]) for value in (a, b))
-    print_difference(compared(one, other), 20)
+    print_parts(parts_of(compared(one, other), 20))
     (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("w "))
     assert row.split()[-2:] == [told, "[1]"]
 

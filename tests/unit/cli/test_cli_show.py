@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from ckptkit.cli import app
 from ckptkit.cli.commands.ls import run_ls
-from ckptkit.cli.commands.show import document_of, print_shown, summarise
+from ckptkit.cli.commands.show import document_of, parts_of, summarise
 from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.output import print_parts
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, values_of
 from ckptkit.errors import CorruptCheckpointError
@@ -48,7 +49,7 @@ def show(*arguments: str | Path) -> str:
 
 
 def shown_text(storage, capsys, **wanted) -> str:
-    print_shown(document_of(storage, **wanted), NOW)
+    print_parts(parts_of(document_of(storage, **wanted), NOW))
     return capsys.readouterr().out
 
 
@@ -99,7 +100,7 @@ def test_batches_are_called_batches(root, caplog, capsys, k, said):
 def test_training_waited_for_copies_and_fences(kept, capsys):
     shown = document_of(open_storage(kept))
     times = {"stall_seconds": 1.25, "fence_wait_seconds": 2.5, "write_seconds": 4.0, "digest_seconds": 3.0}
-    print_shown({**shown, "cost": times}, NOW)
+    print_parts(parts_of({**shown, "cost": times}, NOW))
     told = "training waited for 3.750 s; writing took 4.000 s, digests 3.000 s"
     assert told in capsys.readouterr().out
 
@@ -406,5 +407,5 @@ def test_what_no_float64_can_hold_is_no_number():
 
 def test_the_age_is_left_out_where_clocks_differ(kept, capsys):
     shown = document_of(open_storage(kept))
-    print_shown(shown, datetime.now(timezone.utc) - timedelta(days=1))
+    print_parts(parts_of(shown, datetime.now(timezone.utc) - timedelta(days=1)))
     assert " ago" not in capsys.readouterr().out
