@@ -24,49 +24,41 @@ from ckptkit.run.upload import Uploader
 from ckptkit.storage import RootLock, Storage
 
 
-class LeftBehind:
-    """Remembers the root and the mirrors of the last training; ``say`` shows a line to the user."""
+def upload_left_behind(
+    url: str, mirror_urls: Sequence[str], open_root: Callable[[str], Storage], say: Callable[[str], None]
+) -> None:
+    """Upload the newest checkpoint of the root ``url`` to each mirror that lacks it; ``say`` shows a line to the user.
 
-    def __init__(self, open_root: Callable[[str], Storage], say: Callable[[str], None]) -> None:
-        self._open_root = open_root
-        self._say = say
-        self._root = ""
-        self._mirrors: Sequence[str] = ()
+    Of a remote root nothing is uploaded: it needs no machine that is there, and the next start uploads it.
+    """
+    if not mirror_urls:
+        return
+    try:
+        root = open_root(url)
+        if not root.is_remote:
+            _upload_from(root, [open_root(mirror_url) for mirror_url in mirror_urls], say)
+    except (CkptKitError, OSError, ValueError, TypeError) as error:
+        say(
+            f"could not upload: {error}. The next start at {url} uploads it; if there is none, "
+            f"ckptkit copy {url} NEW_ROOT takes it elsewhere"
+        )
 
-    def note(self, root: str, mirrors: Sequence[str]) -> None:
-        """Note where a training stores its checkpoints."""
-        self._root, self._mirrors = root, mirrors
 
-    def upload(self) -> None:
-        """Upload the newest checkpoint to each mirror that lacks it."""
-        if not self._mirrors:
-            return
-        try:
-            root = self._open_root(self._root)
-            if not root.is_remote:  # what lies there needs no machine that is there, and the next start uploads it
-                self._upload_from(root, [self._open_root(url) for url in self._mirrors])
-        except (CkptKitError, OSError, ValueError, TypeError) as error:
-            self._say(
-                f"could not upload: {error}. The next start at {self._root} uploads it; if there is none, "
-                f"ckptkit copy {self._root} NEW_ROOT takes it elsewhere"
-            )
-
-    def _upload_from(self, root: Storage, mirrors: Sequence[Storage]) -> None:
-        late = _lacking(root, mirrors)
-        if not late:
-            return
-        urls = ", ".join(mirror.url for mirror, _, _ in late)
-        self._say(f"uploading what {urls} did not get from the training")
-        lock = RootLock(root)
-        if not lock.take_alone():
-            raise ResumeError(
-                f"a training at {root.url} is still running, or another program uploads from it. Nothing was uploaded"
-            )
-        try:
-            for mirror, name, attempt in _lacking(root, mirrors):
-                self._say(_upload(root, mirror, name, attempt))
-        finally:
-            lock.release()
+def _upload_from(root: Storage, mirrors: Sequence[Storage], say: Callable[[str], None]) -> None:
+    late = _lacking(root, mirrors)
+    if not late:
+        return
+    say(f"uploading what {', '.join(mirror.url for mirror, _, _ in late)} did not get from the training")
+    lock = RootLock(root)
+    if not lock.take_alone():
+        raise ResumeError(
+            f"a training at {root.url} is still running, or another program uploads from it. Nothing was uploaded"
+        )
+    try:
+        for mirror, name, attempt in _lacking(root, mirrors):
+            say(_upload(root, mirror, name, attempt))
+    finally:
+        lock.release()
 
 
 def _lacking(root: Storage, mirrors: Sequence[Storage]) -> list[tuple[Storage, CheckpointName, AttemptDocument]]:

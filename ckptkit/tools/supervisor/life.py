@@ -20,6 +20,8 @@ from ckptkit.manager.heartbeat.record import ENDING, STACKS_ENDING, VARIABLE, Ph
 from ckptkit.tools.supervisor.command import Command
 from ckptkit.tools.supervisor.hang import Hang, RunLimits, Stack, Watch, crash_of, take_stacks
 from ckptkit.tools.supervisor.processes import (
+    END_SIGNALS,
+    Requests,
     catches,
     descendants,
     end_all,
@@ -31,7 +33,6 @@ from ckptkit.tools.supervisor.processes import (
     status,
     watch_end,
 )
-from ckptkit.tools.supervisor.requests import END_SIGNALS, Requests
 
 _STDIN = 0
 _LOOK = timedelta(seconds=0.5)

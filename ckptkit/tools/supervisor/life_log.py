@@ -17,8 +17,7 @@ from ckptkit.format.events import Event, LifeEnded, Stacks, plain_line
 from ckptkit.manager.heartbeat.record import Phase, Record, boot_id
 from ckptkit.run.event_log import append_events
 from ckptkit.storage import Storage
-from ckptkit.tools.supervisor.budget import RestartDecision
-from ckptkit.tools.supervisor.diagnosis import signal_of
+from ckptkit.tools.supervisor.diagnosis import RestartDecision, signal_of
 from ckptkit.tools.supervisor.hang import Stack
 from ckptkit.tools.supervisor.life import GOOD_ENDS, SupervisedLife
 

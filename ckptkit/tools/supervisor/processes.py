@@ -2,7 +2,8 @@
 
 Guarantees: after `become_reaper`, a process whose parent ends becomes a child of this one, so that `descendants` has
 every process that was started below; `end_all` returns when there is none left but those that cannot be killed: the
-kernel holds them, or they are another user's. Linux only.
+kernel holds them, or they are another user's. `Requests` hears the signals that are meant for the job: each is told
+once, in order. Linux only.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
+
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)  # these ask for the end
+HEARD = (*END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK = timedelta(seconds=0.05)
 _LAST_SECONDS = 10.0  # for SIGKILL to work
 _ENDED = "ZX"
 _CGROUPS = Path("/sys/fs/cgroup")
+_OOM_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def become_reaper() -> None:
@@ -170,30 +177,78 @@ def oom_kills(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> i
     Counted is the innermost readable group, of version 2 or 1.
     """
     try:
-        lines = own.read_text().splitlines()
+        groups = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
         return None
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            files = [root / path.lstrip("/") / "memory.events", root / "memory.events"]
-        elif "memory" in controllers.split(","):
-            folder = root / "memory"
-            files = [folder / path.lstrip("/") / "memory.oom_control", folder / "memory.oom_control"]
-        else:
+    for _, controllers, path in groups:
+        if controllers and "memory" not in controllers.split(","):
             continue
-        for file in files:
-            count = _oom_count(file)
-            if count is not None:
-                return count
+        folder, name = (root / "memory", "memory.oom_control") if controllers else (root, "memory.events")
+        for file in (folder / path.lstrip("/") / name, folder / name):
+            with contextlib.suppress(OSError):
+                if (count := _OOM_KILLS.search(file.read_text())) is not None:
+                    return int(count[1])
     return None
 
 
-def _oom_count(file: Path) -> int | None:
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return None
-    words = (line.split() for line in lines)
-    counts = [pair[1] for pair in words if len(pair) == 2 and pair[0] == "oom_kill"]
-    return int(counts[0]) if counts and counts[0].isdigit() else None
+class Requests:
+    """Hears the signals that are meant for the job, while this process waits.
+
+    Each ends a wait at once; one that was ignored before still is. SIGTSTP (Ctrl-Z) suspends the processes below this
+    one and then this one, until SIGCONT; once the end was asked for, it does nothing. `close` puts the earlier handlers
+    back.
+    """
+
+    def __init__(self) -> None:
+        self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._came: list[int] = []
+        self._former_fd = signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
+        self._spared = descendants(os.getpid())  # no part of the job, which begins later
+        self._is_ending = self._continued = False
+        handlers = {
+            **dict.fromkeys(HEARD, self._note),
+            signal.SIGTSTP: self._suspend,
+            signal.SIGCONT: self._note_continued,
+        }
+        heard = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` wants it
+        self._former = {number: signal.signal(number, handlers[number]) for number in heard}
+
+    def take(self) -> list[int]:
+        """Return the signals that came since the last call."""
+        came, self._came = self._came, []
+        return came
+
+    def wait(self, timeout: timedelta, descriptors: Iterable[int] = ()) -> None:
+        """Wait until a signal comes, a descriptor can be read or the time is over."""
+        if self._came:
+            return
+        poller = select.poll()
+        for descriptor in (self._ear, *descriptors):
+            poller.register(descriptor, select.POLLIN)
+        poller.poll(max(0.0, timeout.total_seconds() * 1000))
+        while can_be_read(self._ear):
+            os.read(self._ear, 4096)
+
+    def close(self) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._former_fd)
+        os.close(self._ear)
+        os.close(self._mouth)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came.append(number)
+        self._is_ending = self._is_ending or number in END_SIGNALS
+
+    def _suspend(self, number: int, frame: FrameType | None) -> None:
+        if self._is_ending:
+            return  # the grace goes on, and a job that stood still would be killed before its last save
+        self._continued = False
+        job = descendants(os.getpid(), self._spared)
+        send(job, signal.SIGSTOP)  # its sessions have no terminal, and SIGTSTP does nothing there
+        if not self._continued:
+            os.kill(os.getpid(), signal.SIGSTOP)  # returns after SIGCONT
+        send(job, signal.SIGCONT)
+
+    def _note_continued(self, number: int, frame: FrameType | None) -> None:
+        self._continued = True

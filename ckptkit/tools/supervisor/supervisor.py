@@ -21,13 +21,11 @@ from ckptkit.core.text import many
 from ckptkit.core.worker import Latch, Worker
 from ckptkit.format.events import LifeEnded
 from ckptkit.storage import Storage
-from ckptkit.tools.copy.left_behind import LeftBehind
-from ckptkit.tools.supervisor.budget import RestartBudget, RestartDecision
-from ckptkit.tools.supervisor.diagnosis import diagnose
+from ckptkit.tools.copy.left_behind import upload_left_behind
+from ckptkit.tools.supervisor.diagnosis import RestartBudget, RestartDecision, diagnose
 from ckptkit.tools.supervisor.life import Job, LifeRunner, SupervisedLife
 from ckptkit.tools.supervisor.life_log import LifeLog, leader_of
-from ckptkit.tools.supervisor.processes import become_reaper
-from ckptkit.tools.supervisor.requests import END_SIGNALS, Requests
+from ckptkit.tools.supervisor.processes import END_SIGNALS, Requests, become_reaper
 
 _GLANCE = timedelta(seconds=0.1)
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
@@ -56,7 +54,8 @@ class Supervisor:
         self._on_life = on_life
         self._budget = RestartBudget(job.options.lives_without_progress)
         self._life_log = LifeLog(token, open_root, job.say)
-        self._left_behind = LeftBehind(open_root, job.say)
+        self._open_root = open_root
+        self._homes: tuple[str, list[str]] = ("", [])  # root and mirrors of the training that began last
         self._is_known = False  # whether the command has shown a training
 
     def run(self) -> int:
@@ -86,7 +85,7 @@ class Supervisor:
             self._tell(life, decision)
             leader = leader_of(life.records)
             if leader is not None and leader.rank <= 0 and leader.root:
-                self._left_behind.note(leader.text("root"), leader.text("mirrors").splitlines())
+                self._homes = leader.text("root"), leader.text("mirrors").splitlines()
             self._on_life(self._life_log.enter(life, decision, down_seconds))
             if decision.exit_code is not None:
                 return decision.exit_code
@@ -102,7 +101,7 @@ class Supervisor:
 
         def upload() -> None:
             try:
-                self._left_behind.upload()
+                upload_left_behind(*self._homes, self._open_root, self._job.say)
             finally:
                 ended.open()
 

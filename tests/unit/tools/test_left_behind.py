@@ -16,7 +16,7 @@ from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage, RootLock
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.copy.left_behind import LeftBehind
+from ckptkit.tools.copy.left_behind import upload_left_behind
 
 ON_REQUEST = ck.SaveEvery(micro_steps=10**9)
 
@@ -52,9 +52,7 @@ def upload(root: Path, *mirrors: LocalStorage) -> list[str]:
     """Returns what was said."""
     said: list[str] = []
     opened = {mirror.url: mirror for mirror in mirrors}
-    left = LeftBehind(lambda url: opened.get(url) or LocalStorage(url), said.append)
-    left.note(str(root), list(opened))
-    left.upload()
+    upload_left_behind(str(root), list(opened), lambda url: opened.get(url) or LocalStorage(url), said.append)
     return said
 
 

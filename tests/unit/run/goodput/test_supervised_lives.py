@@ -26,8 +26,7 @@ from ckptkit.manager.heartbeat.writer import STACKS_SIGNAL, HeartbeatWriter
 from ckptkit.run.goodput import Account, account_of, life_of
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.supervisor import life_log
-from ckptkit.tools.supervisor.budget import RestartBudget
-from ckptkit.tools.supervisor.diagnosis import diagnose
+from ckptkit.tools.supervisor.diagnosis import RestartBudget, diagnose
 from ckptkit.tools.supervisor.hang import Hang
 from ckptkit.tools.supervisor.life import SupervisedLife
 from ckptkit.tools.supervisor.life_log import LifeLog

@@ -4,8 +4,7 @@ import pytest
 from support.heartbeats import life_of, record_of
 
 from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.tools.supervisor.budget import CODE_OR_DATA, GIVEN_UP, RestartBudget
-from ckptkit.tools.supervisor.diagnosis import LifeFinding, diagnose
+from ckptkit.tools.supervisor.diagnosis import CODE_OR_DATA, GIVEN_UP, LifeFinding, RestartBudget, diagnose
 from ckptkit.tools.supervisor.supervisor import pause_before
 
 

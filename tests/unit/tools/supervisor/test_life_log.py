@@ -12,8 +12,7 @@ from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.supervisor.budget import RestartBudget
-from ckptkit.tools.supervisor.diagnosis import diagnose
+from ckptkit.tools.supervisor.diagnosis import RestartBudget, diagnose
 from ckptkit.tools.supervisor.hang import Stack
 from ckptkit.tools.supervisor.life_log import LifeLog
 

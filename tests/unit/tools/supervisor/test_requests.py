@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from support.process import python
 
-from ckptkit.tools.supervisor.requests import Requests
+from ckptkit.tools.supervisor.processes import Requests
 
 LONG = timedelta(seconds=60)
 
@@ -54,7 +54,7 @@ def test_handlers_come_back_and_ignored_signals_stay_so():
 
 ENDING = """
 import os, signal
-from ckptkit.tools.supervisor.requests import Requests
+from ckptkit.tools.supervisor.processes import Requests
 requests = Requests()
 os.kill(os.getpid(), signal.SIGTERM)
 os.kill(os.getpid(), signal.SIGTSTP)

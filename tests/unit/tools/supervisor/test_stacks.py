@@ -7,7 +7,7 @@ from pathlib import Path
 from support.heartbeats import record_of
 
 from ckptkit.tools.supervisor.hang import crash_of, take_stacks
-from ckptkit.tools.supervisor.requests import Requests
+from ckptkit.tools.supervisor.processes import Requests
 
 SLEEPER = """
 import faulthandler, os, signal, sys
