@@ -19,18 +19,11 @@ from ckptkit.checkpoint.open import decode_manifest, missing, open_checkpoint, o
 from ckptkit.checkpoint.receipts import certified_from
 from ckptkit.core.progress import Progress
 from ckptkit.core.worker import each_of
-from ckptkit.errors import (
-    CheckpointNotFoundError,
-    CkptKitError,
-    CorruptCheckpointError,
-    StorageError,
-    UnusableCheckpointError,
-)
-from ckptkit.format.documents import MAX_DOCUMENT_BYTES, Commit, Manifest, Void
+from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, UnusableCheckpointError
+from ckptkit.format.documents import MAX_DOCUMENT_BYTES, Commit, Manifest
 from ckptkit.format.layout import MANIFEST, CheckpointName
-from ckptkit.run.fence import read_run, refuse_unfinished
-from ckptkit.run.index import Glance, Index, Survey, commit_bytes
-from ckptkit.run.resolve import LOOKS, Candidates, Look, choose, first_choice, newest_head
+from ckptkit.run.index import Survey, commit_bytes
+from ckptkit.run.resolve import Candidates, Look, choose, newest_head, read_latest
 from ckptkit.storage import Storage
 
 Reason = Literal["latest", "newest-two", "policy", "off-lineage", "unknown"]
@@ -78,33 +71,20 @@ def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
         with contextlib.suppress(UnusableCheckpointError):
             survey.document(number)
 
-    def describe(name: CheckpointName) -> CheckpointInfo | None:
-        return _described(name, lambda: open_checkpoint(storage, name, survey.document(name.attempt)).manifest)
-
-    return [info for info in each_of(names, describe) if info is not None]
+    return _describe_all(names, lambda name: open_checkpoint(storage, name, survey.document(name.attempt)).manifest)
 
 
 def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
     """Return the checkpoint that a start would try first, or None for a fresh start."""
-    for _ in range(LOOKS):
-        glance = Glance(storage)
-        if not glance.attempts:
-            refuse_unfinished(storage, Index(storage), read_run(storage))
-        index, name = first_choice(storage, glance=glance)
-        if name is None:
-            return None
-        info = _described(name, partial(_manifest_of, storage, name, index.commit(name)))
-        if info is not None:
-            return info
-    raise StorageError(f"{LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
 
+    def read(look: Look, name: CheckpointName) -> Manifest:
+        commit = look.commit(name)
+        if isinstance(commit, CorruptCheckpointError):
+            raise commit
+        assert isinstance(commit, Commit)  # noqa: S101 - only commits are chosen
+        return open_manifest(storage, name, commit)
 
-def _manifest_of(storage: Storage, name: CheckpointName, commit: Commit | Void | Exception | None) -> Manifest:
-    if isinstance(commit, CorruptCheckpointError):
-        raise commit
-    if not isinstance(commit, Commit):
-        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed, or was removed")
-    return open_manifest(storage, name, commit)
+    return read_latest(storage, lambda look, name: _describe(name, partial(read, look)))
 
 
 def list_rows(storage: Storage, most: int | None) -> Rows:
@@ -112,11 +92,7 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     survey = Survey(storage)
     names = list(filter(survey.is_committed, survey.names))
     shown = names if most is None else names[-most:]
-
-    def describe(name: CheckpointName) -> CheckpointInfo | None:
-        return _described(name, lambda: _read_manifest(storage, survey.folders.files(name), name))
-
-    rows = [info for info in each_of(shown, describe) if info is not None]
+    rows = _describe_all(shown, lambda name: _read_manifest(storage, survey.folders.files(name), name))
     left_out = len(names) - len(shown)
     new_bytes = {str(name): sum(survey.folders.files(name).values()) for name in shown}
     certified = {str(name): certified_from(survey.folders.files(name)) for name in shown}
@@ -150,12 +126,21 @@ def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointN
     return manifest
 
 
-def _described(name: CheckpointName, read: Callable[[], Manifest]) -> CheckpointInfo | None:
-    """Describe ``name`` by its manifest, or why that cannot be used; None if it was removed since it was listed."""
-    try:
-        manifest = read()
-    except CheckpointNotFoundError:
+def _describe_all(names: Sequence[CheckpointName], read: Callable[[CheckpointName], Manifest]) -> list[CheckpointInfo]:
+    """Describe those of ``names`` that were not removed since they were listed, many at a time."""
+
+    def describe(name: CheckpointName) -> CheckpointInfo | None:
+        with contextlib.suppress(CheckpointNotFoundError):
+            return _describe(name, read)
         return None
+
+    return [info for info in each_of(names, describe) if info is not None]
+
+
+def _describe(name: CheckpointName, read: Callable[[CheckpointName], Manifest]) -> CheckpointInfo:
+    """Describe ``name`` by its manifest, or say why that cannot be used."""
+    try:
+        manifest = read(name)
     except UnusableCheckpointError as error:
         return CheckpointInfo(str(name), name.attempt, problem=str(error))
     return CheckpointInfo(

@@ -81,11 +81,10 @@ def read_segments(storage: Storage, documents: Documents, places: Sequence[tuple
     segments: list[EventSegment] = []
     problems: dict[str, str] = {}
     for place, result in zip(places, each_of(places, lambda place: _read(storage, *place)), strict=True):
-        key = segment_key(*place)
-        why = result if isinstance(result, str) else _wrong_with(result, place, documents)
-        if why is not None or isinstance(result, str):
-            problems[key] = why or ""
-        else:
+        problem = result if isinstance(result, str) else _problem_of(result, place, documents)
+        if problem is not None:
+            problems[segment_key(*place)] = problem
+        elif isinstance(result, EventSegment):
             segments.append(result)
     return EventFiles(segments, problems)
 
@@ -100,7 +99,7 @@ def _read(storage: Storage, attempt: int, number: int) -> EventSegment | str:
         return str(error)
 
 
-def _wrong_with(segment: EventSegment, place: tuple[int, int], documents: Documents) -> str | None:
+def _problem_of(segment: EventSegment, place: tuple[int, int], documents: Documents) -> str | None:
     header = segment.header
     if (header.attempt, header.number) != place:
         return f"{segment_key(*place)} is that of {segment_key(header.attempt, header.number)}"

@@ -18,7 +18,7 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, RunDocument, decode, encode
+from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Model, RunDocument, decode, encode
 from ckptkit.format.layout import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -33,12 +33,17 @@ from ckptkit.run.index import Documents, Index
 from ckptkit.storage import Storage
 
 
-def read_run(storage: Storage) -> RunDocument | None:
-    """Read ``run.json``; return None if it is absent or corrupt, since no checkpoint depends on it."""
+def read_if_intact(storage: Storage, key: str, model: type[Model]) -> Model | None:
+    """Read a document; return None if it is absent or corrupt."""
     try:
-        return read_document(storage, RUN, RunDocument)
+        return read_document(storage, key, model)
     except (FileNotFoundError, CorruptCheckpointError):
         return None
+
+
+def read_run(storage: Storage) -> RunDocument | None:
+    """Read ``run.json``, on which no checkpoint depends; return None if it is absent or corrupt."""
+    return read_if_intact(storage, RUN, RunDocument)
 
 
 def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, islice
 from typing import TypeVar
 
-from ckptkit.checkpoint.commit import create_once, list_attempts, read_document
+from ckptkit.checkpoint.commit import create_once, list_attempts
 from ckptkit.core.contents import Contents
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, decode, decode_commit, encode
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName, attempt_key, parse_attempt
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
-from ckptkit.run.fence import read_run, refuse_unfinished
+from ckptkit.run.fence import read_if_intact, read_run, refuse_unfinished
 from ckptkit.run.index import Index, may_be_committed
 from ckptkit.storage import ByteStream, Listing, Storage
 
@@ -224,12 +224,8 @@ def documents_of(storage: Storage, numbers: Iterable[int]) -> Iterable[AttemptDo
 
 
 def _document(storage: Storage, number: int) -> AttemptDocument | None:
-    key = attempt_key(number)
-    try:
-        document = read_document(storage, key, AttemptDocument)
-    except (FileNotFoundError, CorruptCheckpointError):
-        return None
-    return document if document.attempt == number else None
+    document = read_if_intact(storage, attempt_key(number), AttemptDocument)
+    return document if document is not None and document.attempt == number else None
 
 
 def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, target: Target) -> Opened | Contents:

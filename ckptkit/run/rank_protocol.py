@@ -13,7 +13,6 @@ from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 from ckptkit import errors
-from ckptkit.checkpoint.commit import read_document
 from ckptkit.checkpoint.open import OpenedCheckpoint, read_entry
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Contents
@@ -23,6 +22,7 @@ from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpo
 from ckptkit.format.documents import AttemptDocument, Commit, Manifest, RankManifest, StrictModel, decode
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.attempt import Opened, Restorable
+from ckptkit.run.fence import read_if_intact
 from ckptkit.storage import Storage
 
 _T = TypeVar("_T")
@@ -50,7 +50,6 @@ class RankState(Restorable, Protocol):
 
 class _Order(StrictModel):
     do: Literal["take", "begin", "go", "stop"]
-    name: str | None = None
     home: int = 0
     commit: Commit | None = None
     manifest: Manifest | None = None
@@ -76,7 +75,6 @@ class Leader:
     def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
         order = _Order(
             do="take",
-            name=str(opened.name),
             home=next((at for at, home in enumerate(self._homes) if home is storage), 0),
             commit=opened.commit,
             manifest=opened.manifest,
@@ -162,11 +160,7 @@ def _see(homes: Sequence[Storage], attempt: AttemptDocument | None) -> None:
         return
     key = attempt_key(attempt.attempt)
     for storage in homes:
-        try:
-            there = read_document(storage, key, AttemptDocument)
-        except (FileNotFoundError, CorruptCheckpointError):
-            there = None
-        if there != attempt:
+        if read_if_intact(storage, key, AttemptDocument) != attempt:
             seen = f"rank 0 opened attempt {attempt.attempt} of the run, but {key} at {storage.url} is not that attempt"
             if storage is not homes[0]:
                 raise ResumeError(
@@ -180,10 +174,10 @@ def _see(homes: Sequence[Storage], attempt: AttemptDocument | None) -> None:
 
 def _take(world: World, storage: Storage, order: _Order, state: RankState) -> Contents:
     """Apply this rank's part of the checkpoint that rank 0 opened; its own state is read here."""
-    name = CheckpointName.parse(order.name or "")
-    assert name is not None  # noqa: S101 - as in `follow`
-    assert order.commit is not None  # noqa: S101
+    assert order.commit is not None  # noqa: S101 - as in `follow`
     assert order.manifest is not None  # noqa: S101
+    name = CheckpointName.parse(order.manifest.checkpoint)
+    assert name is not None  # noqa: S101 - rank 0 compared it with the name of the folder
     opened = OpenedCheckpoint(name, order.commit, order.manifest, order.tables)
     home = _home(world, opened)
     file = order.manifest.rank_files[home]

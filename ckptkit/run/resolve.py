@@ -8,12 +8,12 @@ anew.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
+from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
 from ckptkit.format.documents import PassedOver
 from ckptkit.format.events import Began, Saved
@@ -24,10 +24,10 @@ from ckptkit.run.index import Documents, Glance, Index, Lineage, Segment, Survey
 from ckptkit.storage import Storage
 
 LATEST = "latest"
-LOOKS = 10  # a running job may remove the checkpoint that was found, but not this many times in a row
-
+_LOOKS = 10  # a running job may remove the checkpoint that was found, but not this many times in a row
 
 Look: TypeAlias = Index | Glance
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -254,43 +254,41 @@ def _newest_committed(index: Index, most: int) -> list[str]:
     return [str(name) for name in newest_first][::-1]
 
 
+def read_latest(storage: Storage, read: Callable[[Look, CheckpointName], _T]) -> _T | None:
+    """Return what ``read`` returns for the checkpoint that a start would try first; None if there is none.
+
+    If a running job removes the checkpoint meanwhile, so that ``read`` raises CheckpointNotFoundError, look again.
+    """
+    for _ in range(_LOOKS):
+        glance = Glance(storage)
+        if not glance.attempts:
+            refuse_unfinished(storage, Index(storage), read_run(storage))
+        look, name = first_choice(storage, glance=glance)
+        if name is None:
+            return None
+        with contextlib.suppress(CheckpointNotFoundError):
+            return read(look, name)
+    raise StorageError(f"{_LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
+
+
 def open_wanted(storage: Storage, checkpoint: str = LATEST) -> OpenedCheckpoint:
-    if checkpoint != LATEST:
-        return _open_named(storage, checkpoint)
-    for _ in range(LOOKS):
-        name = _open_latest(storage)
-        try:
-            return _open(storage, name)
-        except CheckpointNotFoundError:
-            continue
-    raise StorageError(f"{LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
-
-
-def _open_latest(storage: Storage) -> CheckpointName:
-    _, name = first_choice(storage)
-    if name is None:
-        refuse_unfinished(storage, Index(storage), read_run(storage))
-        raise CheckpointNotFoundError(
-            f"there is no committed checkpoint at {storage.url}; `ckptkit ls` shows what is at another root"
-        )
-    return name
-
-
-def _open_named(storage: Storage, checkpoint: str) -> OpenedCheckpoint:
+    if checkpoint == LATEST:
+        opened = read_latest(storage, lambda look, name: _open(storage, name))
+        if opened is None:
+            refuse_unfinished(storage, Index(storage), read_run(storage))
+            raise CheckpointNotFoundError(
+                f"there is no committed checkpoint at {storage.url}; `ckptkit ls` shows what is at another root"
+            )
+        return opened
     name = CheckpointName.parse(checkpoint)
     if name is not None:
-        try:
+        with contextlib.suppress(CheckpointNotFoundError):  # the survey below lists those that exist
             return _open(storage, name)
-        except CheckpointNotFoundError:
-            pass  # the survey below lists those that exist
     first = choose(Survey(storage), checkpoint, rewind=True).first
     assert first is not None  # noqa: S101 - a named checkpoint exists, or `choose` has raised
     return _open(storage, first)
 
 
 def _open(storage: Storage, name: CheckpointName) -> OpenedCheckpoint:
-    # COMMIT first: without it there is nothing to read, and a missing attempt document is not corruption.
-    documents = Documents(storage)
-    if not documents.is_committed(name):
-        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed, or was removed")
-    return open_checkpoint(storage, name, documents.document(name.attempt))
+    committed(storage, name)  # first: without COMMIT, a missing attempt document is not corruption
+    return open_checkpoint(storage, name, Documents(storage).document(name.attempt))

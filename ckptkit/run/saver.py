@@ -295,9 +295,6 @@ class PartSaver(_RankSaver):
             self._committed[(name.cycles, name.micro_step)] = name
             forget_before(name.cycles, self._committed)
 
-    def abandon(self, request: SaveRequest) -> None:
-        self._say_that_it_failed(request)
-
     def save(self, request: SaveRequest) -> SaveResult:
         frozen_bytes = self.frozen.written_bytes
         try:
@@ -308,13 +305,14 @@ class PartSaver(_RankSaver):
         except StaleAttemptError:
             raise  # the later attempt empties the folder, and rank 0 sees that attempt too
         except Exception:
-            self._say_that_it_failed(request)
+            self.abandon(request)
             with contextlib.suppress(StorageError):  # the save's own error is being raised
                 self._check_fence()
             raise
         return SaveResult(request.name, receipt.own_bytes + self.frozen.written_bytes - frozen_bytes)
 
-    def _say_that_it_failed(self, request: SaveRequest) -> None:
+    def abandon(self, request: SaveRequest) -> None:
+        """Tell rank 0 that this rank writes no part for ``request``."""
         try:
             post_failure(self._storage, request.name, self._rank, request.number)
         except StorageError as error:
