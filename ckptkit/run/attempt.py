@@ -34,7 +34,7 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, PassedOver, RunDocument, Void, decode, encode
+from ckptkit.format.documents import AttemptDocument, PassedOver, RunDocument, Void, decode, encode
 from ckptkit.format.events import Ended, LifeEnded
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix, parse_segment
 from ckptkit.format.versions import UNKNOWN, changed
@@ -128,6 +128,7 @@ class OneRank:
 
 @dataclass(frozen=True)
 class Applied:
+    name: CheckpointName | None
     contents: Contents | None
     passed_over: tuple[PassedOver, ...]
 
@@ -181,7 +182,7 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
             )
         run_id = _ensure_run(storage, index, opening)
         document = _document(index.highest + 1, choice, applied, opening)
-        if not _parent_stays(document, copies):
+        if not _parent_stays(applied.name, document.token, copies):
             continue
         data = encode(document)
         if create_once(storage, attempt_key(document.attempt), data) != data:
@@ -189,7 +190,7 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         check_fence(storage, document)
         _refuse_replaced(storage, document)
         abandoned.add(document.attempt)
-        if _still_newest(storage, abandoned, choice, document, opening):
+        if _still_newest(storage, abandoned, choice, applied.name, opening):
             _warn_of(applied, storage.url)
             if living:
                 _log.warning(
@@ -241,7 +242,7 @@ def _apply_first(
             continue
         except StorageError as error:
             raise _with_way_on(error, name, choice) from error.__cause__
-        return Applied(contents, tuple(passed_over))
+        return Applied(name, contents, tuple(passed_over))
     if choice.first is not None:
         if choice.branch is None and first_choice(storage, ignoring)[1] != choice.first:
             # The corrupt one was the newest when listed: the others may be gone because newer ones exist now.
@@ -252,7 +253,7 @@ def _apply_first(
             f"them from a copy (`ckptkit copy BACKUP ROOT`), or start under another root:{reasons}"
         )
     target.begin(storage.url)
-    return Applied(None, tuple(passed_over))
+    return Applied(None, None, tuple(passed_over))
 
 
 def _with_way_on(error: StorageError, name: CheckpointName, choice: Choice) -> StorageError:
@@ -316,43 +317,37 @@ def _ensure_run(storage: Storage, index: Index, opening: Opening) -> str:
 
 
 def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -> AttemptDocument:
-    parent = applied.contents.checkpoint if applied.contents else None
-    if number > MAX_ATTEMPT:
-        raise ResumeError(
-            f"the run has attempt {number - 1}, which is the last number of the format; start under another root"
-        )
     return AttemptDocument(
         attempt=number,
         token=opening.new_token(),
-        parent=parent,
+        parent=applied.contents.checkpoint if applied.contents else None,
         branch=choice.branch,
         host=opening.host,
         created_at=opening.now().isoformat(),
-        passed_over=[*applied.passed_over][-20:],
+        passed_over=[*applied.passed_over[-20:]],
     ).sealed()
 
 
-def _parent_stays(document: AttemptDocument, copies: Copies) -> bool:
+def _parent_stays(parent: CheckpointName | None, token: str, copies: Copies) -> bool:
     """Make the parent survive a power loss before a durable document names it; return False if the parent is gone.
 
     A local file system shows a COMMIT before its folder is fsynced, and the writer may have died in between. Trying to
     create the COMMIT as void makes it durable. If retention has just removed it, this does not bring it back.
     """
-    parent = CheckpointName.parse(document.parent) if document.parent is not None else None
     if parent is None:
         return True
     for storage in copies(parent):
         with contextlib.suppress(CorruptCheckpointError):  # the copy that was not applied may be corrupt
-            if not storage.is_remote and isinstance(void(storage, parent, document.token), Void):
+            if not storage.is_remote and isinstance(void(storage, parent, token), Void):
                 return False
     return True
 
 
-def _still_newest(storage: Storage, own: set[int], choice: Choice, document: AttemptDocument, opening: Opening) -> bool:
+def _still_newest(
+    storage: Storage, own: set[int], choice: Choice, parent: CheckpointName | None, opening: Opening
+) -> bool:
     """Whether the choice would be the same now, without regard to the attempts that this start created."""
-    if document.parent is not None:
-        parent = CheckpointName.parse(document.parent)
-        assert parent is not None  # noqa: S101 - it was a candidate, so its name has been parsed
+    if parent is not None:
         try:
             committed(storage, parent)
         except CheckpointNotFoundError:

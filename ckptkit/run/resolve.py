@@ -108,16 +108,18 @@ def _head_at(index: Look, attempt: int, passed_over: dict[str, PassedOver]) -> H
     if first is not None:
         return Head(lineage, first)
     if lineage.broken_at is not None:
-        key = attempt_key(lineage.broken_at)
-        passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(lineage.broken)))
+        _pass_over(attempt_key(lineage.broken_at), str(lineage.broken), passed_over)
     _pass_over_foreign(index, candidates, passed_over)
     return None
 
 
 def _pass_over_foreign(index: Look, committed: Iterable[CheckpointName], passed_over: dict[str, PassedOver]) -> None:
     for name in filter(index.is_foreign, committed):
-        reason = f"its COMMIT has another token than {attempt_key(name.attempt)}"
-        passed_over.setdefault(str(name), PassedOver(checkpoint=str(name), reason=reason))
+        _pass_over(str(name), f"its COMMIT has another token than {attempt_key(name.attempt)}", passed_over)
+
+
+def _pass_over(what: str, reason: str, passed_over: dict[str, PassedOver]) -> None:
+    passed_over.setdefault(what, PassedOver(checkpoint=what, reason=reason))
 
 
 def _chosen(index: Look, empty: Iterable[int], head: Head | None, passed_over: dict[str, PassedOver]) -> Head | None:
@@ -130,13 +132,13 @@ def _chosen(index: Look, empty: Iterable[int], head: Head | None, passed_over: d
     read, however many there are.
     """
     for attempt in empty:
+        key = attempt_key(attempt)
         try:
             document = index.document(attempt)
             before = segment_before(document)
         except CorruptCheckpointError as error:
             if not isinstance(error.__cause__, FileNotFoundError):  # a concurrent start may have removed it since
-                key = attempt_key(attempt)
-                passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(error)))
+                _pass_over(key, str(error), passed_over)
             continue
         if document.branch is not None and before is not None and before.last is not None:
             chosen = _head_at(index, attempt, passed_over) if index.is_committed(before.last) else None
@@ -144,11 +146,10 @@ def _chosen(index: Look, empty: Iterable[int], head: Head | None, passed_over: d
                 return chosen
             # An unreachable mirror may have it. The start records this, so that later starts do not conclude that it
             # saw that checkpoint.
-            reason = f"it went back to {document.branch}, which is missing"
-            passed_over.setdefault(attempt_key(attempt), PassedOver(checkpoint=attempt_key(attempt), reason=reason))
+            _pass_over(key, f"it went back to {document.branch}, which is missing", passed_over)
         elif _is_gone(index, head, before):
             reason = f"it continued from {document.parent}, which is newer than the checkpoints here and is missing"
-            passed_over.setdefault(attempt_key(attempt), PassedOver(checkpoint=attempt_key(attempt), reason=reason))
+            _pass_over(key, reason, passed_over)
         if document.parent == (str(head.first) if head is not None else None) and not document.passed_over:
             return None
     return None
@@ -217,25 +218,23 @@ def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
 
 def _refuse_emptied(index: Index) -> None:
     """Raise if documents or events show that there were commits: an empty folder may be a disk that is not mounted."""
+    shown: str | None = None
     for number in _down_to_readable(index, sorted(index.documented, reverse=True)):
-        try:
+        with contextlib.suppress(CorruptCheckpointError):  # an unreadable document shows nothing
             parent = index.document(number).parent
-        except CorruptCheckpointError:
-            continue  # an unreadable document shows nothing
-        if parent is not None:
-            raise CorruptCheckpointError(
-                f"{attempt_key(number)} continues from the checkpoint {parent}, but {CHECKPOINTS}/ holds none. If it "
-                "is on a separate disk, mount it. If this is the mirror of a job whose first upload did not end, start "
-                "that job where its local root is. Otherwise restore the folder from a copy, or use another root."
-            )
-    events = [event for segment in read_events(index.storage, index).segments for event in segment.events]
-    known = {event.checkpoint for event in events if isinstance(event, Saved | Began)} - {None}
-    if not known or any(map((now := Index(index.storage)).is_committed, now.names)):  # committed since it was listed
-        return
+            shown = None if parent is None else f"{attempt_key(number)} continues from the checkpoint {parent}"
+    if shown is None:
+        events = [event for segment in read_events(index.storage, index).segments for event in segment.events]
+        known = {event.checkpoint for event in events if isinstance(event, Saved | Began)} - {None}
+        if not known or any(map((now := Index(index.storage)).is_committed, now.names)):  # committed since the listing
+            return
+        shown = (
+            f"the files below {EVENTS}/ tell of {len(known)} committed checkpoints, the newest {max(known, key=str)}"
+        )
     raise CorruptCheckpointError(
-        f"the files below {EVENTS}/ tell of {len(known)} committed checkpoints, the newest {max(known, key=str)}, but "
-        f"{CHECKPOINTS}/ of {index.storage.url} holds none. If this is a copy of a run that was training, copy it "
-        f"again with `ckptkit copy`. If {CHECKPOINTS}/ is on a separate disk, mount it. Otherwise restore it from a "
+        f"{shown}, but {CHECKPOINTS}/ of {index.storage.url} holds none. If it is on a separate disk, mount it. If "
+        "this is a copy of a run that was training, copy it again with `ckptkit copy`. If this is the mirror of a job "
+        "whose first upload did not end, start that job where its local root is. Otherwise restore the folder from a "
         "copy, or use another root."
     )
 

@@ -50,7 +50,6 @@ RARE = {
     "it was not made by a StateManager": "a checkpoint of a program that uses the lower layers itself",
     "keeps the stop request of RunContext": "a MindSpore that moved it; the tests notice",
     "keep numbers below 1.2e-38": "a MindSpore that computes in other threads; the tests notice",
-    "the run has attempt": "a hundred million starts",
     "was removed while it was read": "of commands only; a job that saves ten times within a moment",
     "has not ended: its last file": "of a start at an unfinished copy or import only; says all there is to say",
     "there is no committed checkpoint at": "of commands only; says all there is to say",
