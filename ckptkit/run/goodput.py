@@ -196,10 +196,7 @@ def _watched_account(life: Life | None, watched: LifeEnded) -> LifeAccount:
     end = Moment(watched.uptime_seconds, seconds_of(watched.at))
     seconds = watched.seconds - watched.earlier_seconds
     start = Moment(*(None if at is None else at - seconds for at in (end.uptime, end.wall)))
-    if end.uptime is None and life is not None and life.born.uptime is not None:
-        start, end = Moment(life.born.uptime, start.wall), Moment(life.born.uptime + seconds, end.wall)
-    boot = watched.boot or (life.boot if life is not None else None)
-    return LifeAccount(life, watched, start, end, boot, _positive(watched.phases))
+    return LifeAccount(life, watched, start, end, watched.boot, _positive(watched.phases))
 
 
 def _has_lived_in(account: LifeAccount, command: LifeEnded) -> bool:

@@ -47,9 +47,6 @@ class _Folder:
     has_metrics: bool = False
 
 
-Folders = Sequence[_Folder]
-
-
 class Retention:
     def __init__(
         self,
@@ -116,7 +113,7 @@ class Retention:
             _log.info("removed %s, because the save of %s would not have fitted into memory", name, incoming)
         return removed
 
-    def _remove(self, doomed: Folders) -> list[CheckpointName]:
+    def _remove(self, doomed: Sequence[_Folder]) -> list[CheckpointName]:
         def remove(name: CheckpointName) -> None:
             self._folders[name].commit = None  # first, so that after a partial removal COMMIT is read again
             remove_checkpoint(self._storage, name)
@@ -151,7 +148,7 @@ class Retention:
         is_enough = chosen and self._freed_bytes(chosen, newest_first) >= lacking_bytes
         return chosen if is_enough and self._can_be_read(newest_first[:2]) else []
 
-    def _freed_bytes(self, chosen: Folders, committed: Folders) -> int:
+    def _freed_bytes(self, chosen: Sequence[_Folder], committed: Sequence[_Folder]) -> int:
         """Return how much memory the removal of ``chosen`` frees, with the frozen shards of attempts that then end."""
         left = {folder.name.attempt for folder in committed if folder not in chosen}
         ended = {folder.name.attempt for folder in chosen} - left
@@ -192,7 +189,7 @@ class Retention:
             for folder in compress(others, certified):
                 folder.keepable = replace(folder.keepable, is_certified=True)
 
-    def _judged(self) -> tuple[Folders, Folders]:
+    def _judged(self) -> tuple[Sequence[_Folder], Sequence[_Folder]]:
         """Return what is committed, and what of it the policy can judge; newest first."""
         newest_first = self._committed()
         if not self._policy.needs_metrics:
@@ -200,7 +197,7 @@ class Retention:
         each_of([folder for folder in newest_first if not folder.has_metrics], self._learn_metrics)
         return newest_first, [folder for folder in newest_first if folder.has_metrics]
 
-    def _unwanted(self, newest_first: Folders, judged: Folders) -> list[_Folder]:
+    def _unwanted(self, newest_first: Sequence[_Folder], judged: Sequence[_Folder]) -> list[_Folder]:
         # The parent is one of these until this attempt has two commits.
         spared = newest_first[:2]
         oldest_first = judged[::-1]
@@ -233,7 +230,7 @@ class Retention:
             _log.warning("%s is kept, because it cannot be read: %s", folder.name, error)
             folder.commit = CorruptCheckpointError(str(error))
 
-    def _can_be_read(self, newest: Folders) -> bool:
+    def _can_be_read(self, newest: Sequence[_Folder]) -> bool:
         """Whether the attempt documents of ``newest`` are still intact; without them no commit can be used."""
         documents = Documents(self._storage)
         try:

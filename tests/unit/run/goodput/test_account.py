@@ -265,6 +265,8 @@ def test_a_watched_life_replaces_what_its_events_tell(tmp_path):
                 last_step=23 * K,
                 committed_step=20 * K,
                 committed_seconds=life.seconds["trained"],
+                boot="one boot",
+                uptime_seconds=1000.0 + 30.0 + training,
                 seconds=30.0 + training,
                 phases={"starting": 30.0, "training": training},
             )
