@@ -7,8 +7,9 @@ ended. In a job of many ranks, lives lose one rank or all, and every rank is com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from ckptkit.tools.doctor.budget import FEWEST_STEPS, Fitting, LifeCost, TimeBudget, cost_of
@@ -28,10 +29,10 @@ from ckptkit.tools.doctor.diagnose import (
     diagnose_resume,
     diagnose_unequal_replica,
 )
-from ckptkit.tools.doctor.interruption import Interruptions
-from ckptkit.tools.doctor.lives.trace import LifePlan
+from ckptkit.tools.doctor.lives.trace import LifePlan, scratch_run
 from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.lost import noted
+from ckptkit.tools.doctor.plan import PlannedKill, plan_deaths, victims
 from ckptkit.tools.doctor.report import (
     DoctorOptions,
     FailedLifeError,
@@ -95,8 +96,7 @@ class DoctorExamination:
             return self._report(first, last, difference, diagnose_disagreement(difference))
         shaky = [unstable(mine, its) for mine, its in zip(first.each_rank, second.each_rank, strict=True)]
         notes: dict[str, None] = {}
-        interruptions = Interruptions(self.options, self.folder, first, fitting, self._cost, self._budget, self._live)
-        for life, begun in interruptions.lives():
+        for life, begun in self._interrupted(first, fitting):
             until = life.planned_kill or last
             difference = self._difference(life, first, until)
             # What was done again from too early on may well differ; that it was done at all comes first.
@@ -125,6 +125,66 @@ class DoctorExamination:
                 f"{math.ceil(self._budget.needed(self._cost, own_saves=own_saves))} s or more"
             )
         return fitting
+
+    def _interrupted(self, first: TrialLife, fitting: Fitting) -> Iterator[tuple[TrialLife, int]]:
+        """Run the lives of one run that is interrupted; yield each with the micro-step after which it had to begin.
+
+        A life is run only when it is asked for. What there is no time for is left out before it begins.
+        """
+        last = fitting.steps
+        at = [first.steps[step].progress for step in range(1, last + 1)]
+        begun = 0
+        for number, death in enumerate(plan_deaths(at, fitting.kills)):
+            if begun and not self._has_time_for(death, begun, last):
+                break
+            who = victims(number, len(first.each_rank))
+            words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}"
+            words += "" if who is None else f" of rank {who[0]}"
+            plan = LifePlan(root="root-3", stop=last, saves=(death.save,), kill=death.kill, kill_ranks=who)
+            yield self._live(words, begun, plan), begun
+            begun = death.save
+        beyond = last + (last == first.last_step and first.ended_by_itself)
+        yield self._live(f"from {begun} on, to the end", begun, LifePlan(root="root-3", stop=beyond)), begun
+        if self.options.own_saves:
+            yield from self._saving_itself(first, last)
+
+    def _saving_itself(self, first: TrialLife, last: int) -> Iterator[tuple[TrialLife, int]]:
+        """Do the same with one run whose checkpoints are the script's own.
+
+        If it has mirrors, it loses its root in between, as with its machine: it resumes from what they hold.
+
+        Raises:
+            UnusableScriptError: If it has no checkpoint that a life could resume from.
+        """
+        words = "its own saves, SIGKILL after one"
+        killed = self._live(words, 0, LifePlan(root="root-4", stop=last, own_saves=True, kill_when_saved=True))
+        yield killed, 0
+        begun = killed.begun
+        mirrors = len(begun.mirrors) if begun is not None else 0
+        if not killed.saved:
+            none = (
+                "the script uploaded no checkpoint to a mirror"
+                if mirrors
+                else "the script committed no checkpoint by itself"
+            )
+            fix = "Give more --steps than lie between two of its saves"
+            if first.ended_by_itself and first.last_step == last:
+                fix = "It ends there: let it save before, such as by SaveEvery(micro_steps=...)"
+            raise UnusableScriptError(f"within {last} micro-steps, {none}. {fix}")
+        words, at = "its own saves", killed.saved[-1].step
+        if begun is not None and mirrors:
+            shutil.rmtree(scratch_run(self.folder / "root-4", begun.url))
+            words = "its own saves at its mirror" if mirrors == 1 else f"its own saves at its {mirrors} mirrors"
+        yield self._live(f"{words}, from {at} on", at, LifePlan(root="root-4", stop=last, own_saves=True)), at
+
+    def _has_time_for(self, death: PlannedKill, begun: int, last: int) -> bool:
+        """Return whether another kill fits, with the lives after it."""
+        cost = self._cost
+        if cost is None:
+            return True
+        killed = replace(cost, end=0.0).of_life(death.kill - begun)
+        own = cost.of_chain(last, 1) if self.options.own_saves else 0.0
+        return self._budget.allows(killed + cost.of_life(last - death.save) + own)
 
     def _live(self, words: str, begun: int, plan: LifePlan) -> TrialLife:
         """Run a life that begins after micro-step ``begun``; the folder, trace and seed of ``plan`` are filled in."""

@@ -7,15 +7,17 @@ stopped: what is left of it is ended soon after that, whatever a launcher waits 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.tools.doctor.lives.process import Started
+from ckptkit.tools.doctor.lives.probe import variables
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     Event,
@@ -33,6 +35,8 @@ from ckptkit.tools.doctor.lives.trace import (
 
 _GRACE = timedelta(seconds=2)  # for a launcher, once its ranks have ended
 _LOOK_EVERY = timedelta(seconds=0.2)
+_KILLS = 25  # rounds, for what a life has in other sessions
+_SEEDING = Path(__file__).parent / "seeding"
 
 
 @dataclass(frozen=True)
@@ -187,11 +191,11 @@ def live(
     folder, began = Path(plan.trace).parent, monotonic()
     document = folder / f"{name}.json"
     document.write_bytes(line_of(plan))
-    started = Started(command, document, folder / f"{name}.log", plan.seed)
+    process = _started(command, document, folder / f"{name}.log", plan.seed)
     try:
-        in_time = _wait(started, Path(plan.trace), began + time_limit.total_seconds(), monotonic, on_step)
+        in_time = _wait(process.pid, Path(plan.trace), began + time_limit.total_seconds(), monotonic, on_step)
     finally:
-        exit_code = started.end()
+        exit_code = _ended(process, document)
     lives = [
         TrialLife(
             name,
@@ -218,15 +222,9 @@ def _kill(plan: LifePlan, events: Sequence[Event]) -> int | None:
     return max(event.step for event in events if isinstance(event, Stepped))
 
 
-def _wait(
-    started: Started,
-    trace: Path,
-    until: float,
-    monotonic: Callable[[], float],
-    on_step: Callable[[int], None],
-) -> bool:
+def _wait(pid: int, trace: Path, until: float, monotonic: Callable[[], float], on_step: Callable[[int], None]) -> bool:
     """Wait for the end without reaping; return whether it came in time."""
-    ended = os.pidfd_open(started.process.pid)
+    ended = os.pidfd_open(pid)
     all_ended_at: float | None = None  # a launcher may wait much longer
     try:
         while True:
@@ -245,3 +243,56 @@ def _wait(
                 return ended in readable
     finally:
         os.close(ended)
+
+
+def _started(command: Sequence[str], document: Path, log: Path, seed: int | None) -> subprocess.Popen[bytes]:
+    inherited = os.environ.get("PYTHONPATH")
+    environment = {
+        **({} if seed is None else {"PYTHONHASHSEED": str(seed % 2**32)}),
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(_SEEDING), *([inherited] if inherited else [])]),
+        **variables(document),
+    }
+    with log.open("wb") as printed:
+        return subprocess.Popen(  # noqa: S603 - the command is the user's own
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _ended(process: subprocess.Popen[bytes], document: Path) -> int:
+    """Kill the process and all of its session; return the exit code."""
+    # Before the process is reaped: until then its group number cannot be reused.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    _kill_elsewhere(document)
+    return process.wait()
+
+
+def _kill_elsewhere(document: Path) -> None:
+    """Kill what a life has in other sessions, as msrun's workers are: their environment tells that they are of it."""
+    for _ in range(_KILLS):  # one that was killed may have started another one before
+        killed = list(_killed(os.fsencode(document)))
+        if not killed:
+            return
+        select.select(killed, [], [], _LOOK_EVERY.total_seconds())
+        for descriptor in killed:
+            os.close(descriptor)
+
+
+def _killed(mark: bytes) -> Iterator[int]:
+    """Kill each process whose environment has ``mark``; yield descriptors that are readable once they have ended."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError), contextlib.ExitStack() as closed:  # it has ended, or is another user's
+            descriptor = os.pidfd_open(int(entry.name))
+            closed.callback(os.close, descriptor)
+            if mark in (entry / "environ").read_bytes():  # empty, once it has ended
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                closed.pop_all()
+                yield descriptor
