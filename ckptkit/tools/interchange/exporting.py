@@ -16,16 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.read import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.tensors import Array, LeafSpec, Role
-from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.shards import plan_shards
 from ckptkit.run.fence import read_run, refuse_unfinished
 from ckptkit.run.index import Index
-from ckptkit.run.resolve import choose
+from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.storage import Storage, open_storage
 from ckptkit.tools.interchange import ckpt_format
 from ckptkit.tools.interchange.atomic_file import NewFile
@@ -64,7 +62,7 @@ def export_weights(
     root: str | os.PathLike[str] | Storage,
     file: str | os.PathLike[str],
     *,
-    checkpoint: str = "latest",
+    checkpoint: str = LATEST,
     with_optimizer: bool = False,
     renames: Renames | None = None,
     rank: int = 0,
@@ -91,7 +89,13 @@ def export_weights(
     """
     path = Path(file)
     file_format = format_of(os.fspath(file))
-    contents = _opened(open_storage(root, storage_options), checkpoint, rank)
+    storage = open_storage(root, storage_options)
+    refuse_unfinished(storage, Index(storage), read_run(storage))
+    opened = open_wanted(storage, checkpoint)
+    if not 0 <= rank < opened.manifest.world_size:
+        ranks = opened.manifest.world_size
+        raise ValueError(f"{opened.name} has {ranks} ranks, counted from 0; there is no rank {rank}")
+    contents = load(storage, opened, rank)
     roles: tuple[Role, ...] = ("weights", "optimizer") if with_optimizer else ("weights",)
     sources = _sources(contents, roles)
     entries = {name: source.entries[name] for source, names in sources for name in names}
@@ -143,18 +147,6 @@ def _write_safetensors(new: NewFile, leaves: Sequence[LeafSpec]) -> _Write:
     moved = new.size_bytes - len(shard.header)
     offsets = {leaf.name: offset + moved for leaf, offset in shard.offsets_bytes()}
     return lambda leaf, bits: new.put(bits, offsets[leaf.name])
-
-
-def _opened(storage: Storage, checkpoint: str, rank: int) -> Contents:
-    index = Index(storage)
-    refuse_unfinished(storage, index, read_run(storage))
-    name = choose(index, checkpoint, rewind=True).first
-    if name is None:
-        raise CheckpointNotFoundError(f"there is no committed checkpoint at {storage.url}")
-    opened = open_checkpoint(storage, name, index.document(name.attempt))
-    if not 0 <= rank < opened.manifest.world_size:
-        raise ValueError(f"{name} has {opened.manifest.world_size} ranks, counted from 0; there is no rank {rank}")
-    return load(storage, opened, rank)
 
 
 def _sources(contents: Contents, roles: Collection[Role]) -> list[tuple[Contents, tuple[str, ...]]]:

@@ -40,6 +40,9 @@ from ckptkit.tools.interchange.names import Renames, of_an_optimizer
 from ckptkit.tools.interchange.weights_file import FileFormat, FileTensor, WeightsFile, open_weights
 
 _NAME = CheckpointName(attempt=1, cycles=0, micro_step=0)
+_AT_BEGIN = Progress(
+    epoch=0, batch=0, cycles=0, updates=0, micro_step=0, accumulation_steps=1, batches_delivered=0, cycle_first_batch=0
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def import_weights(
         left = (*ignored, *source.others)
         size_bytes = sum(source.tensors[old].size_bytes for old in kept.values())
         with LongWait(f"importing {source.path.name}", size_bytes) as wait:
-            _Import(storage, _FromFile(source, kept, left, wait)).carry_out()
+            _begin_run(storage, _FromFile(source, kept, left, wait), escaped(os.path.abspath(source.path)))
     return Imported(str(file), source.format, storage.url, str(_NAME), len(kept), size_bytes, left)
 
 
@@ -130,33 +133,18 @@ class _FromFile:
 
     def __init__(self, source: WeightsFile, kept: Mapping[str, str], left_out: tuple[str, ...], wait: LongWait) -> None:
         self.samples: dict[str, str] = {}
-        self.source_path = escaped(os.path.abspath(source.path))
-        self.progress = Progress(
-            epoch=0,
-            batch=0,
-            cycles=0,
-            updates=0,
-            micro_step=0,
-            accumulation_steps=1,
-            batches_delivered=0,
-            cycle_first_batch=0,
-        )
-        imported: dict[str, JsonValue] = {
-            "file": escaped(source.path.name)[:4096],
-            "format": source.format,
-            "left_out": [*left_out],
+        self.progress = _AT_BEGIN
+        name = escaped(source.path.name)[:4096]
+        self.state: Mapping[str, JsonValue] = {
+            IMPORTED: {"file": name, "format": source.format, "left_out": [*left_out]}
         }
-        self.state: Mapping[str, JsonValue] = {IMPORTED: imported}
         self._tensors = {new: source.tensors[old] for new, old in sorted(kept.items())}
         self._wait = wait
-        self.shards: tuple[Shard, ...] = tuple(
-            plan_shards(
-                [
-                    LeafSpec(name, "weights", "micro", tensor.dtype, tensor.shape, "replicated")
-                    for name, tensor in self._tensors.items()
-                ]
-            )
-        )
+        leaves = [
+            LeafSpec(name, "weights", "micro", tensor.dtype, tensor.shape, "replicated")
+            for name, tensor in self._tensors.items()
+        ]
+        self.shards: tuple[Shard, ...] = tuple(plan_shards(leaves))
         self.cost = SaveCost()
 
     def open_shard(self, number: int, *, last: bool = True) -> ByteStream:
@@ -193,52 +181,48 @@ class _ShardOfFile:
         return filled
 
 
-class _Import:
-    def __init__(self, storage: Storage, staged: _FromFile) -> None:
-        self._storage = storage
-        self._staged = staged
-        self._now = datetime.now(timezone.utc)
-        origin = CopiedFrom(url=staged.source_path[:4096], run_id=None, checkpoint=None, last_attempt=_NAME.attempt)
-        created_at = self._now.isoformat()
-        self._run = RunDocument(run_id=secrets.token_hex(16), created_at=created_at, copied_from=origin).sealed()
-        self._attempt = AttemptDocument(
-            attempt=_NAME.attempt,
-            token=secrets.token_hex(16),
-            parent=None,
-            host=f"ckptkit import on {socket.gethostname()}"[:4096],
-            created_at=created_at,
-        ).sealed()
+def _begin_run(storage: Storage, staged: _FromFile, source_path: str) -> None:
+    now = datetime.now(timezone.utc)
+    created_at = now.isoformat()
+    origin = CopiedFrom(url=source_path[:4096], run_id=None, checkpoint=None, last_attempt=_NAME.attempt)
+    run = encode(RunDocument(run_id=secrets.token_hex(16), created_at=created_at, copied_from=origin).sealed())
+    attempt = AttemptDocument(
+        attempt=_NAME.attempt,
+        token=secrets.token_hex(16),
+        parent=None,
+        host=f"ckptkit import on {socket.gethostname()}"[:4096],
+        created_at=created_at,
+    ).sealed()
+    storage.probe()
+    if create_once(storage, RUN, run) != run:
+        raise ResumeError(f"another process has just begun to write to {storage.url}")
+    try:
+        _write(storage, attempt, SaveRequest(_NAME, staged, {}, now, 1))
+    except BaseException:
+        _clear_away(storage)
+        raise
+    # From here on there is a checkpoint; if finishing fails, it is left for inspection.
+    key, data = attempt_key(_NAME.attempt), encode(attempt)
+    if create_once(storage, key, data) != data:
+        raise ResumeError(f"another process has just made {key} at {storage.url}")
 
-    def carry_out(self) -> None:
-        self._storage.probe()
-        if create_once(self._storage, RUN, encode(self._run)) != encode(self._run):
-            raise ResumeError(f"another process has just begun to write to {self._storage.url}")
-        try:
-            self._write()
-        except BaseException:
-            self._clear_away()
+
+def _write(storage: Storage, attempt: AttemptDocument, request: SaveRequest) -> None:
+    frozen = FrozenShards(storage, attempt, partial(check_fence, storage, attempt))
+    try:
+        receipt = write_part(storage, attempt, request, frozen, 0)
+        commit = write_manifest(storage, attempt, request, [receipt])
+    except ValueError as error:
+        if isinstance(error, CorruptCheckpointError):
             raise
-        # From here on there is a checkpoint; if finishing fails, it is left for inspection.
-        key, data = attempt_key(_NAME.attempt), encode(self._attempt)
-        if create_once(self._storage, key, data) != data:
-            raise ResumeError(f"another process has just made {key} at {self._storage.url}")
+        raise ResumeError(f"these weights cannot be stored: {error}") from error
+    publish(storage, _NAME, commit)
 
-    def _write(self) -> None:
-        request = SaveRequest(_NAME, self._staged, {}, self._now, 1)
-        frozen = FrozenShards(self._storage, self._attempt, partial(check_fence, self._storage, self._attempt))
-        try:
-            receipt = write_part(self._storage, self._attempt, request, frozen, 0)
-            commit = write_manifest(self._storage, self._attempt, request, [receipt])
-        except ValueError as error:
-            if isinstance(error, CorruptCheckpointError):
-                raise
-            raise ResumeError(f"these weights cannot be stored: {error}") from error
-        publish(self._storage, _NAME, commit)
 
-    def _clear_away(self) -> None:
-        try:
-            self._storage.clear_unfinished(f"{_NAME.folder}/", lambda key: True)
-            self._storage.delete(keys_below(self._storage, _NAME.folder))
-            self._storage.delete([RUN])  # last: while it exists, no start takes the remains for a run
-        except StorageError:
-            return  # the error being raised says what is wrong; the remains prevent every start here
+def _clear_away(storage: Storage) -> None:
+    try:
+        storage.clear_unfinished(f"{_NAME.folder}/", lambda key: True)
+        storage.delete(keys_below(storage, _NAME.folder))
+        storage.delete([RUN])  # last: while it exists, no start takes the remains for a run
+    except StorageError:
+        return  # the error being raised says what is wrong; the remains prevent every start here

@@ -97,8 +97,8 @@ class Renames:
             ValueError: If it cannot be read or holds something else; names the file.
         """
         try:
-            pairs = json.loads(Path(path).read_bytes(), object_pairs_hook=_Pairs)  # a dict would hide a repeated name
-            if not isinstance(pairs, _Pairs):
+            pairs = json.loads(Path(path).read_bytes(), object_pairs_hook=tuple)  # a dict would hide a repeated name
+            if not isinstance(pairs, tuple):
                 raise ValueError("it does not hold one JSON object")
             rules: dict[str, str | None] = {}
             for old, new in pairs:
@@ -147,10 +147,6 @@ class Renames:
             return name
         fitting = [old for old in self.rules if _is_prefix(old) and name.startswith(old)]
         return max(fitting, key=len, default=None)
-
-
-class _Pairs(list[tuple[str, object]]):
-    """Holds the items of a JSON object in a file, including repeated keys."""
 
 
 def _is_prefix(name: str) -> bool:

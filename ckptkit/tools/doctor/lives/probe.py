@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -33,10 +33,10 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import VARIABLE, Observable, Save, StateObserver, Wait
 from ckptkit.manager.options import Mirror
 from ckptkit.manager.writer import NotEndedError
+from ckptkit.run.catalog import list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
-from ckptkit.tools.doctor.lives.own_saves import OwnSaves
 from ckptkit.tools.doctor.lives.trace import (
     Begun,
     KilledEvent,
@@ -52,6 +52,7 @@ from ckptkit.tools.doctor.lives.trace import (
 )
 
 _REPLAYED = "ckptkit_replayed"
+_STEPS_AFTER_SAVE = 2
 _A_WHILE = timedelta(seconds=5)  # frameworks abort a gather for which a rank is late, on CPU after 30 s
 
 
@@ -312,6 +313,47 @@ class TrialProbe:
                 line = line[os.write(descriptor, line) :]
         finally:
             os.close(descriptor)
+
+
+class OwnSaves:
+    """Watches the saves that a script makes by itself, and gives it scratch mirrors in place of its own.
+
+    The script's own mirrors are never touched. A checkpoint counts once it is where the next life looks for it: at a
+    mirror if there is one, since that life has no root, and otherwise at the root.
+    """
+
+    def __init__(self) -> None:
+        self.urls: tuple[str, ...] = ()  # that the script gave of the mirrors in use
+        self._mirrors: tuple[Mirror, ...] = ()
+        self._since: int | None = None  # after which micro-step a save began that was not awaited
+
+    def scratch(self, root: Path, given: Sequence[Mirror]) -> Sequence[Mirror]:
+        """Return mirrors below ``root`` that replace those ``given``, and are as fast as can be."""
+        self.urls = tuple(mirror.storage.url for mirror in given)
+        places = zip(given, (scratch_run(root, url) for url in self.urls), strict=True)
+        self._mirrors = tuple(replace(mirror, root=at, storage_options=None, bandwidth=None) for mirror, at in places)
+        return self._mirrors
+
+    def begin(self, step: int) -> None:
+        """Note that a save begins after micro-step ``step``."""
+        if self._since is None:
+            self._since = step
+
+    def is_due(self, step: int, last: int) -> bool:
+        """Return whether to wait for a save now, after micro-step ``step`` of a life that ends after ``last``.
+
+        Each save is waited for once: nothing may be uploaded yet, and then it is the next one's turn.
+        """
+        if self._since is None or step < min(self._since + _STEPS_AFTER_SAVE, last):
+            return False
+        self._since = None
+        return True
+
+    def stored(self, root: Storage) -> list[int]:
+        """Return the micro-steps after which the checkpoints were made that a next life may resume from."""
+        places = [mirror.storage for mirror in self._mirrors] or [root]
+        progresses = (checkpoint.progress for place in places for checkpoint in list_checkpoints(place))
+        return [progress.batches_delivered for progress in progresses if progress is not None]
 
 
 def hooks(plan: str, url: str) -> TrialProbe:
