@@ -15,9 +15,8 @@ from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.examination import Case, prepare_junit, report_failure, scratch_lives, write_junit
 from ckptkit.cli.options import AsJson, Command, Junit, positive_duration
 from ckptkit.cli.output import Part, print_result
-from ckptkit.core.text import some
+from ckptkit.core.text import many, some
 from ckptkit.tools.doctor.compare import TraceDifference
-from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import DoctorExamination
 from ckptkit.tools.doctor.lives.trial import TrialLife
 from ckptkit.tools.doctor.report import DoctorOptions, FailedLifeError, Report, UnusableScriptError, rank_in_words
@@ -144,7 +143,9 @@ def _lines(report: Report, command: str) -> Iterator[Part]:
                 "give more --steps, or less data"
             )
     else:
-        yield from _lines_of_difference(report, report.difference)
+        yield "NOT exact", "bold red"
+        for line in _words_of(report, report.difference):
+            yield (line, "bold") if line.startswith("diagnosis: ") else line
 
 
 def _epochs(report: Report) -> int:
@@ -161,20 +162,13 @@ def _killed(life: TrialLife) -> str:
 
 
 def _headline(report: Report) -> str:
-    others = len(report.other_losses)
-    if not others:
+    if not report.other_losses:
         return "exact: every interrupted life is the uninterrupted one, bit for bit"
-    losses = "1 reported loss was" if others == 1 else f"{others} reported losses were"
+    losses = many(len(report.other_losses), "reported loss was", "reported losses were")
     return (
         "exact: state, batches and gradients of every interrupted life are those of the uninterrupted one, bit for "
         f"bit; {losses} rounded differently"
     )
-
-
-def _lines_of_difference(report: Report, difference: TraceDifference) -> Iterator[Part]:
-    yield "NOT exact", "bold red"
-    for line in _words_of(report, difference):
-        yield (line, "bold") if line.startswith("diagnosis: ") else line
 
 
 def _words_of(report: Report, difference: TraceDifference) -> list[str]:
@@ -187,12 +181,10 @@ def _words_of(report: Report, difference: TraceDifference) -> list[str]:
         f"{at.batch}, micro-step {at.micro_step} of {at.accumulation_steps}): {what}",
         f"seen in: {difference.life.name}, {began}",
     ]
-    return words if report.diagnosis is None else words + _words_of_diagnosis(report.diagnosis)
-
-
-def _words_of_diagnosis(diagnosis: Diagnosis) -> list[str]:
-    words = [f"diagnosis: {diagnosis.code}: {diagnosis.where}", f"cause: {diagnosis.cause}", f"fix: {diagnosis.fix}"]
-    return words + ([f"look also at: {', '.join(diagnosis.also)}"] if diagnosis.also else [])
+    if (named := report.diagnosis) is not None:
+        words += [f"diagnosis: {named.code}: {named.where}", f"cause: {named.cause}", f"fix: {named.fix}"]
+        words += [f"look also at: {', '.join(named.also)}"] if named.also else []
+    return words
 
 
 def _document(report: Report) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def run_replay(
     write_junit(junit, _SUITE, _cases(stretch, verdict))
     recorded = certify(storage, stretch, verdict) if record else []
     document = {"root": storage.url, "begin": stretch.begin.name, **_document(verdict), "recorded": recorded}
-    lines = list(_lines(storage.url, stretch, verdict, shlex.join(command)))
+    lines = [*_lines(storage.url, stretch, verdict, shlex.join(command))]
     if record:
         lines.append(f"recorded at {storage.url}: {', '.join(recorded) or 'nothing'}")
     print_result(document, lines, as_json=as_json)

@@ -11,6 +11,7 @@ import typer
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root, refuse_no_run
 from ckptkit.cli.output import CheckpointBar, Part, plain, print_result, size
+from ckptkit.core.text import many
 from ckptkit.tools.verify import Audit, Proof, Start, audit
 
 ENDS = {
@@ -83,10 +84,8 @@ def _counted(proofs: Iterable[Proof]) -> str:
     outcomes = [proof.outcome for proof in proofs]
     if not outcomes:
         return "no committed checkpoint"
-    parts = [
-        f"{outcomes.count(outcome)} {outcome}" for outcome in ("whole", "corrupt", "removed") if outcome in outcomes
-    ]
-    return f"{len(outcomes)} checkpoint{'s' if len(outcomes) > 1 else ''}: {', '.join(parts)}"
+    counts = [f"{outcomes.count(outcome)} {outcome}" for outcome in ENDS if outcome in outcomes]
+    return f"{many(len(outcomes), 'checkpoint')}: {', '.join(counts)}"
 
 
 def _lines_of_start(start: Start, is_any_whole: bool) -> Iterator[Part]:
