@@ -226,11 +226,7 @@ class _Prover:
     """
 
     def __init__(
-        self,
-        storage: Storage,
-        name: CheckpointName,
-        attempt: AttemptDocument | CkptKitError,
-        listed: Mapping[str, int],
+        self, storage: Storage, name: CheckpointName, attempt: AttemptDocument | CkptKitError, listed: Mapping[str, int]
     ) -> None:
         self._storage = storage
         self._name = name

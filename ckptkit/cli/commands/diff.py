@@ -69,13 +69,7 @@ def run_diff(
         {"root": storage.url, "checkpoint": str(checkpoint.name)}
         for storage, checkpoint in zip((here, there), opened, strict=True)
     )
-    document = {
-        "a": root_a,
-        "b": root_b,
-        "equal": difference.is_empty,
-        **plain(difference),
-        "read_bytes": read_bytes,
-    }
+    document = {"a": root_a, "b": root_b, "equal": difference.is_empty, **plain(difference), "read_bytes": read_bytes}
     heads = (f"{side}: {of['checkpoint']} at {of['root']}" for side, of in (("A", root_a), ("B", root_b)))
     print_result(document, (*heads, *parts_of(difference, top)), as_json=as_json)
     differs = exit_code and not difference.is_empty

@@ -182,11 +182,7 @@ def _read(storage: Storage, opened: OpenedCheckpoint, rank: int, name: str) -> D
     else:
         bits = info.empty()
         contents.read_into(Buffers({name: bytes_of(bits).data}))
-    return {
-        **_described(name, info),
-        "digest": digest_of(bytes_of(bits).data),
-        **summarise(info.dtype, bits),
-    }
+    return {**_described(name, info), "digest": digest_of(bytes_of(bits).data), **summarise(info.dtype, bits)}
 
 
 def parts_of(document: Document, now: datetime) -> Iterator[Part]:

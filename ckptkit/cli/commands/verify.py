@@ -14,11 +14,7 @@ from ckptkit.cli.output import CheckpointBar, Part, plain, print_result, size
 from ckptkit.core.text import many
 from ckptkit.tools.verify import Audit, Proof, Start, audit
 
-ENDS = {
-    "whole": "whole",
-    "corrupt": "CORRUPT:",
-    "removed": "skipped, since it was removed meanwhile:",
-}
+ENDS = {"whole": "whole", "corrupt": "CORRUPT:", "removed": "skipped, since it was removed meanwhile:"}
 
 
 def run_verify(

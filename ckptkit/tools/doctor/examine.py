@@ -23,24 +23,12 @@ from ckptkit.tools.doctor.compare import (
     other_losses,
     unstable,
 )
-from ckptkit.tools.doctor.diagnose import (
-    Diagnosis,
-    diagnose_disagreement,
-    diagnose_resume,
-    diagnose_unequal_replica,
-)
+from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, diagnose_unequal_replica
 from ckptkit.tools.doctor.lives.trace import LifePlan, scratch_run
 from ckptkit.tools.doctor.lives.trial import TrialLife, live
 from ckptkit.tools.doctor.lost import noted
 from ckptkit.tools.doctor.plan import PlannedKill, plan_deaths, victims
-from ckptkit.tools.doctor.report import (
-    DoctorOptions,
-    FailedLifeError,
-    Report,
-    UnusableScriptError,
-    checked,
-    failure_of,
-)
+from ckptkit.tools.doctor.report import DoctorOptions, FailedLifeError, Report, UnusableScriptError, checked, failure_of
 
 
 @dataclass

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from ckptkit.core.text import ENDS, many, span
-from ckptkit.run.goodput import CLASSES, Class, LifeAccount
+from ckptkit.run.goodput import CLASSES, Class
 from ckptkit.run.interval import frequency
 from ckptkit.tools.report.story import RunStory
 
@@ -58,7 +58,7 @@ def numbers_of(story: RunStory) -> dict[str, Any]:
         "is_lower_bound": account.is_lower_bound,
         "is_rough": account.is_rough,
         "undisturbed_seconds": account.undisturbed_seconds,
-        "lives": [_life(life) for life in account.lives],
+        "lives": [dataclasses.asdict(life) for life in account.lives],
         "intervals": [
             {**dataclasses.asdict(choice), "cost_seconds": choice.cost_seconds} for choice in story.alternatives
         ],
@@ -114,17 +114,6 @@ def _interval(story: RunStory) -> Iterator[str]:
             f"({span(same.saving_seconds)} of stall, {span(same.lost_seconds)} of lost work to be expected). Half of "
             f"that interval would cost {span(half.cost_seconds)}{no_half}; double, {span(double.cost_seconds)}."
         )
-
-
-def _life(life: LifeAccount) -> dict[str, Any]:
-    return {
-        "attempt": life.attempt,
-        "how": life.how,
-        "seconds": dict(life.seconds),
-        "phases": dict(life.phases),
-        "is_watched": life.is_watched,
-        "is_known": life.is_known,
-    }
 
 
 def goodput_section(story: RunStory) -> str:

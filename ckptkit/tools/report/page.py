@@ -21,7 +21,7 @@ from ckptkit.core.text import many, number, rough_span, size, span, when
 from ckptkit.tools.report.goodput import goodput_section
 from ckptkit.tools.report.health import HealthVerdict, judge
 from ckptkit.tools.report.plots import THEME, Plot, colour_of, costs, curves, timeline
-from ckptkit.tools.report.story import Attempt, FailedSave, Removal, RunStory
+from ckptkit.tools.report.story import Attempt, Removal, RunStory
 
 _MOST_ROWS = 200  # per table
 
@@ -164,7 +164,12 @@ def _end_of(attempt: Attempt, story: RunStory) -> tuple[str, str]:
 
 def _failures(story: RunStory) -> str:
     rows = [
-        [when(failure.at), f">{attempt.number}", f">{number(failure.step)}", _error(failure)]
+        [
+            when(failure.at),
+            f">{attempt.number}",
+            f">{number(failure.step)}",
+            f"<b>{escape(failure.error)}</b> {escape(failure.message)}",
+        ]
         for attempt in story.attempts
         for failure in attempt.failures
     ]
@@ -172,10 +177,6 @@ def _failures(story: RunStory) -> str:
         return ""
     table = _table(("When (UTC)", ">Attempt", ">Step", "Why"), rows)
     return f"<section><h2>Saves that failed</h2>{table}</section>"
-
-
-def _error(failure: FailedSave) -> str:
-    return f"<b>{escape(failure.error)}</b> {escape(failure.message)}"
 
 
 def _removals(story: RunStory) -> str:

@@ -132,8 +132,7 @@ class KilledEvent(_Document):
 
 
 Event = Annotated[
-    Begun | Stepped | SavedEvent | Unrestored | Refused | StoppedEvent | KilledEvent,
-    Field(discriminator="event"),
+    Begun | Stepped | SavedEvent | Unrestored | Refused | StoppedEvent | KilledEvent, Field(discriminator="event")
 ]
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
