@@ -96,6 +96,7 @@ class Packer:
         self._left_bytes = most_bytes
         self._path = ""
         self._places: dict[int, int] = {}
+        self._packed_before: list[Any] = []  # keeps them: a state is made for its packing, and the next may get its id
 
     def slot(self, path: str, value: Any) -> Any:
         """Return the value at a path in plain form.
@@ -103,7 +104,7 @@ class Packer:
         Raises:
             CannotPackError: If it cannot be stored; says why.
         """
-        self._path, self._places = path, {}
+        self._path, self._places, self._packed_before = path, {}, []
         return self._pack(value, 0)
 
     def _pack(self, value: Any, depth: int) -> Any:
@@ -115,6 +116,7 @@ class Packer:
         packed = self._packed(value, depth)
         if packed[0] in _IDENTICAL:
             self._places[id(value)] = len(self._places)
+            self._packed_before.append(value)
         return packed
 
     def _packed(self, value: Any, depth: int) -> Any:  # noqa: PLR0911 - one case per kind reads like a table

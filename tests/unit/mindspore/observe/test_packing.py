@@ -446,6 +446,11 @@ def test_one_object_in_two_places_stays_one():
     assert made["all"][0] is made["current"]
 
 
+def test_several_generators_keep_their_own_states():
+    saved = [make(seed) for seed in range(4) for make in (np.random.default_rng, random.Random, np.random.RandomState)]
+    assert [draws(made) for made in again(saved)] == [draws(generator) for generator in saved]
+
+
 def test_members_of_a_set_are_packed_without_their_repr():
     made = again({Unprintable(3)})
     assert [member.number for member in made] == [3]
