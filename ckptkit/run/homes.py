@@ -27,9 +27,8 @@ _T = TypeVar("_T")
 class Homes:
     """Combines the homes of a run into one `ckptkit.storage.Storage`, to look at all and to create small files."""
 
-    def __init__(self, roots: Sequence[Storage], before_create: Callable[[str], None] | None = None) -> None:
+    def __init__(self, roots: Sequence[Storage]) -> None:
         self._roots = tuple(roots)
-        self._before_create = before_create
 
     @property
     def url(self) -> str:
@@ -95,8 +94,11 @@ class Homes:
 
     def create(self, key: str, data: bytes) -> None:
         """Create a file at each home, the farthest first; on return all have it with this content."""
-        if self._before_create is not None:
-            self._before_create(key)
+        if key.startswith(f"{ATTEMPTS}/"):
+            # A home must get the attempts that ran without it before this one: a later start compares the highest
+            # number that two homes both have, and concludes that all lower ones agree.
+            for near, far in combinations(self._roots, 2):
+                _bring_up_to_date(near, far, below=key)
         for root in reversed(self._roots):
             if create_once(root, key, data) != data:
                 raise FileExistsError(f"{key} exists at {root.url}")
@@ -191,7 +193,7 @@ def _refuse_two_histories(
         raise _separate(local, documents[0], mirror, documents[1])
 
 
-def bring_up_to_date(local: Storage, mirror: Storage, below: str) -> None:
+def _bring_up_to_date(local: Storage, mirror: Storage, below: str) -> None:
     """Create at the mirror the documents of the attempts that were opened locally since it was last up to date."""
     here, there = list_attempts(local), list_attempts(mirror)
     common = max(here & there, default=0)
@@ -231,15 +233,7 @@ def _document(storage: Storage, number: int) -> AttemptDocument | None:
 def open_homes(homes: Sequence[Storage], away: Sequence[str], opening: Opening, target: Target) -> Opened | Contents:
     for near, far in combinations(homes, 2):
         refuse_separate(near, far)
-
-    def complete(key: str) -> None:
-        # A home must get the attempts that ran without it before this one: a later start compares the highest number
-        # that two homes both have, and concludes that all lower ones agree.
-        if key.startswith(f"{ATTEMPTS}/"):
-            for near, far in combinations(homes, 2):
-                bring_up_to_date(near, far, below=key)
-
-    roots = Homes(homes, complete)
+    roots = Homes(homes)
     if away:
         _refuse_lost(roots, " and ".join(away), opening)
     return open_attempt(roots, opening, target, roots.copies)

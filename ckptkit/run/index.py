@@ -221,20 +221,20 @@ class Folders:
     def is_uncommitted(self, name: CheckpointName) -> bool:
         return COMMIT not in self.files(name)
 
-    def may_be_void_with_data(self, name: CheckpointName) -> bool:
-        """Whether the folder holds a COMMIT with the size of a void marker, and other files."""
-        files = self.files(name)
-        return files.get(COMMIT) == VOID_BYTES and len(files) > 1
+    def has_remains(self, name: CheckpointName) -> bool:
+        """Whether the folder holds data, and is no checkpoint."""
+        return not self.is_committed(name) and not self.is_bare_void(name)
 
     def is_bare_void(self, name: CheckpointName) -> bool:
         return self.files(name) == {COMMIT: VOID_BYTES}
 
     def is_committed(self, name: CheckpointName) -> bool:
-        if self.may_be_void_with_data(name):
-            if name not in self._doubtful:
-                self._doubtful[name] = may_be_committed(self._storage, name)
-            return self._doubtful[name]
-        return self.files(name).get(COMMIT, VOID_BYTES) != VOID_BYTES
+        files = self.files(name)
+        if files.get(COMMIT) != VOID_BYTES or len(files) == 1:
+            return files.get(COMMIT, VOID_BYTES) != VOID_BYTES
+        if name not in self._doubtful:
+            self._doubtful[name] = may_be_committed(self._storage, name)
+        return self._doubtful[name]
 
     def shows_end_of(self, attempt: int) -> bool:
         """Whether ``attempt``, without a commit in this walk, certainly has none, rather than unreachable ones.

@@ -52,7 +52,10 @@ def sweep(
     emptied: list[CheckpointName] = []
 
     def empty(name: CheckpointName) -> None:
-        if _is_dead(storage, folders, name, attempt) and remove_data(storage, name):
+        if not folders.has_remains(name):
+            return
+        is_void = not folders.is_uncommitted(name) or void_or_leave(storage, name, attempt.token)
+        if is_void and remove_data(storage, name):
             emptied.append(name)
 
     stuck = set() if stuck is None else stuck
@@ -149,13 +152,6 @@ def _clear_unfinished(storage: Storage, attempt: AttemptDocument) -> None:
     except StorageError as error:
         # This may need extra permissions, and leftovers only cost space: the rest of the sweep must go on.
         _log.warning("could not clear unfinished writes of earlier attempts; a later start will: %s", error)
-
-
-def _is_dead(storage: Storage, folders: Folders, name: CheckpointName, attempt: AttemptDocument) -> bool:
-    """Void ``name`` if it is uncommitted; return whether it may be a void folder with data."""
-    if not folders.is_uncommitted(name):
-        return folders.may_be_void_with_data(name) and not folders.is_committed(name)
-    return void_or_leave(storage, name, attempt.token)
 
 
 def _forget_failed_starts(storage: Storage, folders: Folders, attempt: AttemptDocument) -> None:

@@ -265,11 +265,7 @@ class _Planner:
 def _remains(survey: Survey) -> dict[CheckpointName, int]:
     """Return the bytes of each folder that holds data and no checkpoint."""
     folders = survey.folders
-    return {
-        name: sum(folders.files(name).values())
-        for name in survey.names
-        if folders.is_uncommitted(name) or (folders.may_be_void_with_data(name) and not folders.is_committed(name))
-    }
+    return {name: sum(folders.files(name).values()) for name in survey.names if folders.has_remains(name)}
 
 
 @dataclass
