@@ -36,7 +36,7 @@ from ckptkit.errors import (
 )
 from ckptkit.format.documents import AttemptDocument, PassedOver, RunDocument, Void, decode, encode
 from ckptkit.format.events import Ended, LifeEnded
-from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix, parse_segment
+from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.format.versions import UNKNOWN, changed
 from ckptkit.run.event_log import read_segments, segments_of
 from ckptkit.run.fence import check_fence, read_run, refuse_emptied, refuse_unfinished
@@ -59,8 +59,8 @@ def sign_of_life(storage: Storage, index: Index, me: str, now: datetime) -> str 
     if not number:
         return None
     try:
-        places = [place for key in segments_of(storage, number)[:1] if (place := parse_segment(key.rpartition("/")[2]))]
-        events = [event for segment in read_segments(storage, index, places).segments for event in segment.events]
+        last = read_segments(storage, index, segments_of(storage, number)[-1:])
+        events = [event for segment in last.segments for event in segment.events]
         if any(isinstance(event, Ended | LifeEnded) for event in events):
             return None
         document = index.document(number)

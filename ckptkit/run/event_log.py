@@ -45,9 +45,8 @@ class EventLog:
 
 
 def append_events(storage: Storage, attempt: int, events: Sequence[Event]) -> None:
-    stored = segments_of(storage, attempt)
-    last = parse_segment(stored[0].rpartition("/")[2]) if stored else None
-    log = EventLog(storage, Documents(storage).document(attempt), after=last[1] if last is not None else 0)
+    after = max((number for _, number in segments_of(storage, attempt)), default=0)
+    log = EventLog(storage, Documents(storage).document(attempt), after=after)
     while events:
         events = events[log.take(events) :]
         log.send()
@@ -59,14 +58,14 @@ class EventFiles:
     problems: dict[str, str]
 
 
-def segments_of(storage: Storage, attempt: int) -> list[str]:
-    """List the keys of the segments of ``attempt``, last first, so that a deletion that stops halfway leaves no gap."""
-    files = map(parse_segment, storage.list(EVENTS, f"a{attempt:06d}-").files)
-    return [segment_key(*place) for place in sorted(filter(None, files), reverse=True)]
+def segments_of(storage: Storage, attempt: int | None = None) -> list[tuple[int, int]]:
+    """List the segments of ``attempt``, or of all attempts, in their order: each as its attempt and its number."""
+    files = storage.list(EVENTS, "" if attempt is None else f"a{attempt:06d}-").files
+    return sorted(filter(None, map(parse_segment, files)))
 
 
 def read_events(storage: Storage, documents: Documents) -> EventFiles:
-    order = sorted(filter(None, map(parse_segment, storage.list(EVENTS).files)))
+    order = segments_of(storage)
     missing: dict[str, str] = {}
     last: dict[int, int] = {}
     for attempt, number in order:

@@ -15,8 +15,6 @@ from typing import Any, Literal, get_args
 from ckptkit.core.text import time_in
 from ckptkit.format.events import Began, Ended, Event, How, Interval, LifeEnded, Saved, Spent
 
-FAILED: tuple[How | None, ...] = (None, "failed")  # without a last save
-
 
 @dataclass(frozen=True)
 class Moment:
@@ -62,7 +60,7 @@ class Life:
     def has_failed(self) -> bool:
         """Whether it trained, and then ended without a last save; only for a life that is over."""
         trained = self.to_batches is not None and self.to_batches > (self.from_batches or 0)
-        return self.how in FAILED and trained
+        return self.how in (None, "failed") and trained
 
 
 def life_of(attempt: int, events: Iterable[Event]) -> Life:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Bound, Interval
-from ckptkit.format.layout import EVENTS, parse_segment
-from ckptkit.run.event_log import read_segments
+from ckptkit.run.event_log import read_segments, segments_of
 from ckptkit.run.goodput import life_of
 from ckptkit.run.index import Documents
 from ckptkit.storage import Storage
@@ -102,14 +101,13 @@ NO_HISTORY = History()
 
 def read_history(storage: Storage, before: int) -> History:
     numbers: dict[int, list[int]] = {}
-    for file in storage.list(EVENTS).files:
-        place = parse_segment(file)
-        if place is not None and place[0] < before:
-            numbers.setdefault(place[0], []).append(place[1])
+    for attempt, number in segments_of(storage):
+        if attempt < before:
+            numbers.setdefault(attempt, []).append(number)
     lives = sorted(numbers)[-_MOST_LIVES:]
     # The first file of a life tells how it began, the last ones how it ended and what was chosen last; a supervisor may
     # have added some.
-    places = [(life, number) for life in lives for number in sorted({min(numbers[life]), *sorted(numbers[life])[-4:]})]
+    places = [(life, number) for life in lives for number in sorted({numbers[life][0], *numbers[life][-4:]})]
     files = read_segments(storage, Documents(storage), places)
     count, seconds, interval = 0, 0.0, None
     for attempt in lives:

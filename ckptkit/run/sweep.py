@@ -28,6 +28,7 @@ from ckptkit.format.layout import (
     checkpoints_prefix,
     frozen_folder,
     parse_frozen,
+    segment_key,
 )
 from ckptkit.run.event_log import segments_of
 from ckptkit.run.fence import check_fence, read_run
@@ -177,8 +178,10 @@ def _forget_failed_starts(storage: Storage, folders: Folders, attempt: AttemptDo
             continue
         if not all(map(folders.is_bare_void, names)) or not _began_alike(documents, number, attempt):
             return
-        # The document last: without it, no later sweep would look for the rest.
-        storage.delete([*(name.commit_key for name in names), *segments_of(storage, number)])
+        # The document last: without it, no later sweep would look for the rest. Of the segments, the last one first: a
+        # deletion that stops halfway leaves no gap.
+        segments = [segment_key(*place) for place in reversed(segments_of(storage, number))]
+        storage.delete([*(name.commit_key for name in names), *segments])
         storage.delete([attempt_key(number)])
 
 
