@@ -97,27 +97,16 @@ class ReplayVerdict:
 
 @dataclass(frozen=True)
 class StretchReplay:
-    """Replays one stretch.
-
-    Attributes:
-        storage: The run root.
-        stretch: What to train again.
-        command: The user's command, program first.
-        folder: An empty folder for everything that is written.
-        time_limit: Limit for each life.
-        monotonic: Gives seconds.
-        begins: Called with a description of the next life, and the number of its micro-steps.
-        stepped: Called now and then with the number of micro-steps that the running life has done.
-    """
+    """Replays one stretch."""
 
     storage: Storage
     stretch: Stretch
-    command: Sequence[str]
-    folder: Path
+    command: Sequence[str]  # the user's command, program first
+    folder: Path  # an empty folder for everything that is written
     time_limit: timedelta
     monotonic: Callable[[], float]
-    begins: Callable[[str, int], None]
-    stepped: Callable[[int], None]
+    begins: Callable[[str, int], None]  # called with a description of the next life, and the number of its micro-steps
+    stepped: Callable[[int], None]  # called now and then with the number of micro-steps that the running life has done
 
     def run(self) -> ReplayVerdict:
         """Replay once; twice if something differs.

@@ -22,17 +22,11 @@ _REDONE = 2  # at most so many micro-steps are done again after a kill: see `pla
 
 @dataclass(frozen=True)
 class LifeCost:
-    """Holds what a life costs.
+    """Holds what a life costs."""
 
-    Attributes:
-        start: Seconds from its start to the end of its first micro-step.
-        step: Seconds of each further one.
-        end: Seconds from the end of its last micro-step to its own, such as of another run that follows.
-    """
-
-    start: float
-    step: float
-    end: float = 0.0
+    start: float  # seconds from its start to the end of its first micro-step
+    step: float  # seconds of each further one
+    end: float = 0.0  # seconds from the end of its last micro-step to its own, such as of another run that follows
 
     def of_life(self, steps: int) -> float:
         """Return the seconds of a life of so many micro-steps."""

@@ -27,24 +27,16 @@ GIVEN = ("named/", "told/", "parameters/")  # of objects that are given by name
 
 @dataclass(frozen=True)
 class TraceDifference:
-    """Describes where a life differs from the reference.
+    """Describes where a life differs from the reference."""
 
-    Attributes:
-        step: The earliest micro-step that differs.
-        names: All that differs in it, the likely first cause first; empty if a life did not reach it.
-        expected: The trace of the reference there.
-        found: The trace of the life there; None if it did not reach it. With it and without names, the reference had
-            ended before, and is shown at its end.
-        life: The one that differs.
-        reference: The one that it was compared with.
-    """
-
-    step: int
-    names: tuple[str, ...]
-    expected: Stepped
+    step: int  # the earliest micro-step that differs
+    names: tuple[str, ...]  # all that differs in it, the likely first cause first; empty if a life did not reach it
+    expected: Stepped  # the trace of the reference there
+    # The trace of the life there; None if it did not reach it. With it and without names, the reference had ended
+    # before, and is shown at its end.
     found: Stepped | None
-    life: TrialLife
-    reference: TrialLife
+    life: TrialLife  # the one that differs
+    reference: TrialLife  # the one that it was compared with
 
     @property
     def rank(self) -> int | None:

@@ -21,21 +21,13 @@ _GIVE_IT = (
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Says why a life differs.
+    """Says why a life differs."""
 
-    Attributes:
-        code: Short and stable, for programs.
-        where: Name of the part of the job that causes it; may be empty.
-        cause: In a sentence.
-        fix: What to do.
-        also: Other possible causes.
-    """
-
-    code: str
-    where: str
-    cause: str
+    code: str  # short and stable, for programs
+    where: str  # name of the part of the job that causes it; may be empty
+    cause: str  # in a sentence
     fix: str
-    also: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()  # other possible causes
 
 
 def diagnose_disagreement(difference: TraceDifference) -> Diagnosis:

@@ -33,24 +33,15 @@ from ckptkit.tools.doctor.report import DoctorOptions, FailedLifeError, Report, 
 
 @dataclass
 class DoctorExamination:
-    """Runs one examination of ``command``.
+    """Runs one examination of ``command``."""
 
-    Attributes:
-        command: The user's command, program first.
-        folder: An empty folder for everything that is written.
-        options: How to examine.
-        monotonic: Gives seconds.
-        begins: Called with a description of the next life, and the number of its micro-steps.
-        stepped: Called now and then with the number of micro-steps that the running life has done.
-    """
-
-    command: Sequence[str]
-    folder: Path
+    command: Sequence[str]  # the user's command, program first
+    folder: Path  # an empty folder for everything that is written
     options: DoctorOptions
     _: KW_ONLY
     monotonic: Callable[[], float]
-    begins: Callable[[str, int], None]
-    stepped: Callable[[int], None]
+    begins: Callable[[str, int], None]  # called with a description of the next life, and the number of its micro-steps
+    stepped: Callable[[int], None]  # called now and then with the number of micro-steps that the running life has done
 
     def __post_init__(self) -> None:
         self._others: tuple[str, ...] = ()  # run roots that are not examined: known after the first life

@@ -16,15 +16,10 @@ from ckptkit.core.progress import Progress
 
 @dataclass(frozen=True)
 class PlannedKill:
-    """Says where one life saves and is killed.
+    """Says where one life saves and is killed."""
 
-    Attributes:
-        save: Micro-step after which it saves.
-        kill: Micro-step after which it is killed; the next life repeats what it did since the save.
-    """
-
-    save: int
-    kill: int
+    save: int  # micro-step after which it saves
+    kill: int  # micro-step after which it is killed; the next life repeats what it did since the save
 
 
 def victims(number: int, ranks: int) -> tuple[int, ...] | None:

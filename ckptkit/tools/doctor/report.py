@@ -16,57 +16,36 @@ from ckptkit.tools.doctor.lost import owner_of, pattern_of
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Says how to examine.
-
-    Attributes:
-        steps: Micro-steps to do.
-        kills: How many lives are killed.
-        seed: Seed of every life that begins the training; a life that resumes gets none, like a real restart.
-        time_limit: Limit for each life.
-        within: Limit for all lives together: fewer micro-steps and kills are done where all would take longer.
-        own_saves: Whether to examine the script's own saves, too: by two more lives.
-    """
+    """Says how to examine."""
 
     steps: int = 24
-    kills: int = 4
-    seed: int = 1
+    kills: int = 4  # how many lives are killed
+    seed: int = 1  # seed of every life that begins the training; a life that resumes gets none, like a real restart
     time_limit: timedelta = timedelta(hours=1)
+    # Limit for all lives together: fewer micro-steps and kills are done where all would take longer
     within: timedelta | None = None
-    own_saves: bool = False
+    own_saves: bool = False  # whether to examine the script's own saves, too: by two more lives
 
 
 @dataclass(frozen=True)
 class Report:
-    """Holds the result.
+    """Holds the result."""
 
-    Attributes:
-        steps: Micro-steps of the uninterrupted run.
-        lives: Every life, in order.
-        compared: In all ranks, micro-steps that were compared with the first life's.
-        values: Digests in each of them.
-        difference: The first one, or None.
-        diagnosis: Diagnosis of the difference.
-        other_losses: Micro-steps whose reported loss differed in some life, while nothing that training depends on did.
-        notes: Paths that a resume did not give back, or that were named as state that cannot be stored, although all
-            that was compared stayed equal.
-        ranks: Number of ranks of the job.
-        seconds: How long it took.
-        url: The run root that was followed, as the script names it.
-        others: Further run roots that the script restored, which were not examined.
-    """
-
-    steps: int
+    steps: int  # micro-steps of the uninterrupted run
     lives: tuple[TrialLife, ...]
-    compared: int
-    values: int
-    difference: TraceDifference | None = None
+    compared: int  # in all ranks, micro-steps that were compared with the first life's
+    values: int  # digests in each of them
+    difference: TraceDifference | None = None  # the first one, or None
     diagnosis: Diagnosis | None = None
+    # Micro-steps whose reported loss differed in some life, while nothing that training depends on did
     other_losses: tuple[int, ...] = ()
+    # Paths that a resume did not give back, or that were named as state that cannot be stored, although all that was
+    # compared stayed equal
     notes: tuple[str, ...] = ()
     ranks: int = 1
     seconds: float = 0.0
-    url: str = ""
-    others: tuple[str, ...] = ()
+    url: str = ""  # the run root that was followed, as the script names it
+    others: tuple[str, ...] = ()  # further run roots that the script restored, which were not examined
 
     @property
     def stateful(self) -> dict[str, str]:

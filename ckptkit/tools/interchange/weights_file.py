@@ -35,16 +35,11 @@ _MAX_NAME = 8192
 
 @dataclass(frozen=True)
 class FileTensor:
-    """Describes a tensor in a file.
+    """Describes a tensor in a file."""
 
-    Attributes:
-        dtype: Name in `ckptkit.core.tensors.DTYPES`.
-        shape: Shape of the tensor.
-        read: Returns its bits; raises CorruptCheckpointError if the file has become shorter, or StorageError.
-    """
-
-    dtype: str
+    dtype: str  # name in `ckptkit.core.tensors.DTYPES`
     shape: tuple[int, ...]
+    # Returns its bits; raises CorruptCheckpointError if the file has become shorter, or StorageError
     read: Callable[[], bytes]
 
     @property
@@ -54,19 +49,13 @@ class FileTensor:
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """Describes the contents of a file, or of several with an index.
+    """Describes the contents of a file, or of several with an index."""
 
-    Attributes:
-        path: Path of the file, or of the index.
-        format: Its format.
-        tensors: By name, in the file's order.
-        others: Names of what is left out: texts that `mindspore.save_checkpoint` appended, or tensors that the index
-            does not name.
-    """
-
-    path: Path
+    path: Path  # path of the file, or of the index
     format: FileFormat
-    tensors: Mapping[str, FileTensor]
+    tensors: Mapping[str, FileTensor]  # by name, in the file's order
+    # Names of what is left out: texts that `mindspore.save_checkpoint` appended, or tensors that the index does not
+    # name
     others: tuple[str, ...]
 
 

@@ -31,20 +31,13 @@ _NOTHING = Path(os.devnull)
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Says when a life has hung and when there is no other one.
+    """Says when a life has hung and when there is no other one."""
 
-    Attributes:
-        lives_without_progress: So many lives in a row that commit nothing new are the last ones.
-        hang_after: The least time without a micro-step that is a hang.
-        limits: The same for other phases; an hour where there is none.
-        grace: Time from SIGTERM to SIGKILL.
-        longest_pause: The longest pause between two lives.
-    """
-
-    lives_without_progress: int = 3
-    hang_after: timedelta = timedelta(minutes=10)
+    lives_without_progress: int = 3  # so many lives in a row that commit nothing new are the last ones
+    hang_after: timedelta = timedelta(minutes=10)  # the least time without a micro-step that is a hang
+    # The same for other phases; an hour where there is none.
     limits: Mapping[Phase, timedelta] = field(default_factory=dict)
-    grace: timedelta = timedelta(seconds=30)
+    grace: timedelta = timedelta(seconds=30)  # time from SIGTERM to SIGKILL
     longest_pause: timedelta = timedelta(minutes=5)
 
     def limit(self, phase: Phase) -> timedelta:
@@ -54,17 +47,11 @@ class RunLimits:
 
 @dataclass(frozen=True)
 class Hang:
-    """Describes a job that hangs.
+    """Describes a job that hangs."""
 
-    Attributes:
-        culprit: The process for which the others wait; None if that cannot be told.
-        seconds: Since the last sign of any process.
-        is_stopped: Whether the culprit was stopped by a signal.
-    """
-
-    culprit: Record | None
-    seconds: float
-    is_stopped: bool = False
+    culprit: Record | None  # the process for which the others wait; None if that cannot be told
+    seconds: float  # since the last sign of any process
+    is_stopped: bool = False  # whether the culprit was stopped by a signal
 
 
 class Watch:

@@ -44,26 +44,16 @@ GOOD_ENDS = (b"finished", b"closed", b"complete", b"preempted", b"exited")  # of
 
 @dataclass(frozen=True)
 class Job:
-    """Says what is run, and who hears of it.
-
-    Attributes:
-        command: Program and arguments.
-        environment: Its variables.
-        options: Limits.
-        say: Shows a line to the user.
-        pass_on: Gets what the command writes to stderr.
-        monotonic: Gives seconds; the clock that the ranks use.
-        clock: Gives the time of day.
-        on_look: Called twice a second with the records of the ranks.
-    """
+    """Says what is run, and who hears of it."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
     options: RunLimits
-    say: Callable[[str], None]
-    pass_on: Callable[[bytes], None]
-    monotonic: Callable[[], float]
-    clock: Callable[[], datetime]
+    say: Callable[[str], None]  # shows a line to the user
+    pass_on: Callable[[bytes], None]  # gets what the command writes to stderr
+    monotonic: Callable[[], float]  # gives seconds; the clock that the ranks use
+    clock: Callable[[], datetime]  # gives the time of day
+    # Called twice a second with the records of the ranks
     on_look: Callable[[Sequence[Record]], None] = lambda records: None
 
 

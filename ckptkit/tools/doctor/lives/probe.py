@@ -58,17 +58,12 @@ _A_WHILE = timedelta(seconds=5)  # frameworks abort a gather for which a rank is
 
 @dataclass
 class Runs:
-    """Holds what the managers of one process have to know of each other.
-
-    Attributes:
-        plan: The plan of this life.
-        followed: The run root that is followed; None before one of those that may be has ended a micro-step.
-        restored: The run roots that were restored.
-    """
+    """Holds what the managers of one process have to know of each other."""
 
     plan: LifePlan
+    # The run root that is followed; None before one of those that may be has ended a micro-step
     followed: str | None = None
-    restored: set[str] = field(default_factory=set)
+    restored: set[str] = field(default_factory=set)  # the run roots that were restored
 
 
 class TrialProbe:

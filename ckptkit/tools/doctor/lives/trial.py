@@ -41,35 +41,20 @@ _SEEDING = Path(__file__).parent / "seeding"
 
 @dataclass(frozen=True)
 class TrialLife:
-    """Holds what one process left behind, or the ranks of one job.
+    """Holds what one process left behind, or the ranks of one job."""
 
-    Attributes:
-        name: For display and file names.
-        exit_code: As in `subprocess`; None if it was ended because its time was up.
-        events: Events of its trace; in a job of many ranks, of rank 0's.
-        log: File with all its output.
-        planned_kill: The micro-step after which it was to kill itself, or None.
-        seeded: Whether it was seeded before its script began.
-        began_at: When it was started, in seconds of `time.monotonic`.
-        seconds: How long it took from then on.
-        own_saves: Whether the script's own schedule saved.
-        killed_ranks: The ranks of a job of many that were to kill themselves; None for all.
-        ranks: In a job of many ranks, each rank's part of the life, by rank.
-        rank: Whose part of a life this is; None if it is a whole life.
-    """
-
-    name: str
-    exit_code: int | None
-    events: Sequence[Event]
-    log: Path
-    planned_kill: int | None = None
-    seeded: bool = True
-    began_at: float = 0.0
-    seconds: float = 0.0
-    own_saves: bool = False
-    killed_ranks: tuple[int, ...] | None = None
-    ranks: tuple[TrialLife, ...] = ()
-    rank: int | None = None
+    name: str  # for display and file names
+    exit_code: int | None  # as in `subprocess`; None if it was ended because its time was up
+    events: Sequence[Event]  # events of its trace; in a job of many ranks, of rank 0's
+    log: Path  # file with all its output
+    planned_kill: int | None = None  # the micro-step after which it was to kill itself, or None
+    seeded: bool = True  # whether it was seeded before its script began
+    began_at: float = 0.0  # when it was started, in seconds of `time.monotonic`
+    seconds: float = 0.0  # how long it took from then on
+    own_saves: bool = False  # whether the script's own schedule saved
+    killed_ranks: tuple[int, ...] | None = None  # the ranks of a job of many that were to kill themselves; None for all
+    ranks: tuple[TrialLife, ...] = ()  # in a job of many ranks, each rank's part of the life, by rank
+    rank: int | None = None  # whose part of a life this is; None if it is a whole life
     steps: dict[int, Stepped] = field(init=False)
 
     def __post_init__(self) -> None:
