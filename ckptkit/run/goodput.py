@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ckptkit.core.text import time_in
 from ckptkit.format.events import Began, Ended, Event, How, Interval, LifeEnded, Saved, Spent
@@ -117,36 +117,21 @@ Class = Literal["trained", "repeated", "saving", "starting", "evaluating", "stor
 
 
 @dataclass(eq=False)
-class LifeAccount:
-    """Says what the seconds of one life went to, by its own events and by what `ckptkit run` saw of it."""
-
+class LifeSpan:
     life: Life | None
     watched: LifeEnded | None
     start: Moment
     end: Moment
     boot: str | None
-    phases: Mapping[str, float]
+    phases: Mapping[str, float] | Spent
     command: LifeEnded | None = None
     seconds: dict[Class, float] = field(default_factory=dict)
-
-    @property
-    def attempt(self) -> int | None:
-        return self.life.attempt if self.life is not None else None
 
     @property
     def how(self) -> str | None:
         if self.watched is not None:
             return self.watched.cause
         return self.life.how if self.life is not None else None
-
-    @property
-    def is_watched(self) -> bool:
-        return self.watched is not None
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is known when and how it ended."""
-        return self.how is not None
 
     @property
     def is_told(self) -> bool:
@@ -167,64 +152,56 @@ class LifeAccount:
         return max(taken[-1].batches if taken else 0, seen or 0, self.from_batches or 0)
 
 
-def _accounts_of(lives: Sequence[Life]) -> list[LifeAccount]:
+def _spans_of(lives: Sequence[Life]) -> list[LifeSpan]:
     events = {(event.supervisor, event.number): event for life in lives for event in life.watched}  # each once
     own = {event.attempt: event for event in events.values() if event.attempt is not None}
-    accounts = [_own_account(life, own.get(life.attempt), events.values()) for life in lives]
+    spans = [_own_span(life, own.get(life.attempt), events.values()) for life in lives]
     for event in events.values():
         if event.attempt is None:
-            account = _watched_account(None, event)
-            accounts.insert(_place(account, accounts), account)
-    return accounts
+            span = _watched_span(None, event)
+            spans.insert(_place(span, spans), span)
+    return spans
 
 
-def _positive(seconds: Mapping[Any, float]) -> dict[Any, float]:
-    return {name: value for name, value in seconds.items() if value > 0}
-
-
-def _own_account(life: Life, own: LifeEnded | None, events: Iterable[LifeEnded]) -> LifeAccount:
+def _own_span(life: Life, own: LifeEnded | None, events: Iterable[LifeEnded]) -> LifeSpan:
     if own is not None:
-        return _watched_account(life, own)
-    account = LifeAccount(life, None, life.born, life.seen, life.boot, _positive(life.spent))
-    account.command = next((event for event in events if _has_lived_in(account, event)), None)
-    return account
+        return _watched_span(life, own)
+    span = LifeSpan(life, None, life.born, life.seen, life.boot, life.spent)
+    span.command = next((event for event in events if _has_lived_in(span, event)), None)
+    return span
 
 
-def _watched_account(life: Life | None, watched: LifeEnded) -> LifeAccount:
+def _watched_span(life: Life | None, watched: LifeEnded) -> LifeSpan:
     end = Moment(watched.uptime_seconds, seconds_of(watched.at))
     seconds = watched.seconds - watched.earlier_seconds
     start = Moment(*(None if at is None else at - seconds for at in (end.uptime, end.wall)))
-    return LifeAccount(life, watched, start, end, watched.boot, _positive(watched.phases))
+    return LifeSpan(life, watched, start, end, watched.boot, watched.phases)
 
 
-def _has_lived_in(account: LifeAccount, command: LifeEnded) -> bool:
+def _has_lived_in(span: LifeSpan, command: LifeEnded) -> bool:
     """Return whether ``command`` is the life in which an attempt lies that was not its last."""
-    end, seen = command.uptime_seconds, account.end.uptime  # the birth of a process is known to ten milliseconds only
-    if end is None or seen is None or account.boot is None or account.boot != command.boot:
+    end, seen = command.uptime_seconds, span.end.uptime  # the birth of a process is known to ten milliseconds only
+    if end is None or seen is None or span.boot is None or span.boot != command.boot:
         return False
     return end - command.seconds < seen <= end - command.seconds + command.earlier_seconds
 
 
-def _place(account: LifeAccount, accounts: Sequence[LifeAccount]) -> int:
+def _place(span: LifeSpan, spans: Sequence[LifeSpan]) -> int:
     """Return the place of a life that began no attempt: after all that are not known to be later."""
-    for at in range(len(accounts), 0, -1):
-        if accounts[at - 1].is_told and not _is_later(accounts[at - 1], account):
+    for at in range(len(spans), 0, -1):
+        if spans[at - 1].is_told and not _is_later(spans[at - 1], span):
             return at
     return 0
 
 
-def _is_later(account: LifeAccount, death: LifeAccount) -> bool:
-    watched, before = account.watched or account.command, death.watched
+def _is_later(span: LifeSpan, death: LifeSpan) -> bool:
+    watched, before = span.watched or span.command, death.watched
     if watched is not None and before is not None and watched.supervisor == before.supervisor:
         return watched.number > before.number
-    if (
-        account.boot is not None
-        and account.boot == death.boot
-        and None not in (account.start.uptime, death.start.uptime)
-    ):
-        return (account.start.uptime or 0.0) > (death.start.uptime or 0.0)
-    if account.start.wall is not None and death.start.wall is not None:
-        return account.start.wall > death.start.wall
+    if span.boot is not None and span.boot == death.boot and None not in (span.start.uptime, death.start.uptime):
+        return (span.start.uptime or 0.0) > (death.start.uptime or 0.0)
+    if span.start.wall is not None and death.start.wall is not None:
+        return span.start.wall > death.start.wall
     return False
 
 
@@ -247,6 +224,16 @@ _GIVES_UP: tuple[Class, ...] = (  # in this order, where two lives overlap
     *("repeated", "rest", "storage", "trained", "saving", "evaluating", "hung", "starting", "down", "unseen"),
 )
 _NO_DEATHS = {"finished", "preempted", "interrupted", "complete"}  # causes of a life's end
+
+
+@dataclass(frozen=True)
+class LifeAccount:
+    attempt: int | None
+    how: str | None
+    seconds: Mapping[Class, float]
+    phases: Mapping[str, float]
+    is_watched: bool
+    is_known: bool
 
 
 @dataclass(frozen=True)
@@ -281,42 +268,40 @@ class Account:
 
 
 def account_of(lives: Sequence[Life]) -> Account:
-    accounts = _accounts_of(lives)
-    last = next((account for account in reversed(accounts) if account.life is not None), None)
+    spans = _spans_of(lives)
+    last = next((span for span in reversed(spans) if span.life is not None), None)
     kept: int | None = None  # the least that later lives continued from
-    for account in reversed(accounts):
-        _classify(account, kept, is_last=account is last)
-        if account.from_batches is not None:
-            kept = account.from_batches if kept is None else min(kept, account.from_batches)
+    for span in reversed(spans):
+        _classify(span, kept, is_last=span is last)
+        if span.from_batches is not None:
+            kept = span.from_batches if kept is None else min(kept, span.from_batches)
     is_rough = False
-    for earlier, later in pairwise(account for account in accounts if account.is_told):
+    for earlier, later in pairwise(span for span in spans if span.is_told):
         # Others lived between them and left no event, or nobody knows when the earlier life ended.
-        is_unseen = not earlier.is_known or accounts.index(later) - accounts.index(earlier) > 1
+        is_unseen = earlier.how is None or spans.index(later) - spans.index(earlier) > 1
         in_one_command = earlier.command is not None and earlier.command is (later.command or later.watched)
         is_rough = _bridge(earlier, later, "unseen" if is_unseen else "rest" if in_one_command else "down") or is_rough
-    for account in accounts:
-        account.seconds = _positive(account.seconds)
-    return Account(accounts, is_rough)
+    return Account([_account_of_life(span) for span in spans], is_rough)
 
 
-def _classify(account: LifeAccount, kept: int | None, *, is_last: bool) -> None:
+def _classify(span: LifeSpan, kept: int | None, *, is_last: bool) -> None:
     """Put the phases of a life into classes; ``kept`` is the least that later lives continued from."""
-    for name, seconds in account.phases.items():
+    for name, seconds in span.phases.items():
         into = _CLASS_OF.get(name, "rest")
-        account.seconds[into] = account.seconds.get(into, 0.0) + seconds
-    training = account.seconds.get("trained", 0.0)
-    counted = min(training, _counted(account, kept, training, is_last=is_last))
-    account.seconds["trained"], account.seconds["repeated"] = counted, training - counted
+        span.seconds[into] = span.seconds.get(into, 0.0) + seconds
+    training = span.seconds.get("trained", 0.0)
+    counted = min(training, _counted(span, kept, training, is_last=is_last))
+    span.seconds["trained"], span.seconds["repeated"] = counted, training - counted
 
 
-def _counted(account: LifeAccount, kept: int | None, training: float, *, is_last: bool) -> float:
+def _counted(span: LifeSpan, kept: int | None, training: float, *, is_last: bool) -> float:
     """Return the seconds of training that no later life did again."""
-    life, watched = account.life, account.watched
+    life, watched = span.life, span.watched
     if life is None:
         return 0.0
     if kept is None:  # nobody has continued yet: what is in no checkpoint will be done again, if the life is over
         has_died = watched.cause not in _NO_DEATHS if watched is not None else life.how == "failed"
-        kept = account.committed if has_died or not is_last else None
+        kept = span.committed if has_died or not is_last else None
     if kept is None or kept >= _reached(life, watched):
         return training
     if watched is not None and watched.committed_step is not None and kept >= watched.committed_step:
@@ -333,7 +318,7 @@ def _reached(life: Life, watched: LifeEnded | None) -> int:
     return known + 1 if life.how is None else known
 
 
-def _bridge(earlier: LifeAccount, later: LifeAccount, into: Class) -> bool:
+def _bridge(earlier: LifeSpan, later: LifeSpan, into: Class) -> bool:
     """Add what lies between two lives to the later one; return whether two clocks of the day had to be compared."""
     gap, is_rough = _gap(earlier, later)
     if gap < 0:
@@ -345,7 +330,7 @@ def _bridge(earlier: LifeAccount, later: LifeAccount, into: Class) -> bool:
     return is_rough
 
 
-def _gap(earlier: LifeAccount, later: LifeAccount) -> tuple[float, bool]:
+def _gap(earlier: LifeSpan, later: LifeSpan) -> tuple[float, bool]:
     end, start = earlier.end, later.start
     if end.uptime is not None and start.uptime is not None and earlier.boot is not None and earlier.boot == later.boot:
         return start.uptime - end.uptime, False
@@ -355,6 +340,17 @@ def _gap(earlier: LifeAccount, later: LifeAccount) -> tuple[float, bool]:
     if end.wall is None or start.wall is None:
         return 0.0, True
     return max(0.0, start.wall - end.wall), True
+
+
+def _account_of_life(span: LifeSpan) -> LifeAccount:
+    return LifeAccount(
+        attempt=span.life.attempt if span.life is not None else None,
+        how=span.how,
+        seconds={name: seconds for name, seconds in span.seconds.items() if seconds > 0},
+        phases={name: seconds for name, seconds in span.phases.items() if seconds > 0},
+        is_watched=span.watched is not None,
+        is_known=span.how is not None,
+    )
 
 
 _FACTORS = (0.5, 1.0, 2.0)
