@@ -85,8 +85,9 @@ def _signal_handlers() -> int:
 def _may_be_handler(frame: FrameType) -> bool:
     """Return whether a call takes the two arguments of a handler; first, since it costs less than their values."""
     code = frame.f_code
-    is_own = str(frame.f_globals.get("__name__")).startswith("ckptkit.")
-    return (code.co_argcount > 1 or bool(code.co_flags & inspect.CO_VARARGS)) and not is_own
+    if frame.f_back is None or str(frame.f_globals.get("__name__")).startswith("ckptkit."):
+        return False
+    return code.co_argcount > 1 or bool(code.co_flags & inspect.CO_VARARGS)
 
 
 def _is_signal_handler(frame: FrameType) -> bool:
