@@ -200,7 +200,7 @@ class ParameterHolder:
                 assign(now[path].value, packed[1], packed[0])
                 continue
             value, put = _unpacked(packed), now[path].put if path in now else self._late(path)
-            if put is not None and (path not in now or digest_of_value(now[path].value) != digest_of_value(value)):
+            if put is not None and (path not in now or digest_of_value(now[path].packed) != digest_of_value(packed)):
                 put(_refilled(now[path].value, value) if path in now else value)
                 taken.append(f"{path} = {in_words(value)}")
         if taken:

@@ -275,14 +275,6 @@ def test_a_watched_cell_keeps_its_name_and_kind():
     assert type(cell).__qualname__ == "AccumulationTrainCell"
 
 
-def test_reading_a_generator_does_not_advance_it():
-    generator, python = np.random.default_rng(3), random.Random(3)
-    before = digest_of_value([generator, python])
-    assert digest_of_value([generator, python]) == before
-    assert generator.random() == np.random.default_rng(3).random()
-    assert digest_of_value([generator, python]) != before
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -299,12 +291,7 @@ def test_other_bits_shapes_and_types_have_other_digests(one, other):
     assert digest_of_value(one) != digest_of_value(other)
 
 
-def test_set_digest_is_stable_and_huge_values_excluded():
-    """A set has the same digest in every order, and a huge value is not digested."""
-    one, other = {0, 8}, {8, 0}
-    assert [*one] != [*other], "CPython puts them one behind the other, as they come"
-    assert digest_of_value(one) == digest_of_value(other)
-    assert digest_of_value(frozenset({0, 8})) == digest_of_value(frozenset([8, 0]))
+def test_huge_and_other_values_are_not_plain():
     assert not is_plain(np.broadcast_to(np.float32(0), (1 << 27,)))
     assert not is_plain([object()])
     assert not is_plain(np.array([object()]))
