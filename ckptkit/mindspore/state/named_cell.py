@@ -8,19 +8,18 @@ Main thread only, between two micro-steps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from mindspore import nn
 
 from ckptkit.core.text import some
-from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.memory import Addresses, Detached
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.switches import Switches
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters
 from ckptkit.mindspore.train.counting import OwnCounting, accumulation_of
-from ckptkit.mindspore.train.schedule import words_of_steps
+from ckptkit.mindspore.train.schedule import check_cycle, check_same_training
 
 
 class NamedCell(ParameterHolder):
@@ -53,34 +52,21 @@ class NamedCell(ParameterHolder):
     def check(self, state: Any) -> None:
         known = isinstance(state, dict) and state.keys() >= {"parameters", "counters", "accumulation"}
         super().check(state["parameters"] if known else None)
-        counters, stored = CycleCounters(**state["counters"]), state["accumulation"]
-        now = accumulation_of(self.cell)
-        wrong = [name for name in now if name != "steps" and stored[name] != now[name]]
-        wanted = self.cell.schedule.at(counters.updates)
-        other_k = counters.accumulation_steps != wanted or (
-            stored["steps"] is not None and now["steps"] is not None and stored["steps"] != now["steps"]
-        )
-        if other_k and not self._may_change_k:
-            wrong.append("accumulation_steps")
-            stored = {**stored, "accumulation_steps": words_of_steps(stored["steps"], counters.accumulation_steps)}
-            now["accumulation_steps"] = words_of_steps(now["steps"], wanted)
-        if wrong:
-            raise ResumeError(
-                f"the checkpoint was taken with another train cell {self._name}: "
-                + "; ".join(f"{name}={stored[name]}, and this one has {now[name]}" for name in wrong)
-                + ". Nothing was changed. Build it as it was, or start under another root"
-            )
+        stored = f"the train cell {self._name} of the checkpoint"
+        check_same_training(stored, state["accumulation"], accumulation_of(self.cell))
+        counters, schedule = CycleCounters(**state["counters"]), self.cell.schedule
+        check_cycle(stored, counters, state["accumulation"], schedule, may_change=self._may_change_k)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from ``state``; a changed K applies from the next boundary on, which may be the current position."""
         super().load_state_dict(state["parameters"])
-        stored = state["counters"]
-        if not stored["micro_step"]:
-            stored = {**stored, "accumulation_steps": self.cell.schedule.at(stored["updates"])}
-        self.cell.load_counters(CycleCounters(**stored))
+        counters = CycleCounters(**state["counters"])
+        if not counters.micro_step:
+            counters = replace(counters, accumulation_steps=self.cell.schedule.at(counters.updates))
+        self.cell.load_counters(counters)
         self._counting.base = state["global_step_at_start"]
-        self.switches.load(state.get("switches"), stored["micro_steps"])
-        self._detached.begin(stored["updates"])
+        self.switches.load(state.get("switches"), counters.micro_steps)
+        self._detached.begin(counters.updates)
 
     def check_step(self) -> None:
         """Check as `Switches.check_compiled`; after the first update record the memory that the update is bound to."""

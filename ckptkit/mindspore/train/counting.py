@@ -127,7 +127,7 @@ class OwnCounting:
     def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
         """Return how the running cycle ends, or raise if the run cannot continue from ``contents``. Changes nothing."""
         before = recorded["accumulation"]
-        check_same_training(contents, before, accumulation_of(self._cell))
+        check_same_training(f"the checkpoint {contents.checkpoint}", before, accumulation_of(self._cell))
         left = self._left(contents, before, worlds)
         # When EarlyStopping ends a training, it may restore the best weights, with their accumulators and counters.
         if recorded["ended"] is None:
@@ -206,7 +206,9 @@ class OwnCounting:
             fitting = schedule_in(contents, before["steps"], schedule, worlds)
             if fitting is not None:
                 return CycleLeft(contents.progress.accumulation_steps, fitting)
-        return CycleLeft(check_cycle(contents, before, schedule, may_change=self._may_change_k), schedule)
+        stored = f"the checkpoint {contents.checkpoint}"
+        k = check_cycle(stored, contents.progress, before, schedule, may_change=self._may_change_k)
+        return CycleLeft(k, schedule)
 
     def _prove_stored(self, contents: Contents, base: int | None) -> None:
         counters = [self._cell.accumulators[-1].name, *([self._step.name] if self._step is not None else [])]
@@ -282,11 +284,12 @@ class ForeignCounting:
 
     def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
         """See `OwnCounting`. The cell determines K itself, so in another world K must already be that world's."""
-        check_same_training(contents, recorded["accumulation"], None)
+        stored = f"the checkpoint {contents.checkpoint}"
+        check_same_training(stored, recorded["accumulation"], None)
         schedule = AccumulationSchedule(self._accumulation_steps())
         if worlds is not None and worlds.before != worlds.now:
             schedule_in(contents, None, schedule, Worlds(worlds.before, worlds.now, first=worlds.now))
-        return CycleLeft(check_cycle(contents, None, schedule, may_change=False), schedule)
+        return CycleLeft(check_cycle(stored, contents.progress, None, schedule, may_change=False), schedule)
 
     def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
         """See `OwnCounting`; raises StateMismatchError if the adapter contradicts the checkpoint."""

@@ -15,16 +15,17 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.progress import Progress
 from ckptkit.core.text import some
 from ckptkit.errors import ResumeError
+from ckptkit.mindspore.train.cell import CycleCounters
 
 
-def check_same_training(contents: Contents, recorded: Mapping[str, Any] | None, mine: Mapping[str, Any] | None) -> None:
-    """Raise ResumeError if the train cell accumulates in another way than the checkpoint's.
+def check_same_training(stored: str, recorded: Mapping[str, Any] | None, mine: Mapping[str, Any] | None) -> None:
+    """Raise ResumeError if the train cell accumulates in another way than the one that ``stored`` names.
 
     ``recorded`` and ``mine`` describe the two ways; None for a cell that is not an `AccumulationTrainCell`.
     """
     if (recorded is None) != (mine is None):
         raise ResumeError(
-            f"the checkpoint {contents.checkpoint} was taken {'without' if recorded is None else 'of'} an "
+            f"{stored} was taken {'without' if recorded is None else 'of'} an "
             f"AccumulationTrainCell, and this training is {'without' if mine is None else 'of'} one. Train with the "
             "same kind of cell, or start under another root."
         )
@@ -33,32 +34,36 @@ def check_same_training(contents: Contents, recorded: Mapping[str, Any] | None, 
     for option in mine.keys() & recorded.keys() - {"steps"}:
         if recorded[option] != mine[option]:
             raise ResumeError(
-                f"the checkpoint {contents.checkpoint} was taken with {option}={recorded[option]!r}, this train cell "
-                f"has {mine[option]!r}. Build it with {option}={recorded[option]!r}, or start under another root."
+                f"{stored} was taken with {option}={recorded[option]!r}, this train cell has {mine[option]!r}. "
+                f"Build it with {option}={recorded[option]!r}, or start under another root."
             )
 
 
 def check_cycle(
-    contents: Contents, recorded: Mapping[str, Any] | None, schedule: AccumulationSchedule, *, may_change: bool
+    stored: str,
+    counts: Progress | CycleCounters,
+    recorded: Mapping[str, Any] | None,
+    schedule: AccumulationSchedule,
+    *,
+    may_change: bool,
 ) -> int:
     """Return K at which the running cycle ends; raise ResumeError if K or its schedule changed and may not.
 
-    A changed K takes effect at the next boundary, which may be the current position.
+    A changed K takes effect at the next boundary, which may be the current position. ``stored`` names the saved cell.
     """
-    progress = contents.progress
-    stored, wanted = progress.accumulation_steps, schedule.at(progress.updates)
+    in_force, wanted = counts.accumulation_steps, schedule.at(counts.updates)
     before, now = None if recorded is None else recorded["steps"], schedule.recorded()
-    if stored == wanted and (before is None or now is None or before == now):
-        return stored
+    if in_force == wanted and (before is None or now is None or before == now):
+        return in_force
     if not may_change:
         raise ResumeError(
-            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={words_of_steps(before, stored)}, "
+            f"{stored} was taken with accumulation_steps={words_of_steps(before, in_force)}, "
             f"this train cell has {words_of_steps(now, wanted)}. "
-            f"{_as_before(words_of_steps(before, stored), schedule, is_function=before is None and now is None)}, or "
+            f"{_as_before(words_of_steps(before, in_force), schedule, is_function=before is None and now is None)}, or "
             'pass training=ckptkit.Training(on_k_change="next_cycle") to end the running cycle with the old ones and '
             "continue with the new ones."
         )
-    return wanted if progress.at_boundary else stored
+    return in_force if counts.micro_step else wanted
 
 
 def _as_before(steps: str, schedule: AccumulationSchedule, *, is_function: bool) -> str:

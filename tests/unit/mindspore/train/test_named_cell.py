@@ -161,10 +161,13 @@ def test_single_train_cell_within_another_is_refused():
 @pytest.mark.parametrize(
     ("cells", "match"),
     [
-        (lambda: pair(other_k=5), r"train cell d: accumulation_steps=3, and this one has 5"),
-        (lambda: pair(other_k={0: 3, 50: 6}), r"accumulation_steps=3, and this one has \{0: 3, 50: 6\}"),
-        (lambda: [pair()[0], pair(normalize="samples")[1]], "normalize=micro_batches, and this one has samples"),
-        (lambda: [pair()[0], pair(remainder="drop")[1]], "remainder=carry, and this one has drop"),
+        (
+            lambda: pair(other_k=5),
+            r"train cell d of the checkpoint was taken with accumulation_steps=3, this train cell has 5",
+        ),
+        (lambda: pair(other_k={0: 3, 50: 6}), r"accumulation_steps=3, this train cell has \{0: 3, 50: 6\}"),
+        (lambda: [pair()[0], pair(normalize="samples")[1]], "normalize='micro_batches', this train cell has 'samples'"),
+        (lambda: [pair()[0], pair(remainder="drop")[1]], "remainder='carry', this train cell has 'drop'"),
     ],
 )
 def test_second_cell_that_differs_is_refused_unchanged(tmp_path, cells, match):
