@@ -189,8 +189,8 @@ class CheckpointCallback(Callback):
             why = state.ended or f"{batches} are {many(done, 'epoch')}{within}"
             more = "" if state.ended else f" To train on, give more than {many(done, 'epoch')}; you gave {epochs}."
             _log.info("training is complete (%s); nothing to do. %s is restored.%s", why, point.checkpoint, more)
-            state.restoring.random_state()
-            state.restoring.trained()
+            state.start.random_state()
+            state.start.trained()
             position.leave()
             manager.declare_complete()
             manager.close()

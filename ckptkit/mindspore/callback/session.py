@@ -102,7 +102,7 @@ class TrainingSession:
         HEARTBEAT.reads(source_names(self._dataset), self._size)
         self._position.iterator_made()
         # This callback is the last one: this undoes what the others' on_train_begin changed or drew.
-        self._state.restoring.undo_changes()
+        self._state.start.undo_changes()
         # Before the others' on_train_epoch_begin, which runs again if an epoch is resumed at its start.
         self._state.mark_again()
         if not self.point.batch:
@@ -117,9 +117,9 @@ class TrainingSession:
         self._other_callbacks.restore()
         if self.point.batch:
             # The others' on_train_epoch_begin ran a second time in this epoch: this undoes what it did.
-            self._state.restoring.undo_changes()
+            self._state.start.undo_changes()
             self._state.examination.begin()
-        self._state.restoring.trained()
+        self._state.start.trained()
         self._begun = True
 
     def end_step(self, params: Any, run_context: Any) -> None:

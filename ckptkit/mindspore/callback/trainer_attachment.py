@@ -192,7 +192,7 @@ class TrainerLoop:
         if self.point is None:
             raise self._refusal("did not call create_dict_iterator of what get_train_dataloader() returned")
         if self.is_complete:
-            self._state.restoring.trained()
+            self._state.start.trained()
             self._manager.declare_complete()
         elif self._counters.is_loaded:
             raise self._refusal(f"ended at an empty epoch, and the run continues in epoch {self._place[0]}")
@@ -279,11 +279,11 @@ class TrainerLoop:
     def _arrive(self, frame: FrameType) -> None:
         """Put back what the checkpoint holds, where the loop continues; of a complete run, where it ends."""
         if self.is_complete:
-            self._state.restoring.undo_changes()
+            self._state.start.undo_changes()
             self._state.examination.begin()
         else:
             self._silence.close()
-            self._state.restoring.undo_changes()
+            self._state.start.undo_changes()
             self._first = [next(self._batches)]
             self.trainer.control.should_training_stop = self.trainer.control.should_epoch_stop = False
         self._counters.put_back(frame)

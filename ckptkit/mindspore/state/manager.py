@@ -33,12 +33,11 @@ from ckptkit.mindspore.parameters.roles import cells_of
 from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.rng import words_drawn_unseeded
 from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.fresh_start import begin_afresh, begin_with_weights, holds_weights_only
 from ckptkit.mindspore.state.holders import NamedAttributes, Stateful, stateful_of
 from ckptkit.mindspore.state.named_cell import NamedCell, refuse_sums_of_parts, refuse_uncounted, steady_beside
 from ckptkit.mindspore.state.open_batch import OpenBatch
-from ckptkit.mindspore.state.restore import Restore
 from ckptkit.mindspore.state.sources import CycleStart, Sources, captured, check_rewindable
+from ckptkit.mindspore.state.start import Start, holds_weights_only
 from ckptkit.mindspore.state.switches import Switches, switches_of
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_restored
 from ckptkit.mindspore.train.counting import CycleAdapter, counting_of
@@ -175,7 +174,7 @@ class StateManager:
             rates=parameters.rates(),
         )
         self.examination = Examination(self._sources, strict=strict, ignore=training.ignore)
-        self.restoring = Restore(self._sources, self.examination, elastic=ranks.elastic)
+        self.start = Start(self._sources, self.examination, elastic=ranks.elastic)
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._marks_cycles = False
@@ -344,11 +343,11 @@ class StateManager:
         if self._sources.batches is not None:
             self._sources.batches.refuse_begun()
         if holds_weights_only(contents):
-            begin_with_weights(self._sources, self.examination, contents)
+            self.start.begin_with_weights(contents)
             self._begin_own_loop()
             return
         words_drawn_unseeded()  # before the seed of the data is set; a refusal of the data asks for it
-        self.restoring.apply(contents, self.world)
+        self.start.restore(contents, self.world)
         self._begin_own_loop()
         self.last_batch = self.last_outputs = None
 
@@ -364,7 +363,7 @@ class StateManager:
         """
         if self._sources.batches is not None:
             self._sources.batches.refuse_begun()
-        begin_afresh(self._sources, self.examination, root)
+        self.start.begin(root)
         self._begin_own_loop()
 
     def _begin_own_loop(self) -> None:
@@ -384,9 +383,9 @@ class StateManager:
             self.position.iterator_made()
         if self._sources.batches is not None:
             self._sources.counting.begin_loop()
-        self.restoring.random_state()
+        self.start.random_state()
         self._sources.put_back()
-        self.restoring.trained()
+        self.start.trained()
         if self._sources.batches is None:
             self.examination.begin()
         self.mark_again()

@@ -87,7 +87,7 @@ def test_what_a_script_joins_between_restore_and_loop_is_parted_again(tmp_path):
     with manager:
         manager.restore(state)
         join(student, teacher)
-        state.restoring.undo_changes()
+        state.start.undo_changes()
         assert values(student, teacher) == [5, 7]
         assert student.w.data_ptr() != teacher.w.data_ptr()
 
@@ -235,7 +235,7 @@ def test_object_that_restores_itself_again_before_the_loop_leaves_the_student_as
                 state.count_delivered(1)
                 manager.save(state).result()
     join(student, teacher.net)
-    state.restoring.undo_changes()
+    state.start.undo_changes()
     assert values(student, teacher.net) == [5, 7]
 
 
@@ -272,7 +272,7 @@ def test_object_that_restores_itself_into_the_memory_of_another_object_leaves_th
                 state.count_delivered(1)
                 manager.save(state).result()
     assert values(average, teacher.net) == [5, 7]
-    state.restoring.undo_changes()
+    state.start.undo_changes()
     assert values(average, teacher.net) == [5, 7]
 
 

@@ -285,15 +285,15 @@ def test_what_was_changed_after_the_restore_comes_back():
     state.apply(checkpoint.for_rank(0))
     before = tensors(state.cell)
     log.clear()
-    state.restoring.undo_changes()
+    state.start.undo_changes()
     assert log == []
     state.cell.accumulators[0].set_data(ms.Tensor(np.full(state.cell.accumulators[0].shape, 7, np.float32)))
-    state.restoring.undo_changes()
+    state.start.undo_changes()
     assert log == [(rank, frozenset({state.cell.accumulators[0].name})) for rank in range(2)]
     assert tensors(state.cell) == before
     log.clear()
     state.cell.network.out.weight.set_data(ms.Tensor(np.full((3, 8), 7, np.float32)))
-    state.restoring.undo_changes()
+    state.start.undo_changes()
     assert log == [(0, frozenset({"out.weight"}))]
     assert tensors(state.cell) == before
 
@@ -647,7 +647,7 @@ def test_a_stored_checkpoint_goes_on_in_another_world(root):
         state.cell.accumulators[0].set_data(
             ms.Tensor(np.zeros(before[state.cell.accumulators[0].name].shape, np.float32))
         )
-        state.restoring.undo_changes()
+        state.start.undo_changes()
         assert state.progress().micro_step == 2
         np.testing.assert_array_equal(state.cell.network.out.weight.asnumpy(), old.cell.network.out.weight.asnumpy())
         for name, found in accumulators(state).items():

@@ -371,7 +371,7 @@ def test_restoring_again_reads_only_what_was_touched(root, calls, way):
 
     def read_by_restoring_again():
         before = len(storage.calls)
-        state.restoring.undo_changes()
+        state.start.undo_changes()
         assert tensors(cell) == bits
         return {call.keys[0].rpartition("/")[2].partition("-")[0] for call in storage.calls[before:]}
 
@@ -386,9 +386,9 @@ def test_restoring_again_reads_only_what_was_touched(root, calls, way):
         there[name].set_data(ms.Tensor(there[name].asnumpy() + 1))  # gives it other memory
         assert read_by_restoring_again() == ({kind} & stored if way == "view" else stored)
     trained(cell, 2)
-    state.restoring.trained()
+    state.start.trained()
     before = tensors(cell)
-    state.restoring.undo_changes()
+    state.start.undo_changes()
     assert tensors(cell) == before
 
 
@@ -398,14 +398,14 @@ def test_failed_restore_again_leaves_mark(root):
     state = StateManager(cell)
     manager(root).restore(state)
     flip(root, name, "weights", -1)
-    state.restoring.undo_changes()  # nothing was touched, so nothing is read
+    state.start.undo_changes()  # nothing was touched, so nothing is read
     state.progress()
     cell.parameters_dict()["out.bias"].set_data(ms.Tensor(np.ones(3, np.float32)))
     with pytest.raises(ck.CorruptCheckpointError, match="weights-000"):
-        state.restoring.undo_changes()
+        state.start.undo_changes()
     assert refused(cell, state)
     flip(root, name, "weights", -1)
-    state.restoring.undo_changes()
+    state.start.undo_changes()
     trained(cell, 1)
 
 

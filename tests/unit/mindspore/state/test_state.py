@@ -727,7 +727,7 @@ def test_generators_that_data_draw_from_stay(contents):
     random.random()
     np.random.random()
     numpy = np.random.get_state()[2]
-    state.restoring.random_state()
+    state.start.random_state()
     assert random.getstate() == python
     assert np.random.get_state()[2] == numpy
 

@@ -243,7 +243,7 @@ def test_failed_read_marks_second_cell_too(monkeypatch, reading):
 
     monkeypatch.setattr(CellParameters, reading, fails)
     with pytest.raises(ck.StorageError, match="gone"):
-        state.restoring.undo_changes() if reading == "read_again_from" else state.apply(contents)
+        state.start.undo_changes() if reading == "read_again_from" else state.apply(contents)
     for refused in (first, second, state.progress, partial(state.begin, "runs/other")):
         with pytest.raises(ck.ResumeError, match="are half restored from a000001"):
             refused()

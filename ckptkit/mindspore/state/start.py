@@ -1,11 +1,13 @@
-"""Restores a checkpoint into the sources of a training, by `Restore`.
+"""Starts a training: restores a checkpoint into its sources, or begins with the parameters as they are.
 
 Guarantees: everything is compared before anything is changed; a disagreement raises and names what differs. While
 parameters are read, their cells are marked as half restored. A user's object that is unchanged after it was given its
 state, and differs from it, is refused, unless it may take the state over later: a loader at its next iteration, a
 callback at the beginning of the training. Any other difference is reported, except values that also differ between two
-reads, such as a clock. With another number of ranks, ranks x accumulation steps x micro-batch stays the same. Does not
-choose the checkpoint, and reads no file except through `Contents`. Main thread only, between two micro-steps.
+reads, such as a clock. With another number of ranks, ranks x accumulation steps x micro-batch stays the same. A process
+begins no run with parameters that it has trained since it began the same run with them: the mark is on the tensors
+themselves, so any object that wraps them again finds it. Does not choose the checkpoint, and reads no file except
+through `Contents`. Main thread only, between two micro-steps.
 """
 
 from __future__ import annotations
@@ -15,31 +17,38 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import mindspore as ms
+import numpy as np
 from mindspore import nn
 from mindspore.train import Callback
 
 from ckptkit.checkpoint.resharded import folded
-from ckptkit.core.contents import Contents, TensorInfo
+from ckptkit.core.contents import IMPORTED, NOT_IMPORTED, Contents, TensorInfo
 from ckptkit.core.placement import Box
 from ckptkit.core.process_group import World
 from ckptkit.core.tensors import Leaf, bits_of, digest_of_bits
 from ckptkit.core.text import listed, some
 from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.data.pipeline import has_own_data
+from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Position
 from ckptkit.mindspore.kernel_threads import take_denormals_as_zero_everywhere
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.rng import restore_rng
+from ckptkit.mindspore.rng import restore_rng, seed_operators, words_drawn_unseeded
 from ckptkit.mindspore.state.digest import digests_by_place
 from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.holders import (
-    GeneratorHolder,
-    ParameterHolder,
-    Stateful,
-)
+from ckptkit.mindspore.state.holders import GeneratorHolder, ParameterHolder, Stateful, state_of
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources, decoded
-from ckptkit.mindspore.train.cell import OPTIMIZERS, AccumulationTrainCell, clear_half_restored, mark_half_restored
+from ckptkit.mindspore.train.cell import (
+    OPTIMIZERS,
+    AccumulationTrainCell,
+    clear_half_restored,
+    half_restored_from,
+    mark_half_restored,
+    refuse_half_restored,
+)
 from ckptkit.mindspore.train.schedule import Worlds
 
 _log = logging.getLogger("ckptkit")
@@ -51,10 +60,11 @@ _RATES = (
     "longer, begin a run with these weights (`ckptkit export`, `ckptkit import`); a rate that is a cell, such as "
     "nn.CosineDecayLR, is not stored and may change. Do so"
 )
+_BEGUN = "_ckptkit_begun"
 
 
-class Restore:
-    """Restores checkpoints into ``sources``, and undoes what the script changes between a restore and its loop.
+class Start:
+    """Restores or begins the training of ``sources``, and undoes what the script changes between that and its loop.
 
     With ``elastic``, a checkpoint of another number of ranks is converted.
     """
@@ -68,7 +78,7 @@ class Restore:
         self._rng: dict[str, Any] | None = None
         self._shared: Sequence[Sequence[str]] = ()
 
-    def apply(self, contents: Contents, world: World) -> None:
+    def restore(self, contents: Contents, world: World) -> None:
         """Restore ``contents``, those of the rank of the checkpoint that this one of ``world`` takes over.
 
         See `StateManager.apply` for the errors.
@@ -76,7 +86,7 @@ class Restore:
         sources, stored = self._sources, contents
         state = decoded(contents)
         contents = self._in_this_world(contents, state, world)
-        seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
+        seen = self._leaves()
         worlds = Worlds(contents.world_size, world.size, state["train"]["first_world"])
         self._compare(contents, state, seen, worlds)
         left = sources.counting.check(contents, state["train"], worlds if self._elastic else None)
@@ -91,7 +101,7 @@ class Restore:
         mark_half_restored(sources.every_cell(), contents.checkpoint)
         self._shared = self._shared_at_save(contents, state)
         if sources.shared_memory.restore(self._shared):
-            seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
+            seen = self._leaves()
         sources.parameters.read_from(contents, seen)
         progress = contents.progress
         sources.ended = state["train"]["ended"]
@@ -118,6 +128,37 @@ class Restore:
         sources.parameters.note_buffers()
         self._watch_beginning()
 
+    def begin(self, root: str) -> None:
+        """Begin the run at ``root`` with the parameters as they are; see `StateManager.begin`."""
+        refuse_half_restored(self._sources.every_cell())
+        self._refuse_used("there is no checkpoint to resume", root)
+        self._judge_beginning()
+        self._prepare(root)
+
+    def begin_with_weights(self, contents: Contents) -> None:
+        """Begin a run with the imported weights of ``contents``; all else is as in `begin`."""
+        sources = self._sources
+        half = half_restored_from(sources.every_cell())
+        if half not in (None, contents.checkpoint):
+            raise ResumeError(
+                f"{half} is corrupt, and reading it has changed the optimizer's state. {contents.checkpoint}, from "
+                "which the run would begin again, holds imported weights only and cannot restore that state. Start the "
+                f'process again with checkpoint="{contents.checkpoint}", rewind=True'
+            )
+        self._refuse_used(f"{contents.checkpoint} holds imported weights only, to begin with", contents.root)
+        leaves, wanted = self._leaves(), sources.parameters.importable(contents)
+        _check_weights(contents, leaves, wanted)
+        self._judge_beginning()
+        sources.cycle_start = None
+        sources.counting.fence()
+        mark_half_restored(sources.every_cell(), contents.checkpoint)
+        if sources.shared_memory.part(partial(_are_unlike, contents, leaves)):
+            leaves = self._leaves()
+        sources.parameters.read_weights_from(contents, leaves)
+        clear_half_restored(sources.every_cell())
+        _tell_what_is_fresh(contents, leaves, wanted)
+        self._prepare(contents.root)
+
     def _shared_at_save(self, contents: Contents, state: Mapping[str, Any]) -> Sequence[Sequence[str]]:
         """Return the groups that had one memory; if the checkpoint does not say, those of now with equal values."""
         groups: Sequence[Sequence[str]] | None = state["train"]["shared_memory"]
@@ -135,7 +176,7 @@ class Restore:
         return [group for group in self._sources.shared_memory.groups() if len(set(map(bits, group))) == 1]
 
     def undo_changes(self) -> None:
-        """Undo changes to the state since `apply`; does nothing without an `apply`, or after `trained`.
+        """Undo changes to the state since `restore`; does nothing without it, or after `trained`.
 
         Reads again only those files of the checkpoint whose tensors were changed, where that can be detected. If that
         fails, the parameters are half restored.
@@ -154,7 +195,7 @@ class Restore:
             self.random_state()
 
     def random_state(self) -> None:
-        """Restore the random state of `apply`, except what the data has positioned; does nothing without an `apply`."""
+        """Restore the random state of `restore`, except what the data has positioned; does nothing without it."""
         if self._rng is not None:
             position = self._sources.position
             restore_rng(self._rng, keep=position.own_draws if position else ())
@@ -164,6 +205,52 @@ class Restore:
         self._restored = None
         for switches in self._sources.switches():
             switches.trained()
+
+    def _refuse_used(self, why: str, root: str) -> None:
+        """Raise ResumeError if a cell was called, or parameters changed since this process began ``root``'s run."""
+        sources = self._sources
+        others = (named_cell.cell.counters.micro_steps for named_cell in sources.named_cells.values())
+        called = max(sources.progress().batches_delivered, *others, 0)
+        if called:
+            raise ResumeError(
+                f"{why}, but the train cell was called {called} times already. "
+                "Build a new one for another run, or give the root of the run that it belongs to."
+            )
+        marks = {name: vars(tensor).get(_BEGUN) for name, tensor in sources.parameters.tensors().items()}
+        begun = {name: mark[1] for name, mark in marks.items() if mark is not None and mark[0] == root}
+        digests = sources.parameters.digests() if begun else {}
+        changed = sorted(name for name, digest in begun.items() if digests.get(name) != digest)
+        if changed:
+            raise ResumeError(
+                f"{root} holds no checkpoint of what this process trained there before, and {some(changed)} "
+                "changed since: a run cannot start afresh with trained parameters. Build network, optimizer and "
+                "model anew (in a notebook, run their cells again), then start"
+            )
+
+    def _judge_beginning(self) -> None:
+        self._examination.judge()
+        self._examination.judge_doubt(_unseeded_draws(self._sources))
+        self._examination.note_start(None)
+        self._examination.load(None)
+
+    def _prepare(self, root: str) -> None:
+        sources = self._sources
+        digests = sources.parameters.digests()
+        for name, tensor in sources.parameters.tensors().items():
+            vars(tensor)[_BEGUN] = (root, digests[name])
+        take_denormals_as_zero_everywhere()
+        seed_operators()
+        if sources.position is not None and not sources.prepared:
+            sources.position.prepare(0, None)
+        sources.prepared = True
+        sources.parameters.note_buffers()
+        sources.note_beginning(resumes=False)
+        for switches in sources.switches():
+            switches.load(None, 0)
+        self._watch_forward()
+
+    def _leaves(self) -> dict[str, Leaf]:
+        return {leaf.name: leaf for leaf in self._sources.parameters.leaves(at_boundary=False)}
 
     def _in_this_world(self, contents: Contents, state: dict[str, Any], world: World) -> Contents:
         """Return ``contents`` converted for this rank of ``world``; converts the data position in ``state`` too."""
@@ -212,11 +299,25 @@ class Restore:
         sources = self._sources
         sources.note_beginning(resumes=True)
         sources.note_restored_states()
-        watch_forward(sources.cell, sources.parameters, self._examination.judge_changes)
+        self._watch_forward(self._examination.judge_changes)
         if sources.batches is None and sources.began_with:
             for cell in sources.cells:
                 if not isinstance(cell, (AccumulationTrainCell, *OPTIMIZERS)):
                     _before_next_call(cell, self._examination.judge_changes)
+
+    def _watch_forward(self, before: Callable[[], object] = lambda: None) -> None:
+        """Call ``before`` as the train cell is called next, and then compare the steady parameters around its passes.
+
+        What a pass changes is named, and each save copies it from then on. Only ckptkit's cell can be watched.
+        """
+        parameters = self._sources.parameters
+
+        def begin() -> Callable[[], None]:
+            before()
+            return partial(_demote_changed, parameters, parameters.steady_digests())
+
+        if isinstance(self._sources.cell, AccumulationTrainCell):
+            self._sources.cell.watch(begin)
 
     def _restore_objects(
         self, contents: Contents, states: Mapping[str, Any], give: Callable[[str, Stateful], object]
@@ -291,7 +392,12 @@ class Restore:
             )
 
 
-def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
+def holds_weights_only(contents: Contents) -> bool:
+    """Return whether everything except the weights begins afresh, as after `ckptkit.tools.interchange`'s import."""
+    return IMPORTED in contents.state
+
+
+def _difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
     """Return how a stored tensor differs from the leaf of that name, or None."""
     placement = leaf.spec.placement
     shape = placement.global_shape if isinstance(placement, Box) else leaf.shape
@@ -300,20 +406,6 @@ def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
     return (
         f"{name}: the checkpoint has {stored.dtype} {list(stored.shape)}, this training has {leaf.dtype} {list(shape)}"
     )
-
-
-def watch_forward(cell: nn.Cell, parameters: CellParameters, before: Callable[[], object] = lambda: None) -> None:
-    """Compare the steady ``parameters`` of ``cell``, if it is ckptkit's, around its next forward and backward pass.
-
-    What that changes is named, and each save copies it from then on. Calls ``before`` first.
-    """
-
-    def begin() -> Callable[[], None]:
-        before()
-        return partial(_demote_changed, parameters, parameters.steady_digests())
-
-    if isinstance(cell, AccumulationTrainCell):
-        cell.watch(begin)
 
 
 def _demote_changed(parameters: CellParameters, before: dict[str, str]) -> None:
@@ -358,7 +450,7 @@ def _check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
     for place, name in enumerate(sorted(stored.keys() - expected.keys())):
         problems.append((stored[name].role != "weights", place, f"not in this training: {name}", name))
     for name in sorted(expected.keys() & stored.keys()):
-        problem = difference(name, expected[name], stored[name])
+        problem = _difference(name, expected[name], stored[name])
         if problem is not None:
             problems.append((expected[name].role != "weights", -1, problem, name))
     if problems:
@@ -427,3 +519,72 @@ def _tell_what_was_folded(before: Contents, after: Contents, worlds: Worlds, ran
         else "the state of the others is dropped",
         "" if positioned else "; and the data, which the loop positions itself",
     )
+
+
+def _unseeded_draws(sources: Sources) -> str | None:
+    """Return a warning if NumPy's generator, never seeded, has given more than what MindSpore and the named state need.
+
+    MindSpore's initializers take two words for each parameter, NumPy's distributions one to three for each number.
+    Weights that the script draws itself are warned of as well: their draws do not differ from those of data.
+    """
+    words, position = words_drawn_unseeded(), sources.position
+    if words == 0 or (isinstance(position, DatasetPosition) and not has_own_data(position.dataset)):
+        return None
+    states = [state_of(holder) for holder in sources.stateful.values() if not isinstance(holder, OtherCallbacks)]
+    states += [sources.loader.state_dict()] if sources.loader is not None else []
+    if words <= 4 * len(sources.tensors()) + 3 * _numbers(states):
+        return None
+    return (
+        "numpy.random was never seeded, and more was drawn from it than MindSpore's initializers need. If these are "
+        "data, their split or their order, each start has others, and a resume is refused or differs: call "
+        "ms.set_seed(...) before anything is drawn"
+    )
+
+
+def _numbers(state: Any) -> int:
+    if isinstance(state, (Mapping, list, tuple)):
+        return sum(map(_numbers, state.values() if isinstance(state, Mapping) else state))
+    return int(state.size) if isinstance(state, (np.ndarray, ms.Tensor)) else 1
+
+
+def _are_unlike(contents: Contents, leaves: Collection[str], names: Collection[str]) -> bool:
+    """Return whether some of ``names`` that are ``leaves`` of the cells are to have other bits than the rest."""
+    own = [name for name in names if name in leaves]  # a file of weights has nothing for objects given by name
+    return len({contents.peek(name).tobytes() if name in contents.entries else None for name in own}) > 1
+
+
+def _check_weights(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
+    """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives exactly what is ``wanted``.
+
+    These are the weights among ``leaves``; stored values of the others are ignored.
+    """
+    imported = contents.entries.keys()
+    problems = [f"not imported, but in this training: {name}" for name in sorted(set(wanted) - imported)]
+    problems += [f"imported, but not in this training: {name}" for name in sorted(imported - leaves.keys())]
+    differences = (_difference(name, leaves[name], contents.entries[name]) for name in sorted(imported & set(wanted)))
+    problems += filter(None, differences)
+    if problems:
+        raise StateMismatchError(
+            f"the weights of {contents.checkpoint}, imported from {_file_of(contents)}, do not fit this "
+            "training. Nothing was changed. Import them once more into another root, with --rename OLD=NEW for "
+            f"names that differ and --drop NAME for names to leave out:{listed(problems)}"
+        )
+
+
+def _tell_what_is_fresh(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
+    taken = contents.entries.keys() & set(wanted)
+    _log.info(
+        "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s",
+        *(contents.checkpoint, _file_of(contents), len(taken), ", ".join(NOT_IMPORTED)),
+    )
+    as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
+    if as_built:
+        _log.info("in this training, but not imported; they keep their initial values: %s", some(as_built))
+    ignored = sorted((contents.entries.keys() & leaves.keys()) - taken)
+    if ignored:
+        _log.info("imported, but not weights of this training, and ignored: %s", some(ignored))
+
+
+def _file_of(contents: Contents) -> str:
+    record = contents.state[IMPORTED]
+    return str(record["file"]) if isinstance(record, dict) and "file" in record else "a file"
