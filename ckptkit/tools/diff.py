@@ -26,7 +26,6 @@ from ckptkit.checkpoint.parts import read_sharded
 from ckptkit.checkpoint.read import check_sizes
 from ckptkit.core.contents import WantedPart
 from ckptkit.core.placement import Box
-from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import DTYPES, ROLES, Array, Role, bytes_of, values_of
 from ckptkit.storage import Storage
 
@@ -227,14 +226,12 @@ def compare(a: Side, b: Side, plan: Callable[[int], None]) -> CheckpointDifferen
     one is damaged.
     """
     leaves_a, leaves_b = a.leaves(), b.leaves()
-    changed = [key for key in leaves_a if key in leaves_b and not _is_in_equal_files(leaves_a[key], leaves_b[key])]
-    pairs = [key for key in changed if _form(leaves_a[key]) == _form(leaves_b[key])]
+    both = [key for key in leaves_a if key in leaves_b]
+    unlike = [key for key in both if _form(leaves_a[key]) != _form(leaves_b[key])]
+    alike = [key for key in both if _form(leaves_a[key]) == _form(leaves_b[key])]
+    pairs = [key for key in alike if _places(leaves_a[key]) != _places(leaves_b[key])]  # others are in equal files
     plan(_file_bytes(leaves_a[key] for key in pairs) + _file_bytes(leaves_b[key] for key in pairs))
-    leaves = [
-        _unlike(key, leaves_a[key], leaves_b[key], "form")
-        for key in changed
-        if _form(leaves_a[key]) != _form(leaves_b[key])
-    ]
+    leaves = [_unlike(key, leaves_a[key], leaves_b[key], "form") for key in unlike]
     leaves += [_unlike(key, leaf, None, "only in a") for key, leaf in leaves_a.items() if key not in leaves_b]
     leaves += [_unlike(key, None, leaf, "only in b") for key, leaf in leaves_b.items() if key not in leaves_a]
     for key in pairs:
@@ -246,7 +243,8 @@ def compare(a: Side, b: Side, plan: Callable[[int], None]) -> CheckpointDifferen
     a.files.end()
     b.files.end()
     roles = _counted(leaves_a, leaves_b, leaves)
-    progress = _progress(a.opened.manifest.progress, b.opened.manifest.progress)
+    before, after = a.opened.manifest.progress.model_dump(), b.opened.manifest.progress.model_dump()
+    progress = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
     state = [
         difference
         for rank, (mine, its) in enumerate(zip(a.opened.ranks, b.opened.ranks, strict=False))
@@ -299,10 +297,6 @@ def _index(shape: tuple[int, ...], first: int, at: int) -> tuple[int, ...]:
     return tuple(int(axis) for axis in np.unravel_index(first + at, shape))
 
 
-def _is_in_equal_files(a: StoredLeaf, b: StoredLeaf) -> bool:
-    return _form(a) == _form(b) and _places(a) == _places(b)
-
-
 def _places(leaf: StoredLeaf) -> set[tuple[object, ...]]:
     return {
         (
@@ -348,11 +342,6 @@ def _counted(
             count.differing += 1
             count.equal -= 1
     return {role: count for role, count in roles.items() if count != RoleCount()}
-
-
-def _progress(a: Progress, b: Progress) -> dict[str, tuple[int, int]]:
-    counters_a, counters_b = a.model_dump(), b.model_dump()
-    return {name: (counters_a[name], counters_b[name]) for name in counters_a if counters_a[name] != counters_b[name]}
 
 
 def _suspicion(progress: dict[str, tuple[int, int]], roles: dict[str, RoleCount]) -> str | None:

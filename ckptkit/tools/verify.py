@@ -123,7 +123,12 @@ def audit(storage: Storage, watch: CheckpointWatch, checkpoint: str | None = Non
     survey = Survey(storage)
     # After the survey: whatever a surveyed checkpoint refers to exists by now, unless it was removed.
     run = _AuditedRun(survey, storage.walk(f"{FROZEN}/"))
-    names = [*filter(survey.is_committed, survey.names)] if checkpoint is None else _chosen(survey, checkpoint)
+    names = [*filter(survey.is_committed, survey.names)]
+    if checkpoint is not None:
+        first = choose(survey, checkpoint, rewind=True).first
+        if first is None:
+            raise CheckpointNotFoundError("there is no committed checkpoint to verify")
+        names = [first]
     keys = {key: size for name in names for key, size in run.listed(name).items() if key.endswith(".safetensors")}
     watch.plan(len(names), sum(keys.values()))
     problems = _problems_of_run(storage, run) if checkpoint is None else []
@@ -173,13 +178,6 @@ class _AuditedRun:
         own = {f"{name.folder}/{file}": size for file, size in self.survey.folders.files(name).items()}
         shared = f"{frozen_folder(name.attempt)}/"
         return {**own, **{key: size for key, size in self.frozen.items() if key.startswith(shared)}}
-
-
-def _chosen(survey: Survey, checkpoint: str) -> list[CheckpointName]:
-    first = choose(survey, checkpoint, rewind=True).first
-    if first is None:
-        raise CheckpointNotFoundError("there is no committed checkpoint to verify")
-    return [first]
 
 
 def _problems_of_run(storage: Storage, run: _AuditedRun) -> list[FileProblem]:

@@ -76,7 +76,8 @@ def run_demo(
     storage = open_root(root, writes=True) if root is not None else None
     if storage is not None and storage.list("") != Listing():
         raise WrongUsageError(f"{storage.url} is not empty; give a new folder")
-    with _folder(storage) as folder, _bars(console) as bars:
+    columns = (TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with _folder(storage) as folder, Progress(*columns, console=console) as bars:
         roots = storage.url if storage is not None else str(folder)
         straight = _start(folder, "uninterrupted", mode, seed, when={}, root=f"{roots}/uninterrupted")
         straight_bar = bars.add_task("uninterrupted", total=MICRO_STEPS)
@@ -113,11 +114,6 @@ def _folder(storage: Storage | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="ckptkit-demo-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
-
-
-def _bars(console: Console) -> Progress:
-    columns = (TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console)
 
 
 def _start(
@@ -180,7 +176,9 @@ def _verdict(console: Console, reference: DemoLife, lives: list[DemoLife]) -> in
         wrong = {kind: _disagreeing(life, reference, kind) for kind in KINDS}
         disagreements += sum(len(steps) for steps in wrong.values())
         cells = ["[green]equal[/green]" if not at else f"[red]not {at[0]}[/red]" for at in wrong.values()]
-        table.add_row(_biography(life), *cells)
+        begin = f"resumed from\n{life.resumed_from}" if life.resumed_from else "started fresh"
+        span = f"micro-steps {min(life.steps, default=0)}-{max(life.steps, default=0)}"
+        table.add_row(f"{begin}\n{span}\n{life.death}", *cells)
     console.print(table)
     begun_right = all(min(life.steps, default=0) == life.began_at + 1 for life in lives)
     resumed = all(life.resumed_from for life in lives[1:])  # else the demo has shown nothing
@@ -196,11 +194,6 @@ def _verdict(console: Console, reference: DemoLife, lives: list[DemoLife]) -> in
     else:
         console.print("[bold red]The runs do NOT agree. Please report this with the table above.[/bold red]")
     return FINE if good else PROBLEM
-
-
-def _biography(life: DemoLife) -> str:
-    begin = f"resumed from\n{life.resumed_from}" if life.resumed_from else "started fresh"
-    return f"{begin}\nmicro-steps {min(life.steps, default=0)}-{max(life.steps, default=0)}\n{life.death}"
 
 
 def _disagreeing(life: DemoLife, reference: DemoLife, kind: str) -> list[int]:

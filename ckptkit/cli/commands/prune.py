@@ -73,7 +73,8 @@ def run_prune(
         print_parts(_parts_of_plan(storage.url, plan))
     pruned = Pruned()
     is_any = bool(plan.doomed or plan.remains or plan.frozen)
-    is_wanted = is_any and not dry_run and (yes or (ask is not None and ask(_question(plan))))
+    question = f"Remove {many(len(plan.doomed), 'checkpoint')} for good, {size(plan.freed_bytes)} in all?"
+    is_wanted = is_any and not dry_run and (yes or (ask is not None and ask(question)))
     if is_wanted:
         with resumable("all was removed", _RESUME), bar_of_steps(transient=True) as bar:
             task = bar.add_task("removing", total=len(plan.doomed))
@@ -119,10 +120,6 @@ def parse_keep(text: str) -> KeepPolicy:
     except ValueError as error:
         raise WrongUsageError(f"--keep {text}: {error}; give {_KEEPS}") from error
     raise WrongUsageError(f"--keep {text}: give {_KEEPS}")
-
-
-def _question(plan: PrunePlan) -> str:
-    return f"Remove {many(len(plan.doomed), 'checkpoint')} for good, {size(plan.freed_bytes)} in all?"
 
 
 def _parts_of_plan(url: str, plan: PrunePlan) -> Iterator[Part]:

@@ -179,11 +179,8 @@ def _refuse_unfit(renamed: Mapping[str, str]) -> None:
 
 def of_an_optimizer(shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
     """Return the names of the optimizer's and the train cell's own tensors, given all tensors' ``shapes``."""
-    return frozenset(name for name in shapes if _is_counter(name, shapes) or _is_moment(name, shapes))
-
-
-def _is_counter(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    return _COUNTERS.fullmatch(name) is not None and len(shapes[name]) <= 1  # a learning rate may be a list
+    counters = {name for name in shapes if _COUNTERS.fullmatch(name) and len(shapes[name]) <= 1}  # a rate may be a list
+    return frozenset(counters | {name for name in shapes if _is_moment(name, shapes)})
 
 
 def _is_moment(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:

@@ -22,7 +22,7 @@ from ckptkit.core.text import escaped, message_of
 from ckptkit.errors import StorageError
 from ckptkit.format.events import Spread
 from ckptkit.run.goodput import CommittedState, Life, account_of, between, seconds_of
-from ckptkit.tools.report.story import Attempt, RunStory, Save
+from ckptkit.tools.report.story import Attempt, RunStory
 
 GOODPUT = "goodput"
 STALL = "save/stall_seconds"
@@ -50,7 +50,10 @@ def series_of(story: RunStory) -> list[Row]:
     rows: list[Row] = []
     for place, attempt in enumerate(story.attempts):
         lives = story.lives[: place + 1]
-        known = [*_points(attempt), *_saves(attempt), *(_goodput(lives) if lives else ())]
+        points = [
+            Row(point.last, point.first, seconds_of(point.at) or 0.0, _means(point.values)) for point in attempt.points
+        ]
+        known = [*points, *_saves(attempt), *(_goodput(lives) if lives else ())]
         kept = math.inf if attempt.redone_from is None else attempt.redone_from
         rows += [row for row in known if row.step <= kept]
     return _once(sorted(rows, key=lambda row: row.step))
@@ -75,14 +78,10 @@ def _once(rows: Sequence[Row]) -> list[Row]:
     return unique
 
 
-def _points(attempt: Attempt) -> Iterator[Row]:
-    for point in attempt.points:
-        values = {name: _mean(spread) for name, spread in point.values.items()}
-        yield Row(point.last, point.first, seconds_of(point.at) or 0.0, values)
-
-
-def _mean(spread: Spread) -> float:
-    return math.nan if spread.mean is None or spread.not_finite else spread.mean
+def _means(spreads: Mapping[str, Spread]) -> dict[str, float]:
+    return {
+        name: math.nan if spread.mean is None or spread.not_finite else spread.mean for name, spread in spreads.items()
+    }
 
 
 def _saves(attempt: Attempt) -> Iterator[Row]:
@@ -90,11 +89,7 @@ def _saves(attempt: Attempt) -> Iterator[Row]:
         values = {STALL: save.stall_seconds, TOOK: save.took_seconds, SIZE: save.size_bytes}
         if save.step is not None and save.took_seconds is not None:  # otherwise no event tells of it
             known = {name: float(value) for name, value in values.items() if value is not None}
-            yield Row(save.step, save.step, _epoch(save), known)
-
-
-def _epoch(save: Save) -> float:
-    return 0.0 if save.at is None else save.at.timestamp()
+            yield Row(save.step, save.step, save.at.timestamp() if save.at is not None else 0.0, known)
 
 
 def _goodput(lives: Sequence[Life]) -> Iterator[Row]:
@@ -103,18 +98,17 @@ def _goodput(lives: Sequence[Life]) -> Iterator[Row]:
     saves = [save for save in life.taken if save.spent is not None]
     if not saves:
         return
-    before = account_of([*lives[:-1], _until(life, saves[0])])
-    trained = before.totals["trained"] - _trained(saves[0])
-    seconds = before.seconds - _age(life, saves[0])
+    first = saves[0]
+    until_first = replace(  # what was known of it then
+        life, seen=first.at, spent=first.spent, to_batches=first.batches, taken=[first], how=None, watched=[]
+    )
+    before = account_of([*lives[:-1], until_first])
+    trained = before.totals["trained"] - _trained(first)
+    seconds = before.seconds - _age(life, first)
     for save in saves:
         total = seconds + _age(life, save)
         if total > 0:
             yield Row(save.step, save.step, save.at.wall or 0.0, {GOODPUT: (trained + _trained(save)) / total})
-
-
-def _until(life: Life, save: CommittedState) -> Life:
-    """Return what was known of ``life`` when it took ``save``."""
-    return replace(life, seen=save.at, spent=save.spent, to_batches=save.batches, taken=[save], how=None, watched=[])
 
 
 def _trained(save: CommittedState) -> float:

@@ -54,7 +54,7 @@ def page_of(story: RunStory) -> str:
     script = _in_a_script(_file("page.js"))
     return Template(_file("page.html")).substitute(
         policy=_policy(plotly, script),
-        title=escape(f"{_short(story.root)} – ckptkit report"),
+        title=escape(f"{story.root.rstrip('/').rpartition('/')[2] or story.root} – ckptkit report"),
         style=f"{_variables()}\n{_file('page.css')}",
         body=body,
         figures=figures,
@@ -76,13 +76,14 @@ def _head(story: RunStory, verdict: HealthVerdict) -> str:
         at = "–" if ago is None else f"{rough_span(max(0.0, ago))} ago"
         name = escape(latest.checkpoint)
     redone = story.redone_steps
+    share = f"{story.stall_seconds / story.running_seconds:.2%} of the time" if story.running_seconds else ""
     cards = (
         ("Step", number(story.step), "" if story.epoch is None else f"{many(story.epoch, 'epoch')} done"),
         ("Attempts", number(len(story.attempts)), f"{span(story.running_seconds)} in all"),
         ("Last checkpoint", at, f'<span class="name">{name}</span>'),
         ("Work done twice", many(redone, "step"), _certainty(story)),
         ("Nothing ran for", span(story.gap_seconds), "between attempts"),
-        ("Saves made it wait", span(story.stall_seconds), _share(story)),
+        ("Saves made it wait", span(story.stall_seconds), share),
     )
     shown = "".join(
         f'<div class="card"><div class="label">{label}</div><div class="value">{value}</div>'
@@ -100,10 +101,6 @@ def _certainty(story: RunStory) -> str:
     """Say how much is known of the repeated work: a killed attempt cannot report its progress after its last save."""
     killed = sum(attempt.how is None for attempt in story.attempts[:-1])
     return f"and what {many(killed, 'killed attempt')} did after the last save" if killed else "known exactly"
-
-
-def _share(story: RunStory) -> str:
-    return f"{story.stall_seconds / story.running_seconds:.2%} of the time" if story.running_seconds else ""
 
 
 def _notes(verdict: HealthVerdict) -> str:
@@ -251,7 +248,3 @@ def _in_a_script(code: str) -> str:
 
 def _file(name: str) -> str:
     return resources.files("ckptkit.tools.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _short(root: str) -> str:
-    return root.rstrip("/").rpartition("/")[2] or root

@@ -160,14 +160,11 @@ def _of_success(life: SupervisedLife) -> LifeFinding:
     """Return the finding of a command that ended well; a rank below it, such as one in a pipe, may not have."""
     ranks = life.ranks
     is_own = [record.pid for record in ranks] == [life.pid]  # the exit code is the rank's
-    if not is_own and any(record.error or _is_cut_off(record) for record in ranks):
+    # Cut off in training, without a word: Python did not get to its end.
+    is_cut_off = any(not record.how and record.phase not in (Phase.STARTING, Phase.ENDED) for record in ranks)
+    if not is_own and (is_cut_off or any(record.error for record in ranks)):
         return _of_ranks(life)
     return LifeFinding("finished", "the command ended with exit code 0", record=_first(ranks))
-
-
-def _is_cut_off(record: Record) -> bool:
-    """Return whether a process ended in training without a word: Python did not get to its end."""
-    return not record.how and record.phase not in (Phase.STARTING, Phase.ENDED)
 
 
 def _hang(life: SupervisedLife) -> LifeFinding:
@@ -313,7 +310,9 @@ class RestartBudget:
     def _died_there_before(self, life: SupervisedLife, finding: LifeFinding) -> list[int] | None:
         """Return the numbers of the lives that died in the same micro-step as this one, if that proves something."""
         record = finding.record
-        if record is None or finding.cause not in _OF_THE_PLACE or not _is_at_a_batch(record):
+        if record is None or finding.cause not in _OF_THE_PLACE or record.micro_step < 0:
+            return None
+        if record.last_phase in (Phase.STARTING, Phase.RESTORING, Phase.ENDED):  # not at a batch
             return None
         trained = record.last_phase is Phase.TRAINING and record.micro_step > record.restored_step
         place = record.text("message") if finding.cause == "data" else record.micro_step
@@ -321,10 +320,6 @@ class RestartBudget:
         deaths[life.number] = finding.cause not in _OUTSIDE or trained
         is_proven = len(deaths) >= _THREE or (len(deaths) > 1 and any(deaths.values()))
         return [*deaths] if is_proven else None
-
-
-def _is_at_a_batch(record: Record) -> bool:
-    return record.micro_step >= 0 and record.last_phase not in (Phase.STARTING, Phase.RESTORING, Phase.ENDED)
 
 
 def _end_of(life: SupervisedLife, finding: LifeFinding) -> RestartDecision | None:
