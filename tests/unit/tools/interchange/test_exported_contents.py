@@ -87,10 +87,3 @@ def test_dangling_link_is_not_replaced(tmp_path):
     with pytest.raises(ValueError, match="x exists; name another file"), NewFile(tmp_path / "x", overwrite=False):
         raise AssertionError
     assert (tmp_path / "x").is_symlink()
-
-
-def test_folder_is_not_replaced_by_an_export(tmp_path):
-    (tmp_path / "x.ckpt").mkdir()
-    with pytest.raises(ValueError, match="it is a folder"):
-        export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=True)
-    assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]

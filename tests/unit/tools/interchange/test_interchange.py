@@ -454,13 +454,6 @@ def test_fields_of_other_writers_are_read(tmp_path):
     assert bits_of(path) == {"w": ("U8", (2, 3), b"abcdef"), "s": ("I8", (), b"a")}
 
 
-def test_texts_in_a_file_are_left_and_named(tmp_path):
-    text, weight = (b"\x08\x01" + message((2, kind), (3, b"\1")) for kind in (b"str", b"Bool"))
-    (tmp_path / "x.ckpt").write_bytes(value(text, b"note") + value(weight))
-    done = import_weights(tmp_path / "x.ckpt", tmp_path / "run")
-    assert (done.ignored, done.tensors) == (("note",), 1)
-
-
 def test_a_missing_file_and_a_file_without_weights(tmp_path):
     with pytest.raises(CheckpointNotFoundError, match="there is no file"):
         import_weights(tmp_path / "x.ckpt", tmp_path / "run")
