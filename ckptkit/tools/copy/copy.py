@@ -9,7 +9,7 @@ conflicts between them are detected only in part. Any single thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -203,7 +203,7 @@ class _Copy:
         self._require_last(index)
         kept, left = self._destination.examine(index, documents, names)
         self._copied.kept = [*map(str, kept)]
-        self._compare(index)
+        self._go_through(index, compare_only=True)
         if self._alone is None:
             self._compare_events(index.attempts)
         if not self._waiting:
@@ -254,24 +254,26 @@ class _Copy:
             self._end(name, "corrupt", str(error))
         return None
 
-    def _transfers(self, index: Index) -> Iterator[tuple[CheckpointName, Transfer]]:
+    def _go_through(self, index: Index, *, compare_only: bool = False) -> None:
+        """Compare the checkpoints that wait with what is at the target, and then copy what that lacks of them."""
         for name in tuple(self._waiting):
             opened = self._open(index, name)
-            if opened is not None:
-                yield name, Transfer(self._source, self._target, opened, self._proven)
-
-    def _compare(self, index: Index) -> None:
-        """Compare the checkpoints that are at the target with the source's; nothing is changed."""
-        for name, transfer in self._transfers(index):
+            if opened is None:
+                continue
+            transfer = Transfer(self._source, self._target, opened, self._proven)
             try:
                 transfer.compare(self._watch.advance)
+                if not compare_only:
+                    self._end(name, transfer.finish(self._watch.advance))
+                elif transfer.is_committed:
+                    self._end(name, "present")
             except CheckpointNotFoundError:
                 self._end(name, "pruned")
-                continue
+            except CorruptCheckpointError as error:
+                self._end(name, "corrupt", str(error))
             finally:
                 self._copied.found_bytes += transfer.found_bytes
-            if transfer.is_committed:
-                self._end(name, "present")
+                self._copied.copied_bytes += transfer.copied_bytes
 
     def _carry(self, index: Index) -> Index:
         """Copy the checkpoints; return the index of the source that covers all of them."""
@@ -281,7 +283,7 @@ class _Copy:
             if is_run:
                 # A job may start on it: as in any run, the attempt's document comes before its folders.
                 self._put_attempts(index)
-            self._carry_waiting(index)
+            self._go_through(index)
             if len(self._copied.pruned) == lost:
                 return index
             for name in map(CheckpointName.parse, self._copied.pruned[lost:]):
@@ -294,19 +296,6 @@ class _Copy:
             index = Index(self._source)
             self._plan(index, self._names(index))
         raise self._too_fast()
-
-    def _carry_waiting(self, index: Index) -> None:
-        for name, transfer in self._transfers(index):
-            try:
-                transfer.compare(self._watch.advance)
-                self._end(name, transfer.finish(self._watch.advance))
-            except CheckpointNotFoundError:
-                self._end(name, "pruned")
-            except CorruptCheckpointError as error:
-                self._end(name, "corrupt", str(error))
-            finally:
-                self._copied.found_bytes += transfer.found_bytes
-                self._copied.copied_bytes += transfer.copied_bytes
 
     def _end(self, name: CheckpointName, outcome: str, why: str = "") -> None:
         if name in self._waiting:

@@ -520,6 +520,20 @@ def test_checkpoint_pruned_during_comparison_is_skipped(source, target):
     assert Life(target).restore().checkpoint == AT_10
 
 
+def test_source_found_corrupt_during_comparison_does_not_prevent_others(source, target):
+    """Its file at the target has lost its bytes with the power, and is compared with the source's."""
+    part = target / "checkpoints" / AT_6 / WEIGHTS
+    with pytest.raises(Killed):
+        copy(
+            source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{AT_6}/COMMIT")])
+        )
+    part.write_bytes(bytes(part.stat().st_size))
+    corrupt(source, AT_6)
+    done = copy(source, target)
+    assert list(done.corrupt) == [AT_6]
+    assert committed(target) == [name for name in committed(source) if name != AT_6]
+
+
 def test_partial_checkpoint_pruned_before_resume_is_emptied(source, target):
     """A partly copied checkpoint that the source removed before the copy resumed is voided and emptied."""
     to_there = FaultyStorage(LocalStorage(target))
