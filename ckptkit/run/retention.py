@@ -74,8 +74,8 @@ class Retention:
         self._learn_certified()
         if not self._may_remove():
             return []
-        newest_first, judged = self._judged()
-        doomed = self._unwanted(newest_first, judged)
+        newest_first = self._committed()
+        doomed = self._unwanted(newest_first)
         return self._remove(doomed) if doomed and self._can_be_read(newest_first[:2]) else []
 
     def _add(self, name: CheckpointName | None) -> bool:
@@ -89,8 +89,7 @@ class Retention:
 
     def _may_remove(self) -> bool:
         """Whether one might go. Counting unread folders as commits can only add some to remove, never hide one."""
-        possible = self._possible()
-        return self._policy.needs_metrics or bool(self._unwanted(possible, possible))
+        return self._policy.needs_metrics or bool(self._unwanted(self._possible()))
 
     def make_room(self, incoming: CheckpointName, lacking_bytes: Callable[[], int]) -> list[CheckpointName]:
         """Remove checkpoints one at a time until a save fits; return them. If all would not be enough, remove none."""
@@ -138,8 +137,8 @@ class Retention:
     def _expendable(self, lacking_bytes: int, stuck: Collection[CheckpointName]) -> list[_Folder]:
         """Return what may go to make room, in this order, without ``stuck``; nothing if it would not be enough."""
         self._learn_certified()
-        newest_first, judged = self._judged()
-        chosen = [folder for folder in self._unwanted(newest_first, judged) if folder.name not in stuck]
+        newest_first = self._committed()
+        chosen = [folder for folder in self._unwanted(newest_first) if folder.name not in stuck]
         for folder in newest_first[:0:-1]:  # without the newest, oldest first
             if self._freed_bytes(chosen, newest_first) >= lacking_bytes:
                 break
@@ -189,23 +188,19 @@ class Retention:
             for folder in compress(others, certified):
                 folder.keepable = replace(folder.keepable, is_certified=True)
 
-    def _judged(self) -> tuple[Sequence[_Folder], Sequence[_Folder]]:
-        """Return what is committed, and what of it the policy can judge; newest first."""
-        newest_first = self._committed()
-        if not self._policy.needs_metrics:
-            return newest_first, newest_first
-        each_of([folder for folder in newest_first if not folder.has_metrics], self._learn_metrics)
-        return newest_first, [folder for folder in newest_first if folder.has_metrics]
-
-    def _unwanted(self, newest_first: Sequence[_Folder], judged: Sequence[_Folder]) -> list[_Folder]:
+    def _unwanted(self, newest_first: Sequence[_Folder]) -> list[_Folder]:
+        """Return what the policy does not keep, oldest first; it judges nothing without the metrics that it needs."""
         # The parent is one of these until this attempt has two commits.
         spared = newest_first[:2]
-        oldest_first = judged[::-1]
-        kept = self._policy.keeps([folder.keepable for folder in oldest_first])
-        return [folder for folder in oldest_first if folder.keepable.name not in kept and folder not in spared]
+        judged = [folder for folder in reversed(newest_first) if folder.has_metrics or not self._policy.needs_metrics]
+        kept = self._policy.keeps([folder.keepable for folder in judged])
+        return [folder for folder in judged if folder.keepable.name not in kept and folder not in spared]
 
     def _committed(self) -> list[_Folder]:
-        """Return what is committed, newest first; the COMMITs of the two newest are read, not taken from the cache."""
+        """Return what is committed, newest first; the COMMITs of the two newest are read, not taken from the cache.
+
+        If the policy needs metrics, all of these have them then, unless they could not be read.
+        """
         possible = self._possible()
         unread = [folder for folder in possible if folder.commit is None]
         each_of(unread, self._read_commit)
@@ -215,6 +210,8 @@ class Retention:
                 self._read_commit(folder)
             if isinstance(folder.commit, Commit):
                 committed.append(folder)
+        if self._policy.needs_metrics:
+            each_of([folder for folder in committed if not folder.has_metrics], self._learn_metrics)
         return committed
 
     def _read_commit(self, folder: _Folder) -> None:

@@ -110,17 +110,6 @@ def test_checkpoint_removed_during_listing_is_no_row(storage, name):
     assert [info.name for info in rows.shown] == names_of(storage)
 
 
-@pytest.mark.parametrize("key", ["manifest_key", "commit_key"])
-def test_checkpoint_removed_during_full_listing_is_omitted(storage, name, key):
-    def remove():
-        storage.files = {key: data for key, data in storage.files.items() if name.folder not in key}
-
-    fault = Fault(remove, operations={"read"}, key=getattr(name, key))
-    listed = list_checkpoints(Counted(storage, [fault]))
-    assert fault.fired == 1
-    assert [info.name for info in listed] == names_of(storage)
-
-
 def test_voids_are_no_rows(storage, name):
     """A void is read only where data lies beside it, a COMMIT only of the two newest, which are always kept."""
     empty = CheckpointName(2, 900, 0)

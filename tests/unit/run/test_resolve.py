@@ -286,18 +286,6 @@ def test_list_leaves_out_what_goes_meanwhile(what):
     assert {one.name: one.problem for one in listed} == dict.fromkeys(names_of(storage._inner))
 
 
-def test_latest_that_is_always_removed_is_an_error():
-    storage = Counted(long_run(12))
-
-    def remove():
-        newest, files = names_of(storage._inner)[-1], storage._inner.files
-        storage._inner.files = {key: data for key, data in files.items() if newest not in key}
-
-    storage.inject(Fault(remove, operations={"read"}, key="*/manifest.json", times=None))
-    with pytest.raises(StorageError, match="10 times in a row the newest checkpoint of dict://run was removed"):
-        latest_checkpoint(storage)
-
-
 def test_latest_reports_problem_of_commit_or_manifest():
     made = long_run(2)
     name = CheckpointName.parse(names_of(made)[-1])
