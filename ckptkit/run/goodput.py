@@ -27,7 +27,6 @@ class CommittedState:
     batches: int
     at: Moment
     spent: Spent
-    stall_seconds: float
     took_seconds: float
     step: int = 0
 
@@ -46,10 +45,6 @@ class Life:
     how: How | None = None
     intervals: list[Interval] = field(default_factory=list)
     watched: list[LifeEnded] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        return between(self.born, self.seen) or 0.0
 
     @property
     def exposed_seconds(self) -> float:
@@ -91,10 +86,10 @@ def _save(life: Life, event: Saved) -> None:
     wall = seconds_of(event.at)
     committed = Moment(event.uptime_seconds, wall)
     at = Moment(event.taken_seconds, None if wall is None else wall - event.took_seconds)
-    spent, costs = event.spent or {}, (event.stall_seconds, event.took_seconds)
-    life.taken.append(CommittedState(event.progress.batches_delivered, at, spent, *costs, event.progress.updates))
+    spent, progress = event.spent or {}, event.progress
+    life.taken.append(CommittedState(progress.batches_delivered, at, spent, event.took_seconds, progress.updates))
     life.seen = committed
-    life.to_batches = max(life.to_batches or 0, event.progress.batches_delivered)
+    life.to_batches = max(life.to_batches or 0, progress.batches_delivered)
     # What follows the taking of the state is training, as far as is known.
     life.spent = {**spent, "training": spent.get("training", 0.0) + (between(at, committed) or 0.0)}
 

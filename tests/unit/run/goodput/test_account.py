@@ -283,7 +283,7 @@ def test_a_life_that_is_overtaken_is_not_counted_twice():
     """It trained on for 100 s after the one that took over was born."""
     first = Life(1, "boot", Moment(0.0), Moment(10.0), Moment(500.0), {"starting": 10.0, "training": 490.0})
     first.from_batches, first.to_batches, first.how = 0, 100, "overtaken"
-    first.taken = [CommittedState(80, Moment(400.0), {"starting": 10.0, "training": 390.0}, 0.0, 1.0)]
+    first.taken = [CommittedState(80, Moment(400.0), {"starting": 10.0, "training": 390.0}, 1.0)]
     second = Life(2, "boot", Moment(400.0), Moment(410.0), Moment(600.0), {"starting": 10.0, "training": 190.0})
     second.from_batches, second.to_batches, second.how = 80, 120, "finished"
     account = account_of([first, second])
@@ -326,7 +326,7 @@ def test_classes_always_add_up(drawn):
         life = Life(number, "boot", Moment(at), Moment(at + seconds / 4), Moment(at + seconds), spent, first)
         life.to_batches, life.how = first + more, how
         taken = {"starting": seconds / 4, "training": part * seconds / 2}
-        life.taken = [CommittedState(first + more // 2, Moment(at + seconds / 2), taken, 0.0, 0.0)]
+        life.taken = [CommittedState(first + more // 2, Moment(at + seconds / 2), taken, 0.0)]
         lives.append(life)
         at += seconds + gap
     account = account_of(lives)
