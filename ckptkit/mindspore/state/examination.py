@@ -38,7 +38,7 @@ from ckptkit.mindspore.parameters.memory import Addresses, CompiledMemory
 from ckptkit.mindspore.parameters.roles import warn_if_no_weight_changes
 from ckptkit.mindspore.rng import generator_state
 from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder
-from ckptkit.mindspore.state.other_callbacks import OtherCallbacks, stored_attributes
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.versions import warn_if_untried
 
@@ -273,7 +273,7 @@ class Examination:
     def _add_given(self, name: str, value: Any, known: Known, given: list[tuple[str, Any]]) -> None:
         holder = self._sources.stateful[name]
         if isinstance(value, OtherCallbacks):
-            for callback, names in stored_attributes(value):
+            for callback, names in value.stored_attributes():
                 known.parts.setdefault(id(callback), set()).update(names)
         elif isinstance(value, NamedAttributes):
             known.parts.setdefault(id(value.owner), set()).update(value.names)

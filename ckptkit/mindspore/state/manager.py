@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import mindspore as ms
 import mindspore.dataset as ds
 from mindspore import nn
 from mindspore.train import Callback
@@ -27,7 +26,6 @@ from ckptkit.manager.options import Ranks, refuse_other_types, refuse_unknown_ch
 from ckptkit.mindspore.data.pipeline_position import Augmentation
 from ckptkit.mindspore.data.resumable import Resumable, position_of
 from ckptkit.mindspore.observe.random_operators import Finding
-from ckptkit.mindspore.parameters.memory import Detached, detached_of
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import cells_of
 from ckptkit.mindspore.process_group import world
@@ -35,10 +33,8 @@ from ckptkit.mindspore.rng import words_drawn_unseeded
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.holders import NamedAttributes, Stateful, stateful_of
 from ckptkit.mindspore.state.named_cell import NamedCell, refuse_sums_of_parts, refuse_uncounted, steady_beside
-from ckptkit.mindspore.state.open_batch import OpenBatch
 from ckptkit.mindspore.state.sources import CycleStart, Sources, captured, check_rewindable
 from ckptkit.mindspore.state.start import Start, holds_weights_only
-from ckptkit.mindspore.state.switches import Switches, switches_of
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_restored
 from ckptkit.mindspore.train.counting import CycleAdapter, counting_of
 
@@ -152,26 +148,19 @@ class StateManager:
             else stateful_of(name, given)
             for name, given in stateful.items()
         }
-        named_cells = {name: holder for name, holder in stores.items() if isinstance(holder, NamedCell)}
-        steady = steady_beside(counting.steady_optimizers(), [named_cell.cell for named_cell in named_cells.values()])
+        others = [holder.cell for holder in stores.values() if isinstance(holder, NamedCell)]
+        steady = steady_beside(counting.steady_optimizers(), others)
         parameters = CellParameters(cells, frozen, steady, ranks.placement)
         refuse_sums_of_parts(self.cell, parameters.roles.cut(), self.world.size)
-        trainable = [tensor for name, tensor in parameters.tensors().items() if name in parameters.roles.of_networks]
         self._sources = Sources(
             cell=self.cell,
             cells=cells,
             given=stateful,
             stateful=stores,
-            named_cells=named_cells,
             counting=counting,
-            open_batch=OpenBatch(is_handed_out=isinstance(dataset, Resumable)),
             position=self.position,
             batches=dataset if isinstance(dataset, Resumable) else None,
             parameters=parameters,
-            detached=[Detached(cells, parameters.moved), *detached_of(stateful, named_cells)],
-            own_switches=Switches(cells, [tensor for tensor in trainable if isinstance(tensor, ms.Parameter)]),
-            switches_by_name=switches_of(stateful, named_cells),
-            rates=parameters.rates(),
         )
         self.examination = Examination(self._sources, strict=strict, ignore=training.ignore)
         self.start = Start(self._sources, self.examination, elastic=ranks.elastic)
@@ -269,9 +258,7 @@ class StateManager:
         progress = self.progress()
         self._sources.open_batch.refuse(progress.batches_delivered)
         leaves = self._sources.parameters.leaves(at_boundary=progress.at_boundary)
-        sections = self._sources.sections(progress, self.world.size)
-        if (observed := self.examination.observed()) is not None:  # before judge_save, with which strict refuses less
-            sections["observed"] = observed
+        sections = self._sections(progress)  # before judge_save, with which strict refuses less
         self.examination.judge_save(leaves, sections["user"])
         if self._sources.ended is None:
             self._sources.counting.prove(progress, self._sources.parameters)
@@ -298,11 +285,14 @@ class StateManager:
         # Not progress(): this also runs before a restore, with parameters half restored.
         progress = self._sources.progress()
         if progress.at_boundary:
-            sections = self._sources.sections(progress, self.world.size) if self._sources.prepared else {}
-            if (observed := self.examination.observed()) is not None:
-                sections["observed"] = observed
+            sections = self._sections(progress) if self._sources.prepared else {}
             self._sources.cycle_start = CycleStart(progress, sections, self._sources.parameters.mutable_leaves())
         return progress
+
+    def _sections(self, progress: Progress) -> dict[str, Any]:
+        sections = self._sources.sections(progress, self.world.size)
+        observed = self.examination.observed()
+        return sections if observed is None else {**sections, "observed": observed}
 
     def capture_cycle_start(self) -> Capture:
         """Return references to the whole state as it was when the running cycle began.

@@ -8,7 +8,7 @@ named in a warning unless it was given by ``stateful=``. Main thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mindspore as ms
@@ -35,36 +35,35 @@ class OtherCallbacks:
     """
 
     def __init__(self) -> None:
-        self._adapted: dict[str, Callback] = {}
-        self.others: list[Callback] = []
+        self._adapted: dict[str, tuple[Callback, Sequence[str]]] = {}  # by class name, with the attributes to store
         self._loaded: Mapping[str, Any] | None = None
 
     def bind(self, callbacks: Sequence[Callback]) -> None:
         """Register the callbacks of this training, all but `CheckpointCallback`."""
         self._adapted = {}
-        self.others = [callback for callback in callbacks if _adapted_kind(callback) is None]
         for callback in callbacks:
-            kind = _adapted_kind(callback)
+            kind = next((kind for kind in _FIELDS if isinstance(callback, kind)), None)
             if kind is not None:
                 nth = sum(name.partition("#")[0] == kind.__name__ for name in self._adapted) + 1
-                self._adapted[kind.__name__ if nth == 1 else f"{kind.__name__}#{nth}"] = callback
+                self._adapted[kind.__name__ if nth == 1 else f"{kind.__name__}#{nth}"] = callback, _FIELDS[kind]
 
-    def adapted(self) -> list[Callback]:
-        return [*self._adapted.values()]
+    def stored_attributes(self) -> list[tuple[Callback, Sequence[str]]]:
+        """Return the callbacks whose state is stored here, with the names of the attributes that it holds."""
+        return [(held, (*fields, "best_weights_param_dict", "best_weights")) for held, fields in self._adapted.values()]
 
     def is_adapted(self, callback: Callback) -> bool:
-        return any(callback is adapted for adapted in self._adapted.values())
+        return any(callback is adapted for adapted, _ in self._adapted.values())
 
     def early_stop(self) -> str | None:
         """Return which callback ended training for good, or None."""
-        for name, callback in self._adapted.items():
+        for name, (callback, _) in self._adapted.items():
             if isinstance(callback, EarlyStopping) and callback.stopped_epoch > 0:
                 return f"{name} stopped it at epoch {callback.stopped_epoch}"
         return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every adapted callback by class name."""
-        return {name: _state_of(callback) for name, callback in self._adapted.items()}
+        return {name: _state_of(*adapted) for name, adapted in self._adapted.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Keep ``state`` until `restore`."""
@@ -77,29 +76,15 @@ class OtherCallbacks:
             return
         for name in sorted(loaded.keys() - self._adapted.keys()):
             _log.warning("the checkpoint has state of a callback %s, which this training does not use", name)
-        for name, callback in self._adapted.items():
+        for name, (callback, _) in self._adapted.items():
             if name in loaded:
                 _restore(callback, loaded[name])
             else:
                 _log.warning("the callback %s is not in the checkpoint and begins afresh", name)
 
 
-def _adapted_kind(callback: Callback) -> type[Callback] | None:
-    return next((kind for kind in _FIELDS if isinstance(callback, kind)), None)
-
-
-def stored_attributes(callbacks: OtherCallbacks) -> Iterator[tuple[Callback, Sequence[str]]]:
-    """Yield the adapted callbacks with the attributes that are stored here."""
-    for callback in callbacks.adapted():
-        kind = _adapted_kind(callback)
-        assert kind is not None  # noqa: S101
-        yield callback, (*_FIELDS[kind], "best_weights_param_dict", "best_weights")
-
-
-def _state_of(callback: Callback) -> dict[str, Any]:
-    kind = _adapted_kind(callback)
-    assert kind is not None  # noqa: S101 - called for adapted callbacks only
-    state: dict[str, Any] = {field: np.array(getattr(callback, field)) for field in _FIELDS[kind]}
+def _state_of(callback: Callback, fields: Sequence[str]) -> dict[str, Any]:
+    state: dict[str, Any] = {field: np.array(getattr(callback, field)) for field in fields}
     best = getattr(callback, "best_weights_param_dict", None)
     if best is not None:
         leaves = [leaf_of(name, parameter.asnumpy(), role="state") for name, parameter in best.items()]
@@ -108,11 +93,10 @@ def _state_of(callback: Callback) -> dict[str, Any]:
 
 
 def _restore(callback: Callback, state: Mapping[str, Any]) -> None:
-    integers: Callable[[Any], Any] = lambda value: value.item() if value.dtype.kind in "iu" else value  # noqa: E731
     for field, value in state.items():
         if field == "best_weights":
             callback.best_weights_param_dict = {
                 name: ms.Parameter(tensor_of(bits, dtype), name=name) for name, (dtype, bits) in value.items()
             }
         else:
-            setattr(callback, field, integers(value))
+            setattr(callback, field, value.item() if value.dtype.kind in "iu" else value)

@@ -28,7 +28,7 @@ from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.resumable import Position, Resumable
 from ckptkit.mindspore.nn.dropout import Dropout
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force
-from ckptkit.mindspore.parameters.memory import Detached, SharedMemory
+from ckptkit.mindspore.parameters.memory import Detached, SharedMemory, detached_of
 from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.state.digest import digests_by_place
@@ -37,7 +37,7 @@ from ckptkit.mindspore.state.named_cell import NamedCell
 from ckptkit.mindspore.state.numerics import Numerics
 from ckptkit.mindspore.state.open_batch import OpenBatch
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.state.switches import Switches
+from ckptkit.mindspore.state.switches import Switches, switches_of
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, optimizers_of
 from ckptkit.mindspore.train.counting import Counting
 
@@ -75,16 +75,10 @@ class Sources:
     cells: Sequence[nn.Cell]  # those that were not given by name
     given: Mapping[str, Any]  # by name, as given
     stateful: Mapping[str, Stateful]  # what stores each of them
-    named_cells: Mapping[str, NamedCell]  # those that store a train cell
     counting: Counting
-    open_batch: OpenBatch
     position: Position | None
     batches: Resumable | None  # that gave the position
     parameters: CellParameters  # of `cells`
-    detached: Sequence[Detached]  # of `cells`, and of each optimizer given by name
-    own_switches: Switches
-    switches_by_name: Mapping[str, Switches]  # of the other cells that are given by name
-    rates: dict[str, str]  # digests of those that the run began with
     first_world: int | None = None  # number of ranks that the run began with; None for that of this job
     ended: str | None = None  # why training ended for good
     prepared: bool = False  # data and switches, by a start
@@ -95,6 +89,14 @@ class Sources:
     is_compiled: bool = False  # the loop reaches a compiled function, which may train
 
     def __post_init__(self) -> None:
+        self.named_cells = {name: holder for name, holder in self.stateful.items() if isinstance(holder, NamedCell)}
+        self.open_batch = OpenBatch(is_handed_out=self.batches is not None)
+        self.detached = [Detached(self.cells, self.parameters.moved), *detached_of(self.given, self.named_cells)]
+        self.rates = self.parameters.rates()  # digests of those that the run began with
+        tensors, names = self.parameters.tensors(), self.parameters.roles.of_networks
+        of_networks = [tensor for name, tensor in tensors.items() if name in names and isinstance(tensor, ms.Parameter)]
+        # Those of `cells` come first, without a name.
+        self._switches = {"": Switches(self.cells, of_networks), **switches_of(self.given, self.named_cells)}
         named = {**dict(self.trained_by_name()), **{name: cell.cell for name, cell in self.named_cells.items()}}
         self._kept_by_name = [KeptParameters([cell], name) for name, cell in named.items()]
         numbered = {f"cells[{place}]" if place else "": cell for place, cell in enumerate(self.cells)}
@@ -144,10 +146,7 @@ class Sources:
             memory.bind()
 
     def switches(self) -> list[Switches]:
-        return [*self._counted_switches(), *(named_cell.switches for named_cell in self.named_cells.values())]
-
-    def _counted_switches(self) -> list[Switches]:
-        return [self.own_switches, *self.switches_by_name.values()]
+        return [*self._switches.values(), *(named_cell.switches for named_cell in self.named_cells.values())]
 
     @property
     def loader(self) -> Any:
@@ -162,19 +161,18 @@ class Sources:
         """Count a delivered batch as `OwnCounting.deliver`; note the modes of its micro-step."""
         self.open_batch.begin()
         delivered = self.counting.deliver(batches)
-        for switches in self._counted_switches():
+        for switches in self._switches.values():
             switches.note(delivered, compiled=self.is_compiled)
 
     def check_switches(self, delivered: int) -> None:
-        for switches in self._counted_switches():
+        for switches in self._switches.values():
             switches.check_compiled(delivered, compiled=self.is_compiled)
         for cell in self.named_cells.values():
             cell.check_step()
 
     def load_switches(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
-        self.own_switches.load(recorded, delivered)
-        by_name = (recorded or {}).get("by_name", {})
-        for name, switches in self.switches_by_name.items():
+        by_name = {"": recorded, **(recorded or {}).get("by_name", {})}
+        for name, switches in self._switches.items():
             switches.load(by_name.get(name), delivered)
 
     def put_back(self) -> None:
@@ -216,8 +214,8 @@ class Sources:
         for kept in self._kept_by_name:
             kept.refuse_replaced()
         how = {"by_model": self.by_model(), "compiled": self.is_compiled}
-        switches = self.own_switches.record(**how)
-        by_name = {name: held.record(**how) for name, held in self.switches_by_name.items()}
+        by_name = {name: switches.record(**how) for name, switches in self._switches.items()}
+        own = by_name.pop("")
         return {
             "rng": capture_rng(),
             "data": self.position.state(progress.batches_delivered) if self.position else None,
@@ -227,7 +225,7 @@ class Sources:
                 "first_world": ranks if self.first_world is None else self.first_world,
                 "mode": mode_in_force(),
                 "numerics": self.numerics.record(),
-                "switches": {**switches, "by_name": by_name} if by_name else switches,
+                "switches": {**own, "by_name": by_name} if by_name else own,
                 "rates": self.rates,
                 "arrays": self.arrays,
                 "shared_memory": self.shared_memory.groups(),
