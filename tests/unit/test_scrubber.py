@@ -24,9 +24,8 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror, Preemption
 from ckptkit.scrubber import clean_url, scrub, scrubbed
 from ckptkit.storage import Storage, open_storage
-from ckptkit.storage.s3 import obs
-from ckptkit.storage.s3.credentials import Keys, RenewedCredentials
-from ckptkit.storage.s3.options import S3Options
+from ckptkit.storage.s3 import options
+from ckptkit.storage.s3.options import Keys, RenewedCredentials, S3Options
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.report.page import page_of
 from ckptkit.tools.report.story import read_story
@@ -111,7 +110,7 @@ def test_a_gateway_with_a_password_is_named_without(endpoint, place, monkeypatch
 
 
 @pytest.mark.parametrize("scheme", ["s3", "obs"])
-@pytest.mark.parametrize("name", obs.SECRETS)
+@pytest.mark.parametrize("name", options.OBS_SECRETS)
 def test_keys_in_the_environment_are_hidden(scheme, name, monkeypatch):
     """A library may quote them, whoever uses them."""
     secret = f"{scheme}-{name}-zQ8"

@@ -1,24 +1,42 @@
-"""Makes a botocore client from ``storage_options``, which are named as in s3fs; an unknown option is an error."""
+"""Makes a botocore client from ``storage_options``, which are named as in s3fs; an unknown option is an error.
+
+Each request is signed with the newest keys that their source gave. The source is asked again shortly before keys expire
+and when the server says that they have expired, by one thread at a time.
+
+For Huawei OBS, the sources are "Accessing an OBS Bucket Using a Domain Name" of the OBS documentation (virtual-hosted
+addressing on ``obs.<region>.myhuaweicloud.com``; path style is refused there), and the names of environment variables
+in obsfs, the Huawei Cloud SDK and MoXing. Not tested against the real service: see docs/obs.md. Any thread may call it.
+"""
 
 from __future__ import annotations
 
 import functools
+import ipaddress
+import logging
+import os
+import re
+import threading
+import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config
+from botocore.credentials import Credentials, ReadOnlyCredentials
 from botocore.exceptions import BotoCoreError
 from botocore.loaders import Loader, create_loader
 
 from ckptkit.errors import StorageError
+from ckptkit.scrubber import learn
 from ckptkit.storage.lease import SETTLE
-from ckptkit.storage.s3.credentials import Keys, RenewedCredentials, use
-from ckptkit.storage.s3.retry import Patience
+from ckptkit.storage.s3.retry import Patience, Transient
+
+_log = logging.getLogger("ckptkit")
 
 CONNECTIONS = 64  # kept open; this many small requests run at once
 PART_BYTES = 16 << 20
@@ -27,6 +45,105 @@ LANES = 4
 _SMALLEST_PART_BYTES = 5 << 20  # the limit of the S3 API for a multipart upload
 _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 30.0  # a connection that gives no byte for so long counts as dead
+_EARLY = timedelta(minutes=5)  # keys are renewed so long before they expire
+
+_PUBLIC = re.compile(r"obs\.([a-z0-9-]+)\.myhuaweicloud\.[a-z.]+")
+
+# Rows of access key, secret key, session token, tried in this order. A token is used only with the keys of its row.
+_KEYS = (
+    ("OBS_ACCESS_KEY_ID", "OBS_SECRET_ACCESS_KEY", "OBS_SECURITY_TOKEN"),
+    ("HUAWEICLOUD_SDK_AK", "HUAWEICLOUD_SDK_SK", "HUAWEICLOUD_SDK_SECURITY_TOKEN"),
+    ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SECURITY_TOKEN"),  # MoXing's
+    ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+)
+OBS_ENDPOINTS = ("OBS_ENDPOINT", "S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+OBS_SECRETS = tuple(name for names in _KEYS for name in names[1:])
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Holds the access key, secret key and session token that sign a request, and when they expire, if known."""
+
+    key: str
+    secret: str
+    token: str | None = None
+    expires: datetime | None = None
+
+    @classmethod
+    def of(cls, given: object) -> Keys:
+        """Convert what a user's function returned: `Keys`, or a mapping with the names of its attributes."""
+        if isinstance(given, Keys):
+            return given
+        known = {"key", "secret", "token", "expires"}
+        if not isinstance(given, Mapping) or not {"key", "secret"} <= set(given) <= known:
+            raise StorageError("credentials= must return a mapping with key, secret and optionally token and expires")
+        keys = cls(**given)
+        if keys.expires is not None and (not isinstance(keys.expires, datetime) or keys.expires.tzinfo is None):
+            raise StorageError("expires, as returned by credentials=, must be a datetime with a time zone")
+        return keys
+
+    def __repr__(self) -> str:
+        return f"Keys(key={self.key[:4]}..., expires={self.expires})"  # keep secrets out of logs
+
+
+class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships no types
+    """Gives botocore the keys for each request, and renews them from ``source``; ``generation`` counts changes."""
+
+    def __init__(
+        self,
+        source: Callable[[], Keys],
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        self._source = source
+        self._now = now
+        self._lock = threading.Lock()
+        self._keys = self._ask()
+        self.generation = 1
+        super().__init__(self._keys.key, self._keys.secret, self._keys.token, method="ckptkit")
+
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
+        with self._lock:
+            expires = self._keys.expires
+            if expires is not None and self._now() >= expires - _EARLY:
+                try:
+                    self._take(self._ask())
+                except StorageError as error:
+                    if self._now() >= expires:
+                        raise
+                    _log.warning("%s. The previous keys are used until %s", error, expires)
+            return ReadOnlyCredentials(self._keys.key, self._keys.secret, self._keys.token)
+
+    def renew(self, used: int) -> bool:
+        """Ask the source, unless the keys changed since generation ``used``; returns whether they differ now."""
+        with self._lock:
+            if self.generation == used:
+                try:
+                    self._take(self._ask())
+                except StorageError as error:
+                    raise Transient(str(error)) from error  # it may succeed later
+            return self.generation != used
+
+    def _take(self, keys: Keys) -> None:
+        if keys != self._keys:
+            self._keys = keys
+            self.generation += 1
+
+    def _ask(self) -> Keys:
+        try:
+            keys = self._source()
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - from the user's function: it says nothing about the storage
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            failure = f"{type(error).__name__} at {at.filename}:{at.lineno}, in {at.name}"
+        else:
+            learn(keys.secret, keys.token)
+            return keys
+        # Outside of the handler, so that no traceback links to the error: its text may hold an unregistered secret.
+        raise StorageError(
+            f"credentials= failed: {failure}. The error text is omitted because it may contain a key; call the "
+            "function yourself to see it"
+        )
 
 
 @dataclass(frozen=True)
@@ -120,8 +237,9 @@ def connect(
     session = botocore.session.Session(profile=options.profile)
     session.register_component("data_loader", _models(session.get_config_variable("data_path")))
     credentials = RenewedCredentials(keys) if keys is not None and not options.anon else None
-    if credentials is not None:
-        use(session, credentials)
+    if credentials is not None:  # rather than with keys that botocore would find itself
+        provider = SimpleNamespace(METHOD="ckptkit", load=lambda: credentials)
+        session.get_component("credential_provider").providers.insert(0, provider)
     own = {
         "retries": {"total_max_attempts": 1},  # ours have a deadline, and draw nothing from training's generator
         "connect_timeout": min(_CONNECT_SECONDS, options.request_timeout.total_seconds()),
@@ -182,3 +300,63 @@ def _refuse_redirect(response: Any, **_: Any) -> None:
         return
     target = response[0].headers.get("Location") or "a location that it does not name"
     raise StorageError(f"the endpoint redirects to {target}: check its scheme and name, and give the right one")
+
+
+def connect_obs(options: S3Options) -> Client:
+    """Make a client for OBS; sends nothing."""
+    options = with_endpoint(options)
+    endpoint = str(options.endpoint_url)
+    config = {"signature_version": "s3v4", "s3": {"addressing_style": addressing_of(endpoint)}}
+    return connect(options, config, keys_of(options), region_of(endpoint))
+
+
+def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.environ) -> S3Options:
+    """Return ``options`` with an endpoint, taken from the environment if they name none."""
+    endpoint = options.endpoint_url or options.client_kwargs.get("endpoint_url")
+    endpoint = endpoint or next((environment[name] for name in OBS_ENDPOINTS if environment.get(name)), None)
+    if not endpoint:
+        raise StorageError(
+            "obs:// needs an endpoint such as https://obs.cn-north-4.myhuaweicloud.com: set OBS_ENDPOINT, or give "
+            'storage_options={"endpoint_url": ...}'
+        )
+    if "://" not in endpoint:
+        secure = options.use_ssl and environment.get("S3_USE_HTTPS", "1") != "0"  # the latter is MoXing's
+        endpoint = f"{'https' if secure else 'http'}://{endpoint}"
+    rest = {name: value for name, value in options.client_kwargs.items() if name != "endpoint_url"}
+    return replace(options, endpoint_url=endpoint, client_kwargs=rest)
+
+
+def region_of(endpoint_url: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the region to sign requests for: ``OBS_REGION``, else that in the endpoint's name, else ``us-east-1``."""
+    match = _PUBLIC.fullmatch(urlsplit(endpoint_url).hostname or "")
+    return environment.get("OBS_REGION") or (match[1] if match else "us-east-1")
+
+
+def addressing_of(endpoint_url: str) -> str:
+    """Return ``"virtual"``, or ``"path"`` for an IP address, or a name outside of Huawei's public cloud."""
+    host = urlsplit(endpoint_url).hostname or ""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return "virtual" if _PUBLIC.fullmatch(host) or host.endswith(".myhuaweicloud.com") else "path"
+    return "path"
+
+
+def keys_of(options: S3Options, environment: Mapping[str, str] = os.environ) -> Callable[[], Keys] | None:
+    """Return the source of keys: the options, else the environment, which is read again whenever keys have expired.
+
+    Returns None if requests are not signed or ``profile`` names the keys.
+    """
+    given = options.keys()
+    if given is not None or options.anon or options.profile is not None:
+        return given
+    _from_environment(environment)  # fail now and not at the first request
+    return lambda: _from_environment(environment)
+
+
+def _from_environment(environment: Mapping[str, str]) -> Keys:
+    for key, secret, token in _KEYS:
+        if environment.get(key) and environment.get(secret):
+            return Keys(environment[key], environment[secret], environment.get(token) or None)
+    names = " or ".join(f"{key} and {secret}" for key, secret, _ in _KEYS)
+    raise StorageError(f"obs:// needs credentials: set {names}, or give key and secret in storage_options")

@@ -19,9 +19,8 @@ from urllib3.exceptions import HTTPError
 from ckptkit.core.worker import Latch
 from ckptkit.errors import StorageError
 from ckptkit.scrubber import scrubbed
-from ckptkit.storage.s3.errors import code_of, is_expired, raise_as_ours
 from ckptkit.storage.s3.options import Client
-from ckptkit.storage.s3.retry import Retry, Transient
+from ckptkit.storage.s3.retry import EXPIRED, Retry, Transient, code_of, raise_as_ours
 
 _T = TypeVar("_T")
 
@@ -232,7 +231,7 @@ class Bucket:
             except (ClientError, BotoCoreError) as error:
                 if code_of(error) in _GONE:
                     raise FileNotFoundError(f"could not {what}: the upload is gone") from error
-                if is_expired(error) and credentials is not None and credentials.renew(used):
+                if code_of(error) in EXPIRED and credentials is not None and credentials.renew(used):
                     raise Transient(str(error)) from error
                 raise_as_ours(error, what, may_be_absent=may_be_absent)
             except StorageError:

@@ -23,11 +23,9 @@ from ckptkit.errors import StorageError
 from ckptkit.scrubber import learn, learn_url
 from ckptkit.storage.lease import PROBE, SETTLE, Lease
 from ckptkit.storage.protocol import Listing
-from ckptkit.storage.s3 import obs
-from ckptkit.storage.s3.errors import status_of
-from ckptkit.storage.s3.options import LANES, PART_BYTES, S3Options, connect
+from ckptkit.storage.s3.options import LANES, OBS_ENDPOINTS, OBS_SECRETS, PART_BYTES, S3Options, connect, connect_obs
 from ckptkit.storage.s3.requests import Bucket
-from ckptkit.storage.s3.retry import Retry
+from ckptkit.storage.s3.retry import Retry, status_of
 from ckptkit.storage.source import ByteStream, ReusedMemory, SizedStream
 
 _log = logging.getLogger("ckptkit")
@@ -41,8 +39,8 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
     Raises:
         StorageError: If the path names no folder in a bucket, or the options are invalid.
     """
-    learn(*(os.environ.get(name) for name in obs.SECRETS))
-    for name in obs.ENDPOINTS:
+    learn(*(os.environ.get(name) for name in OBS_SECRETS))
+    for name in OBS_ENDPOINTS:
         learn_url(os.environ.get(name))
     options = S3Options.of(storage_options, scheme)
     bucket, _, prefix = path.partition("/")
@@ -57,7 +55,7 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
         raise StorageError(
             f"{scheme}://{path} names no folder in a bucket: give {scheme}://bucket/folder, one folder for each run"
         )
-    client = obs.client_of(options) if scheme == "obs" else connect(options, {}, options.keys())
+    client = connect_obs(options) if scheme == "obs" else connect(options, {}, options.keys())
     return S3Storage(
         f"{scheme}://{bucket}/{prefix}",
         Bucket(bucket, client, Retry(options.patience), options.s3_additional_kwargs, scheme=scheme),

@@ -27,8 +27,7 @@ from ckptkit.errors import StorageError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import open_storage
 from ckptkit.storage.s3 import storage as s3
-from ckptkit.storage.s3.errors import raise_as_ours
-from ckptkit.storage.s3.retry import Patience, Retry, Transient
+from ckptkit.storage.s3.retry import Patience, Retry, Transient, raise_as_ours
 from ckptkit.testing.state import NumpyRun
 
 PAGE = b"<html><head><title>404</title></head><body>default backend - 404</body></html>"
@@ -770,7 +769,7 @@ def test_failing_credentials_source_is_a_storage_error(error, bucket):
 
 
 def test_keys_are_used_until_expiry_while_source_fails():
-    from ckptkit.storage.s3.credentials import Keys, RenewedCredentials
+    from ckptkit.storage.s3.options import Keys, RenewedCredentials
 
     now = [datetime(2026, 1, 1, tzinfo=timezone.utc)]
     first = Keys("a", "b", "t", now[0] + timedelta(hours=1))

@@ -8,9 +8,15 @@ from botocore.loaders import JSONFileLoader
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import open_storage
-from ckptkit.storage.s3.credentials import Keys, RenewedCredentials
-from ckptkit.storage.s3.obs import addressing_of, keys_of, region_of, with_endpoint
-from ckptkit.storage.s3.options import S3Options
+from ckptkit.storage.s3.options import (
+    Keys,
+    RenewedCredentials,
+    S3Options,
+    addressing_of,
+    keys_of,
+    region_of,
+    with_endpoint,
+)
 
 GIVEN = {"key": "a", "secret": "b", "endpoint_url": "http://127.0.0.1:1"}
 PUBLIC = "https://obs.cn-north-4.myhuaweicloud.com"
