@@ -1,7 +1,6 @@
 """Stores files: the `Storage` interface that a run needs, and its backends."""
 
-from ckptkit.storage.local import LocalStorage
-from ckptkit.storage.local_lock import RootLock
+from ckptkit.storage.local import LocalStorage, RootLock
 from ckptkit.storage.protocol import Listing, Storage
 from ckptkit.storage.source import ByteStream
 from ckptkit.storage.url import is_inside, is_same_place, open_storage

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import logging
 import os
 import re
 import secrets
@@ -19,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from ckptkit.errors import StorageError
 from ckptkit.storage.direct import DirectWriter
 from ckptkit.storage.local_files import (
     NO_ROOM,
@@ -30,9 +33,11 @@ from ckptkit.storage.local_files import (
     refuse_links,
     storage_errors,
 )
-from ckptkit.storage.protocol import Listing, walk_folders
+from ckptkit.storage.protocol import Listing, Storage, walk_folders
 from ckptkit.storage.source import ByteStream, SizedStream
 from ckptkit.storage.system_calls import SYSTEM, hide, show
+
+_log = logging.getLogger("ckptkit")
 
 LARGE_BYTES = 1 << 20
 
@@ -120,7 +125,10 @@ class LocalStorage:
         """Write all of ``source``, fsync the file and close it."""
         try:
             if source.left_bytes < LARGE_BYTES:
-                _write_small(descriptor, source, path)
+                data = memoryview(bytearray(source.left_bytes))
+                source.fill(data)
+                with storage_errors("write", path):
+                    SYSTEM.write_all(descriptor, data)
             else:
                 self._large_files.write(descriptor, source, path)
             source.expect_end()
@@ -290,6 +298,60 @@ class LocalStorage:
                     # This user may be allowed to traverse a folder above the root, but not to open it.
 
 
+class RootLock:
+    """Keeps two programs of one machine from uploading from the same local root at once; other roots have no lock.
+
+    A training holds the lock together with other trainings, which fence each other (`ckptkit.run.fence`); a program
+    that uploads in its place holds it alone. The kernel releases the lock with the last process that has it, also after
+    SIGKILL (flock(2)). It keeps no other machine away.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._path = None if storage.is_remote or not os.path.isabs(storage.url) else storage.url
+        self._descriptor: int | None = None
+
+    def share(self) -> None:
+        """Hold the lock together with other trainings; waits for a program that holds it alone, until it has ended."""
+        descriptor = self._open()
+        if descriptor is None:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        except OSError as error:  # a file system without locks: nobody can hold it alone there
+            _log.info("the folder %s cannot be locked: %s", self._path, error)
+
+    def take_alone(self) -> bool:
+        """Hold the lock alone, if nobody else holds it; returns whether it is held now."""
+        descriptor = self._open()
+        if descriptor is None:
+            raise StorageError("only a local folder can be locked")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise StorageError(f"could not lock the folder {self._path}: {error}") from error
+        return True
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked process has the same descriptor, and keeps it open
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.release()
+
+    def _open(self) -> int | None:
+        if self._descriptor is None and self._path is not None:
+            try:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                raise StorageError(f"could not open the folder {self._path}: {error}") from error
+        return self._descriptor
+
+
 def _link_new(path: Path, data: bytes) -> bool:
     """Publish ``data`` at ``path`` unless it exists; returns whether ``path`` was free."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -306,13 +368,6 @@ def _link_new(path: Path, data: bytes) -> bool:
     finally:
         _remove(temporary)
     return True
-
-
-def _write_small(descriptor: int, source: SizedStream, path: Path) -> None:
-    data = memoryview(bytearray(source.left_bytes))
-    source.fill(data)
-    with storage_errors("write", path):
-        SYSTEM.write_all(descriptor, data)
 
 
 def _refuse_unlisted(error: OSError) -> None:
