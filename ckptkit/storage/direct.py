@@ -9,11 +9,10 @@ which threads inherit on Linux.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from ckptkit.core.worker import Lanes
@@ -55,23 +54,20 @@ class DirectWriter:
         with storage_errors("write", path):
             buffers = self._memory.take(self._buffer_bytes)
         with self._memory.returned(buffers):
-            self._write(descriptor, source, path, buffers)
+            with storage_errors("write", path):
+                file = _DirectFile(self._calls, descriptor, self._enter_direct_mode(descriptor), self._remember_refusal)
 
-    def _write(self, descriptor: int, source: SizedStream, path: Path, buffers: Sequence[memoryview]) -> None:
-        with storage_errors("write", path):
-            file = _DirectFile(self._calls, descriptor, self._enter_direct_mode(descriptor), self._remember_refusal)
+            def put(number: int, buffer: memoryview, size_bytes: int) -> None:
+                with storage_errors("write", path):
+                    file.write(buffer, size_bytes)
 
-        def put(number: int, buffer: memoryview, size_bytes: int) -> None:
-            with storage_errors("write", path), _dying():
-                file.write(buffer, size_bytes)
+            def close() -> None:
+                with storage_errors("write", path):
+                    file.close()
 
-        def close() -> None:
-            with storage_errors("write", path), _dying():
-                file.close()
-
-        with Lanes(1, at_end=close) as lanes:
-            source.send(put, lanes, buffers)
-            lanes.finish()
+            with Lanes(1, at_end=close) as lanes:
+                source.send(put, lanes, buffers)
+                lanes.finish()
 
     def _enter_direct_mode(self, descriptor: int) -> bool:
         if self._refused:
@@ -91,17 +87,6 @@ class DirectWriter:
         if not self._refused:
             self._refused.add(True)
             _log.info("this file system does not support direct writes; checkpoints are written through the page cache")
-
-
-@contextlib.contextmanager
-def _dying() -> Iterator[None]:
-    """Raise what the writing thread dies of as an OSError."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        raise OSError(errno.EIO, f"the writing thread died of {type(error).__name__}: {error}") from error
 
 
 class _DirectFile:

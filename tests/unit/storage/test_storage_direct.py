@@ -420,7 +420,7 @@ def test_dead_writing_thread_leaves_no_waiter(tmp_path, nth):
         raise ZeroDivisionError
 
     fault = Fault(die, nth=nth)
-    with pytest.raises(StorageError, match="thread died of ZeroDivisionError"):
+    with pytest.raises(ZeroDivisionError):
         put(storage_over(tmp_path, Calls(pwrite=fault)), "a/1", pattern(5 * BUFFER))
     assert fault.fired == 1
 
