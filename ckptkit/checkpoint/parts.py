@@ -8,9 +8,9 @@ Ascend with MindSpore's own layouts; its tests cut hand-made boxes.
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -29,11 +29,14 @@ _Numbers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
-class _Overlap(NamedTuple):
+class Overlap(NamedTuple):
+    """Describes what a stored piece has of a wanted part: a box of the piece, and its place in the part's memory."""
+
     piece: StoredPiece
-    region: Region
+    shape: tuple[int, ...]  # of the piece, with a last axis for the bytes of an element
+    take: tuple[slice, ...]
     into: Bytes
-    number: int
+    number: int  # of the wanted part
 
 
 def read_sharded(
@@ -43,7 +46,7 @@ def read_sharded(
     done: Callable[[str], None] | None,
 ) -> None:
     """Read parts as `ckptkit.core.contents.Contents.read_parts` does, for leaves whose placement is ``sharded``."""
-    by_file: dict[str, list[_Overlap]] = {}
+    by_file: dict[str, list[Overlap]] = {}
     left: collections.Counter[int] = collections.Counter()
     for number, part in enumerate(wanted):
         for overlap in _overlaps(leaves[part.name], part, number):
@@ -59,7 +62,7 @@ def read_sharded(
                 done(wanted[overlap.number].name)
 
 
-def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[_Overlap]:
+def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[Overlap]:
     if not math.prod(part.shape):
         return []
     item = DTYPES[leaf.info.dtype].itemsize
@@ -71,12 +74,17 @@ def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[_Overlap]
     for index in overlapping:
         piece = leaf.pieces[index]
         assert piece.entry.part is not None  # noqa: S101 - sharded entries are validated to have one
-        starts, sizes = begin[index].tolist(), (end[index] - begin[index]).tolist()
-        local = [at - offset for at, offset in zip(starts, piece.entry.part.offsets, strict=True)]
-        corner = [at - offset for at, offset in zip(starts, part.box.offsets, strict=True)]
-        there = into[tuple(slice(at, at + size) for at, size in zip(corner, sizes, strict=True))]
-        overlaps.append(_Overlap(piece, Region.of_elements(piece.entry.shape, local, sizes, item), there, number))
+        take = (*_box(begin[index], end[index], piece.entry.part.offsets), slice(0, item))
+        there = into[_box(begin[index], end[index], part.box.offsets)]
+        overlaps.append(Overlap(piece, (*piece.entry.shape, item), take, there, number))
     return overlaps
+
+
+def _box(begin: _Numbers, end: _Numbers, offsets: Sequence[int]) -> tuple[slice, ...]:
+    """Return the elements from ``begin`` to ``end`` of a whole as those of its part at ``offsets``."""
+    return tuple(
+        slice(first - at, last - at) for first, last, at in zip(begin.tolist(), end.tolist(), offsets, strict=True)
+    )
 
 
 def _corners(offsets: list[list[int]], leaf: StoredLeaf, part: WantedPart) -> tuple[_Numbers, _Numbers]:
@@ -103,7 +111,7 @@ def _where(leaf: StoredLeaf, part: WantedPart) -> str:
     )
 
 
-def _read(files: ShardBytes, shard: ShardEntry, overlaps: Sequence[_Overlap]) -> None:
+def _read(files: ShardBytes, shard: ShardEntry, overlaps: Sequence[Overlap]) -> None:
     blocks = shard.blocks
     assert blocks is not None  # noqa: S101 - files with sharded leaves are validated to have them
     most = max(1, files.window_bytes // blocks.size_bytes)
@@ -116,19 +124,28 @@ def _read(files: ShardBytes, shard: ShardEntry, overlaps: Sequence[_Overlap]) ->
             entry = overlap.piece.entry
             start, stop = max(at, entry.offset_bytes), min(at + len(data), entry.offset_bytes + entry.size_bytes)
             if start < stop:
-                overlap.region.copy(data[start - at : stop - at], start - entry.offset_bytes, overlap.into)
+                part = data[start - at : stop - at]
+                copy_taken(part, start - entry.offset_bytes, overlap.shape, overlap.take, overlap.into)
 
 
-def _blocks_of(overlaps: Sequence[_Overlap], block_bytes: int) -> set[int]:
-    blocks = set()
+def _blocks_of(overlaps: Sequence[Overlap], block_bytes: int) -> set[int]:
+    blocks: set[int] = set()
     for overlap in overlaps:
         offset = overlap.piece.entry.offset_bytes
-        at = overlap.region.next_taken(0)
-        while at is not None:
-            block = (offset + at) // block_bytes
-            blocks.add(block)
-            at = overlap.region.next_taken((block + 1) * block_bytes - offset)
+        for start, stop in spans(overlap.shape, overlap.take, block_bytes):
+            blocks.update(range((offset + start) // block_bytes, -(-(offset + stop) // block_bytes)))
     return blocks
+
+
+def spans(shape: Sequence[int], take: Sequence[slice], block_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield where in an array's bytes the taken ones lie; what is not taken within a span is less than a block."""
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    far = sum(stride > block_bytes for stride in strides)  # axes along which whole blocks may lie between two steps
+    first = sum(along.start * stride for along, stride in zip(take[far:], strides[far:], strict=True))
+    last = sum((along.stop - 1) * stride for along, stride in zip(take[far:], strides[far:], strict=True))
+    for index in itertools.product(*(range(along.start, along.stop) for along in take[:far])):
+        at = sum(along * stride for along, stride in zip(index, strides, strict=False))
+        yield at + first, at + last + 1
 
 
 def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
@@ -156,41 +173,8 @@ def _verify(files: ShardBytes, shard: ShardEntry, blocks: Blocks, first: int, da
             )
 
 
-@dataclass(frozen=True)
-class Region:
-    shape: tuple[int, ...]
-    take: tuple[slice, ...]
-
-    @classmethod
-    def of_elements(cls, shape: Sequence[int], starts: Sequence[int], sizes: Sequence[int], item: int) -> Region:
-        """Make the box of ``sizes`` elements at ``starts`` in an array of ``shape``; an element has ``item`` bytes."""
-        take = [slice(at, at + size) for at, size in zip(starts, sizes, strict=True)]
-        return cls((*shape, item), (*take, slice(0, item)))
-
-    def next_taken(self, at: int) -> int | None:
-        """Return the first taken byte of the array at or after byte ``at``; None if there is none."""
-        if at >= math.prod(self.shape):
-            return None
-        index = [int(along) for along in np.unravel_index(at, self.shape)]
-        for axis, (along, take) in enumerate(zip(index, self.take, strict=True)):
-            if along < take.start:
-                return self._first_below(index[:axis])
-            if along >= take.stop:  # go on from the last axis before it that has another element
-                while axis and index[axis - 1] + 1 >= self.take[axis - 1].stop:
-                    axis -= 1  # noqa: PLW2901
-                return self._first_below([*index[: axis - 1], index[axis - 1] + 1]) if axis else None
-        return self._first_below(index)
-
-    def copy(self, data: Bytes, at: int, into: Bytes) -> None:
-        """Copy the taken bytes of ``data``, the array's bytes from ``at`` on; ``into`` has the shape of the box."""
-        _copy(data, at, self.shape, self.take, into)
-
-    def _first_below(self, begin: Sequence[int]) -> int:
-        index = (*begin, *(take.start for take in self.take[len(begin) :]))
-        return int(np.ravel_multi_index(index, self.shape))
-
-
-def _copy(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, ...], into: Bytes) -> None:
+def copy_taken(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, ...], into: Bytes) -> None:
+    """Copy the taken bytes of ``data``, an array's bytes from ``at`` on; ``into`` has the shape of what is taken."""
     row_bytes = math.prod(shape[1:])
     end = at + len(data)
     # Copy complete rows together; the first and the last row may be incomplete.
@@ -204,7 +188,7 @@ def _copy(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, ...],
         start, stop = max(at, row * row_bytes), min(end, (row + 1) * row_bytes)
         if take[0].start <= row < take[0].stop and 0 < stop - start < row_bytes:
             part = data[start - at : stop - at]
-            _copy(part, start - row * row_bytes, shape[1:], take[1:], into[row - take[0].start])
+            copy_taken(part, start - row * row_bytes, shape[1:], take[1:], into[row - take[0].start])
 
 
 class CutOut:

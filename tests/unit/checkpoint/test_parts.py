@@ -14,7 +14,7 @@ from support.runs.dict_storage import Counted, DictStorage
 from support.runs.rank_files import documents_of, leaf, opened, write_ranks
 from support.wire import Wire
 
-from ckptkit.checkpoint.parts import CutOut, Region
+from ckptkit.checkpoint.parts import CutOut, copy_taken, spans
 from ckptkit.checkpoint.read import load, verify
 from ckptkit.core.contents import Buffers, TensorInfo, WantedPart
 from ckptkit.core.placement import Box
@@ -341,16 +341,6 @@ def test_only_sharded_files_have_block_digests():
                 assert len(shard.blocks.digests) == math.ceil(shard.size_bytes / 100)
 
 
-def test_sharded_leaves_are_always_read_again():
-    whole = np.arange(9.0)
-    storage = stored(whole, grid((9,), 3), extra=[leaf("w", np.ones(5))])
-    contents = load(storage, opened(storage))
-    held = {"z": np.empty(9), "w": np.empty(5)}
-    memory = {name: one.view(np.uint8).data for name, one in held.items()}
-    contents.read_into(Buffers(memory))
-    assert contents.differing(memory) == {"z"}
-
-
 def test_sharded_leaves_of_several_ranks_are_all_read():
     one, other = np.arange(4.0), np.arange(6.0)
     storage = write_ranks([[leaf("y", one, Box((4,), (0,)))], [leaf("z", other, Box((6,), (0,)))]])
@@ -367,20 +357,29 @@ def regions(draw):
     for size in shape:
         start = draw(st.integers(0, size - 1))
         take.append(slice(start, draw(st.integers(start + 1, size))))
-    return Region(tuple(shape), tuple(take))
+    return tuple(shape), tuple(take)
+
+
+@given(regions(), st.integers(1, 40), st.integers(0, 50))
+def test_spans_touch_the_blocks_of_taken_bytes_alone(region, block_bytes, offset):
+    shape, take = region
+    places = offset + np.arange(math.prod(shape)).reshape(shape)[take].reshape(-1)
+    touched = {
+        block
+        for start, stop in spans(shape, take, block_bytes)
+        for block in range((offset + start) // block_bytes, -(-(offset + stop) // block_bytes))
+    }
+    assert touched == set((places // block_bytes).tolist())
 
 
 @given(regions(), st.data())
-def test_a_region_is_what_numpy_takes(region, data):
-    size = math.prod(region.shape)
+def test_copy_takes_what_numpy_takes(region, data):
+    shape, take = region
+    size = math.prod(shape)
     whole = np.random.default_rng(1).integers(0, 256, size, np.uint8)
-    wanted = whole.reshape(region.shape)[region.take]
-    places = np.arange(size).reshape(region.shape)[region.take].reshape(-1)
-    for at in range(size + 2):
-        later = places[places >= at]
-        assert region.next_taken(at) == (later[0] if later.size else None)
+    wanted = whole.reshape(shape)[take]
     found = np.zeros_like(wanted)
     ends = sorted({0, size, *data.draw(st.lists(st.integers(0, size), max_size=4))})
     for start, stop in itertools.pairwise(ends):
-        region.copy(whole[start:stop], start, found)
+        copy_taken(whole[start:stop], start, shape, take, found)
     assert (found == wanted).all()
