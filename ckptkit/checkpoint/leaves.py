@@ -22,7 +22,7 @@ from ckptkit.core.placement import first_element
 from ckptkit.core.tensors import DTYPES
 from ckptkit.core.worker import FEW, THREADS
 from ckptkit.errors import CorruptCheckpointError, StorageError
-from ckptkit.format.documents import RankManifest, ShardEntry, TensorEntry
+from ckptkit.format.documents import FileEntry, RankManifest, ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage
 
@@ -126,7 +126,7 @@ class ShardBytes:
         self.lanes = THREADS if storage.is_remote else min(_LANES, os.cpu_count() or 1)
         self.few = FEW if storage.is_remote else 1
 
-    def fill(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
+    def fill(self, shard: FileEntry, buffers: Sequence[memoryview], start: int) -> int:
         """Fill ``buffers`` with the bytes from ``start`` on; return how many."""
         count = self._read(shard, buffers, start)
         self._untold.append(count)
@@ -162,7 +162,7 @@ class ShardBytes:
         if group:
             yield group
 
-    def _read(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
+    def _read(self, shard: FileEntry, buffers: Sequence[memoryview], start: int) -> int:
         def read() -> int:
             count = self._storage.read_into(shard.key, buffers, start)
             if count != sum(map(len, buffers)):

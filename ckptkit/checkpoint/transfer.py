@@ -16,7 +16,8 @@ import numpy as np
 import xxhash
 
 from ckptkit.checkpoint.commit import list_names, make_durable, publish, read_commit, reread_if_corrupt
-from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, missing, open_manifest, read_rank
+from ckptkit.checkpoint.leaves import ShardBytes
+from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, open_manifest, read_rank
 from ckptkit.checkpoint.read import check_sizes, sizes_at
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, encode
@@ -237,10 +238,8 @@ class SourceFile:
     def __init__(
         self, storage: Storage, name: CheckpointName, file: FileEntry, report: Callable[[int], None] | None = None
     ) -> None:
-        self._storage = storage
-        self._name = name
+        self._files = ShardBytes(storage, name, report)
         self._file = file
-        self._report = report
         self._hasher = xxhash.xxh3_128()
         self._read_bytes = 0
         self._window = memoryview(b"")
@@ -250,7 +249,7 @@ class SourceFile:
         done = 0
         while done < len(buffer) and (self._rest or self._read_bytes < self._file.size_bytes):
             if not self._rest:
-                part = min(self._storage.window_bytes, self._file.size_bytes - self._read_bytes)
+                part = min(self._files.window_bytes, self._file.size_bytes - self._read_bytes)
                 if len(buffer) - done >= part:
                     self._fill(buffer[done : done + part])
                     done += part
@@ -268,17 +267,7 @@ class SourceFile:
         return done
 
     def _fill(self, memory: memoryview) -> None:
-        try:
-            count = self._storage.read_into(self._file.key, [memory], self._read_bytes)
-        except FileNotFoundError as error:
-            raise missing(self._storage, self._name, self._file.key) from error
+        self._read_bytes += self._files.fill(self._file, [memory], self._read_bytes)
         self._hasher.update(memory)
-        self._read_bytes += count
-        if count != len(memory):
-            raise CorruptCheckpointError(
-                f"{self._file.key} ends at byte {self._read_bytes}, expected {self._file.size_bytes}"
-            )
         if self._read_bytes == self._file.size_bytes:
             check_digest(self._file, self._hasher.hexdigest())
-        if self._report is not None:
-            self._report(count)
