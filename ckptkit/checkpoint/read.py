@@ -29,7 +29,6 @@ from ckptkit.format.layout import CheckpointName, frozen_folder
 from ckptkit.storage import Storage
 
 _LANES_FROM_BYTES = 16 << 20  # less is not worth threads
-_BETWEEN_BYTES = 2 << 20  # how many bytes outside of tensors are kept per file
 
 
 class _OpenLeaves:
@@ -97,7 +96,6 @@ class ShardStream:
         self._leaves = leaves
         pieces = [piece for leaf in leaves.values() for piece in leaf.pieces]
         self._shards = tuple({piece.shard.key: piece.shard for piece in pieces}.values())
-        self._between: dict[str, bytes] = {}
 
     def read_into(self, sink: Sink) -> None:
         sharded: list[str] = []
@@ -140,10 +138,6 @@ class ShardStream:
     def prove_files(self, shards: Sequence[ShardEntry]) -> None:
         self._read_all(shards, _OpenLeaves(Buffers({}), self._leaves))
 
-    def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        changed = [shard for shard in self._shards if shard.role != "state" and not self._is_held(shard, held)]
-        return frozenset(tensor.name for shard in changed for tensor in shard.tensors)
-
     def _read_all(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> None:
         """Read several files at once: those whose bytes have their memory already, and any of a remote storage.
 
@@ -170,34 +164,16 @@ class ShardStream:
             reread_if_corrupt(partial(self._read_once, leaves, stop, shard))
 
     def _read_once(self, leaves: _OpenLeaves, stop: Latch, shard: ShardEntry) -> None:
-        hasher, between, at = xxhash.xxh3_128(), bytearray(), 0
+        hasher, at = xxhash.xxh3_128(), 0
         if stop.is_open:
             raise _StoppedError  # instead of reading once more
         for window in _windows(shard, leaves, self._files.window_bytes):
-            at += self._files.fill(shard, [memory for _, memory in window], at)
+            at += self._files.fill(shard, window, at)
             if stop.is_open:
                 raise _StoppedError
-            for tensor, memory in window:
+            for memory in window:
                 hasher.update(memory)
-                if tensor is None:
-                    between += memory[: _BETWEEN_BYTES - len(between)]  # a hostile file may hold no tensors
         check_digest(shard, hasher.hexdigest())
-        self._between[shard.key] = bytes(between)
-
-    def _is_held(self, shard: ShardEntry, held: Mapping[str, memoryview]) -> bool:
-        between = self._between.get(shard.key)
-        if between is None or shard.placement == "sharded" or any(tensor.name not in held for tensor in shard.tensors):
-            return False
-        hasher = xxhash.xxh3_128()
-        at = 0
-        for tensor, size_bytes in _segments(shard):
-            if tensor is not None:
-                start = StoredPiece(shard, tensor).start_bytes
-                hasher.update(held[tensor.name][start : start + size_bytes])
-            else:
-                hasher.update(between[at : at + size_bytes])
-                at += size_bytes
-        return hasher.hexdigest() == shard.digest
 
 
 def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
@@ -211,20 +187,18 @@ def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
         yield None, shard.size_bytes - at
 
 
-def _windows(
-    shard: ShardEntry, leaves: _OpenLeaves, window_bytes: int
-) -> Iterator[list[tuple[TensorEntry | None, memoryview]]]:
+def _windows(shard: ShardEntry, leaves: _OpenLeaves, window_bytes: int) -> Iterator[list[memoryview]]:
     """Yield the file in parts of ``window_bytes``; what is not wanted shares memory with other windows."""
     scratch = memoryview(bytearray(min(window_bytes, shard.size_bytes)))
     wanted = frozenset(leaves.names_of(shard))
-    window: list[tuple[TensorEntry | None, memoryview]] = []
+    window: list[memoryview] = []
     filled = 0
     for tensor, size_bytes in _segments(shard):
         leaf = leaves.part(StoredPiece(shard, tensor)) if tensor is not None and tensor.name in wanted else None
         at = 0
         while at < size_bytes:
             count = min(window_bytes - filled, size_bytes - at)
-            window.append((tensor, scratch[filled : filled + count] if leaf is None else leaf[at : at + count]))
+            window.append(scratch[filled : filled + count] if leaf is None else leaf[at : at + count])
             at += count
             filled += count
             if filled == window_bytes:

@@ -7,12 +7,11 @@ order and rounding (float32; bit for bit if every share is a power of two and no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-import xxhash
 
 from ckptkit.core.accumulation import fold_progress, shares
 from ckptkit.core.contents import Contents, Sink, TensorInfo, WantedPart
@@ -51,7 +50,6 @@ class FoldedSource:
         # Multiply by integers and divide once: accumulators that count in integers, such as the divisor, stay exact.
         self._fraction = math.lcm(*(share.denominator for _, share in parts))
         self._parts = [(part, int(share * self._fraction)) for part, share in parts]
-        self._written: dict[str, str] = {}
 
     def read_into(self, sink: Sink) -> None:
         summed = self._names & set(sink.names)
@@ -63,7 +61,8 @@ class FoldedSource:
             def add(name: str, summand: Array, times: int = times, last: bool = last) -> None:
                 sums[name] = _added(sums.get(name), summand, times)
                 if last:
-                    self._write(name, _divided(sums.pop(name), self._fraction), sink.buffer(name))
+                    total = np.ascontiguousarray(_divided(sums.pop(name), self._fraction))
+                    sink.buffer(name)[:] = bytes_of(total).data
                     sink.done(name)
 
             part.read_into(_Summands(self._home, summed, add))
@@ -86,21 +85,6 @@ class FoldedSource:
         if summed:
             for part, _ in self._parts:
                 part.prove(summed)
-
-    def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """See `ckptkit.core.contents.Contents.differing`; sums are compared with the bytes that were written."""
-        others = self._home.differing({name: bits for name, bits in held.items() if name not in self._names})
-        stale = {
-            name
-            for name in self._names
-            if name not in held or xxhash.xxh3_128_hexdigest(held[name]) != self._written.get(name)
-        }
-        return frozenset((others - self._names) | stale)
-
-    def _write(self, name: str, total: Array, target: memoryview) -> None:
-        bits = np.ascontiguousarray(total).reshape(-1).view(np.uint8).data
-        target[:] = bits
-        self._written[name] = xxhash.xxh3_128_hexdigest(bits)
 
 
 class _Others:

@@ -108,7 +108,6 @@ class Source(Protocol):
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None) -> None: ...
     def peek(self, name: str) -> Array: ...
     def prove(self, names: Collection[str]) -> None: ...
-    def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]: ...
 
 
 def _nobody(rank: int) -> Contents:
@@ -207,12 +206,3 @@ class Contents:
     def prove(self, names: Collection[str]) -> None:
         """Verify the files that hold the tensors ``names``, and keep nothing; raises as `read_into` does."""
         self.source.prove(names)
-
-    def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """Return the names of the tensors, except those of the role ``state``, that must be read again.
-
-        Reads nothing from the storage: for each file that `read_into` verified before, it digests ``held`` instead.
-        If a tensor of a file is not in ``held``, all of that file must be read again; tensors stored in parts of a
-        user's cut (``sharded``) always.
-        """
-        return self.source.differing(held)

@@ -46,10 +46,6 @@ class MemorySource:
     def prove(self, names: Collection[str]) -> None:
         """Do nothing: memory is not corrupt."""
 
-    def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """Do the same as `ckptkit.core.contents.Contents.differing`, as if each tensor had its own file."""
-        return frozenset(name for name in self._tensors if name not in held or held[name] != self._bytes(name))
-
     def _bytes(self, name: str) -> memoryview:
         return self._tensors[name].reshape(-1).view(np.uint8).data
 

@@ -50,6 +50,7 @@ class CellParameters:
         self._registered = CellBuffers(cells, self._by_name)
         self._buffers = self._registered.now()
         self._buffers_before: dict[str, str] = {}
+        self._as_read: dict[str, str] = {}  # digests
         self.roles = Roles(cells, self._by_name, frozen, steady, placement)
         self._moved: set[str] = set()
         self._tracking: list[TrackedTensor] = []
@@ -152,6 +153,7 @@ class CellParameters:
         """Read each stored value straight into its parameter's memory; accumulators that were left out become zero."""
         target = self._read(contents, seen, [name for name in self.tensors() if name in contents.entries])
         self._zero_absent(contents, target)
+        self._as_read = self.digests_in_place()
 
     def importable(self, contents: Contents) -> frozenset[str]:
         """Return `Roles.of_networks` and the buffers in ``contents``; MindSpore's weight files have no buffers."""
@@ -162,12 +164,12 @@ class CellParameters:
         self._read(contents, seen, self.importable(contents))
 
     def read_again_from(self, contents: Contents) -> None:
-        """Restore again what changed after `read_from`; reads only the files whose bytes are no longer in memory."""
+        """Restore again what changed after `read_from`; where reading copies, everything."""
         seen = {leaf.name: leaf for leaf in self.leaves(at_boundary=False)}
-        memory = RestoreTarget(self.tensors(), contents.entries, seen, ())
-        live = {name: memory.ready(name) for name in self.tensors() if name in contents.entries}
-        held = {name: bits for name, bits in live.items() if bits is not None}
-        self._zero_absent(contents, self._read(contents, seen, contents.differing(held)))
+        now = self.digests_in_place()
+        same = {name for name, digest in now.items() if digest == self._as_read.get(name)}
+        changed = [name for name in self.tensors() if name in contents.entries and name not in same]
+        self._zero_absent(contents, self._read(contents, seen, changed))
 
     def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> RestoreTarget:
         parts = {name: seen[name].spec for name in names if isinstance(seen[name].spec.placement, Box)}

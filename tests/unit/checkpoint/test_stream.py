@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
-import xxhash
 from support.corrupt import corrupt
 from support.process import python
 from support.runs.grown import opened
 
-from ckptkit.checkpoint import read
-from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
-from ckptkit.checkpoint.read import ShardStream, load, verify
+from ckptkit.checkpoint.read import load, verify
 from ckptkit.core.contents import Buffers, Capture
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
-from ckptkit.format.documents import ShardEntry, TensorEntry
-from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage, local
 from ckptkit.testing.faults import FaultyStorage
@@ -164,59 +157,6 @@ def test_targets_that_do_not_fit_are_refused(checkpoint):
         contents.read_into(Buffers({"e": memoryview(bytearray(3))}))
     with pytest.raises(ValueError, match="e has 4096 bytes"):
         contents.read_into(Buffers({"e": np.zeros(4096, np.int32).data}))
-
-
-def all_held(contents):
-    arrays = {name: one.empty() for name, one in contents.entries.items()}
-    return arrays, {name: one.reshape(-1).view(np.uint8).data for name, one in arrays.items()}
-
-
-def test_differing_names_only_files_with_changed_bytes(checkpoint):
-    contents, storage = loaded(checkpoint)
-    arrays, held = all_held(contents)
-    by_file = {"weights": {"weights"}, "embedding": {"embedding"}, "e": {*ARRAYS, "moments"}}
-    everything = frozenset().union(*by_file.values())
-    assert contents.differing(held) == everything  # nothing was read yet
-    contents.read_into(Buffers(held))
-    before = len(storage.calls)
-    assert contents.differing(held) == frozenset()
-    for name, file in by_file.items():
-        bits = arrays[name].view(np.uint8)
-        bits[-1] ^= 1
-        assert contents.differing(held) == file
-        bits[-1] ^= 1
-    assert contents.differing({name: one for name, one in held.items() if name != "c"}) == by_file["e"]
-    assert contents.differing({}) == everything
-    assert len(storage.calls) == before  # asks nobody
-
-
-def test_bytes_beyond_memory_between_tensors_are_reread(checkpoint, monkeypatch):
-    monkeypatch.setattr(read, "_BETWEEN_BYTES", 64)  # the headers are longer
-    contents, _ = loaded(checkpoint)
-    _, held = all_held(contents)
-    contents.read_into(Buffers(held))
-    assert contents.differing(held) == frozenset(held)
-
-
-def test_differing_compares_all_that_is_between_tensors(root):
-    storage = LocalStorage(root)
-    data = bytes(range(24))
-    storage.write("file", io.BytesIO(data), len(data))
-    tensors = [
-        TensorEntry(name=name, dtype="U8", shape=[4], offset_bytes=at, size_bytes=4, placement="per_rank", part=None)
-        for name, at in (("a", 8), ("b", 16))  # bytes of no tensor lie before, between and behind them
-    ]
-    digest = xxhash.xxh3_128_hexdigest(data)
-    shard = ShardEntry(key="file", size_bytes=24, digest=digest, role="weights", tensors=tensors, blocks=None)
-    pieces = [StoredPiece(shard, one) for one in tensors]
-    leaves = {piece.entry.name: StoredLeaf(piece.info, (piece,)) for piece in pieces}
-    files = ShardStream(storage, CheckpointName(1, 1, 0), leaves)
-    held = {"a": bytearray(4), "b": bytearray(4)}
-    files.read_into(Buffers({name: memoryview(one) for name, one in held.items()}))
-    assert held == {"a": data[8:12], "b": data[16:20]}
-    assert files.differing({name: memoryview(one) for name, one in held.items()}) == frozenset()
-    held["b"][0] ^= 1
-    assert files.differing({name: memoryview(one) for name, one in held.items()}) == {"a", "b"}
 
 
 MEMORY = """

@@ -19,7 +19,7 @@ from support.training import MODES, Mlp, accumulation_cell, adam, begin_process,
 from test_state import Box, with_mixed
 
 import ckptkit as ck
-from ckptkit.mindspore.parameters import apply
+from ckptkit.mindspore.parameters import apply, parameters
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -37,7 +37,8 @@ def mode(request):
 def way(request, monkeypatch):
     """Into the live memory, and by a copy of each tensor, as where ``asnumpy()`` is not live."""
     if request.param == "copy":
-        monkeypatch.setattr(apply, "can_be_live", lambda: False)
+        for module in (apply, parameters):
+            monkeypatch.setattr(module, "can_be_live", lambda: False)
     return request.param
 
 
