@@ -79,7 +79,7 @@ class _OpenLeaves:
 
 
 class _StoppedError(Exception):
-    """Raised by a lane that need not read on, because another one failed."""
+    """Raised by a lane that need not read on; `each_of` raises the error that stopped it, which came first."""
 
 
 class ShardStream:
@@ -160,8 +160,7 @@ class ShardStream:
                 leaves.filled(name)
 
     def _read(self, leaves: _OpenLeaves, stop: Latch, shard: ShardEntry) -> None:
-        with contextlib.suppress(_StoppedError):  # `each_of` raises what stopped it
-            reread_if_corrupt(partial(self._read_once, leaves, stop, shard))
+        reread_if_corrupt(partial(self._read_once, leaves, stop, shard))
 
     def _read_once(self, leaves: _OpenLeaves, stop: Latch, shard: ShardEntry) -> None:
         hasher, at = xxhash.xxh3_128(), 0

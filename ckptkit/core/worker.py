@@ -14,7 +14,6 @@ import functools
 import logging
 import os
 import queue
-import sys
 import threading
 import weakref
 from collections import deque
@@ -202,8 +201,6 @@ def _is_awaited() -> bool:
 
 
 def _set_priority(thread: int, *, is_awaited: bool) -> None:
-    if sys.platform != "linux":
-        return  # elsewhere the call would change the whole process
     try:
         usual = os.getpriority(os.PRIO_PROCESS, os.getpid())  # of the main thread
         os.setpriority(os.PRIO_PROCESS, thread, usual if is_awaited else _lowest())
@@ -216,8 +213,6 @@ def _set_priority(thread: int, *, is_awaited: bool) -> None:
 @functools.cache
 def _lowest() -> int:
     """Return how low threads go; tries on this thread whether the system lets them rise again (CAP_SYS_NICE)."""
-    if sys.platform != "linux":
-        return _LOW
     try:
         usual = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, usual + 1)

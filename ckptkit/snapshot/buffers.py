@@ -38,9 +38,8 @@ class Buffer:
 def _aligned(size_bytes: int) -> Bytes:
     """Return memory that can use huge pages, if the system has them: copies into it are a tenth faster."""
     pages = mmap.mmap(-1, size_bytes + _HUGE_PAGE_BYTES)  # untouched pages take no memory
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            pages.madvise(mmap.MADV_HUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(pages, np.uint8)
     start = -memory.__array_interface__["data"][0] % _HUGE_PAGE_BYTES
     return memory[start : start + size_bytes]

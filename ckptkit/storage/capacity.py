@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,8 +90,6 @@ def free_beside(storage: Storage, folder: str) -> int | None:
 
 def is_in_memory(folder: Path) -> bool:
     """Return whether a folder that exists lies on tmpfs or ramfs."""
-    if sys.platform != "linux":
-        return False
     answer = ctypes.create_string_buffer(256)  # struct statfs, larger than on any platform
     if ctypes.CDLL(None).statfs(os.fsencode(folder), answer) != 0:
         return False

@@ -102,12 +102,10 @@ class FsspecStorage:
 
     def exists(self, key: str) -> bool:
         try:
-            with self._errors("read", key):
-                self._forget()
-                # Not isfile(), which treats any error as absence.
-                return bool(self._system.info(self._at(key))["type"] != "directory")
+            self._size_bytes(key)  # not isfile(), which treats any error as absence
         except FileNotFoundError:
             return False
+        return True
 
     def read(self, key: str, max_bytes: int) -> bytes:
         return self._range(key, 0, min(self._size_bytes(key), max_bytes + 1))

@@ -35,7 +35,7 @@ _ANSWERS = {"read": FileNotFoundError, "create": FileExistsError}  # the absence
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux: the limit of one system call
 
 # What disks, and file systems with checksums, report for a place that cannot be read.
-_UNREADABLE = {errno.EIO, errno.ENODATA, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
+_UNREADABLE = {errno.EIO, errno.ENODATA, errno.EBADMSG, errno.EUCLEAN}
 _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _NEIGHBOURS = 3  # from each folder
 _SAMPLE_BYTES = 1 << 16
@@ -194,8 +194,7 @@ def _gives_bytes(path: Path) -> bool:
     """Return whether the disk gives the beginning of a file; drops its page cache, which outlives a disk."""
 
     def sample(descriptor: int) -> bool:
-        if hasattr(os, "posix_fadvise"):  # not on macOS
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         return bool(read_all(descriptor, [memoryview(bytearray(_SAMPLE_BYTES))], 0))
 
     try:

@@ -119,5 +119,5 @@ class ReusedMemory:
 def touched(size_bytes: int) -> memoryview:
     """Return memory with all its pages, aligned to one."""
     # Private, so that a forked worker has its own copy. Populated, since a page fault costs more than the copy.
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
     return memoryview(mmap.mmap(-1, size_bytes, flags=flags))

@@ -23,11 +23,8 @@ class SystemCalls:
 
     def set_direct(self, descriptor: int, direct: bool) -> None:
         """Set or clear O_DIRECT of an open file; Linux checks it as in open()."""
-        flag = getattr(os, "O_DIRECT", 0)
-        if not flag:
-            raise OSError(errno.EOPNOTSUPP, "this operating system has no O_DIRECT")
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | flag if direct else flags & ~flag)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT)
 
     def pwrite(self, descriptor: int, data: memoryview, offset_bytes: int) -> int:
         """Write the beginning of ``data``, at most all of it; returns the number of bytes written."""

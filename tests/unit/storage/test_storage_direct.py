@@ -368,13 +368,6 @@ def test_refused_buffered_write_is_error(tmp_path):
     assert refusal.fired == 2
 
 
-def test_missing_o_direct_counts_as_refusal(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "O_DIRECT")
-    storage = LocalStorage(tmp_path)
-    put(storage, "a/1", pattern(2 * BUFFER + 7))
-    assert at(storage, "a/1") == pattern(2 * BUFFER + 7)
-
-
 # Errors
 
 
