@@ -289,6 +289,7 @@ class Lanes:
         if error is not None:
             self._stop()
         self._end()
+        self._error = None  # its traceback leads to this object, and to what the jobs held
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

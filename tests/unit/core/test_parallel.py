@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import threading
+import weakref
 
 import pytest
 from support.interrupted import InterruptedCall, InterruptedStart
@@ -43,6 +45,25 @@ def test_first_error_is_raised_and_the_rest_is_not_called():
         each_of(range(10_000), fails)
     assert len(called) < 10_000
     assert left() == []
+
+
+def test_error_keeps_nothing_until_the_collector_runs():
+    class Memory:
+        pass
+
+    def fails(memory):
+        raise ValueError("lost")
+
+    memories = [Memory() for _ in range(MANY)]
+    kept = [weakref.ref(memory) for memory in memories]
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            each_of(memories, fails)
+        memories.clear()
+        assert not any(memory() for memory in kept)
+    finally:
+        gc.enable()
 
 
 def test_callers_thread_works_where_no_thread_can_be_started(monkeypatch):
