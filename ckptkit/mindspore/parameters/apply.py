@@ -56,11 +56,6 @@ def assign(parameter: ms.Tensor, bits: Array, dtype: str) -> None:
         parameter.copy_(tensor_of(bits, dtype))
 
 
-def assign_zeros(parameter: ms.Tensor) -> None:
-    with _no_grad():
-        parameter.copy_(ms.Tensor(np.zeros_like(parameter.asnumpy())))
-
-
 def mode_in_force() -> str:
     # What `ms.get_context("mode")` gives, which checks the device first and takes 50 us beside a training; this is
     # asked at every micro-step. Private: if it moves, the import fails, and a test compares the two.
@@ -109,4 +104,5 @@ class RestoreTarget:
         if live is not None:
             np.frombuffer(live, np.uint8).fill(0)
         else:
-            assign_zeros(self._parameters[name])
+            leaf = self._seen[name]
+            assign(self._parameters[name], np.zeros(leaf.shape, DTYPES[leaf.dtype]), leaf.dtype)

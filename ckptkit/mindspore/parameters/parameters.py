@@ -232,16 +232,11 @@ class TrackedTensor:
         self._pointer: int | None = None
         self._shape: tuple[int, ...] = ()
         self._dtype: object = None
-        self._leaf: Leaf | None = None
-
-    @property
-    def last_leaf(self) -> Leaf | None:
-        """What `leaf` returned last."""
-        return self._leaf
+        self.last_leaf: Leaf | None = None  # what `leaf` returned last
 
     def leaf(self) -> Leaf:
         tensor = self.tensor
-        leaf = self._leaf
+        leaf = self.last_leaf
         # The leaf's array keeps its memory alive, so no other tensor can have got that address since.
         if (
             leaf is not None
@@ -265,16 +260,16 @@ class TrackedTensor:
             tuple(array.shape),
             self._placement,
         )
-        if self._leaf is not None and self._leaf.spec == spec:
-            spec = self._leaf.spec  # the same object, so that comparing specs with a plan stays fast
+        if self.last_leaf is not None and self.last_leaf.spec == spec:
+            spec = self.last_leaf.spec  # the same object, so that comparing specs with a plan stays fast
         self._shape, self._dtype, self._pointer = tensor.shape, tensor.dtype, tensor.data_ptr()
         if self._deferred and spec.lifetime != "micro":
-            self._leaf = Leaf(spec, lambda: bits_of(tensor.asnumpy()))
-            return self._leaf
-        self._leaf = Leaf(spec, bits_of(array))
-        if self._leaf.array.__array_interface__["data"][0] != self._pointer:
+            self.last_leaf = Leaf(spec, lambda: bits_of(tensor.asnumpy()))
+            return self.last_leaf
+        self.last_leaf = Leaf(spec, bits_of(array))
+        if self.last_leaf.array.__array_interface__["data"][0] != self._pointer:
             self._pointer = None  # a copy, such as of a transposed tensor: valid for this save only
-        return self._leaf
+        return self.last_leaf
 
 
 def synchronize(tensors: Sequence[ms.Tensor]) -> None:
