@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
+from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root, refuse_no_run
 from ckptkit.cli.output import CheckpointBar, Part, plain, print_result, size
 from ckptkit.core.text import many
@@ -23,7 +23,6 @@ def run_verify(
         str | None, typer.Argument(help="This one alone: a name, or latest.", autocompletion=complete_checkpoint)
     ] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, which is the default.")] = False,
     options: Options = None,
     as_json: AsJson = False,
     clock: Callable[[], float] = time.monotonic,
@@ -36,8 +35,6 @@ def run_verify(
         ckptkit verify runs/vit-17
         ckptkit verify obs://bucket/vit-17 latest --option endpoint_url=https://obs.example
     """
-    if everything and checkpoint is not None:
-        raise WrongUsageError(f"--all verifies every checkpoint; leave it out to verify {checkpoint} alone")
     storage = open_root(root, options)
     begun = clock()
     with CheckpointBar("listing", ENDS) as bar:

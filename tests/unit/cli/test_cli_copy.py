@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from support.process import forked, python
 from support.runs.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at, tree
 
 from ckptkit.cli import options as options_module
 from ckptkit.cli.commands import copy as copy_module
-from ckptkit.cli.commands.copy import ENDS, run_copy
+from ckptkit.cli.commands.copy import run_copy
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.output import CheckpointBar
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
@@ -227,33 +224,6 @@ def test_checkpoint_removed_during_copy_is_named(source, target, capsys, monkeyp
     assert run_copy(str(source), str(target), **options) == 0
     told = capsys.readouterr().out.splitlines()
     assert f"skipped, since the source removed it meanwhile: {AT_6}" in told
-
-
-def test_copy_bar_shows_checkpoints_and_bytes():
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with CheckpointBar("comparing", ENDS, console) as bar:
-        bar.plan(3, 2_000_000)
-        bar.advance(1_000_000)
-        bar.end(AT_6, "copied")
-        bar.end(name_at(1, 4), "pruned")
-    shown = console.file.getvalue()
-    assert "2 of 3 checkpoints" in shown
-    assert "1.0/2.0 MB" in shown
-
-
-def test_copy_without_terminal_prints_line_per_checkpoint():
-    console = Console(file=io.StringIO(), force_terminal=False, width=120)
-    with CheckpointBar("comparing", ENDS, console) as bar:
-        bar.plan(3, 2_000_000)
-        bar.advance(1_000_000)
-        bar.end(AT_6, "copied")
-        bar.end(name_at(1, 4), "pruned")
-        bar.end(name_at(1, 8), "present")
-    assert console.file.getvalue().splitlines() == [
-        f"copied {AT_6} (1 of 3 checkpoints)",
-        f"skipped, since the source removed it meanwhile: {name_at(1, 4)} (2 of 3 checkpoints)",
-        f"was already there, identical: {name_at(1, 8)} (3 of 3 checkpoints)",
-    ]
 
 
 def test_it_imports_no_mindspore(source, target):

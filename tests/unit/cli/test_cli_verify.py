@@ -12,7 +12,6 @@ from support.runs.scenario import AT_6, AT_8, Life, corrupt, history, name_at, t
 
 from ckptkit.cli.commands import verify
 from ckptkit.cli.commands.verify import ENDS, run_verify
-from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.output import CheckpointBar
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.documents import Void, digest_of, encode
@@ -185,11 +184,6 @@ def test_json_names_uncommitted_and_void_folders_apart(root, capsys):
     printed = as_json(root, capsys, code=1)
     assert (printed["uncommitted"], printed["void"]) == ([AT_6], [name_at(1, 9)])
     assert [one["file"] for one in printed["problems"]] == ["run.json"]
-
-
-def test_all_and_a_name_are_wrong_usage(root):
-    with pytest.raises(WrongUsageError, match="leave it out"):
-        run_verify(str(root), AT_4, everything=True, as_json=False)
 
 
 def test_bar_shows_checkpoints_and_bytes():
