@@ -16,7 +16,6 @@ from typing import Any
 from pydantic import BaseModel
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -128,11 +127,6 @@ def plain(value: object) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [plain(item) for item in value]
     return value
-
-
-def size(size_bytes: int) -> str:
-    """Return a size such as "12.3 MB"."""
-    return decimal(size_bytes).replace("bytes", "B").replace("byte", "B")
 
 
 def ago(created_at: str, now: datetime) -> str:

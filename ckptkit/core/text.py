@@ -100,7 +100,7 @@ def size(size_bytes: float | None) -> str:
         return "–"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024:
-            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.3g} {unit}"
+            return f"{size_bytes:.0f} {unit}" if unit == "B" or size_bytes >= 100 else f"{size_bytes:.3g} {unit}"
         size_bytes /= 1024
     return f"{size_bytes:,.1f} TiB"
 

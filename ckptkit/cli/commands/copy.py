@@ -11,7 +11,8 @@ import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM, complain, resumable, wrong_values
 from ckptkit.cli.options import AsJson, complete_checkpoint, open_root, storage_option
-from ckptkit.cli.output import CheckpointBar, plain, print_result, size
+from ckptkit.cli.output import CheckpointBar, plain, print_result
+from ckptkit.core.text import size
 from ckptkit.tools.copy.copy import Copied, CopyRequest, copy_run
 
 _RESUME = "Nothing that was copied is lost: the same command copies the rest."

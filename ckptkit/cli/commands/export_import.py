@@ -12,8 +12,8 @@ import typer
 
 from ckptkit.cli.errors import FINE, wrong_values
 from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, open_root
-from ckptkit.cli.output import plain, print_result, size
-from ckptkit.core.text import some
+from ckptkit.cli.output import plain, print_result
+from ckptkit.core.text import size, some
 from ckptkit.tools.interchange import Exported, Imported, Renames, export_weights, import_weights
 
 _NameMap = Annotated[

@@ -22,11 +22,11 @@ from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.read import load
 from ckptkit.cli.errors import FINE, WrongUsageError
 from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, open_root
-from ckptkit.cli.output import Part, ago, plain, print_result, size, table_of
+from ckptkit.cli.output import Part, ago, plain, print_result, table_of
 from ckptkit.core.contents import Buffers, TensorInfo
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import ROLES, Array, bytes_of, values_of
-from ckptkit.core.text import many, some
+from ckptkit.core.text import many, size, some
 from ckptkit.core.tree import decode_tree
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import RankManifest, ShardEntry, digest_of

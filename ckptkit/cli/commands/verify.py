@@ -10,8 +10,8 @@ import typer
 
 from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.options import AsJson, Options, Root, complete_checkpoint, open_root, refuse_no_run
-from ckptkit.cli.output import CheckpointBar, Part, plain, print_result, size
-from ckptkit.core.text import many
+from ckptkit.cli.output import CheckpointBar, Part, plain, print_result
+from ckptkit.core.text import many, size
 from ckptkit.tools.verify import Audit, Proof, Start, audit
 
 ENDS = {"whole": "whole", "corrupt": "CORRUPT:", "removed": "skipped, since it was removed meanwhile:"}

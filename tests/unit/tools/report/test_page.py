@@ -394,6 +394,7 @@ def test_durations_are_said_as_people_do(seconds, said, rough):
 
 def test_sizes_are_said_as_people_do():
     assert [size(10), size(1536), size(5 << 30), size(3 << 40)] == ["10 B", "1.5 KiB", "5 GiB", "3.0 TiB"]
+    assert [size(1023), size(1023 << 10), size(99.95 * 1024)] == ["1023 B", "1023 KiB", "100 KiB"]
     assert (size(None), span(None)) == ("–", "–")
 
 
