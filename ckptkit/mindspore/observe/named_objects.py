@@ -1,12 +1,11 @@
 """Lists the objects that Python code names, by its bytecode, and what the user's functions among them name in turn.
 
-Guarantees: runs no user code. A name is followed through globals, closures, imports, attributes and plain assignments.
-What a call returns, a container holds or an argument is stays unknown. Any thread.
+A name such as ``a.b.c`` is looked up in globals, closures and the variables of a running frame. Local variables of
+other functions, arguments but ``self``, and results of calls are unknown. Runs no user code. Any thread.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import dis
 import functools
@@ -30,84 +29,95 @@ from ckptkit.mindspore.parameters.memory import is_compiled
 
 UNKNOWN = object()
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
-# What of MindSpore draws in Python is read like the user's code.
-_DRAWING = ("mindspore.nn.probability", "mindspore.dataset.vision", "mindspore.dataset.transforms")
-_MOST = 2_000  # code objects of one call, more than any network has
+_DRAWING = ("mindspore.dataset.vision", "mindspore.dataset.transforms")  # in Python, and is read like the user's code
+_MOST = 100_000  # names that are followed, more than any training has
 
 
 class NamedObject(NamedTuple):
     """Describes an object at a place where code names it."""
 
-    value: Any  # `UNKNOWN` for an attribute of something unknown
+    value: Any  # of a text, itself; `UNKNOWN` for an attribute of something unknown
     name: str  # as written: ``np.random.rand``; of an unknown attribute, its last part
     where: str  # ``augment() in train.py:12``
     compiled: bool  # by MindSpore
-    is_called_bare: bool  # right there, without arguments
 
 
-class _Body(NamedTuple):
+class _Scope(NamedTuple):
     code: types.CodeType
+    local: Mapping[str, Any]  # ``self``, and the variables of closures and frames
     module: Mapping[str, Any]
-    known: dict[str, Any]  # local variables, and those of closures
     compiled: bool
 
 
 def named_objects(code: Any, *, compiled: bool = False) -> Iterator[NamedObject]:
     """Yield what a function, method, partial, callable object or running frame names, and what it calls names."""
-    bodies, read = [*_bodies(code, compiled)], set()
-    for body in islice(bodies, _MOST):  # which grows meanwhile
-        key = (body.code, body.compiled, *map(id, body.known.values()))
+    waiting, read = [(code, compiled)], set[Any]()
+    for target in islice(waiting, _MOST):  # which grows meanwhile
+        scope = _scope_of(*target)
+        if scope is None or (read and not _is_read(scope)):
+            continue
+        key = (scope.code, scope.compiled, *map(id, scope.local.values()))
         if key in read:
             continue
         read.add(key)
-        for named in _named_in(body):
+        owner = scope.local.get("self", UNKNOWN)
+        if "super" in scope.code.co_names:
+            bases = (vars(kind).get(scope.code.co_name) for kind in type(owner).__mro__)
+            waiting += [(types.MethodType(base, owner), scope.compiled) for base in bases if callable(base)]
+        for named in _named_in(scope):
             yield named
-            values = [named.value]
-            if named.value is super and "self" in body.known:
-                parents = [vars(kind).get(body.code.co_name) for kind in type(body.known["self"]).__mro__[1:]]
-                values = [types.MethodType(parent, body.known["self"]) for parent in parents if callable(parent)]
-            for part in (part for value in values for part in _bodies(value, body.compiled)):
-                module = str(part.module.get("__name__"))  # what exec() made may have none
-                if is_users(module) or module.startswith(_DRAWING):
-                    bodies.append(part)
-        inner = [part for part in body.code.co_consts if isinstance(part, types.CodeType)]
-        bodies += [body._replace(code=part, known={**body.known}) for part in inner]
+            waiting.append((named.value, scope.compiled))
 
 
-def _named_in(body: _Body) -> Iterator[NamedObject]:
-    value, package, name, line, seen = UNKNOWN, UNKNOWN, "", body.code.co_firstlineno, set()
-    steps = _instructions_of(body.code)
-    for before, step, following in zip([steps[0], *steps], steps, steps[1:], strict=False):
-        opcode, argument, line = step.opname, step.argval, step.starts_line or line
-        is_attribute = opcode in ("LOAD_ATTR", "LOAD_METHOD")
+def _is_read(scope: _Scope) -> bool:
+    module = str(scope.module.get("__name__"))  # what exec() made may have none
+    return is_users(module) or module.startswith(_DRAWING)
+
+
+def _scope_of(target: Any, compiled: bool) -> _Scope | None:
+    """Return the code of a running frame, or that which a call of an object runs, if it is Python's."""
+    if type(target) is types.FrameType:
+        return _Scope(target.f_code, variables_of(target), target.f_globals, compiled)
+    target = target.func if type(target) is functools.partial else target
+    if not issubclass(type(target), (types.FunctionType, types.MethodType, type)):
+        target = attribute(target, "__call__")
+    owner = (target.__self__,) if type(target) is types.MethodType else ()
+    function = target.__func__ if owner else target
+    if is_compiled(function):
+        function, compiled = function.__wrapped__, True
+    if type(function) is not types.FunctionType:
+        return None
+    local = dict(zip(function.__code__.co_varnames, owner, strict=False))
+    with contextlib.suppress(ValueError):  # a variable that is not set yet
+        local |= inspect.getclosurevars(function).nonlocals
+    return _Scope(function.__code__, local, function.__globals__, compiled)
+
+
+def _named_in(scope: _Scope) -> Iterator[NamedObject]:
+    spaces: dict[str, Mapping[str, Any]] = {"LOAD_GLOBAL": scope.module, "LOAD_NAME": scope.module}
+    spaces |= {"LOAD_FAST": scope.local, "LOAD_DEREF": scope.local, "IMPORT_NAME": sys.modules}
+    value, name, line = UNKNOWN, "", scope.code.co_firstlineno
+    for step in _instructions_of(scope.code):
+        line = step.starts_line or line
+        is_attribute = step.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
         if is_attribute:
-            name = argument if value is UNKNOWN else f"{name}.{argument}"
-            value = attribute(value, argument)
-        elif opcode in ("LOAD_GLOBAL", "LOAD_NAME"):
-            default = body.module.get(argument, vars(builtins).get(argument, UNKNOWN))
-            value, name = body.known.get(argument, default), argument
-        elif opcode.startswith(("LOAD_FAST", "LOAD_DEREF")):
-            value, name = body.known.get(argument, UNKNOWN), argument
-        elif opcode == "IMPORT_NAME":  # without a list of names, which comes before it, it gives the outermost package
-            dotted = argument if before.argval else argument.partition(".")[0]
-            value = package = sys.modules.get(dotted, UNKNOWN)
-        elif opcode == "IMPORT_FROM":
-            value, name = attribute(package, argument), argument
+            name = step.argval if value is UNKNOWN else f"{name}.{step.argval}"
+            value = attribute(value, step.argval)
+        elif type(step.argval) is str:
+            is_text = step.opname == "LOAD_CONST"
+            name, value = step.argval, step.argval if is_text else spaces.get(step.opname, {}).get(step.argval, UNKNOWN)
         else:
-            if opcode.startswith("STORE_"):
-                body.known[argument] = value
             value = UNKNOWN
-        is_called_bare = following.opname.startswith("CALL") and following.arg == 0
-        key = (name if value is UNKNOWN else id(value), is_called_bare)
-        if (value is not UNKNOWN or is_attribute) and key not in seen:
-            seen.add(key)
-            place = f"{body.code.co_name}() in {os.path.basename(body.code.co_filename)}:{line}"
-            yield NamedObject(value, name, place, body.compiled, is_called_bare)
+        if value is not UNKNOWN or is_attribute:
+            where = f"{scope.code.co_name}() in {os.path.basename(scope.code.co_filename)}:{line}"
+            yield NamedObject(value, name, where, scope.compiled)
+        if type(step.argval) is types.CodeType:
+            yield from _named_in(scope._replace(code=step.argval))
 
 
 @functools.lru_cache(maxsize=2048)
 def _instructions_of(code: types.CodeType) -> list[dis.Instruction]:
-    return [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "PRECALL")]
+    return [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
 
 
 def attribute(owner: Any, name: str) -> Any:
@@ -126,23 +136,3 @@ def owner_of(function: Any) -> Any:
     """Return the object that a bound method belongs to; None for anything else."""
     is_library = type(function).__module__ == "builtins" or type(function).__name__ == "cython_function_or_method"
     return getattr(function, "__self__", None) if is_library and callable(function) else None
-
-
-def _bodies(target: Any, compiled: bool, owner: tuple[Any, ...] = ()) -> Iterator[_Body]:
-    kind = type(target)
-    if kind is types.FrameType:
-        yield _Body(target.f_code, target.f_globals, variables_of(target), compiled)
-    elif kind is functools.partial:
-        for part in (target.func, *target.args, *target.keywords.values()):
-            yield from _bodies(part, compiled)
-    elif kind is types.MethodType:
-        yield from _bodies(target.__func__, compiled, (target.__self__,))
-    elif is_compiled(target):
-        yield from _bodies(target.__wrapped__, True, owner)
-    elif kind is types.FunctionType:
-        known = dict(zip(target.__code__.co_varnames, owner, strict=False))
-        with contextlib.suppress(ValueError):  # a variable that is not set yet
-            known |= inspect.getclosurevars(target).nonlocals
-        yield _Body(target.__code__, target.__globals__, known, compiled)
-    elif type(method := attribute(target, "__call__")) is types.MethodType and not issubclass(kind, type):
-        yield from _bodies(method, compiled)

@@ -28,8 +28,7 @@ from ckptkit.mindspore.observe.named_objects import owner_of
 from ckptkit.mindspore.observe.observer import Observer
 from ckptkit.mindspore.observe.parts import Known
 from ckptkit.mindspore.observe.paths import Root
-from ckptkit.mindspore.observe.random_operators import Finding, RandomOperators, sentences
-from ckptkit.mindspore.observe.random_pipelines import code_of_data, find_in_data
+from ckptkit.mindspore.observe.random_operators import Finding, RandomOperators, code_of_data, sentences
 from ckptkit.mindspore.observe.roots import Reached, is_module_level, label_of, users_frames
 from ckptkit.mindspore.observe.users import is_users_class
 from ckptkit.mindspore.observe.walk import Walk
@@ -68,15 +67,15 @@ class Examination:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the random operators and pipelines that no checkpoint can make exact, in the present mode."""
-        sources, data = self._sources, self._read_again()
+        sources = self._sources
         cells = [*(("", cell) for cell in sources.every_cell()), *sources.trained_by_name()]
         operators = RandomOperators(cells, compiled=sources.is_compiled)
-        in_data = [] if data is None else [*find_in_data(data, operators)]
+        operators.read_data(self._read_again())
         for frame in () if sources.by_model() else users_frames(sys._getframe(1)):
             operators.read(frame, "script" if is_module_level(frame) else label_of(frame))
         for path, value, is_wrapped in self._observer.reached_code:
             operators.read(value, path, compiled=is_wrapped and operators.in_graph)
-        return (*operators.findings, *in_data)
+        return (*operators.findings,)
 
     def _read_again(self) -> Any:
         """Return the data whose place is reached by reading them again; None if they have a state of their own."""

@@ -1,7 +1,8 @@
-"""Random operators that a resumed run cannot repeat are named in the mode in which that holds, and no others are."""
+"""What draws and a resumed run cannot repeat is named: operators in the mode in which that holds, code of pipelines."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import random
@@ -9,6 +10,7 @@ import sys
 import types
 
 import mindspore as ms
+import mindspore.dataset as ds
 import mindspore.numpy as mnp
 import mindspore.ops.auto_generate
 import mindspore.ops.operations.random_ops
@@ -16,10 +18,11 @@ import numpy as np
 import pytest
 from mindspore import mint, nn, ops
 from mindspore.common import generator
+from mindspore.dataset import transforms, vision
 from mindspore.nn.probability import distribution
 from support.process import python
 from support.rounding import optimizer_of
-from support.training import Mlp, accumulation_cell, begin_process
+from support.training import Mlp, accumulation_cell, begin_process, pipeline
 
 from ckptkit.mindspore.observe import named_objects
 from ckptkit.mindspore.observe.random_operators import RandomOperators, random_operators
@@ -53,13 +56,7 @@ class CallsMethod(nn.Cell):
         return self.noise(x)
 
     def noise(self, x):
-        drawn = ops.randn
-        return x + drawn(x.shape)
-
-
-class Inherits(CallsMethod):
-    def construct(self, x):
-        return super().construct(x)
+        return x + ops.randn(x.shape)
 
 
 class CallsInBothModes(nn.Cell):
@@ -132,6 +129,15 @@ class NamesDropout(nn.Cell):
         return OUTSIDE(x)
 
 
+class CallsOperator(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.normal = ops.StandardNormal(2)
+
+    def construct(self, x):
+        return x + self.normal(x.shape)
+
+
 class Makes(nn.Cell):
     def construct(self, x):
         return nn.Dropout(p=0.5)(x)
@@ -141,11 +147,11 @@ class Makes(nn.Cell):
     ("make", "name"),
     [
         (Calls, "the train cell (Calls): ops.dropout in construct() in test_random_operators.py:"),
-        (Inherits, "the train cell (Inherits): ops.randn in noise() in"),
+        (CallsMethod, "the train cell (CallsMethod): ops.randn in noise() in"),
         (lambda: Network(lambda x: mnp.rand(2, 6)), ": mindspore.numpy.rand in <lambda>() in"),
-        (Sampling, "ops.normal in _sample() in normal.py"),
-        (nn.RReLU, "the train cell (nn.RReLU): ops.uniform in"),
-        (lambda: nn.MultiheadAttention(8, 2, dropout=0.25), "its dropout=0.25"),
+        (Sampling, "Distribution.sample in sample() in test_random_operators.py"),
+        (nn.RReLU, "the train cell (nn.RReLU)"),
+        (lambda: nn.MultiheadAttention(8, 2, dropout=0.25), "the train cell (nn.MultiheadAttention)"),
         (DrawsByNumpy, "np.random.rand in construct()"),
     ],
 )
@@ -155,7 +161,6 @@ def test_operators_that_a_graph_freezes_are_found_in_graph_mode_only(make, name)
     (finding,) = find(make())
     assert name in finding.where
     assert finding.kind == "operator"
-    assert finding.certain
 
 
 @pytest.mark.parametrize(
@@ -173,23 +178,22 @@ def test_operators_under_jit_are_found_in_pynative(cell, name):
 
 @pytest.mark.parametrize("mode", ["graph", "pynative"])
 @pytest.mark.parametrize(
-    ("make", "names", "certain"),
+    ("make", "names"),
     [
-        (lambda: Network(ops.bernoulli), ["ops.bernoulli"], True),
-        (lambda: Network(lambda x: ops.StandardNormal(3)(x.shape)), ["ops.StandardNormal"], True),
-        (Makes, ["nn.Dropout"], True),
-        (NamesDropout, ["OUTSIDE (nn.Dropout)"], False),
-        (lambda: Network(noise=ops.StandardNormal(2)), ["noise (ops.StandardNormal)"], True),
-        (lambda: Network(by_method), ["Tensor.bernoulli", "Tensor.cauchy"], True),
-        (lambda: Network(lambda x: x.uniform_()), ["Tensor.uniform_"], False),
-        (lambda: Network(by_mint), ["mint.nn.functional.dropout", "mint.rand"], False),
+        (lambda: Network(ops.bernoulli), ["ops.bernoulli"]),
+        (lambda: Network(lambda x: ops.StandardNormal(3)(x.shape)), ["ops.StandardNormal"]),
+        (Makes, ["nn.Dropout"]),
+        (NamesDropout, ["OUTSIDE (nn.Dropout)"]),
+        (CallsOperator, ["ops.StandardNormal in construct()"]),
+        (lambda: Network(by_method), ["Tensor.bernoulli", "Tensor.cauchy"]),
+        (lambda: Network(lambda x: x.uniform_()), ["Tensor.uniform_"]),
+        (lambda: Network(by_mint), ["mint.nn.functional.dropout", "mint.rand"]),
     ],
 )
-def test_operators_with_a_state_of_their_own_are_found_in_both_modes(mode, make, names, certain):
+def test_operators_with_a_state_of_their_own_are_found_in_both_modes(mode, make, names):
     begin_process(mode=mode)
     findings = find(make())
     assert all(name in finding.where for name, finding in zip(names, findings, strict=True))
-    assert all(finding.certain == certain for finding in findings)
 
 
 @pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, mint.nn.Dropout])
@@ -197,7 +201,6 @@ def test_dropout_cells_are_found_by_name(kind):
     (finding,) = find(Network(drop=kind(p=0.5)))
     assert finding.where.startswith("drop (")
     assert "ckptkit.nn.Dropout" in finding.fix
-    assert finding.certain == (kind is not mint.nn.Dropout)
 
 
 def test_layer_that_a_sequential_cell_still_calls_is_found():
@@ -231,13 +234,12 @@ def test_compiled_optimizer_compiles_no_other_cell():
     assert find(Calls(), nn.Adam(nn.Dense(2, 2).trainable_params())) == []
 
 
-def test_cell_that_is_not_trained_is_a_doubt_while_it_drops():
+def test_cell_that_is_not_trained_is_found_while_it_drops():
     operators = RandomOperators([("", Mlp())])
     for cell in (nn.Dropout(p=0.5).set_train(), nn.Dropout(p=0.5).set_train(False)):
         operators.read(cell, "noise")
     (finding,) = operators.findings
     assert finding.where == "noise (nn.Dropout)"
-    assert not finding.certain
 
 
 def test_running_loop_is_read():
@@ -250,11 +252,185 @@ def test_running_loop_is_read():
     assert finding.where.startswith("the loop: ops.bernoulli in test_running_loop_is_read()")
 
 
+# Pipelines
+
+OWN = np.random.default_rng(5)
+
+
+def find_in(data):
+    operators = RandomOperators([("", Mlp())])
+    operators.read_data(data)
+    return [*operators.findings]
+
+
+def mapped(*operations, **options):
+    return pipeline().map(list(operations), "x", **{"num_parallel_workers": 1, **options})
+
+
+def identity(x):
+    return x
+
+
+def by_numpy(x):
+    return x + np.random.permutation(3).sum()
+
+
+def by_python(x):
+    return x * random.random()
+
+
+def scaled(x, factor):
+    return x * random.random() * factor
+
+
+def seeded(x):
+    rng = np.random.default_rng(int(x.sum()))
+    return x + rng.random() + np.random.RandomState(5).rand()
+
+
+def by_own_generator(x):
+    return x + OWN.random()
+
+
+def shadowed(x, random=OWN):
+    return x + random.random()
+
+
+def closing_over(function):
+    def call(x):
+        return function(x)
+
+    return call
+
+
+class Augment:
+    def __init__(self, rng):
+        self.rng = rng
+
+    def __call__(self, x):
+        return x + self.shift
+
+    @property
+    def shift(self):
+        return self.rng.normal()
+
+    def never_called(self):
+        raise AssertionError("was run")
+
+
+@pytest.mark.parametrize(
+    ("operation", "text"),
+    [
+        (by_numpy, "np.random.permutation in by_numpy() in test_random_operators.py"),
+        (by_python, "random.random in by_python()"),
+        (Augment(np.random), "self.rng.normal in shift() in"),
+        (functools.partial(scaled, factor=2), "scaled()"),
+        (closing_over(by_python), "by_python()"),
+        (transforms.RandomChoice([identity, by_python]), "by_python()"),
+    ],
+)
+def test_draws_in_a_map_are_found(operation, text):
+    (finding,) = find_in(mapped(operation))
+    assert finding.kind == "pipeline"
+    assert finding.where.startswith("MapDataset: ")
+    assert text in finding.where
+
+
+@pytest.mark.parametrize(
+    "operation", [identity, seeded, by_own_generator, shadowed, Augment(OWN), vision.Rescale(1.0, 0.0)]
+)
+def test_maps_that_draw_from_elsewhere_are_no_finding(operation):
+    assert find_in(mapped(operation)) == []
+
+
+def test_threads_that_draw_from_one_generator_are_found():
+    """They are found even if the generator is the module's own, and not in processes of their own."""
+    (finding,) = find_in(mapped(by_own_generator, num_parallel_workers=2))
+    assert "several threads" in finding.why
+    assert "python_multiprocessing=True" in finding.fix
+    assert find_in(mapped(seeded, num_parallel_workers=2)) == []
+    assert find_in(mapped(by_own_generator, num_parallel_workers=2, python_multiprocessing=True)) == []
+    assert "several threads" in find_in(mapped(by_own_generator, num_parallel_workers=None))[0].why  # the default
+
+
+class Source:
+    def __init__(self, draw):
+        self.draw, self.images = draw, np.zeros((8, 6), np.float32)
+
+    def __getitem__(self, index):
+        return (np.full(6, self.draw(), np.float32),)
+
+    def __len__(self):
+        return 8
+
+
+def generates():
+    for _ in range(4):
+        yield (np.full(6, random.random(), np.float32),)
+
+
+class Order(ds.Sampler):
+    def __iter__(self):
+        yield from np.random.permutation(8).tolist()
+
+
+class Plain:
+    def __iter__(self):
+        return iter(random.sample(range(8), 8))
+
+    def __len__(self):
+        return 8
+
+
+def halve(column, info):
+    return (np.stack(column) * random.random(),)
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (lambda: ds.GeneratorDataset(Source(random.random), ["x"], num_parallel_workers=1), "__getitem__()"),
+        (lambda: ds.GeneratorDataset(generates, ["x"]), "generates()"),
+        (lambda: ds.GeneratorDataset(Source(OWN.random), ["x"], sampler=Plain()), "__iter__()"),
+        (lambda: ds.GeneratorDataset(Source(OWN.random), ["x"], sampler=Order()), "__iter__()"),
+        (lambda: pipeline().filter(lambda x: random.random() > 0.5, ["x"], num_parallel_workers=1), "<lambda>()"),
+        (lambda: ds.zip((pipeline(), pipeline().batch(2, per_batch_map=halve, input_columns=["x"]))), "halve()"),
+    ],
+)
+def test_every_place_for_python_code_is_read(make, where):
+    (finding,) = find_in(make())
+    assert f" in {where} in " in finding.where
+
+
+def test_mindspores_augmentations_are_found_where_they_run_in_python():
+    images = ds.NumpySlicesDataset({"x": np.zeros((8, 4, 4, 3), np.uint8)}, shuffle=True)
+    assert find_in(images.map([vision.RandomCrop(2), vision.RandomHorizontalFlip()], "x").batch(2).repeat(2)) == []
+    assert find_in(images.map([vision.ToPIL(), vision.ToTensor()], "x")) == []
+    assert find_in(images.map([vision.ToPIL(), vision.RandomHorizontalFlip(), vision.ToTensor()], "x"))
+
+
+class Loader:
+    """Makes batches by MindSpore's operators."""
+
+    def __init__(self):
+        self.drop = nn.Dropout(p=0.5).set_train()
+
+    def __iter__(self):
+        for _ in range(3):
+            random.random()
+            yield self.drop(ops.randn((2, 3)))
+
+
+def test_random_operators_that_make_batches_are_found():
+    dropped, drawn = find_in(Loader())
+    assert drawn.where.startswith("Loader: ops.randn in __iter__() in test_random_operators.py:")
+    assert dropped.where == "Loader: self.drop (nn.Dropout)"
+
+
 # What another version of MindSpore may have more.
 
-# They hold dropout cells or operator objects of their own, which are found as anybody's.
-HOLDERS = {"MultiheadAttention", "SampledSoftmaxLoss", "FractionalMaxPool2d", "FractionalMaxPool3d", "RReLU"}
-HOLDERS |= {f"Transformer{part}" for part in ("", "Decoder", "DecoderLayer", "Encoder", "EncoderLayer")}
+# They hold dropout cells, which are found as anybody's.
+HOLDERS = {f"Transformer{part}" for part in ("", "Decoder", "DecoderLayer", "Encoder", "EncoderLayer")}
 
 
 def draws(value):
@@ -262,8 +438,8 @@ def draws(value):
     codes = [value] if isinstance(value, types.FunctionType) else []
     if isinstance(value, type):
         codes += [vars(value)[name] for name in ("construct", "__init__") if name in vars(value)]
-    named = [one.value for code in codes for one in named_objects.named_objects(code)]
-    return any(one is generator.default_generator or id(one) in random_operators() for one in named)
+    values = [named.value for code in codes for named in named_objects.named_objects(code)]
+    return any(value is generator.default_generator or id(value) in random_operators() for value in values)
 
 
 @pytest.mark.extended  # for what another version of MindSpore alone changes

@@ -571,7 +571,7 @@ def test_findings_are_one_warning_each_and_once(root, shown):
     state.begin("runs")
     state.begin("runs")
     assert shown().count("network.drop (nn.Dropout)") == 1
-    assert "will not be bit-exact" in shown()
+    assert "may not be bit-exact" in shown()
 
 
 def test_strict_refuses_start_and_resume_without_changes(root):
