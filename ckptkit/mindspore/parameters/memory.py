@@ -23,7 +23,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.apply import can_be_live, mode_in_force, tensor_of
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.parameters.roles import all_of
-from ckptkit.mindspore.train.cell import optimizers_of
+from ckptkit.mindspore.train.cell import AccumulationTrainCell, optimizers_of
 
 _JIT_MODULES = ("mindspore.graph.api", "mindspore.common.api")
 _Named: TypeAlias = tuple[str, ms.Tensor]
@@ -77,17 +77,21 @@ class Detached:
             self._moved_at = updates
 
 
-def detached_of(given: Mapping[str, object], without: Collection[str]) -> list[Detached]:
-    """Return the checks of the optimizers among the objects given by name, except those named ``without``."""
-    optimizers = {name: cell for name, cell in given.items() if isinstance(cell, nn.Optimizer) and name not in without}
+def detached_of(given: Mapping[str, object]) -> list[Detached]:
+    """Return the checks of the optimizers and train cells among the objects given by name."""
+    cells = [(name, cell) for name, cell in given.items() if isinstance(cell, (nn.Optimizer, AccumulationTrainCell))]
     return [
-        Detached([cell], Addresses.of(cell).moved, name, partial(_updates_of, cell))
-        for name, cell in optimizers.items()
+        Detached([cell], Addresses.of(_optimizer_of(cell)).moved, name, partial(_updates_of, cell))
+        for name, cell in cells
     ]
 
 
-def _updates_of(optimizer: nn.Optimizer) -> int:
-    return int(optimizer.global_step.asnumpy().item())
+def _optimizer_of(cell: nn.Optimizer | AccumulationTrainCell) -> nn.Cell:
+    return cell.optimizer if isinstance(cell, AccumulationTrainCell) else cell
+
+
+def _updates_of(cell: nn.Optimizer | AccumulationTrainCell) -> int:
+    return cell.counters.updates if isinstance(cell, AccumulationTrainCell) else int(cell.global_step.asnumpy().item())
 
 
 class Addresses:

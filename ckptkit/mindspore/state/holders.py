@@ -42,7 +42,7 @@ _log = logging.getLogger("ckptkit")
 
 _MAX_DEPTH = 8  # of containers and objects in an object; deeper ones do not count as its state
 _CONTAINERS = (Mapping, list, tuple, deque)
-_OTHERS = (deque, Counter, defaultdict)  # containers that are stored, beside lists, tuples and dicts
+_PACKED = (dict, OrderedDict, list, tuple, deque, Counter, defaultdict)  # containers that are stored, item by item
 _DICTS = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")  # in the text of a key: in another process it is another one
 _Put = Callable[[Any], None]  # replaces a value where it is
@@ -103,14 +103,15 @@ class Reporting:
 
 
 class _Place(NamedTuple):
-    """Holds a parameter or buffer, which is written in place, or a value and the function that replaces it."""
+    """Holds a parameter or buffer, which is written in place, or a packed value and the function that replaces it."""
 
     value: Any
     put: _Put | None
+    plain: list[Any]
 
     @property
     def packed(self) -> list[Any]:
-        return _bits(self.value) if self.put is None else _packed(self.value)
+        return _bits(self.value) if self.put is None else self.plain
 
 
 class GeneratorHolder:
@@ -254,16 +255,16 @@ def _places(
 ) -> Iterator[tuple[str, _Place]]:
     """Yield what is stored of ``value``, by its place; ``plain`` says whether to store values besides parameters."""
     if isinstance(value, ms.Parameter):
-        yield path or "value", _Place(value, None)
-    elif plain and put is not None and _is_storable(value):
-        yield path, _Place(value, put)
+        yield path or "value", _Place(value, None, [])
+    elif plain and put is not None and (packed := _packed(value)) is not None:
+        yield path, _Place(value, put, packed)
     elif len(above) < _MAX_DEPTH and id(value) not in above:
         if isinstance(value, nn.Cell):
             if path:
                 return  # a cell inside an object (a scheduler's optimizer) is state of the training's cells
             parameters = {parameter.name: parameter for parameter in all_of(value)}
             tensors = {**parameters, **CellBuffers([value], parameters).now()}
-            yield from ((name, _Place(tensor, None)) for name, tensor in tensors.items())
+            yield from ((name, _Place(tensor, None, [])) for name, tensor in tensors.items())
         plain = plain and (isinstance(value, _CONTAINERS) or is_of_users(value))
         for key, item, put_item in _children(value, put):
             there = f"{path}/{key}" if path else str(key)
@@ -320,27 +321,12 @@ def _refuse_other_kinds(owner: Any, name: str) -> None:
 
 def fits(value: Any, inside: tuple[int, ...] = ()) -> bool:
     """Return whether all of ``value`` can be stored: values, and parameters in containers, ``inside`` of these."""
-    if isinstance(value, ms.Parameter) or _is_storable(value):
+    if isinstance(value, ms.Parameter) or _packed(value) is not None:
         return True
     if not isinstance(value, (dict, list, tuple)) or id(value) in inside:
         return False
-    return all(fits(item, (*inside, id(value))) for item in _items(value))
-
-
-def _is_storable(value: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Return whether ``value`` has no parameters, and a checkpoint stores it whole; ``inside`` as for `fits`."""
-    if isinstance(value, ms.Tensor):
-        return not isinstance(value, ms.Parameter) and not value.has_init
-    if type(value) not in (dict, OrderedDict, list, tuple, *_OTHERS):
-        return _encodes(value)
-    if id(value) in inside or (isinstance(value, dict) and not _encodes(dict.fromkeys(value))):
-        return False
-    return all(_is_storable(item, (*inside, id(value))) for item in _items(value))
-
-
-def _items(container: Any) -> Collection[Any]:
-    items: Collection[Any] = container.values() if isinstance(container, dict) else container
-    return items
+    items: Collection[Any] = value.values() if isinstance(value, dict) else value
+    return all(fits(item, (*inside, id(value))) for item in items)
 
 
 def _encodes(value: Any) -> bool:
@@ -356,17 +342,25 @@ def _bits(tensor: ms.Tensor) -> list[Any]:
     return [leaf.dtype, leaf.array]
 
 
-def _packed(value: Any) -> list[Any]:
-    """Return ``value`` in the form that `ckptkit.core.tree` stores; `_unpacked` reverses it, except for parameters."""
+def _packed(value: Any, inside: tuple[int, ...] = ()) -> list[Any] | None:
+    """Return ``value`` in the form that `ckptkit.core.tree` stores, which `_unpacked` reverses.
+
+    None if it has parameters, or is not stored whole; ``inside`` as for `fits`.
+    """
     if isinstance(value, ms.Tensor):
-        return _bits(value) if isinstance(value, ms.Parameter) else ["tensor", _bits(value)]
+        return None if isinstance(value, ms.Parameter) or value.has_init else ["tensor", _bits(value)]
     if _encodes(value):
         return ["plain", value]
-    if isinstance(value, dict):
-        return [type(value).__name__, [[key, _packed(item)] for key, item in value.items()]]
-    if isinstance(value, deque):
-        return ["deque", [value.maxlen, [_packed(item) for item in value]]]
-    return [type(value).__name__, [_packed(item) for item in value]]
+    is_dict = isinstance(value, dict)
+    if type(value) not in _PACKED or id(value) in inside or (is_dict and not _encodes(dict.fromkeys(value))):
+        return None
+    items: list[Any] = []
+    for key, item in value.items() if is_dict else enumerate(value):
+        packed = _packed(item, (*inside, id(value)))
+        if packed is None:
+            return None
+        items.append([key, packed] if is_dict else packed)
+    return [type(value).__name__, [value.maxlen, items] if isinstance(value, deque) else items]
 
 
 def _unpacked(packed: list[Any]) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 from mindspore import nn
 
 from ckptkit.core.text import some
-from ckptkit.mindspore.parameters.memory import Addresses, Detached
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.switches import Switches
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters
@@ -29,18 +28,13 @@ class NamedCell(ParameterHolder):
         super().__init__(name, cell)
         self.cell = cell
         self.switches = Switches([cell], list(cell.network.get_parameters()), name)
-        self._detached = Detached([cell], Addresses.of(cell.optimizer).moved, name)
         self._may_change_k = may_change_k
         self._counting = OwnCounting(cell, may_change_k=may_change_k)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the cell's parameters and counters.
-
-        ResumeError if these disagree, or if parameters got memory that no update sees.
-        """
+        """Return the cell's parameters and counters; ResumeError if these disagree."""
         counters, parameters = self.cell.counters, super().state_dict()
         self._counting.prove(counters, {name: packed[1] for name, packed in parameters.items()})
-        self._detached.refuse(counters.updates)
         return {
             "parameters": parameters,
             "counters": asdict(counters),
@@ -66,13 +60,6 @@ class NamedCell(ParameterHolder):
         self.cell.load_counters(counters)
         self._counting.base = state["global_step_at_start"]
         self.switches.load(state.get("switches"), counters.micro_steps)
-        self._detached.begin(counters.updates)
-
-    def check_step(self) -> None:
-        """Check as `Switches.check_compiled`; after the first update record the memory that the update is bound to."""
-        if self._detached.binds(self.cell.counters.updates):
-            self._detached.bind()
-        self.switches.check_compiled(self.cell.counters.micro_steps)
 
 
 def refuse_uncounted(cells: Sequence[nn.Cell], named: Mapping[str, object]) -> None:

@@ -83,15 +83,14 @@ class Sources:
     ended: str | None = None  # why training ended for good
     prepared: bool = False  # data and switches, by a start
     cycle_start: CycleStart | None = None
-    began_with: Mapping[str, str] = field(default_factory=dict)  # digests of the parameters at the start
-    restored_states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of objects, digests by place
+    began_with: dict[tuple[str, str], str] = field(default_factory=dict)  # digests by object and place
     arrays: Mapping[str, str] = field(default_factory=dict)  # ``callbacks``: the classes that the run began with
     is_compiled: bool = False  # the loop reaches a compiled function, which may train
 
     def __post_init__(self) -> None:
         self.named_cells = {name: holder for name, holder in self.stateful.items() if isinstance(holder, NamedCell)}
         self.open_batch = OpenBatch(is_handed_out=self.batches is not None)
-        self.detached = [Detached(self.cells, self.parameters.moved), *detached_of(self.given, self.named_cells)]
+        self.detached = [Detached(self.cells, self.parameters.moved), *detached_of(self.given)]
         self.rates = self.parameters.rates()  # digests of those that the run began with
         tensors, names = self.parameters.tensors(), self.parameters.roles.of_networks
         of_networks = [tensor for name, tensor in tensors.items() if name in names and isinstance(tensor, ms.Parameter)]
@@ -167,8 +166,8 @@ class Sources:
     def check_switches(self, delivered: int) -> None:
         for switches in self._switches.values():
             switches.check_compiled(delivered, compiled=self.is_compiled)
-        for cell in self.named_cells.values():
-            cell.check_step()
+        for named_cell in self.named_cells.values():
+            named_cell.switches.check_compiled(named_cell.cell.counters.micro_steps)
 
     def load_switches(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
         by_name = {"": recorded, **(recorded or {}).get("by_name", {})}
@@ -254,41 +253,36 @@ class Sources:
         return "", []
 
     def note_beginning(self, *, resumes: bool) -> None:
-        """Remember the parameters, for `changed_since`; not where ``Model`` trains, for which they are restored again.
+        """Remember the parameters and, if it ``resumes``, the objects given by name, for `changed_since`.
 
-        In a loop that positions its data itself, only what ``resumes``, and no rates: such a loop may set them for its
-        first batch before it calls anything.
+        Not where ``Model`` trains, for which they are restored again. Of a loop that positions its data itself, only
+        parameters that were restored, and no rates: such a loop may set rates, and call objects, for its first batch
+        before it calls anything. What differs between two calls, such as a time, is left out, and so are objects with
+        parameters, but for `attributes`: whole networks.
         """
         self.began_with = {}
         if self.batches is not None or (resumes and not self.by_model()):
             left_out = self.parameters.rates() if self.batches is None else ()
             digests = self.parameters.digests_in_place()
-            self.began_with = {name: digest for name, digest in digests.items() if name not in left_out}
-
-    def note_restored_states(self) -> None:
-        """Remember the states of objects given by name, for `changed_since`, in a loop of `resumable`.
-
-        Any other loop may have called them for its first batch when that is seen. What differs between two calls, such
-        as a time, is left out, and so are objects with parameters, but for `attributes`: whole networks.
-        """
-        self.restored_states = {}
-        for name, held in self.stateful.items() if self.batches is not None else ():
-            if isinstance(self.given[name], NamedAttributes) or not isinstance(held, (ParameterHolder, OtherCallbacks)):
+            self.began_with = {("", name): digest for name, digest in digests.items() if name not in left_out}
+        for given, held in self.stateful.items() if resumes and self.batches is not None else ():
+            if isinstance(self.given[given], NamedAttributes) or not isinstance(held, ParameterHolder | OtherCallbacks):
                 before, after = (digests_by_place(state_of(held)) for _ in range(2))
-                self.restored_states[name] = {
-                    place: before[place] for place in before if before[place] == after.get(place)
-                }
+                steady = {place: digest for place, digest in before.items() if digest == after.get(place)}
+                self.began_with |= {(given, place): digest for place, digest in steady.items()}
 
     def changed_since(self) -> list[str]:
         """Return the names of what the script has changed since it was remembered; forgets it."""
-        now = self.parameters.digests_in_place() if self.began_with else {}
-        changed = [name for name, digest in self.began_with.items() if now.get(name) != digest]
+        digests = self.parameters.digests_in_place() if self.began_with else {}
+        now = {("", name): digest for name, digest in digests.items()}
         draws = self.position.own_draws if self.position is not None else ()
-        for name, before in self.restored_states.items():
-            after = digests_by_place(state_of(self.stateful[name], keep=draws))
-            if any(after.get(place) != digest for place, digest in before.items()):
-                changed.append(name)
-        self.began_with, self.restored_states = {}, {}
+        for given in dict.fromkeys(given for given, _ in self.began_with if given):
+            states = digests_by_place(state_of(self.stateful[given], keep=draws))
+            now |= {(given, place): digest for place, digest in states.items()}
+        changed = {
+            given or name for (given, name), digest in self.began_with.items() if now.get((given, name)) != digest
+        }
+        self.began_with = {}
         return sorted(changed)
 
 

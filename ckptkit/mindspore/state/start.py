@@ -298,7 +298,6 @@ class Start:
         """Let what changes before training and in the first forward pass be named."""
         sources = self._sources
         sources.note_beginning(resumes=True)
-        sources.note_restored_states()
         self._watch_forward(self._examination.judge_changes)
         if sources.batches is None and sources.began_with:
             for cell in sources.cells:

@@ -489,19 +489,9 @@ def test_user_objects_come_back_by_name(root):
     assert [type(one) for one in first.value["a"][1]] == [float, type(None)]
 
 
-def test_user_object_without_the_methods_is_refused():
-    with pytest.raises(TypeError, match=r"schedule: a object has no state_dict\(\) and load_state_dict\(\)"):
-        StateManager(accumulation_cell(2), schedule=object())
-
-
 def test_user_state_that_cannot_be_stored_is_named():
     with pytest.raises(TypeError, match=r"user/box/deep"):
         StateManager(accumulation_cell(2), box=Box({"deep": object()})).capture()
-
-
-def test_a_train_cell_is_needed():
-    with pytest.raises(TypeError, match=r"must be an nn\.Cell or a list of them, got object"):
-        StateManager(object())
 
 
 class Regression:
