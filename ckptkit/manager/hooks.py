@@ -11,7 +11,7 @@ import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -35,39 +35,6 @@ class Suspect(BaseModel):
     where: str
     why: str
     fix: str
-
-
-class StateObserver(Protocol):
-    """Inspects a training state without changing it."""
-
-    def observe(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return digests by name of what must be equal, and texts by path of what else training reaches."""
-        ...
-
-    def began(self) -> dict[str, str]:
-        """Return the texts by path as the first batch was handed out; empty before that."""
-        ...
-
-    def unstored(self) -> dict[str, str]:
-        """Return what training changes and cannot be stored, with what it is."""
-        ...
-
-    def drawing_in_state_dict(self) -> list[str]:
-        """Return the names of the stateful objects whose ``state_dict()`` draws random numbers; calls each once."""
-        ...
-
-    def suspects(self) -> list[Suspect]: ...
-
-    def replicated(self) -> list[str]:
-        """Return the names of the digests that must be the same in every rank."""
-        ...
-
-
-@runtime_checkable
-class Observable(Protocol):
-    """Extends `ckptkit.snapshot.Capturable` with an observer for hooks."""
-
-    def observer(self) -> StateObserver: ...
 
 
 Save: TypeAlias = Callable[[Mapping[str, float]], SaveHandle]

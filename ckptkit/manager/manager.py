@@ -42,8 +42,7 @@ from ckptkit.manager.options import (
     refuse_wrong_policies,
 )
 from ckptkit.manager.process import AT_EXIT
-from ckptkit.manager.run import Run, open_run
-from ckptkit.manager.setup import Setup
+from ckptkit.manager.run import Run, Setup, open_run
 from ckptkit.manager.writer import SaveHandle
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.keep_policy import KeepLatest, KeepPolicy

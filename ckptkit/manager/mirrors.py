@@ -16,7 +16,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from ckptkit.checkpoint.commit import read_commit
@@ -33,7 +32,7 @@ from ckptkit.manager.ranks import RankSync
 from ckptkit.manager.writer import NotEndedError, account_of, warn_of_failure
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.homes import Homes, open_homes, reach
-from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy, needs_certificates
+from ckptkit.run.keep_policy import AnyKeep, Keepable, KeepPolicy
 from ckptkit.run.upload import PartUploader, Uploader, UploadOutcome, UploadPace
 from ckptkit.storage import RootLock, Storage, is_inside, is_same_place
 
@@ -458,7 +457,7 @@ class Chain:
 
     def sparing(self, policy: KeepPolicy) -> KeepPolicy:
         """Return ``policy`` for the run root, extended to keep the checkpoints that are being uploaded."""
-        return _Sparing(policy, self) if self.exists else policy
+        return AnyKeep((policy, _UnderWay(self))) if self.exists else policy
 
     def is_under_way(self, name: str) -> bool:
         return any(str(uploads.under_way) == name for uploads in self._uploads)
@@ -597,24 +596,16 @@ def _fault_of(mirror: Storage) -> StorageError | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Sparing:
-    """Keeps what ``policy`` keeps and the checkpoints that are being uploaded."""
+class _UnderWay:
+    """Keeps the checkpoints that are being uploaded."""
 
-    policy: KeepPolicy
-    chain: Chain
+    needs_metrics = False
 
-    @property
-    def needs_metrics(self) -> bool:
-        return self.policy.needs_metrics
-
-    @property
-    def needs_certificates(self) -> bool:
-        return needs_certificates(self.policy)
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        under_way = {known.name for known in checkpoints if self.chain.is_under_way(known.name)}
-        return self.policy.keeps(checkpoints) | under_way
+        return frozenset([known.name for known in checkpoints if self._chain.is_under_way(known.name)])
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
         return AnyKeep((self, other))

@@ -9,22 +9,19 @@ thread only, in all ranks at the same points.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
 from ckptkit.core.placement import Box, fault_of_cut, tag_of
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
-from ckptkit.core.save_policy import SavePolicy, due_from
 from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import canonical, digest_of
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
 from ckptkit.run.rank_protocol import RankFailure
-
-_NO_TIME = timedelta(0)
 
 
 class RankStatus(BaseModel):
@@ -51,9 +48,8 @@ class RankStatus(BaseModel):
 class RankSync:
     """Exchanges messages between the ranks of a job for a manager."""
 
-    def __init__(self, world: World, schedule: SavePolicy) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._schedule = schedule
         self._specs: tuple[LeafSpec, ...] = ()
         self._model = ""
         self._cuts = ""
@@ -74,24 +70,6 @@ class RankSync:
     @property
     def leads(self) -> bool:
         return self._world.rank == 0
-
-    def is_due(self, progress: Progress, since: timedelta) -> bool:
-        """Return whether all ranks agree that a save is due.
-
-        A schedule that counts steps gives the same answer in every rank and needs no message. Where it reads a
-        clock, rank 0 decides, at boundaries only.
-        """
-        if self.is_alone:
-            return self._schedule.due(progress, since)
-        if self._schedule.due(progress, _NO_TIME):
-            return True
-        if not getattr(self._schedule, "by_clock", True) or not progress.at_boundary:
-            return False
-        return self.flags(self._schedule.due(progress, since))[0]
-
-    def due_from(self, cycle: int) -> None:
-        """Let `SaveEvery.auto` be due from that cycle on; every rank must give the same one."""
-        self._schedule = due_from(self._schedule, cycle)
 
     def flags(self, mine: bool) -> list[bool]:
         """Return each rank's yes or no, by rank."""
@@ -129,14 +107,13 @@ class RankSync:
         """Return the digest of the bits of all replicated leaves, which reads all of them; None in one rank."""
         if self.is_alone:
             return None
-        return digest_of(canonical({leaf.name: _digest(leaf) for leaf in _replicated(leaves)}))
+        return digest_of(canonical(_replica_digests(leaves)))
 
     def refuse_different_replicas(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
         """Raise ResumeError if replicated leaves differ between ranks; a collective."""
         if self.is_alone or (said[0].replicas is not None and all(word.replicas == said[0].replicas for word in said)):
             return
-        mine = {leaf.name: _digest(leaf) for leaf in _replicated(leaves)}
-        theirs: list[dict[str, str]] = [json.loads(text) for text in self.say(json.dumps(mine))]
+        theirs: list[dict[str, str]] = [json.loads(text) for text in self.say(json.dumps(_replica_digests(leaves)))]
         different = {
             name: [rank for rank, digests in enumerate(theirs) if digests.get(name) != theirs[0].get(name)]
             for name in sorted(theirs[0])
@@ -156,68 +133,56 @@ class RankSync:
         cuts = tuple(word.cuts for word in said)
         if cuts == self._whole or not any(cuts):
             return
-        mine = {leaf.name: _box(leaf.spec) for leaf in leaves if isinstance(leaf.spec.placement, Box)}
-        theirs = [_BOXES.validate_json(text) for text in self.say(_BOXES.dump_json(mine).decode())]
+        theirs: list[_Boxes] = [json.loads(text) for text in self.say(json.dumps(_boxes(leaf.spec for leaf in leaves)))]
         alike: list[list[_BoxOf]] = []  # most leaves are cut in one of a few ways
         for name in sorted(theirs[0]):  # every rank has all names, or `words` would have raised
             boxes = [of_rank[name] for of_rank in theirs]
             if boxes in alike:
                 continue
             alike.append(boxes)
-            wrong = fault_of_cut(boxes[0].whole, [(box.offsets, box.shape) for box in boxes if not box.replica])
+            whole = boxes[0][0]
+            wrong = fault_of_cut(whole, [(offsets, shape) for _, offsets, shape, replica in boxes if replica == [0]])
             if wrong:
                 raise ResumeError(
                     f"the placements of {name} over the {self.size} ranks {wrong}, so it could not be reassembled: "
                     "of the ranks that hold a part, exactly one must give it with replica=0, and the parts must "
-                    f"make up {list(boxes[0].whole)}. No checkpoint was changed"
+                    f"make up {whole}. No checkpoint was changed"
                 )
         self._whole = cuts
 
-    def cuts_of(self, leaves: Sequence[Leaf]) -> str:
-        """Return the digest of the sharded leaves' boxes; empty if there are none."""
-        self.model_of(leaves)
-        return self._cuts
+    def model_of(self, leaves: Sequence[Leaf]) -> tuple[str, str]:
+        """Return the digest of the leaf properties on which ranks must agree, and that of the sharded leaves' boxes.
 
-    def model_of(self, leaves: Sequence[Leaf]) -> str:
-        """Return the digest of the leaf properties on which all ranks must agree; empty in one rank."""
+        They are empty in one rank, and the second one without sharded leaves.
+        """
         if self.is_alone:
-            return ""
+            return "", ""
         specs = tuple(leaf.spec for leaf in leaves)
         if specs != self._specs or not self._model:  # saves pass the same objects, so the comparison is quick
             self._specs = specs
             # The order and what is frozen decide which rank stores which part of a replicated leaf.
             shared = [_as_a_whole(spec) for spec in specs if spec.placement != "per_rank"]
             self._model = digest_of(canonical(shared))
-            boxes = [(spec.name, _box(spec)) for spec in specs if isinstance(spec.placement, Box)]
-            cuts = [[name, *box.model_dump().values()] for name, box in boxes]
-            self._cuts = digest_of(canonical(cuts)) if cuts else ""
-        return self._model
+            boxes = _boxes(specs)
+            self._cuts = digest_of(canonical(boxes)) if boxes else ""
+        return self._model, self._cuts
 
 
-class _BoxOf(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    whole: list[int]
-    offsets: list[int]
-    shape: list[int]
-    replica: int
+_BoxOf: TypeAlias = Sequence[Sequence[int]]  # the shape of the whole, the offsets, the shape, the replica
+_Boxes: TypeAlias = Mapping[str, _BoxOf]
 
 
-_BOXES = TypeAdapter(dict[str, _BoxOf])
+def _boxes(specs: Iterable[LeafSpec]) -> _Boxes:
+    return {
+        spec.name: [[*box.global_shape], [*box.offsets], [*spec.shape], [box.replica]]
+        for spec in specs
+        if isinstance(box := spec.placement, Box)
+    }
 
 
-def _box(spec: LeafSpec) -> _BoxOf:
-    box = spec.placement
-    assert isinstance(box, Box)  # noqa: S101 - callers pass sharded leaves only
-    return _BoxOf(whole=list(box.global_shape), offsets=list(box.offsets), shape=list(spec.shape), replica=box.replica)
-
-
-def _replicated(leaves: Sequence[Leaf]) -> list[Leaf]:
-    return [leaf for leaf in leaves if leaf.spec.placement == "replicated"]
-
-
-def _digest(leaf: Leaf) -> str:
-    return digest_of(bytes_of(leaf.array).data)
+def _replica_digests(leaves: Sequence[Leaf]) -> dict[str, str]:
+    replicated = (leaf for leaf in leaves if leaf.spec.placement == "replicated")
+    return {leaf.name: digest_of(bytes_of(leaf.array).data) for leaf in replicated}
 
 
 def _as_a_whole(spec: LeafSpec) -> list[object]:

@@ -14,44 +14,69 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Literal
 
 from typing_extensions import Self
 
+from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.checkpoint.write import SaveRequest
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.progress_bar import countdown
-from ckptkit.core.save_policy import may_split_cycles
+from ckptkit.core.save_policy import SavePolicy, automatic, may_split_cycles
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.core.stack import call_of
 from ckptkit.core.text import many
-from ckptkit.errors import CkptKitError, Preempted, ResumeError
-from ckptkit.format.events import How
-from ckptkit.format.layout import CheckpointName
+from ckptkit.errors import CkptKitError, Preempted, ResumeError, StorageError
+from ckptkit.format.events import Began, How
+from ckptkit.format.layout import CHECKPOINTS, CheckpointName
 from ckptkit.manager.final_save import A_WHILE, FinalSave, Metrics
 from ckptkit.manager.heartbeat.record import Phase
 from ckptkit.manager.heartbeat.writer import HEARTBEAT
-from ckptkit.manager.hooks import Save
-from ckptkit.manager.options import ERROR_BUDGET, WindowUse
+from ckptkit.manager.hooks import Hooks, Save
+from ckptkit.manager.mirrors import Chain
+from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, System, WindowUse
 from ckptkit.manager.preemption import PreemptionRequest
-from ckptkit.manager.process import AT_EXIT, LastCall, show_log
+from ckptkit.manager.process import AT_EXIT, DenormalsAsZero, LastCall, show_log
 from ckptkit.manager.ranks import RankStatus, RankSync
-from ckptkit.manager.recorder import Taken
-from ckptkit.manager.schedule import DueSaves, StepTiming
-from ckptkit.manager.setup import Setup, new_auto_interval, new_recorder, new_saver
+from ckptkit.manager.recorder import Recorder, Taken
+from ckptkit.manager.schedule import AutoInterval, DueSaves, StepTiming
 from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults
 from ckptkit.run.attempt import OneRank, Opened, Opening
+from ckptkit.run.event_log import EventLog
+from ckptkit.run.interval import NO_HISTORY, History, read_history
+from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.run.rank_protocol import RankFailure, follow, lead
+from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver, SaveResult
-from ckptkit.snapshot import Capturable, Handling, IncompleteStepError, Window
+from ckptkit.run.sweep import sweep
+from ckptkit.snapshot import Capturable, Handling, IncompleteStepError, StagingArea, Window
+from ckptkit.storage import Storage
+from ckptkit.storage.capacity import room_of
 
 _log = logging.getLogger("ckptkit")
 
 _EXIT_PATIENCE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Holds what a manager was made with."""
+
+    storage: Storage
+    mirrors: Chain
+    area: StagingArea
+    save: SavePolicy
+    keep: KeepPolicy
+    saving: Saving
+    ranks: Ranks
+    preemption: Preemption
+    system: System
+    hooks: Hooks | None
+    denormals: DenormalsAsZero = field(default_factory=DenormalsAsZero)
 
 
 @dataclass(frozen=True)
@@ -75,8 +100,19 @@ class Run:
         self._setup, self._monotonic, self._hooks = setup, setup.system.monotonic, setup.hooks
         self._due_saves, self._began_at = due_saves, began_at.batches_delivered
         self.rank_sync, self.mirrors = rank_sync, setup.mirrors
-        self.recorder = new_recorder(setup, opened, rank_sync, began_at)
-        self.saver = new_saver(setup, opened, rank_sync)
+        began = Began(
+            at=setup.system.clock().isoformat(),
+            checkpoint=opened.document.parent,
+            progress=began_at,
+            world_size=rank_sync.size,
+            uptime_seconds=max(0.0, self._monotonic()),
+            boot=setup.system.boot,
+            born_seconds=max(0.0, HEARTBEAT.born),
+            spent=HEARTBEAT.spent(),
+        )
+        log = EventLog(setup.storage, opened.document) if saving.events and rank_sync.leads else None
+        self.recorder = Recorder(log, began, clock=setup.system.clock, monotonic=self._monotonic)
+        self.saver = _new_saver(setup, opened, rank_sync)
         newest = partial(_newest, self.saver, None if opened.contents is None else opened.contents.checkpoint)
         self.results = SaveResults(
             url,
@@ -88,8 +124,18 @@ class Run:
         )
         self.preemption = PreemptionRequest(setup.preemption, newest=newest, url=url, monotonic=self._monotonic)
         self.step_timing = StepTiming(self._monotonic)
-        self.auto_interval = new_auto_interval(setup, opened, rank_sync, self.results, began_at)
-        self.auto_interval.record = self.recorder.interval
+        auto = automatic(setup.save)
+        self.auto_interval = AutoInterval(
+            auto,
+            self.results,
+            _history(setup, opened) if auto is not None and rank_sync.leads else NO_HISTORY,
+            clock=setup.system.clock,
+            monotonic=self._monotonic,
+            record=self.recorder.interval,
+        )
+        if auto is not None:  # ranks agree on the first interval
+            self.auto_interval.cycles = int(rank_sync.say(str(self.auto_interval.cycles))[0])
+            due_saves.due_from(began_at.cycles + self.auto_interval.cycles)
         # Whether no save is due between two boundaries, so that accumulators are not copied.
         self._saves_at_boundaries = saving.mid_cycle != "exact" or not may_split_cycles(setup.save)
         self._is_prepared = False
@@ -356,7 +402,7 @@ class Run:
         """Skip a save that is due while the one before is still being written; in all ranks."""
         self.results.skip(timedelta(seconds=now - self.last_save_at))
         if self.auto_interval.is_used:
-            self.rank_sync.due_from(progress.cycles + self.auto_interval.later())
+            self._due_saves.due_from(progress.cycles + self.auto_interval.later())
 
     def _moment(
         self,
@@ -398,10 +444,11 @@ class Run:
         end, busy = self.results.end, self.results.busy
         committed = self.saver.committed_at(capture.progress, moment.metrics) if leads else None
         newest = self.saver.newest if leads else None
+        model, cuts = self.rank_sync.model_of(capture.leaves)
         mine = RankStatus(
             progress=capture.progress,
-            model=self.rank_sync.model_of(capture.leaves),
-            cuts=self.rank_sync.cuts_of(capture.leaves),
+            model=model,
+            cuts=cuts,
             replicas=moment.replicas,
             thawed=bool(self.saver.frozen.demoted),
             busy=busy,
@@ -461,7 +508,7 @@ class Run:
             window.ahead.start()
         if self.auto_interval.is_used and said[0].interval is not None:
             self.auto_interval.begin(moment.capture.progress.cycles, said[0].interval)
-            self.rank_sync.due_from(moment.capture.progress.cycles + said[0].interval)
+            self._due_saves.due_from(moment.capture.progress.cycles + said[0].interval)
         return handle
 
     def _confirm(self, name: CheckpointName, progress: Progress) -> SaveHandle:
@@ -507,6 +554,33 @@ class Run:
         )
 
 
+def _history(setup: Setup, opened: Opened) -> History:
+    try:
+        return read_history(setup.storage, opened.document.attempt)
+    except StorageError as error:
+        _log.warning(
+            "could not read the events of earlier attempts, so SaveEvery.auto begins as in a new run: %s", error
+        )
+        return NO_HISTORY
+
+
+def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver | PartSaver:
+    """Return what writes the saves of this rank; free what the remains of dead saves occupy, if it can."""
+    room = room_of(setup.storage, CHECKPOINTS)
+    if not rank_sync.leads:
+        return PartSaver(setup.storage, opened.document, rank_sync.rank, room)
+    retention = Retention(setup.storage, opened.document, setup.mirrors.sparing(setup.keep), setup.mirrors.has)
+    try:
+        sweep(setup.storage, opened.document, has_mirror=setup.mirrors.exists)
+    except StorageError as error:
+        # The run is already taken over; the remains of dead saves only cost space.
+        _log.warning("could not remove what earlier saves left; a later start will: %s", error)
+    receipts = None
+    if not rank_sync.is_alone:
+        receipts = Receipts(setup.storage, rank_sync.size, setup.ranks.patience, monotonic=setup.system.monotonic)
+    return Saver(setup.storage, opened.document, opened.run_id, retention, receipts, room=room)
+
+
 def _newest(saver: Saver | PartSaver, restored: str | None) -> str | None:
     return restored if saver.newest is None else str(saver.newest)
 
@@ -537,7 +611,7 @@ def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) 
 def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[Run | None, ResumePoint]:
     if setup.saving.mid_cycle == "rewind":
         state.mark_cycle_start()  # first: where it is refused, nothing was changed
-    rank_sync = RankSync(state.world, setup.save)
+    rank_sync = RankSync(state.world)
     setup.mirrors.reach(rank_sync)
     system = setup.system
     opening = Opening(checkpoint, rewind, system.host, system.clock, system.new_token, state.is_over)
@@ -549,7 +623,7 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
         HEARTBEAT.end("complete")
         return None, replace(ResumePoint.at(progress, opened.checkpoint), complete=True)
     point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
-    due_saves = DueSaves(rank_sync, setup.saving.mid_cycle)
+    due_saves = DueSaves(setup.save, rank_sync, setup.saving.mid_cycle)
     due_saves.begin_cycle(state, progress)
     run = Run(setup, opened, rank_sync, due_saves, began_at=progress)
     setup.mirrors.begin(opened, rank_sync, setup.ranks.patience)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
 from ckptkit.core.progress import Progress
-from ckptkit.core.save_policy import SaveAuto
+from ckptkit.core.save_policy import SaveAuto, SavePolicy, due_from
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
 from ckptkit.manager.heartbeat.record import Phase
@@ -43,6 +43,7 @@ class AutoInterval:
         *,
         clock: Callable[[], datetime],
         monotonic: Callable[[], float],
+        record: Callable[[Interval], None] = lambda event: None,
     ) -> None:
         self._auto = auto
         self._results = results
@@ -56,7 +57,7 @@ class AutoInterval:
         self._boundaries: deque[tuple[int, float]] = deque(maxlen=_SAVES)  # cycles and seconds, at the same begins
         self._logged_cycles: int | None = None
         self.cycles = 1 if history.interval is None else history.interval.cycles
-        self.record: Callable[[Interval], None] = _nowhere
+        self._record = record
 
     @property
     def is_used(self) -> bool:
@@ -129,7 +130,7 @@ class AutoInterval:
             *(_REASONS[choice.bound], span(choice.times.stall_seconds), span(choice.times.took_seconds)),
             *(many(choice.failures.count, "failure"), span(choice.failures.seconds)),
         )
-        self.record(
+        self._record(
             Interval(
                 at=self._clock().isoformat(),
                 cycles=interval,
@@ -148,14 +149,11 @@ class AutoInterval:
 _REASONS = {"failures": "the failures to expect", "overhead": "the share that saves may take", "storage": "the storage"}
 
 
-def _nowhere(event: Interval) -> None:
-    """Record nothing, in the ranks that do not record."""
-
-
 class DueSaves:
     """Applies a manager's schedule and its ``mid_cycle`` to the progress of one attempt."""
 
-    def __init__(self, rank_sync: RankSync, mid_cycle: MidCycle) -> None:
+    def __init__(self, policy: SavePolicy, rank_sync: RankSync, mid_cycle: MidCycle) -> None:
+        self._policy = policy
         self._rank_sync = rank_sync
         self._mid_cycle = mid_cycle
         self._waits_for_boundary = False
@@ -163,12 +161,30 @@ class DueSaves:
 
     def is_due(self, progress: Progress, since: timedelta) -> bool:
         """Return whether to save now, ``since`` after the last save began; may be a collective."""
-        due = self._rank_sync.is_due(progress, since)
+        due = self._is_due(progress, since)
         if self._mid_cycle == "align":
             due = due or self._waits_for_boundary
             self._waits_for_boundary = due and not progress.at_boundary
             return due and progress.at_boundary
         return due
+
+    def _is_due(self, progress: Progress, since: timedelta) -> bool:
+        """Return whether a save is due by the policy.
+
+        A policy that counts steps gives the same answer in every rank and needs no message. Where it reads a clock,
+        rank 0 decides, at boundaries only.
+        """
+        if self._rank_sync.is_alone:
+            return self._policy.due(progress, since)
+        if self._policy.due(progress, timedelta(0)):
+            return True
+        if not getattr(self._policy, "by_clock", True) or not progress.at_boundary:
+            return False
+        return self._rank_sync.flags(self._policy.due(progress, since))[0]
+
+    def due_from(self, cycle: int) -> None:
+        """Let `SaveEvery.auto` be due from that cycle on; every rank must give the same one."""
+        self._policy = due_from(self._policy, cycle)
 
     def begin_cycle(self, state: Capturable, progress: Progress) -> None:
         """At a boundary, let ``state`` keep what ``"rewind"`` stores until the next one."""

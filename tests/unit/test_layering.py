@@ -28,7 +28,7 @@ MODULES = {
     ),
     "manager": (
         *("process", "heartbeat", "options", "ranks", "writer", "hooks", "signals", "preemption", "recorder"),
-        *("schedule", "mirrors", "setup", "final_save", "run", "manager"),
+        *("schedule", "mirrors", "final_save", "run", "manager"),
     ),
     "mindspore": (
         *("versions", "kernel_threads", "process_group", "rng", "digits", "nn", "train", "parameters", "data"),

@@ -21,7 +21,6 @@ from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
-from ckptkit.manager.hooks import StateObserver
 from ckptkit.manager.options import Ranks, refuse_other_types, refuse_unknown_choice
 from ckptkit.mindspore.data.pipeline_position import Augmentation
 from ckptkit.mindspore.data.resumable import Resumable, position_of
@@ -213,8 +212,8 @@ class StateManager:
         self.last_batch = batch
         self.last_outputs = outputs
 
-    def observer(self) -> StateObserver:
-        """Return an observer of all this state for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
+    def observer(self) -> Any:
+        """Return an observer of all this state for ``ckptkit doctor``, a `StateObserver`; see `ckptkit.mindspore.state.observe`."""
         from ckptkit.mindspore.state.observe import StateObserver
 
         return StateObserver(self, self._sources, self.examination)

@@ -61,9 +61,11 @@ class StateObserver:
         return digests, self._examination.reached(sys._getframe(1))
 
     def began(self) -> dict[str, str]:
+        """Return the texts by path as the first batch was handed out; empty before that."""
         return self._examination.began
 
     def unstored(self) -> dict[str, str]:
+        """Return what training changes and cannot be stored, with what it is."""
         return self._examination.unstored()
 
     def drawing_in_state_dict(self) -> list[str]:

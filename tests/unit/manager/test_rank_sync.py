@@ -13,12 +13,11 @@ import pytest
 
 from ckptkit.core.placement import Box
 from ckptkit.core.progress import Progress
-from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.ranks import RankStatus, RankSync
-from ckptkit.manager.schedule import StepTiming
+from ckptkit.manager.schedule import DueSaves, StepTiming
 from ckptkit.run.rank_protocol import RankFailure
 
 
@@ -70,7 +69,7 @@ MINE = RankStatus(progress=progress_at(2), model="m", number=5)
 def test_ranks_that_came_apart_all_stop(rank, theirs, error, message):
     world = Saying(lambda _: [MINE.model_copy(update=theirs).model_dump_json()], rank)
     with pytest.raises(error, match=message):
-        RankSync(world, SaveEvery(micro_steps=1)).words(MINE, None)
+        RankSync(world).words(MINE, None)
 
 
 def test_a_rank_that_stops_raises_its_own_error():
@@ -79,7 +78,7 @@ def test_a_rank_that_stops_raises_its_own_error():
     )
     own = StorageError("mine")
     with pytest.raises(StorageError, match="mine") as caught:
-        RankSync(others, SaveEvery(micro_steps=1)).words(MINE.model_copy(update={"end": RankFailure.of(own)}), own)
+        RankSync(others).words(MINE.model_copy(update={"end": RankFailure.of(own)}), own)
     assert caught.value is own
 
 
@@ -90,22 +89,23 @@ def test_parts_cut_anew_are_compared_again():
         return [leaf_of("w", np.zeros(size), role="parameter", placement=Box((8,), (offset,)))]
 
     other = leaves(4, 4)
-    theirs = RankSync(Saying(lambda _: []), SaveEvery(micro_steps=1))
+    theirs = RankSync(Saying(lambda _: []))
     boxes = []
     theirs._world.others = lambda message: boxes.append(message) or [message]
-    peers = RankSync(Saying(lambda _: [boxes[-1]]), SaveEvery(micro_steps=1))
+    peers = RankSync(Saying(lambda _: [boxes[-1]]))
+
+    def cuts_of(mine, other):
+        return [RankStatus(cuts=ranks.model_of(leaves)[1]) for ranks, leaves in ((peers, mine), (theirs, other))]
 
     def compare(mine, other):
-        said = [RankStatus(cuts=peers.cuts_of(mine)), RankStatus(cuts=theirs.cuts_of(other))]
+        said = cuts_of(mine, other)
         with pytest.raises(ResumeError):  # only to learn what it says: alone it stores its part twice
             theirs.refuse_incomplete_cuts(said, other)
         peers.refuse_incomplete_cuts(said, mine)
 
     compare(leaves(0, 4), other)
     gathers = peers._world.gathers
-    peers.refuse_incomplete_cuts(
-        [RankStatus(cuts=peers.cuts_of(leaves(0, 4))), RankStatus(cuts=theirs.cuts_of(other))], other
-    )
+    peers.refuse_incomplete_cuts(cuts_of(leaves(0, 4), other), other)
     assert peers._world.gathers == gathers  # they are known
     for _ in range(2):  # what was refused is not known to be whole
         with pytest.raises(ResumeError, match="leave something out"):
@@ -123,12 +123,13 @@ class ByClock:
 @pytest.mark.parametrize("leader_says", ["yes", "no"])
 def test_clock_of_rank_0_decides_unknown_policies(rank, leader_says):
     others = [leader_says] if rank else ["yes"]
-    peers = RankSync(Saying(lambda _: list(others), rank), ByClock())
+    world = Saying(lambda _: list(others), rank)
+    due_saves = DueSaves(ByClock(), RankSync(world), "exact")
     mine = timedelta(seconds=60 if (rank == 1 or leader_says == "yes") else 1)
-    assert peers.is_due(progress_at(0), mine) == (leader_says == "yes")
-    assert peers._world.gathers == 1
-    assert not peers.is_due(progress_at(1), mine)  # only at boundaries
-    assert peers._world.gathers == 1
+    assert due_saves.is_due(progress_at(0), mine) == (leader_says == "yes")
+    assert world.gathers == 1
+    assert not due_saves.is_due(progress_at(1), mine)  # only at boundaries
+    assert world.gathers == 1
 
 
 # The end of all ranks
@@ -160,7 +161,7 @@ def departure(world, *, asked: bool, in_flight: object = None, micro_step: float
     made = FinalSave(
         preemption=preemption,
         step_timing=pace,
-        rank_sync=RankSync(world, SaveEvery(micro_steps=1)),
+        rank_sync=RankSync(world),
         results=outcomes,
         mirrors=None,
     )

@@ -23,14 +23,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pydantic import BaseModel
 
 from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
-from ckptkit.manager.hooks import VARIABLE, Observable, Save, StateObserver, Wait
+from ckptkit.manager.hooks import VARIABLE, Save, Wait
 from ckptkit.manager.options import Mirror
 from ckptkit.manager.writer import NotEndedError
 from ckptkit.run.catalog import list_checkpoints
@@ -50,6 +50,9 @@ from ckptkit.tools.doctor.lives.trace import (
     scratch_run,
     trace_of,
 )
+
+if TYPE_CHECKING:
+    from ckptkit.mindspore.state.observe import StateObserver
 
 _REPLAYED = "ckptkit_replayed"
 _STEPS_AFTER_SAVE = 2
@@ -125,7 +128,7 @@ class TrialProbe:
                 f"it trains at {' and '.join(sorted(self._runs.restored))}, but a replay is of one run: take the other "
                 "training out of the command"
             )
-        if not isinstance(state, Observable):
+        if not hasattr(state, "observer"):
             self._refuse(
                 f"the state is a {type(state).__name__}, which has no observer(): the doctor compares what a "
                 "ckptkit.StateManager or a CheckpointCallback holds"
