@@ -52,7 +52,7 @@ def heartbeat(folder: Path) -> float:
     """Microseconds of one micro-step's heartbeat, as the callback and the manager call it."""
     code = (
         "import statistics, time\n"
-        "from ckptkit.manager.heartbeat.writer import HEARTBEAT\n"
+        "from ckptkit.manager.heartbeat import HEARTBEAT\n"
         "HEARTBEAT.begin()\n"
         "HEARTBEAT.restored(root='r', attempt=1, checkpoint=None, micro_step=0, rank=0, ranks=1)\n"
         "found, step = [], 0\n"

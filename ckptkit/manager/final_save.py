@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
-from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.manager.preemption import PreemptionRequest

@@ -27,8 +27,7 @@ from ckptkit.core.save_policy import SaveEvery, SavePolicy
 from ckptkit.core.save_report import SaveTotals
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.format.layout import CHECKPOINTS
-from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.hooks import hooks_of
 from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import (

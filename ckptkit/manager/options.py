@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ckptkit.core.placement import PlacementByName
 from ckptkit.core.save_policy import SavePolicy
 from ckptkit.core.save_report import SaveReport
-from ckptkit.manager.heartbeat.record import boot_id
+from ckptkit.manager.heartbeat import boot_id
 from ckptkit.run.attempt import this_process
 from ckptkit.run.keep_policy import KeepPolicy
 from ckptkit.storage import Storage, open_storage

@@ -20,7 +20,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import canonical, digest_of
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.run.rank_protocol import RankFailure
 
 

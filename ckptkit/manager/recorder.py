@@ -43,7 +43,7 @@ from ckptkit.format.events import (
     plain_line,
 )
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.run.event_log import EventLog
 
 _log = logging.getLogger("ckptkit")

@@ -34,8 +34,7 @@ from ckptkit.errors import CkptKitError, Preempted, ResumeError, StorageError
 from ckptkit.format.events import Began, How
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName
 from ckptkit.manager.final_save import A_WHILE, FinalSave, Metrics
-from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.hooks import Hooks, Save
 from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, System, WindowUse

@@ -16,8 +16,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.save_policy import SaveAuto, SavePolicy, due_from
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
-from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.options import MidCycle
 from ckptkit.manager.ranks import RankSync
 from ckptkit.manager.writer import SaveResults

@@ -22,8 +22,7 @@ from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport, SaveTotals
 from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import CkptKitError, ResumeError, SaveFailedError, StaleAttemptError
-from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.process import AT_EXIT
 
 _log = logging.getLogger("ckptkit")

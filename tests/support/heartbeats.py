@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from ckptkit.manager.heartbeat.record import SIZE_BYTES, Phase, Record, new_record
+from ckptkit.manager.heartbeat import SIZE_BYTES, Phase, Record, new_record
 from ckptkit.tools.supervisor.life import SupervisedLife
 
 

@@ -27,7 +27,7 @@ MODULES = {
         *("homes", "rank_protocol", "saver", "upload", "goodput", "interval"),
     ),
     "manager": (
-        *("process", "heartbeat", "options", "ranks", "writer", "hooks", "signals", "preemption", "recorder"),
+        *("process", "heartbeat", "options", "ranks", "writer", "hooks", "preemption", "recorder"),
         *("schedule", "mirrors", "final_save", "run", "manager"),
     ),
     "mindspore": (
@@ -320,8 +320,7 @@ CALLS |= {"mkdir", "makedirs", "rmdir", "removedirs", "copy_file_range"}
 OF_PATHS = {"write_text", "write_bytes", "touch", "unlink", "rename", "mkdir", "rmdir", "symlink_to", "hardlink_to"}
 ELSEWHERE = {
     "ckptkit.manager.heartbeat": "the folder in memory that `ckptkit run` names",
-    "ckptkit.manager.preemption": "stderr, in a signal's handler",
-    "ckptkit.manager.signals": "the pipe that a signal wakes a thread by",
+    "ckptkit.manager.preemption": "stderr, in a signal's handler, and the pipe that a signal wakes a thread by",
     "ckptkit.tools.supervisor": "the same folder, and stderr",
     "ckptkit.tools.doctor": "a training that is thrown away",
     "ckptkit.cli.examination": "the folder that --keep names, and the file that --junit names, never read back",

@@ -28,7 +28,7 @@ from ckptkit.cli.options import Command, Options, open_root, parse_options, posi
 from ckptkit.cli.output import visible
 from ckptkit.errors import StorageError
 from ckptkit.format.events import LifeEnded
-from ckptkit.manager.heartbeat.record import Phase, Record
+from ckptkit.manager.heartbeat import Phase, Record
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage
 from ckptkit.tools.supervisor.command import CannotStartError, Terminal, open_standard_descriptors

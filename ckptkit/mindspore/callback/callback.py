@@ -24,7 +24,7 @@ from ckptkit.core.progress import ResumePoint
 from ckptkit.core.save_policy import SavePolicy
 from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirrors, Preemption, Ranks, Saving, mirrors_of, refuse_other_types
 from ckptkit.manager.process import show_log

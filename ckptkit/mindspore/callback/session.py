@@ -26,7 +26,7 @@ from mindspore.train import (
 from ckptkit.core.progress import ResumePoint
 from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.callback.parameter_writers import is_idle, may_write_in_window
 from ckptkit.mindspore.data.pipeline import source_names

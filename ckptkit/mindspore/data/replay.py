@@ -14,8 +14,7 @@ from typing import Any
 
 from ckptkit.core.text import many
 from ckptkit.errors import ResumeError
-from ckptkit.manager.heartbeat.record import Phase
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.mindspore.rng import words_drawn_unseeded
 
 _log = logging.getLogger("ckptkit")

@@ -213,7 +213,7 @@ class StateManager:
         self.last_outputs = outputs
 
     def observer(self) -> Any:
-        """Return an observer of all this state for ``ckptkit doctor``, a `StateObserver`; see `ckptkit.mindspore.state.observe`."""
+        """Return a `StateObserver` of all this state for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
         from ckptkit.mindspore.state.observe import StateObserver
 
         return StateObserver(self, self._sources, self.examination)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ckptkit.core.text import many
-from ckptkit.manager.heartbeat.record import Phase, Record
+from ckptkit.manager.heartbeat import Phase, Record
 from ckptkit.tools.supervisor.life import SupervisedLife
 
 DONE = 0

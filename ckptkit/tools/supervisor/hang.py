@@ -14,8 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ckptkit.format.events import MAX_STACK_LINES, plain_line
-from ckptkit.manager.heartbeat.record import STACKS_ENDING, Phase, Record
-from ckptkit.manager.heartbeat.writer import STACKS_SIGNAL
+from ckptkit.manager.heartbeat import STACKS_ENDING, STACKS_SIGNAL, Phase, Record
 from ckptkit.tools.supervisor.processes import catches, descendants, send, status
 
 _HOUR = timedelta(hours=1)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ckptkit.manager.heartbeat.record import ENDING, STACKS_ENDING, VARIABLE, Phase, Record, read_record, read_records
+from ckptkit.manager.heartbeat import ENDING, STACKS_ENDING, VARIABLE, Phase, Record, read_record, read_records
 from ckptkit.tools.supervisor.command import Command
 from ckptkit.tools.supervisor.hang import Hang, RunLimits, Stack, Watch, crash_of, take_stacks
 from ckptkit.tools.supervisor.processes import (

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from ckptkit.errors import CkptKitError
 from ckptkit.format.events import Event, LifeEnded, Stacks, plain_line
-from ckptkit.manager.heartbeat.record import Phase, Record, boot_id
+from ckptkit.manager.heartbeat import Phase, Record, boot_id
 from ckptkit.run.event_log import append_events
 from ckptkit.storage import Storage
 from ckptkit.tools.supervisor.diagnosis import RestartDecision, signal_of

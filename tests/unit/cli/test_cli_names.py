@@ -14,8 +14,7 @@ from support.runs.report_lives import grow_short
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
-from ckptkit.manager.heartbeat.record import SIZE_BYTES, new_record
-from ckptkit.manager.heartbeat.writer import HeartbeatWriter
+from ckptkit.manager.heartbeat import SIZE_BYTES, HeartbeatWriter, new_record
 from ckptkit.tools.doctor.lives.trace import Begun, LifePlan, line_of, read_trace, scratch_run
 
 NAME = "r\udce9sultat-实验"  # the first part is Latin-1 on disk

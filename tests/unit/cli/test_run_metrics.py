@@ -11,7 +11,7 @@ from support.heartbeats import life_of, record_of
 
 from ckptkit.cli.commands.run import RunMetrics
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat import Phase
 from ckptkit.tools.supervisor.diagnosis import RestartBudget, diagnose
 from ckptkit.tools.supervisor.life_log import LifeLog
 

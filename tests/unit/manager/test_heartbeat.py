@@ -8,8 +8,17 @@ import pytest
 
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.events import PhaseName
-from ckptkit.manager.heartbeat.record import SIZE_BYTES, VARIABLE, Phase, Record, new_record, read_record, read_records
-from ckptkit.manager.heartbeat.writer import HeartbeatWriter, category_of
+from ckptkit.manager.heartbeat import (
+    SIZE_BYTES,
+    VARIABLE,
+    HeartbeatWriter,
+    Phase,
+    Record,
+    category_of,
+    new_record,
+    read_record,
+    read_records,
+)
 
 
 class Clock:

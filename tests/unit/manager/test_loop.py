@@ -239,7 +239,7 @@ def test_loop_continues_what_was_restored(tmp_path):
 
 PROGRAM = """
 import atexit, sys
-from ckptkit.manager.heartbeat.writer import HEARTBEAT
+from ckptkit.manager.heartbeat import HEARTBEAT
 atexit.register(lambda: print(HEARTBEAT._record.last_phase.name))
 from ckptkit.testing.state import NumpyRun
 import ckptkit as ck

@@ -25,9 +25,8 @@ from support.runs.ranks import new_run
 from support.thread_ranks import results_of, run_ranks
 
 import ckptkit as ck
-from ckptkit.manager.preemption import PreemptionRequest
+from ckptkit.manager.preemption import SIGNALS, PreemptionRequest, SignalWatch, name_of
 from ckptkit.manager.schedule import StepTiming, fits
-from ckptkit.manager.signals import SIGNALS, SignalWatch, name_of
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -430,7 +429,7 @@ def after_step(batches):
 
 
 def test_signal_that_nobody_took_does_what_it_did():
-    script = "import signal; from ckptkit.manager.signals import PreviousHandler as D; D(signal.SIGTERM).take(None)"
+    script = "import signal; from ckptkit.manager.preemption import PreviousHandler as D; D(signal.SIGTERM).take(None)"
     python("-c", script, expect=-signal.SIGTERM)
 
 
@@ -438,7 +437,7 @@ def test_forked_process_that_trains_hears_for_itself():
     """What listened in the process that it was forked off from is not asked."""
     script = """
 import os, signal
-from ckptkit.manager.signals import SIGNALS
+from ckptkit.manager.preemption import SIGNALS
 
 class Hearing:
     def __init__(self):

@@ -13,7 +13,7 @@ from support.process import run_python
 from support.training import SIZE, Job, accumulation_cell, checkpoints, reference
 
 import ckptkit as ck
-from ckptkit.manager.signals import SIGNALS
+from ckptkit.manager.preemption import SIGNALS
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 

@@ -21,8 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.format.events import Began, Ended, Event, How, Saved
-from ckptkit.manager.heartbeat.record import VARIABLE, Phase, read_records
-from ckptkit.manager.heartbeat.writer import STACKS_SIGNAL, HeartbeatWriter
+from ckptkit.manager.heartbeat import STACKS_SIGNAL, VARIABLE, HeartbeatWriter, Phase, read_records
 from ckptkit.run.goodput import Account, account_of, life_of
 from ckptkit.testing.state import NumpyRun
 from ckptkit.tools.supervisor import life_log

@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 from support.heartbeats import life_of, record_of
 
-from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat import Phase
 from ckptkit.tools.supervisor.diagnosis import CODE_OR_DATA, GIVEN_UP, LifeFinding, RestartBudget, diagnose
 from ckptkit.tools.supervisor.supervisor import pause_before
 

@@ -3,7 +3,7 @@ import signal
 import pytest
 from support.heartbeats import life_of, record_of
 
-from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat import Phase
 from ckptkit.tools.supervisor.diagnosis import diagnose, place_of, signal_of
 from ckptkit.tools.supervisor.hang import Hang, Stack
 

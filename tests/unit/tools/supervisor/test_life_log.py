@@ -7,7 +7,7 @@ from support.heartbeats import life_of, record_of
 import ckptkit as ck
 from ckptkit.errors import StorageError
 from ckptkit.format.events import LifeEnded, Stacks
-from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat import Phase
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage

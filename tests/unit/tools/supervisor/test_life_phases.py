@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.heartbeats import life_of, record_of
 
-from ckptkit.manager.heartbeat.record import Phase, Record
+from ckptkit.manager.heartbeat import Phase, Record
 from ckptkit.tools.supervisor.hang import Hang
 from ckptkit.tools.supervisor.life import SupervisedLife
 from ckptkit.tools.supervisor.life_log import earlier_seconds, leader_of, phases_of

@@ -11,7 +11,7 @@ from ckptkit.tools.supervisor.processes import Requests
 
 SLEEPER = """
 import faulthandler, os, signal, sys
-from ckptkit.manager.heartbeat.writer import STACKS_SIGNAL
+from ckptkit.manager.heartbeat import STACKS_SIGNAL
 file = open(f"{os.getpid()}.stacks", "w")
 faulthandler.register(STACKS_SIGNAL, file=file)
 def here():

@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 from support.heartbeats import record_of
 
-from ckptkit.manager.heartbeat.record import Phase
+from ckptkit.manager.heartbeat import Phase
 from ckptkit.tools.supervisor.hang import RunLimits, Watch
 
 OPTIONS = RunLimits(hang_after=timedelta(seconds=10), limits={Phase.EVALUATING: timedelta(seconds=100)})

@@ -1,1 +1,0 @@
-"""Records what a training process does, and shows it to ``ckptkit run``; `ckptkit.tools.supervisor` reads it."""
