@@ -33,7 +33,7 @@ from support.process import ALWAYS_FRESH  # noqa: E402
 from support.warm_server import with_one_thread, without_waiting  # noqa: E402
 
 from ckptkit import scrubber  # noqa: E402
-from ckptkit.manager import process, signals  # noqa: E402
+from ckptkit.manager import preemption, process  # noqa: E402
 
 pytest_plugins = ["support.servers.fixtures"]
 
@@ -173,4 +173,4 @@ def _no_grace_goes_on() -> Iterator[None]:
 def _signals_of_one_test() -> Iterator[None]:
     """A manager that a test left open hears no signal of the next one."""
     yield
-    signals.SIGNALS._listeners.clear()
+    preemption.SIGNALS._listeners.clear()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.manager import setup
+from ckptkit.manager import run as live_run
 from ckptkit.storage.capacity import Limit, Room, in_pages
 
 
@@ -45,7 +45,7 @@ class CountedRoom(Room):
 
 def install(monkeypatch: pytest.MonkeyPatch, room: Callable[[], Room]) -> None:
     """Let managers find ``room()`` at their run root."""
-    monkeypatch.setattr(setup, "room_of", lambda storage, folder: room())
+    monkeypatch.setattr(live_run, "room_of", lambda storage, folder: room())
 
 
 @contextmanager
