@@ -203,7 +203,7 @@ class CheckpointManager:
             self.restore(state)
         if self._nothing_left_at is not None:
             return NumberedBatches(enumerate(batches))
-        loop = NumberedBatches(_numbered(self, self._started(), state, batches, closes=not self._is_entered))
+        loop = NumberedBatches(_numbered(self, self.live(), state, batches, closes=not self._is_entered))
         state.handed_out_by(loop)
         return loop
 
@@ -215,7 +215,7 @@ class CheckpointManager:
         Raises:
             ResumeError: Before `restore`.
         """
-        self._started().preemption.begin()
+        self.live().preemption.begin()
 
     def step(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle | None:
         """Save if a save is due, and raise background failures; call this after every micro-step.
@@ -237,24 +237,12 @@ class CheckpointManager:
             ResumeError: If no micro-step was counted since the restore, so that no save would ever be due.
             Preempted: After a signal; see `Preemption`.
         """
-        return self._started().step(state, metrics)
+        return self.live().step(state, metrics)
 
     def pause(self) -> None:
         """Exclude what follows, such as an evaluation, from the measured duration of the next micro-step."""
         if self._run is not None:
             self._run.step_timing.pause()
-
-    def expect_final(self) -> None:
-        """Declare the last micro-step done: from now on, in all ranks, only `save_final` saves and heeds signals.
-
-        For the end of training, where something that belongs to the last state is still to be done: a state that `step`
-        had saved could not be saved again.
-
-        Raises:
-            ResumeError: Before `restore`.
-        """
-        if self._nothing_left_at is None:
-            self._started().final_save.is_held = True
 
     def declare_complete(self) -> None:
         """Declare that nothing is left to train, for the report; call it between `restore` and `close`.
@@ -263,18 +251,7 @@ class CheckpointManager:
             ResumeError: Before `restore`.
         """
         if self._nothing_left_at is None:
-            self._started().is_complete = True
-
-    def heed_preemption(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> bool:
-        """Save and end training if that was requested and it is time; `step` does this by itself.
-
-        Only for a micro-step after which `step` is not called. Returns whether the end was requested, in which case no
-        other save should begin.
-
-        Raises:
-            Preempted: After a signal; see `Preemption`.
-        """
-        return self._started().heed(state, metrics, state.progress())
+            self.live().is_complete = True
 
     def save(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle:
         """Take ``state`` as it is now and write it in the background; first waits for a save under way.
@@ -289,7 +266,7 @@ class CheckpointManager:
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored, for example because two
                 leaves have the same name.
         """
-        return self._started().save(state, metrics)
+        return self.live().save(state, metrics)
 
     def observe(self, micro_step: Mapping[str, Any], cycle: Mapping[str, Any] | None = None) -> None:
         """Pass values that the next `step`, `save` or `save_final` records for ``ckptkit report`` but does not store.
@@ -309,12 +286,31 @@ class CheckpointManager:
         Raises:
             ResumeError: Before `restore`, which determines the number of ranks.
         """
-        return self._started().agree(wish)
+        return self.live().agree(wish)
 
     @property
     def ranks(self) -> int:
         """Number of ranks of the job; known once `restore` was called."""
         return 1 if self._run is None else self._run.rank_sync.size
+
+    def live(self) -> Run:
+        """Return the live run, for callbacks, which need more of it than the methods here.
+
+        Raises:
+            ResumeError: Before `restore`, after `close`, in a forked process, while another call is in progress, or if
+                nothing was left to train.
+        """
+        self._refuse_forked()
+        if self._nothing_left_at is not None:
+            raise ResumeError(
+                f"nothing was left to train at {self.url}, so restore() did not take the run over from a process that "
+                "may be alive, and this one cannot save there. To train on, give more epochs, or another root"
+            )
+        if self._run is None or self._closed:
+            raise ResumeError(
+                "call restore(state) before the first save, and not after close(): it finds out what the run holds"
+            )
+        return self._run.ready()
 
     def fence(self) -> None:
         """Make sure that nothing reads live memory any more; call this before changing parameters yourself.
@@ -325,13 +321,6 @@ class CheckpointManager:
         """
         if self._run is not None:
             self._run.ready().fence()
-
-    def give_up_window(self) -> None:
-        """Make `save` itself copy everything from now on: other code may write to the parameters at any time."""
-        self.fence()
-        self._setup = replace(self._setup, saving=replace(self._setup.saving, window="off"))
-        if self._run is not None:
-            self._run.window_use = "off"
 
     def save_final(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> str:
         """Save ``state`` and wait for the commit, retrying within the error budget; returns the checkpoint's name.
@@ -347,7 +336,7 @@ class CheckpointManager:
         left = self._nothing_left_at
         if left is not None and left.checkpoint and left.batches_delivered == state.progress().batches_delivered:
             return left.checkpoint
-        return self._started().save_final(state, metrics)
+        return self.live().save_final(state, metrics)
 
     def wait(self, timeout: timedelta | None = None) -> None:
         """Wait until no save and no upload of the newest commit is under way; a failed upload is tried once more.
@@ -423,19 +412,6 @@ class CheckpointManager:
                 f"this process was forked from the one that trains and saves to {self.url}, and only that process "
                 "may save there. Do not use the manager in child processes, or make a new one here with its own root"
             )
-
-    def _started(self) -> Run:
-        self._refuse_forked()
-        if self._nothing_left_at is not None:
-            raise ResumeError(
-                f"nothing was left to train at {self.url}, so restore() did not take the run over from a process that "
-                "may be alive, and this one cannot save there. To train on, give more epochs, or another root"
-            )
-        if self._run is None or self._closed:
-            raise ResumeError(
-                "call restore(state) before the first save, and not after close(): it finds out what the run holds"
-            )
-        return self._run.ready()
 
 
 class NumberedBatches(Iterator[tuple[int, _Batch]]):

@@ -270,6 +270,11 @@ class Run:
             with self._stalling():
                 self._window.close(patient=patient)
 
+    def give_up_window(self) -> None:
+        """Make `save` itself copy everything from now on: other code may write to the parameters at any time."""
+        self.fence()
+        self.window_use = "off"
+
     def close(self, timeout: timedelta | None, *, ended_by: BaseException | None) -> None:
         quietly = ended_by is not None
         left = countdown(timeout := self._limited(timeout))

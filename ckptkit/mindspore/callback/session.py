@@ -142,7 +142,7 @@ class TrainingSession:
             # Save now: on_train_epoch_end follows, where other callbacks treat this partial epoch as a whole one.
             self.manager.save_final(self._state)
         else:
-            self.manager.step(self._state)
+            self.manager.live().step(self._state, None)
         self._stop_if_preempted(run_context)
 
     def _observe(self, params: Any) -> None:
@@ -164,10 +164,10 @@ class TrainingSession:
         is_last = stopping or params.cur_epoch_num == self._epochs
         if is_last:
             # A complete run is never trained again, so its last checkpoint must include the others' on_train_end.
-            self.manager.expect_final()
+            self.manager.live().final_save.is_held = True
         if metrics and save_evaluated and not is_last:
             self.manager.save(self._state, metrics)
-            self.manager.heed_preemption(self._state, metrics)
+            self.manager.live().heed(self._state, metrics, self._state.progress())
         else:
             self.manager.step(self._state, metrics)
         self._stop_if_preempted(run_context)
@@ -222,7 +222,7 @@ class TrainingSession:
         self.manager.__exit__(None if error is None else type(error), error, None)
 
     def _give_up_window(self, writers: Sequence[str]) -> None:
-        self.manager.give_up_window()
+        self.manager.live().give_up_window()
         _log.warning(
             "%s may change parameters within an epoch, so every save copies the whole state before training "
             "continues. If it does not, declare it: CheckpointCallback(..., training=ckptkit.Training(read_only=[%s]))",

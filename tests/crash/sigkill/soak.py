@@ -230,7 +230,7 @@ def live(job: Job, life: Life, places: Sequence[Root], say: Say) -> None:
         preemption=ck.Preemption(then="off"),
     )
     manager.restore(run)
-    attempt = manager._started().saver.next_name(run.progress()).attempt
+    attempt = manager.live().saver.next_name(run.progress()).attempt
     say("restored", attempt=attempt, batches=run.batches, digest=run.digest())
     for batches in run.train_until(run.batches + life.steps):
         manager.step(run, {"loss": 1 / batches})

@@ -575,10 +575,10 @@ def test_before_the_final_save_nobody_else_saves(root):
     next(run.train_until(1))
     assert manager.step(run) is not None
     manager.wait()
-    manager.expect_final()
+    manager.live().final_save.is_held = True
     for _ in run.train_until(4):
         assert manager.step(run) is None
-        assert not manager.heed_preemption(run)
+        assert not manager.live().heed(run, None, run.progress())
     assert names(root) == ["a000001-c0000000000-m0001"]
     manager._run.preemption.poll()
     with pytest.raises(ck.Preempted) as raised:
@@ -984,7 +984,7 @@ def train_and_step(manager, run):
 def test_rank_asked_during_last_save_ends_all(root):
     def act(manager, run):
         for _ in run.train_until(6):
-            manager.expect_final()
+            manager.live().final_save.is_held = True
             manager.step(run)
         if run.world.rank == 1:
             manager._run.preemption.ask("a signal")
