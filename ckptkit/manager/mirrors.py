@@ -49,17 +49,24 @@ class Uploads:
     Args:
         mirror: The user's options.
         local: The run root.
+        uploader: Does one upload.
+        tolerant: Whether a failure is a warning, and not raised by `collect`.
         monotonic: Returns the time in seconds.
     """
 
-    def __init__(self, mirror: Mirror, local: Storage, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        mirror: Mirror,
+        local: Storage,
+        uploader: Uploader | PartUploader,
+        *,
+        tolerant: bool,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.mirror = mirror
         self._local_url, self._mirror_url = local.url, mirror.storage.url
-        self._monotonic = monotonic
+        self._uploader, self._tolerant, self._monotonic = uploader, tolerant, monotonic
         self._root_lock = RootLock(local)  # of its own, because each thread opens it
-        self._uploader: Uploader | PartUploader
-        self._tolerant = True
-        self.is_begun = False  # never, if the mirror is away
         self._due_at = monotonic()  # before it, a commit waits for the next one
         self._lock = threading.Lock()
         self._idle = Latch()  # another one for each time that the thread runs
@@ -69,7 +76,6 @@ class Uploads:
         self.under_way: CheckpointName | None = None
         self._sweep_now, self._sweep_due = False, True
         self._behind: list[CheckpointName] = []  # committed at the local root and not known to be at the mirror
-        self._last: CheckpointName | None = None
         self._warn_at_lag = _MUCH_LAG
         self._failures_in_a_row = 0
         self._given_up: CheckpointName | None = None
@@ -78,17 +84,12 @@ class Uploads:
         self._unreported: BaseException | None = None
         self._stale: StaleAttemptError | None = None
         self._abandoned = self._is_hurried = self._is_urgent = self._is_given_up = False
+        AT_EXIT.add(LastCall(self._finish_at_exit))  # before any save's callback, so it runs after them
 
     @property
     def lag(self) -> int:
         """Number of commits since the newest one that is known to be at the mirror."""
         return len(self._behind)
-
-    def use(self, uploader: Uploader | PartUploader, *, tolerant: bool) -> None:
-        """Upload with ``uploader`` from now on; ``tolerant``: a failure is a warning, and not raised by `collect`."""
-        self._uploader, self._tolerant = uploader, tolerant
-        self.is_begun = True
-        AT_EXIT.add(LastCall(self._finish_at_exit))  # before any save's callback, so it runs after them
 
     def begin(self, parent: CheckpointName | None) -> None:
         """Upload the checkpoint that the attempt began with, if the mirror lacks it; then sweep there."""
@@ -96,8 +97,7 @@ class Uploads:
             self._behind = [] if parent is None else [parent]
             self._waiting = parent
             self._sweep_now = True
-        if self.is_begun:
-            self._wake()
+        self._wake()
 
     def offer(self, name: CheckpointName, *, to_upload: bool = True) -> None:
         """Upload ``name``, the newest commit, next; drops one that still waits. Any thread.
@@ -140,7 +140,7 @@ class Uploads:
         if self._stale is not None:
             raise self._stale
         error, self._unreported = self._unreported, None
-        if error is not None and not (tolerate or self._tolerant):
+        if error is not None and self._behind and not (tolerate or self._tolerant):
             raise self._lacking(error) from error
 
     def settle(self, seconds_left: Countdown) -> None:
@@ -291,7 +291,6 @@ class Uploads:
         with self._lock:
             if self._waiting == name:
                 self._waiting = None  # it was offered again meanwhile
-            self._last = name
             self._failures_in_a_row, self._error, self._unreported = 0, None, None  # a later success cancels a failure
             if outcome == "void":
                 self._void = name
@@ -333,7 +332,7 @@ class Uploads:
         )
 
     def _lacking(self, error: BaseException) -> SaveFailedError:
-        newest = self._behind[-1] if self._behind else self._last
+        newest = self._behind[-1]
         way_on = (
             "Continue the training, which uploads its next checkpoint, or give a new mirror"
             if newest == self._void
@@ -357,11 +356,11 @@ class Chain:
         tolerant: bool,
         monotonic: Callable[[], float],
     ) -> None:
-        self._local = local
-        self._mirrors = [Uploads(mirror, local, monotonic) for mirror in mirrors]
-        self._keep = keep
+        self._local, self._mirrors, self._keep = local, mirrors, keep
         self._tolerant, self._monotonic = tolerant, monotonic
-        self._present = list(self._mirrors)  # those that this process uses
+        self._present, self._away = [*mirrors], list[Mirror]()  # those that this process uses, or works without
+        self._uploads: list[Uploads] = []  # to each of them, once the attempt is open
+        self._unsent: list[CheckpointName] = []  # what a mirror that is away lacks
         self._agreed: dict[CheckpointName, Sequence[bool]] = {}  # of many ranks: which mirrors a commit is uploaded to
         self._is_alone, self._is_ending = True, False
         self._refuse_same_places()
@@ -378,16 +377,14 @@ class Chain:
     @property
     def lag(self) -> int:
         """Number of commits since the newest one that is known to be at every mirror."""
-        return max((uploads.lag for uploads in self._mirrors), default=0)
+        return max([len(self._unsent), *(uploads.lag for uploads in self._uploads)])
 
     def reach(self, rank_sync: RankSync) -> None:
         """Find out which mirrors can be used; a collective in a job of many ranks, also without mirrors."""
         if rank_sync.is_alone and not self.exists:
             return
-        own = [_fault_of(uploads.mirror.storage) for uploads in self._mirrors]
-        mine = [
-            [uploads.mirror.storage.url, str(fault or "")] for uploads, fault in zip(self._mirrors, own, strict=True)
-        ]
+        own = [_fault_of(mirror.storage) for mirror in self._mirrors]
+        mine = [[mirror.storage.url, str(fault or "")] for mirror, fault in zip(self._mirrors, own, strict=True)]
         by_rank = [json.loads(text) for text in rank_sync.say(json.dumps(mine))]
         for rank, theirs in enumerate(by_rank):
             if (urls := [url for url, _ in theirs]) != (first := [url for url, _ in by_rank[0]]):
@@ -395,20 +392,20 @@ class Chain:
                     f"rank {rank} has the mirrors {', '.join(urls) or 'none'}, but rank 0 has "
                     f"{', '.join(first) or 'none'}. Give all ranks the same mirror=. Nothing was started"
                 )
-        faults: dict[Uploads, str] = {}  # of those that are away in some rank
-        for number, uploads in enumerate(self._mirrors):
-            for rank, theirs in enumerate(by_rank):
-                if theirs[number][1]:
-                    faults.setdefault(uploads, f"rank {rank}: " * (not rank_sync.is_alone) + theirs[number][1])
-        self._present = [uploads for uploads in self._mirrors if uploads not in faults]
-        for uploads, fault in faults.items():
-            self._go_on_without(uploads, fault, own[self._mirrors.index(uploads)])
+        faults: dict[int, str] = {}  # of the mirrors that are away in some rank
+        for rank, theirs in enumerate(by_rank):
+            for number, (_, fault) in enumerate(theirs):
+                if fault:
+                    faults.setdefault(number, f"rank {rank}: " * (not rank_sync.is_alone) + fault)
+        self._present = [mirror for number, mirror in enumerate(self._mirrors) if number not in faults]
+        self._away = [self._mirrors[number] for number in sorted(faults)]
+        for number, fault in sorted(faults.items()):
+            self._go_on_without(self._mirrors[number], fault, own[number])
 
     def open(self, opening: Opening, target: Target) -> Opened | Contents:
         if not self.exists:
             return open_attempt(self._local, opening, target)
-        away = [uploads.mirror.storage.url for uploads in self._mirrors if uploads not in self._present]
-        return open_homes(self.homes, away, opening, target)
+        return open_homes(self.homes, [mirror.storage.url for mirror in self._away], opening, target)
 
     def begin(self, opened: Opened, rank_sync: RankSync, patience: timedelta) -> None:
         """Start to upload what the mirrors lack; call this once the root was swept.
@@ -418,8 +415,9 @@ class Chain:
         self._is_alone, self._is_ending = rank_sync.is_alone, False
         parent = CheckpointName.parse(opened.document.parent or "")
         bringer = self._bringer_of(parent) if rank_sync.leads else None
-        for uploads in self._present:
-            mirror, monotonic = uploads.mirror, self._monotonic
+        self._unsent = [parent] if parent is not None and self._away else []
+        self._uploads, monotonic = [], self._monotonic
+        for mirror in self._present:
             pace = UploadPace(mirror.bandwidth, monotonic=monotonic)
             # An error of one rank's upload would end that rank alone; the end of the training raises it.
             tolerant = self._tolerant or not mirror.required or not rank_sync.is_alone
@@ -430,7 +428,7 @@ class Chain:
                     opened.document,
                     opened.run_id,
                     mirror.keep if mirror.keep is not None else self._keep,
-                    brings_home=uploads is bringer,
+                    brings_home=mirror is bringer,
                     ranks=rank_sync.size,
                     patience=patience,
                     monotonic=monotonic,
@@ -439,9 +437,9 @@ class Chain:
             else:
                 part = self._local, mirror.storage, opened.document, rank_sync.rank, patience
                 uploader = PartUploader(*part, monotonic=monotonic, pace=pace)
-            uploads.use(uploader, tolerant=tolerant)
-        for uploads in self._mirrors:
-            uploads.begin(parent if rank_sync.leads or not uploads.is_begun else None)
+            self._uploads.append(Uploads(mirror, self._local, uploader, tolerant=tolerant, monotonic=monotonic))
+        for uploads in self._uploads:
+            uploads.begin(parent if rank_sync.leads else None)
 
     @property
     def free(self) -> list[bool]:
@@ -481,10 +479,11 @@ class Chain:
 
     def offer(self, name: CheckpointName) -> None:
         """Tell the uploads about a commit at the run root."""
-        agreed = self._agreed.get(name, [self._is_alone] * len(self._present))
-        to_upload = dict(zip(self._present, agreed, strict=True))
-        for uploads in self._mirrors:
-            uploads.offer(name, to_upload=to_upload.get(uploads, False))
+        if self._away and name not in self._unsent:
+            self._unsent.append(name)
+        agreed = self._agreed.get(name, [self._is_alone] * len(self._uploads))
+        for uploads, to_upload in zip(self._uploads, agreed, strict=True):
+            uploads.offer(name, to_upload=to_upload)
 
     def collect(self, *, tolerate: bool = False) -> None:
         for uploads in self._uploads:
@@ -528,34 +527,29 @@ class Chain:
     @property
     def urls(self) -> list[str]:
         """The mirrors that a program finds by their URL alone."""
-        plain = (uploads.mirror for uploads in self._mirrors if not uploads.mirror.storage_options)
+        plain = (mirror for mirror in self._mirrors if not mirror.storage_options)
         return [mirror.storage.url for mirror in plain if isinstance(mirror.root, str | os.PathLike)]
 
     @property
     def homes(self) -> list[Storage]:
         """The run root and the mirrors that this process uses, the nearest first."""
-        return [self._local, *(uploads.mirror.storage for uploads in self._present)]
+        return [self._local, *(mirror.storage for mirror in self._present)]
 
-    @property
-    def _uploads(self) -> list[Uploads]:
-        return [uploads for uploads in self._present if uploads.is_begun]
-
-    def _bringer_of(self, parent: CheckpointName | None) -> Uploads | None:
+    def _bringer_of(self, parent: CheckpointName | None) -> Mirror | None:
         """Return the nearest mirror that has ``parent``, if the root lacks it."""
         if parent is None or not self._present or Homes([self._local]).copies(parent):
             return None
-        for uploads in self._present:
-            mirror = uploads.mirror.storage
+        for mirror in self._present:
             try:
-                if Homes([mirror]).copies(parent):
-                    return uploads
+                if Homes([mirror.storage]).copies(parent):
+                    return mirror
             except StorageError as error:  # the attempt is open: nothing depends on what comes back
-                _log.info("could not see whether %s is at the mirror %s: %s", parent, mirror.url, error)
+                _log.info("could not see whether %s is at the mirror %s: %s", parent, mirror.storage.url, error)
         return None
 
     def _refuse_same_places(self) -> None:
         urls = [self._local.url]
-        for url in [uploads.mirror.storage.url for uploads in self._mirrors]:
+        for url in [mirror.storage.url for mirror in self._mirrors]:
             if is_same_place(self._local.url, url):  # then there would be no second copy
                 raise ValueError(f"mirror is the run root itself: {url}. {_ENDPOINTS}")
             if any(is_same_place(other, url) for other in urls):
@@ -568,9 +562,9 @@ class Chain:
                 )
             urls.append(url)
 
-    def _go_on_without(self, away: Uploads, error: str, cause: StorageError | None) -> None:
-        url = away.mirror.storage.url
-        if away.mirror.required:
+    def _go_on_without(self, away: Mirror, error: str, cause: StorageError | None) -> None:
+        url = away.storage.url
+        if away.required:
             raise StorageError(
                 f"the mirror {url} cannot be reached: {error}. Only the mirror shows whether another process has this "
                 "run, so nothing was started. Mirror(..., required=False) starts anyway, without this mirror."

@@ -1455,9 +1455,7 @@ class Uploading:
 
 
 def behind(uploading, *, tolerant=True):
-    one = Uploads(Mirror("memory://mirror"), open_storage("memory://local"))
-    one.use(uploading, tolerant=tolerant)
-    return one
+    return Uploads(Mirror("memory://mirror"), open_storage("memory://local"), uploading, tolerant=tolerant)
 
 
 A, B, C = (CheckpointName.parse(name_at(1, at)) for at in (1, 2, 3))

@@ -36,7 +36,7 @@ def trained(base: Path, *saved_at: int, root="root", mirrors=("near", "far"), aw
             pass
         manager.save(run).result()
     manager.wait()
-    for one in manager._setup.mirrors._mirrors:
+    for one in manager._setup.mirrors._uploads:
         one._root_lock.release()  # as the kernel does when the process ends
 
 
