@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Literal, Protocol, TypeAlias
-
-from pydantic import BaseModel, ConfigDict
+from typing import Literal, TypeAlias
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
+from ckptkit.format.documents import StrictModel
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET
@@ -31,6 +30,7 @@ from ckptkit.snapshot import Capturable
 _log = logging.getLogger("ckptkit")
 
 Metrics: TypeAlias = Mapping[str, float] | None
+SaveAll: TypeAlias = Callable[..., SaveHandle]  # `Run._save`, given at each call so that no cycle of references is made
 Verdict = Literal["train", "finish the cycle", "save"]
 
 A_WHILE = timedelta(seconds=5)  # far below the timeout of any collective
@@ -39,16 +39,8 @@ _MEET_EVERY = timedelta(seconds=1)
 _MOST_MICRO_STEPS = 10_000  # upper limit between two meetings, however short the micro-steps are
 
 
-class SaveAll(Protocol):
-    """Saves in all ranks, as `Run.save`."""
-
-    def __call__(self, state: Capturable, metrics: Metrics, *, is_final: bool) -> SaveHandle: ...
-
-
-class _Sign(BaseModel):
+class _Sign(StrictModel):
     """Holds what one rank reports at a meeting; only rank 0's ``next_in`` counts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     asked: bool
     dead_child: str = ""
@@ -58,10 +50,8 @@ class _Sign(BaseModel):
     next_in: int
 
 
-class _Settled(BaseModel):
+class _Settled(StrictModel):
     """Holds what a rank says of the final save; only rank 0 knows the outcome."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     is_busy: bool = False  # this rank is still writing
     is_late: bool = False  # and its grace is over
@@ -112,8 +102,7 @@ class FinalSave:
         self._next_in -= 1
         if self._next_in > 0 or (self._rank_sync.is_alone and not asked):
             return "train"
-        mine = self._sign(asked)
-        said = [_Sign.model_validate_json(text) for text in self._rank_sync.say(mine.model_dump_json())]
+        said = self._rank_sync.exchange(self._sign(asked))
         if not any(sign.asked for sign in said):
             self._next_in = said[0].next_in
             return "train"
@@ -149,6 +138,9 @@ class FinalSave:
             self.is_given_up = True
             settled = _Settled(why="it was not committed within the grace period, and continues in the background")
         self._end(settled, state.progress())
+
+    def _seconds_left(self) -> float:
+        return self._preemption.left.total_seconds()
 
     def leave_after(self, checkpoint: str, progress: Progress) -> None:
         """End after the regular final save if any rank was asked to; a collective."""
@@ -216,7 +208,7 @@ class FinalSave:
             mine = _Settled(is_busy=is_busy, is_late=is_busy and left() <= 0)
             if handle is not None and not is_busy:
                 mine = _settled_by(handle)
-            said = [_Settled.model_validate_json(text) for text in self._rank_sync.say(mine.model_dump_json())]
+            said = self._rank_sync.exchange(mine)
             if any(word.is_late for word in said):
                 raise _LateError
             if not any(word.is_busy for word in said):
@@ -254,9 +246,6 @@ class FinalSave:
             self.is_given_up = isinstance(error, NotEndedError)  # `close` must not wait for an upload given up here
             self.is_mirror_given_up = True  # nor begin another one: after this nothing ends the process at the grace
             _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))
-
-    def _seconds_left(self) -> float:
-        return self._preemption.left.total_seconds()
 
 
 def _settled_by(handle: SaveHandle) -> _Settled:

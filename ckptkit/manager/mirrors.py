@@ -442,9 +442,9 @@ class Chain:
             uploads.begin(parent if rank_sync.leads else None)
 
     @property
-    def free(self) -> list[bool]:
+    def free(self) -> tuple[bool, ...]:
         """For each mirror, whether this rank would upload a commit to it at once."""
-        return [uploads.may_begin for uploads in self._uploads]
+        return tuple(uploads.may_begin for uploads in self._uploads)
 
     def agree(self, name: CheckpointName, free: Sequence[Sequence[bool]], *, is_final: bool) -> None:
         """Let all ranks upload ``name`` to the mirrors for which each is ``free``; to all if nothing follows."""

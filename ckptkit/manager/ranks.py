@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
-
-from pydantic import BaseModel, ConfigDict
+from typing import TypeAlias, TypeVar
 
 from ckptkit.core.placement import Box, fault_of_cut, tag_of
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
 from ckptkit.errors import ResumeError
-from ckptkit.format.documents import canonical, digest_of
+from ckptkit.format.documents import StrictModel, canonical, digest_of
 from ckptkit.manager.heartbeat import HEARTBEAT
 from ckptkit.run.rank_protocol import RankFailure
 
+Message = TypeVar("Message", bound=StrictModel)
 
-class RankStatus(BaseModel):
+
+class RankStatus(StrictModel):
     """Holds what one rank reports before a save."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     progress: Progress | None = None  # None only together with `end`
     model: str = ""  # digest of the specs of its replicated and sharded leaves, in order
@@ -42,7 +40,7 @@ class RankStatus(BaseModel):
     committed: str | None = None  # rank 0's commit at this progress
     newest: str | None = None  # rank 0's last commit
     interval: int | None = None  # cycles until the next save of `SaveEvery.auto`, as this rank measures it
-    free: list[bool] = []  # for each mirror, whether this rank would upload a commit to it at once
+    free: tuple[bool, ...] = ()  # for each mirror, whether this rank would upload a commit to it at once
 
 
 class RankSync:
@@ -80,9 +78,13 @@ class RankSync:
         with HEARTBEAT.meeting():
             return self._world.gather(text)
 
+    def exchange(self, mine: Message) -> list[Message]:
+        """Return each rank's message, by rank; as `say`."""
+        return [type(mine).model_validate_json(text) for text in self.say(mine.model_dump_json())]
+
     def words(self, mine: RankStatus, own_end: BaseException | None) -> list[RankStatus]:
         """Exchange statuses and return them by rank; raise the error for which a rank must stop, own or not."""
-        said = [RankStatus.model_validate_json(text) for text in self.say(mine.model_dump_json())]
+        said = self.exchange(mine)
         if own_end is not None:
             raise own_end
         for rank, word in enumerate(said):

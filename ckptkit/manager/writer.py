@@ -336,7 +336,11 @@ class SaveResults:
         if error is None:
             self._failures_in_a_row = 0
             if handle.writes:
-                self._add(handle.report())
+                report = handle.report()
+                self.totals.add(report)
+                self.durations.append(report.took)
+                if self._commits and self._on_save is not None:
+                    self._unreported.append(report)
         elif isinstance(error, StaleAttemptError):
             self._end_with(error)
         elif self._commits:
@@ -344,12 +348,6 @@ class SaveResults:
         else:
             self.lost = (self._number, account_of(error))
             warn_of_failure(error, "this rank's part of a save failed: %s; training continues", account_of(error))
-
-    def _add(self, report: SaveReport) -> None:
-        self.totals.add(report)
-        self.durations.append(report.took)
-        if self._commits and self._on_save is not None:
-            self._unreported.append(report)
 
     def _count(self, error: BaseException, *, tolerate: bool) -> None:
         self._failures_in_a_row += 1
