@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -284,19 +283,6 @@ def test_each_root_alone_finds_newest_after_fresh_machine(tmp_path, saved):
     assert resumed(tmp_path)[1] == (name_at(2, saved[-1]) if saved else name_at(1, 5))
 
 
-def test_start_uploads_newer_local_checkpoint(tmp_path):
-    life = started(tmp_path, 2)
-    life.mirror.inject(Fault("error", times=None))
-    life.save_at(5)
-    assert life.manager.mirror_lag == 1
-    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
-    life, checkpoint = resumed(tmp_path)
-    assert checkpoint == name_at(1, 5)
-    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
-    assert life.manager.mirror_lag == 0
-    check_both(tmp_path)
-
-
 @pytest.mark.parametrize("saved", [(), (6,)])
 def test_parent_missing_at_mirror_hides_no_checkpoint(tmp_path, saved):
     """The machine is lost that had more; what the mirror holds is older, and whole."""
@@ -488,11 +474,6 @@ def test_each_root_has_own_retention(tmp_path):
     assert committed(tmp_path, "local") == [name_at(1, 8), name_at(1, 9)]
     assert committed(tmp_path, "mirror") == [name_at(1, at) for at in (4, 5, 8, 9)]
     check_both(tmp_path)
-
-
-def test_mirror_retention_defaults_to_local_policy(tmp_path):
-    started(tmp_path, 2, 4, 5, 8, 9, keep=KeepLatest(3))
-    assert committed(tmp_path, "local") == committed(tmp_path, "mirror") == [name_at(1, at) for at in (5, 8, 9)]
 
 
 def test_best_checkpoint_is_kept_on_both_roots(tmp_path):
@@ -722,19 +703,6 @@ def test_close_without_mirror_names_committed_root(tmp_path):
     assert checkpoint == name_at(1, 5)
     life.manager.close()
     assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
-
-
-def test_next_start_finishes_half_upload(tmp_path):
-    life = started(tmp_path, 2)
-    life.mirror.inject(Fault("kill", operations={"write"}, key="*/weights*", when="during"))
-    life.saved_at(5)
-    half = files_of(tmp_path / "mirror", name_at(1, 5))
-    assert half
-    assert f"checkpoints/{name_at(1, 5)}/COMMIT" not in half
-    life, checkpoint = resumed(tmp_path)
-    assert checkpoint == name_at(1, 5)
-    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
-    check_both(tmp_path)
 
 
 def test_repeated_save_is_not_uploaded_again(tmp_path):
@@ -1419,13 +1387,6 @@ def test_a_manager_without_a_mirror_is_not_behind(tmp_path):
     assert manager.mirror_lag == 0
 
 
-def test_documents_are_byte_by_byte_the_same(tmp_path):
-    started(tmp_path, 2)
-    for key in ("run.json", "attempts/000001.json"):
-        assert (tmp_path / "local" / key).read_bytes() == (tmp_path / "mirror" / key).read_bytes()
-    assert json.loads((tmp_path / "mirror" / "attempts" / "000001.json").read_bytes())["host"] == "here"
-
-
 # The thread
 
 
@@ -1549,15 +1510,6 @@ def test_takeover_seen_by_the_sweep_stops_training():
     for _ in range(2):
         with pytest.raises(StaleAttemptError, match="taken over"):
             one.collect(tolerate=True)
-    assert uploading.asked == [str(A)]
-
-
-def test_what_can_never_be_there_is_not_tried_again():
-    one = behind(uploading := Uploading("void"))
-    one.begin(A)
-    one.settle(LONG.total_seconds)
-    with pytest.raises(SaveFailedError, match="which uploads its next checkpoint"):
-        one.finish(LONG.total_seconds)
     assert uploading.asked == [str(A)]
 
 

@@ -788,22 +788,6 @@ def test_fits_has_margin_and_is_monotonic(steps, micro_step, save, left):
         assert fits(steps, micro_step, save, left * 2)
 
 
-@pytest.mark.parametrize(
-    ("steps", "micro_step", "save", "fit"),
-    [
-        (4, 10, 40, True),
-        (4, 10, 41, False),
-        (4, 11, 40, False),
-        (0, 10, 80, True),
-        (0, 10, 81, False),
-        (8, 10, 0, True),
-    ],
-)
-def test_margin_is_on_micro_steps_and_save(steps, micro_step, save, fit):
-    assert fits(steps, timedelta(seconds=micro_step), timedelta(seconds=save), timedelta(seconds=120)) is fit
-    assert fits(steps, timedelta(seconds=micro_step), timedelta(seconds=save), timedelta(hours=1))
-
-
 @given(st.integers(1, 9), st.none() | SOME, st.none() | SOME)
 def test_what_nobody_has_measured_fits_nowhere(steps, micro_step, save):
     if micro_step is None or save is None:

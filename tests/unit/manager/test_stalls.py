@@ -593,29 +593,6 @@ def test_demotion_rewrites_other_frozen_leaves(root, window):
     assert held.tensors["embedding"].tobytes() == embedding
 
 
-FORKING = """
-import os, sys, threading
-from ckptkit.manager.manager import CheckpointManager
-from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage
-from ckptkit.testing.state import NumpyRun
-
-go = threading.Event()
-storage = FaultyStorage(LocalStorage(sys.argv[1]), [Fault(lambda: go.wait(60), operations={"write"}, key="*")])
-manager, run = CheckpointManager(storage), NumpyRun()
-manager.restore(run)
-for _ in run.train_until(6):
-    pass
-handle = manager.save(run)
-child = os.fork()
-if not child:
-    sys.exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-go.set()
-handle.result()
-"""
-
-
 class Unspeakable(BaseException):
     """What not even its message can be had of."""
 
@@ -856,11 +833,6 @@ def test_forked_child_leaves_the_save_alone(tmp_path, how):
     texts = [file.read_text() for file in (tmp_path / "run" / "events").iterdir()]
     events = [json.loads(line) for text in texts for line in text.splitlines()]
     assert [one["how"] for one in events if one.get("kind") == "ended"] == ["closed"]
-
-
-def test_forked_child_does_not_wait_for_writer(tmp_path):
-    """The child of a fork does not have the writer thread."""
-    python("-c", FORKING, tmp_path)
 
 
 def test_manager_made_before_fork_saves_in_the_child(root, monkeypatch):
