@@ -17,7 +17,6 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
 from ckptkit.format.documents import StrictModel
-from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.mirrors import Chain
 from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.manager.preemption import PreemptionRequest
@@ -124,8 +123,7 @@ class FinalSave:
                 f"the final save failed ({ERROR_BUDGET} in a row): {settled.why.removesuffix('.')}. Repair the "
                 f"storage. {self._preemption.account()}"
             ) from self._failure
-        with HEARTBEAT.during(Phase.STORAGE):
-            self._mirrors.finish(countdown(None))
+        self._mirrors.finish(countdown(None))
         return settled.checkpoint
 
     def _leave(self, save: SaveAll, state: Capturable, metrics: Metrics) -> None:
@@ -238,8 +236,7 @@ class FinalSave:
 
     def _finish_mirror(self, left: Countdown) -> None:
         try:
-            with HEARTBEAT.during(Phase.STORAGE):
-                self._mirrors.finish(left)
+            self._mirrors.finish(left)
         except StaleAttemptError:
             raise
         except (CkptKitError, NotEndedError) as error:

@@ -26,6 +26,7 @@ from ckptkit.core.worker import Latch, NoThreadError, Worker, awaited
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.heartbeat import HEARTBEAT, Phase
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.manager.process import AT_EXIT, LastCall
 from ckptkit.manager.ranks import RankSync
@@ -83,7 +84,8 @@ class Uploads:
         self._error: BaseException | None = None  # error of the last upload, until one succeeds
         self._unreported: BaseException | None = None
         self._stale: StaleAttemptError | None = None
-        self._abandoned = self._is_hurried = self._is_urgent = self._is_given_up = False
+        self._is_hurried = self._is_urgent = self._is_given_up = False
+        self.is_abandoned = False  # the exit does not wait for an upload, which a later start completes or removes
         AT_EXIT.add(LastCall(self._finish_at_exit))  # before any save's callback, so it runs after them
 
     @property
@@ -216,12 +218,8 @@ class Uploads:
         self._is_hurried = True
         self._uploader.hurry()
 
-    def abandon(self) -> None:
-        """Let the interpreter exit without waiting for an upload; it is completed or removed by a later start."""
-        self._abandoned = True
-
     def _finish_at_exit(self) -> None:
-        if not self._abandoned:
+        if not self.is_abandoned:
             self._uploader.pace.lift()
             self._uploader.hurry()
             self.settle(countdown(None))
@@ -492,20 +490,22 @@ class Chain:
     def settle(self, seconds_left: Countdown) -> None:
         if self._is_ending:
             return  # `finish` follows, and waits for each mirror as that deserves
-        for uploads in self._uploads:
-            uploads.settle(seconds_left)
-            if self._is_alone and uploads.try_again():  # many ranks upload only what they have agreed on
+        with HEARTBEAT.during(Phase.STORAGE):
+            for uploads in self._uploads:
                 uploads.settle(seconds_left)
+                if self._is_alone and uploads.try_again():  # many ranks upload only what they have agreed on
+                    uploads.settle(seconds_left)
 
     def finish(self, seconds_left: Countdown) -> None:
         """Do the same as `Uploads.finish` for every mirror at once, then raise the first failure."""
         failure: Exception | None = None
         self.end(is_given_up=False)
-        for uploads in sorted(self._uploads, key=lambda uploads: not uploads.mirror.required):
-            try:
-                uploads.finish(seconds_left)
-            except (SaveFailedError, NotEndedError) as error:
-                failure = failure or error
+        with HEARTBEAT.during(Phase.STORAGE):
+            for uploads in sorted(self._uploads, key=lambda uploads: not uploads.mirror.required):
+                try:
+                    uploads.finish(seconds_left)
+                except (SaveFailedError, NotEndedError) as error:
+                    failure = failure or error
         self._is_ending = False
         if failure is not None:
             raise failure
@@ -522,7 +522,7 @@ class Chain:
 
     def abandon(self) -> None:
         for uploads in self._uploads:
-            uploads.abandon()
+            uploads.is_abandoned = True
 
     @property
     def urls(self) -> list[str]:

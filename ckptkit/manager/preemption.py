@@ -28,7 +28,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from ckptkit.core.worker import NoThreadError, Worker
 from ckptkit.manager.heartbeat import HEARTBEAT, Request
@@ -79,23 +79,17 @@ class PreviousHandler:
             raise OSError(ctypes.get_errno(), f"sigaction({self._number}) failed")
 
 
-class Listener(Protocol):
-    """Receives signals; held by a weak reference."""
-
-    def heard(self, number: int) -> Callable[[], None] | None: ...
-
-
 class SignalWatch:
     """Watches SIGTERM and SIGUSR1 of this process; the only instance is `SIGNALS`. Any thread, except `listen`.
 
-    Every signal reaches each listener, or, if no listener is left, the handler that was there before. When the last
-    listener leaves, the earlier handlers come back, those set from C included, and so does the earlier descriptor;
-    bytes for it are passed on meanwhile.
+    Listeners are held by weak references. Every signal reaches each listener, or, if no listener is left, the handler
+    that was there before. When the last listener leaves, the earlier handlers come back, those set from C included, and
+    so does the earlier descriptor; bytes for it are passed on meanwhile.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: list[weakref.ref[Listener]] = []
+        self._listeners: list[weakref.ref[PreemptionRequest]] = []
         self._former: dict[int, PreviousHandler] = {}
         self._line: _Line | None = None
         self._unseen_from_python: set[int] = set()
@@ -103,7 +97,7 @@ class SignalWatch:
         self._follows_forks = False
         self._pending = False
 
-    def listen(self, listener: Listener) -> bool:
+    def listen(self, listener: PreemptionRequest) -> bool:
         """Deliver signals to ``listener`` from now on; outside the main thread do nothing and return False."""
         if threading.current_thread() is not threading.main_thread():
             return False
@@ -123,7 +117,7 @@ class SignalWatch:
             self._pending = False  # first: later signals set it again
             self._deliver()
 
-    def leave(self, listener: Listener) -> bool:
+    def leave(self, listener: PreemptionRequest) -> bool:
         """Deliver pending signals to ``listener``, then remove it; return whether no listener is left."""
         with self._lock:
             acts = self._read()
@@ -139,7 +133,7 @@ class SignalWatch:
             line.tell(0)
         return alone
 
-    def _alive(self) -> list[weakref.ref[Listener]]:
+    def _alive(self) -> list[weakref.ref[PreemptionRequest]]:
         return [reference for reference in self._listeners if reference() is not None]
 
     def _install(self) -> None:
@@ -206,7 +200,7 @@ class SignalWatch:
         for act in acts:
             act()
 
-    def _read(self, *, late: Listener | None = None) -> list[Callable[[], None]]:
+    def _read(self, *, late: PreemptionRequest | None = None) -> list[Callable[[], None]]:
         """Deliver pending signals, or to ``late`` only those that the handler took; the caller holds the lock."""
         acts = []
         for number in self._line.read() if self._line is not None else ():
@@ -220,7 +214,7 @@ class SignalWatch:
                 acts += self._tell(number, [reference() for reference in self._listeners] if late is None else [late])
         return acts
 
-    def _tell(self, number: int, listeners: Sequence[Listener | None]) -> list[Callable[[], None]]:
+    def _tell(self, number: int, listeners: Sequence[PreemptionRequest | None]) -> list[Callable[[], None]]:
         if number not in self._former:
             return []
         return [act for listener in listeners if listener is not None and (act := listener.heard(number)) is not None]

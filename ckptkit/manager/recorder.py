@@ -98,7 +98,8 @@ class Recorder:
         self._progress = progress
         self._last_saved: str | None = None
         self._interval: Interval | None = None
-        self._flush_next = self._closed = self._warned = False
+        self._closed = self._warned = False
+        self.flush_next = False  # store everything at the next commit, which is the last one
         self._storer: Worker | None = None
 
     def observe(self, micro_step: Values, cycle: Values) -> None:
@@ -147,7 +148,7 @@ class Recorder:
             )
             self._add(done, *(Removed(at=at, checkpoint=str(name), after=report.checkpoint) for name in removed))
             if self._is_time() and not self._is_storing:
-                self._flush_next = False
+                self.flush_next = False
                 self._store_within(_PATIENCE.total_seconds())
 
     def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
@@ -167,10 +168,6 @@ class Recorder:
         """Record what `SaveEvery.auto` chose; each stored file says it anew, because a start reads the last ones."""
         self._interval = event
         self._add(event)
-
-    def flush_next(self) -> None:
-        """Store everything at the next commit, which is the last one."""
-        self._flush_next = True
 
     def close(self, error: BaseException | None, left: Countdown, *, how: How) -> None:
         """Record how the attempt ends, and store the waiting events, as long as ``left`` says at most."""
@@ -219,7 +216,7 @@ class Recorder:
                 self._left_out += 1
 
     def _is_time(self) -> bool:
-        return self._flush_next or self._has_paused(timedelta()) or self._untried >= _MOST_EVENTS // 4
+        return self.flush_next or self._has_paused(timedelta()) or self._untried >= _MOST_EVENTS // 4
 
     def _has_paused(self, least: timedelta) -> bool:
         """Return whether the last segment is old enough for the age of the attempt, and older than ``least``."""

@@ -228,7 +228,7 @@ class Run:
     def save_final(self, state: Capturable, metrics: Metrics) -> str:
         self._is_finished = True
         progress = self._begin_save(state, metrics)
-        self.recorder.flush_next()
+        self.recorder.flush_next = True
         name = self.final_save.commit(self._save, state, metrics)
         self.results.tell()
         if self._hooks is not None:
@@ -260,8 +260,7 @@ class Run:
         left = countdown(timeout)
         self.results.drain(timeout)
         self._collect()
-        with HEARTBEAT.during(Phase.STORAGE):
-            self.mirrors.settle(left)
+        self.mirrors.settle(left)
         self._collect()
         self.results.tell()
 
@@ -282,9 +281,9 @@ class Run:
         try:
             self.wait(timeout)
             if not self.final_save.is_mirror_given_up:
-                with HEARTBEAT.during(Phase.STORAGE):
-                    self.mirrors.finish(left)
-            self.results.refuse_ended()  # after the wait: no rank may leave the others alone
+                self.mirrors.finish(left)
+            if self.results.end is not None:
+                raise self.results.end  # after the wait: no rank may leave the others alone
         except NotEndedError:
             if not self.final_save.is_over:
                 raise

@@ -310,10 +310,6 @@ class SaveResults:
         while self._unreported and self._on_save is not None:
             self._on_save(self._unreported.pop(0))
 
-    def refuse_ended(self) -> None:
-        if self.end is not None:
-            raise self.end
-
     def forgive(self) -> None:
         """Let a final save be tried whatever failed before; a takeover of the run is final."""
         if isinstance(self.end, SaveFailedError):
