@@ -142,8 +142,9 @@ class Uploads:
         if self._stale is not None:
             raise self._stale
         error, self._unreported = self._unreported, None
-        if error is not None and self._behind and not (tolerate or self._tolerant):
-            raise self._lacking(error) from error
+        newest = self._behind[-1:]  # the thread may upload it now
+        if error is not None and newest and not (tolerate or self._tolerant):
+            raise self._lacking(newest[0], error) from error
 
     def settle(self, seconds_left: Countdown) -> None:
         if self._idle.is_open:
@@ -202,9 +203,10 @@ class Uploads:
         self._uploader.pace.restore()
         self._is_urgent = False
         self.collect(tolerate=True)
-        if self._behind and self._error is not None:
-            self._given_up = self._behind[-1]
-            raise self._lacking(self._error) from self._error
+        newest, error = self._behind[-1:], self._error
+        if newest and error is not None:
+            self._given_up = newest[0]
+            raise self._lacking(self._given_up, error) from error
 
     def urge(self) -> None:
         """Upload the newest commit now if it only waits for its time, and as fast as possible; does not wait."""
@@ -329,8 +331,7 @@ class Uploads:
             ),
         )
 
-    def _lacking(self, error: BaseException) -> SaveFailedError:
-        newest = self._behind[-1]
+    def _lacking(self, newest: CheckpointName, error: BaseException) -> SaveFailedError:
         way_on = (
             "Continue the training, which uploads its next checkpoint, or give a new mirror"
             if newest == self._void
