@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import threading
 from contextlib import suppress
@@ -14,9 +13,8 @@ from pathlib import Path
 import pytest
 from support.options import grouped
 from support.runs.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
+from unit.manager.test_mirror import LONG, ON_REQUEST, WHEN, OneAtATime, _no_waiting, committed, each  # noqa: F401
 
-from ckptkit.core import worker
-from ckptkit.core.save_policy import SaveEvery
 from ckptkit.core.worker import NoThreadError
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.manager import mirrors as module
@@ -24,38 +22,10 @@ from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.options import Mirror, System
 from ckptkit.run import upload
 from ckptkit.run.keep_policy import KeepLatest
-from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
+from ckptkit.testing.faults import Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
 
 HOMES = ("memory", "neighbour", "bucket")
-LONG = timedelta(seconds=60)
-ON_REQUEST = SaveEvery(micro_steps=10**9)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting():
-    """For the disk, as in the crash suites, nor for a processor: all that is waited for here is threads."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(worker, "_give_way", lambda: None)
-        yield
-
-
-class OneAtATime(LocalStorage):
-    """Deletes and writes hold a lock: a killed process is dead when the call has ended that was under way."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.lock = threading.RLock()
-
-    def write(self, *args) -> None:
-        with self.lock:
-            super().write(*args)
-
-    def delete(self, *args) -> None:
-        with self.lock:
-            super().delete(*args)
 
 
 class Life:
@@ -115,10 +85,6 @@ def started(base: Path, *saved_at: int, **options) -> Life:
     for batches in saved_at:
         life.saved_at(batches)
     return life
-
-
-def committed(base: Path, home: str) -> list[str]:
-    return folders(tree(base / home)).committed
 
 
 def resumed(base: Path, **options) -> tuple[Life, str | None]:
@@ -458,19 +424,11 @@ def test_two_homes_at_one_place_are_refused(tmp_path):
 # A death or an error at every call
 
 
-WHEN = ("before", "during", "after")
 MOMENTS = [
     *(("memory", when, "kill") for when in WHEN),
     *((home, when, action) for home in HOMES[1:] for action in ("kill", "error") for when in WHEN),
 ]
 at_every_moment = pytest.mark.parametrize(("home", "when", "action"), MOMENTS, ids=[" ".join(one) for one in MOMENTS])
-
-
-def each(calls, when):
-    """At which of ``calls`` something can happen then: what it is, and which call to strike."""
-    possible = {"before": EVERY, "during": DIVISIBLE, "after": MUTATING}[when]
-    counted = [(index, call) for index, call in enumerate(calls) if call.operation in possible]
-    return [(f"{when} {index}: {call}", index + 1) for index, call in counted]
 
 
 def strike(life: Life, home: str, action: str, nth: int, when: str) -> Fault:

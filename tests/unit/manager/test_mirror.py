@@ -64,16 +64,16 @@ def _no_waiting():
 class OneAtATime(LocalStorage):
     """Deletes and writes hold a lock: a killed process is dead when the call has ended that was under way."""
 
-    def __init__(self, root: Path, lock) -> None:
+    def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._lock = lock
+        self.lock = threading.RLock()
 
     def write(self, *args) -> None:
-        with self._lock:
+        with self.lock:
             super().write(*args)
 
     def delete(self, *args) -> None:
-        with self._lock:
+        with self.lock:
             super().delete(*args)
 
 
@@ -82,8 +82,9 @@ class Life:
 
     def __init__(self, base: Path, *, local: str = "local", host: str = "here", **options) -> None:
         self.local = FaultyStorage(LocalStorage(base / local))
-        self.under_way = threading.RLock()
-        self.mirror = FaultyStorage(OneAtATime(base / "mirror", self.under_way))
+        inner = OneAtATime(base / "mirror")
+        self.under_way = inner.lock
+        self.mirror = FaultyStorage(inner)
         options = {"save": ON_REQUEST, "keep": KeepLatest(2), "host": host, **options}
         self.manager = CheckpointManager(self.local, **grouped(mirror=self.mirror, **options))
         self.run = NumpyRun(accumulation_steps=CYCLE)
