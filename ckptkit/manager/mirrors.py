@@ -175,13 +175,10 @@ class Uploads:
         Afterwards other programs may upload from the root. A mirror that is not required gets `OPTIONAL_PATIENCE` at
         most, and its failure is a warning.
         """
-        if self.mirror.required:
-            limit = seconds_left
-        else:
-            mine = countdown(timedelta(0) if self._is_given_up else OPTIONAL_PATIENCE)
-            limit = lambda: min(mine(), seconds_left())  # noqa: E731 - a countdown
+        patience = timedelta(0) if self._is_given_up else OPTIONAL_PATIENCE
+        own_seconds_left = countdown(None if self.mirror.required else patience)
         try:
-            self._finish(limit)
+            self._finish(lambda: min(own_seconds_left(), seconds_left()))
         except (SaveFailedError, NotEndedError) as error:
             if self.mirror.required:
                 raise
@@ -500,7 +497,7 @@ class Chain:
     def finish(self, seconds_left: Countdown) -> None:
         """Do the same as `Uploads.finish` for every mirror at once, then raise the first failure."""
         failure: Exception | None = None
-        self.end(is_given_up=False)
+        self.urge()
         with HEARTBEAT.during(Phase.STORAGE):
             for uploads in sorted(self._uploads, key=lambda uploads: not uploads.mirror.required):
                 try:
@@ -511,10 +508,10 @@ class Chain:
         if failure is not None:
             raise failure
 
-    def end(self, *, is_given_up: bool) -> None:
-        """Upload the newest commit everywhere, as fast as possible; `finish` follows unless that was given up."""
-        self._is_ending = not is_given_up
-        for uploads in self._uploads if self._is_ending else ():
+    def urge(self) -> None:
+        """Upload the newest commit everywhere, as fast as possible; `finish` follows."""
+        self._is_ending = True
+        for uploads in self._uploads:
             uploads.urge()
 
     def hurry(self) -> None:

@@ -277,10 +277,12 @@ class Run:
     def close(self, timeout: timedelta | None, *, ended_by: BaseException | None) -> None:
         quietly = ended_by is not None
         left = countdown(timeout := self._limited(timeout))
-        self.mirrors.end(is_given_up=self.final_save.is_mirror_given_up)
+        uploads = not self.final_save.is_mirror_given_up
+        if uploads:
+            self.mirrors.urge()
         try:
             self.wait(timeout)
-            if not self.final_save.is_mirror_given_up:
+            if uploads:
                 self.mirrors.finish(left)
             if self.results.end is not None:
                 raise self.results.end  # after the wait: no rank may leave the others alone
