@@ -42,7 +42,7 @@ from ckptkit.manager.preemption import PreemptionRequest
 from ckptkit.manager.process import AT_EXIT, DenormalsAsZero, LastCall, show_log
 from ckptkit.manager.ranks import RankStatus, RankSync
 from ckptkit.manager.recorder import Recorder, Taken
-from ckptkit.manager.schedule import AutoInterval, DueSaves, StepTiming
+from ckptkit.manager.schedule import SaveSchedule, StepTiming
 from ckptkit.manager.writer import NotEndedError, SaveHandle, SaveResults
 from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.event_log import EventLog
@@ -92,12 +92,10 @@ class _Moment:
 class Run:
     """Runs one attempt, from `CheckpointManager.restore` to `CheckpointManager.close`."""
 
-    def __init__(
-        self, setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, *, began_at: Progress
-    ) -> None:
+    def __init__(self, setup: Setup, opened: Opened, rank_sync: RankSync, *, began_at: Progress) -> None:
         saving, url = setup.saving, setup.storage.url
         self._setup, self._monotonic, self._hooks = setup, setup.system.monotonic, setup.hooks
-        self._due_saves, self._began_at = due_saves, began_at.batches_delivered
+        self._began_at = began_at.batches_delivered
         self.rank_sync, self.mirrors = rank_sync, setup.mirrors
         began = Began(
             at=setup.system.clock().isoformat(),
@@ -123,18 +121,17 @@ class Run:
         )
         self.preemption = PreemptionRequest(setup.preemption, newest=newest, url=url, monotonic=self._monotonic)
         self.step_timing = StepTiming(self._monotonic)
-        auto = automatic(setup.save)
-        self.auto_interval = AutoInterval(
-            auto,
+        self.schedule = SaveSchedule(
+            setup.save,
+            saving.mid_cycle,
+            rank_sync,
             self.results,
-            _history(setup, opened) if auto is not None and rank_sync.leads else NO_HISTORY,
+            _history(setup, opened) if automatic(setup.save) is not None and rank_sync.leads else NO_HISTORY,
             clock=setup.system.clock,
             monotonic=self._monotonic,
             record=self.recorder.interval,
         )
-        if auto is not None:  # ranks agree on the first interval
-            self.auto_interval.cycles = int(rank_sync.say(str(self.auto_interval.cycles))[0])
-            due_saves.due_from(began_at.cycles + self.auto_interval.cycles)
+        self.schedule.begin(began_at)
         # Whether no save is due between two boundaries, so that accumulators are not copied.
         self._saves_at_boundaries = saving.mid_cycle != "exact" or not may_split_cycles(setup.save)
         self._is_prepared = False
@@ -189,8 +186,8 @@ class Run:
         self.recorder.note(progress, metrics)
         self.step_timing.arrive(progress.accumulation_steps)
         if progress.at_boundary:
-            self.auto_interval.see(progress.cycles)
-        self._due_saves.begin_cycle(state, progress)
+            self.schedule.see(progress.cycles)
+        self.schedule.begin_cycle(state, progress)
         if not self._is_prepared:
             self._is_prepared = True
             self._setup.area.prepare(state.leaves(at_boundary=self._saves_at_boundaries), self._handling())
@@ -206,7 +203,7 @@ class Run:
                 )
             if not self.final_save.is_held and not self.heed(state, metrics, progress):
                 since = timedelta(seconds=self._monotonic() - self.last_save_at)
-                if self._due_saves.is_due(progress, since):
+                if self.schedule.is_due(progress, since):
                     with self._stalling():
                         meeting = self._meet_due(state, metrics, progress)
                         handle = self._begin(state, *meeting) if meeting is not None else None
@@ -240,7 +237,7 @@ class Run:
         progress = self._reached = state.progress()
         HEARTBEAT.step(progress.batches_delivered, self.mirrors.lag)
         self.recorder.note(progress, metrics)
-        self._due_saves.begin_cycle(state, progress)
+        self.schedule.begin_cycle(state, progress)
         if self._hooks is not None:
             self._hooks.look(state, self._saving(state, metrics))
         return progress
@@ -352,7 +349,7 @@ class Run:
 
     @contextlib.contextmanager
     def _stalling(self) -> Iterator[None]:
-        with HEARTBEAT.during(Phase.SAVING), self.auto_interval.stalling():
+        with HEARTBEAT.during(Phase.SAVING), self.schedule.stalling():
             yield
 
     def _save(self, state: Capturable, metrics: Metrics, *, is_final: bool = False) -> SaveHandle:
@@ -381,7 +378,7 @@ class Run:
         self, state: Capturable, metrics: Metrics, progress: Progress
     ) -> tuple[_Moment, Sequence[RankStatus]] | None:
         """Meet all ranks for a save that is due; None where one is still writing, or a commit reaches the moment."""
-        stored_at, waits = self._due_saves.stored_at(progress), self._setup.saving.when_busy == "wait"
+        stored_at, waits = self.schedule.stored_at(progress), self._setup.saving.when_busy == "wait"
         if self.rank_sync.is_alone:  # without waiting for the device, which a capture does
             newest = self.saver.newest
             if newest is not None and newest.reaches(stored_at):
@@ -406,8 +403,7 @@ class Run:
     def _skip(self, progress: Progress, now: float) -> None:
         """Skip a save that is due while the one before is still being written; in all ranks."""
         self.results.skip(timedelta(seconds=now - self.last_save_at))
-        if self.auto_interval.is_used:
-            self._due_saves.due_from(progress.cycles + self.auto_interval.later())
+        self.schedule.skipped(progress.cycles)
 
     def _moment(
         self,
@@ -463,7 +459,7 @@ class Run:
             name="" if busy else str(self.saver.next_name(capture.progress)),
             committed=str(committed) if committed is not None else None,
             newest=str(newest) if newest is not None else None,
-            interval=self.auto_interval.proposal(capture.progress.cycles) if leads else None,
+            interval=self.schedule.proposal(capture.progress.cycles) if leads else None,
             free=self.mirrors.free,
         )
         said = self.rank_sync.words(mine, end)
@@ -511,9 +507,7 @@ class Run:
             raise
         if not moment.is_final:
             window.ahead.start()
-        if self.auto_interval.is_used and said[0].interval is not None:
-            self.auto_interval.begin(moment.capture.progress.cycles, said[0].interval)
-            self._due_saves.due_from(moment.capture.progress.cycles + said[0].interval)
+        self.schedule.begun(moment.capture.progress.cycles, said[0].interval)
         return handle
 
     def _confirm(self, name: CheckpointName, progress: Progress) -> SaveHandle:
@@ -628,9 +622,8 @@ def _open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool)
         HEARTBEAT.end("complete")
         return None, replace(ResumePoint.at(progress, opened.checkpoint), complete=True)
     point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
-    due_saves = DueSaves(setup.save, rank_sync, setup.saving.mid_cycle)
-    due_saves.begin_cycle(state, progress)
-    run = Run(setup, opened, rank_sync, due_saves, began_at=progress)
+    run = Run(setup, opened, rank_sync, began_at=progress)
+    run.schedule.begin_cycle(state, progress)
     setup.mirrors.begin(opened, rank_sync, setup.ranks.patience)
     HEARTBEAT.restored(
         root=setup.storage.url,

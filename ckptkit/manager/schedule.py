@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
 from ckptkit.core.progress import Progress
-from ckptkit.core.save_policy import SaveAuto, SavePolicy, due_from
+from ckptkit.core.save_policy import SavePolicy, automatic, due_from
 from ckptkit.core.text import many, span
 from ckptkit.format.events import Interval
 from ckptkit.manager.heartbeat import HEARTBEAT, Phase
@@ -31,12 +31,14 @@ _SAFETY = 1.5
 _NEWS = 1.5  # by which factor the number of cycles has to change to be told
 
 
-class AutoInterval:
-    """Chooses how many cycles lie between two saves of one attempt."""
+class SaveSchedule:
+    """Decides in one attempt whether a save is due: a policy, ``mid_cycle``, and the interval of `SaveEvery.auto`."""
 
     def __init__(
         self,
-        auto: SaveAuto | None,
+        policy: SavePolicy,
+        mid_cycle: MidCycle,
+        rank_sync: RankSync,
         results: SaveResults,
         history: History = NO_HISTORY,
         *,
@@ -44,23 +46,76 @@ class AutoInterval:
         monotonic: Callable[[], float],
         record: Callable[[Interval], None] = lambda event: None,
     ) -> None:
-        self._auto = auto
-        self._results = results
-        self._history = history
-        self._clock = clock
-        self._monotonic = monotonic
+        self._policy, self._mid_cycle = policy, mid_cycle
+        self._rank_sync = rank_sync
+        self._waits_for_boundary = False
+        self._cycle_start: Progress | None = None
+        # Of `SaveEvery.auto`, which rank 0 measures for all.
+        self._auto = automatic(policy)
+        self._results, self._history, self._record = results, history, record
+        self._clock, self._monotonic = clock, monotonic
         self._stalled_seconds = 0.0
         self._stalling_since: float | None = None
         self._stalls: deque[float] = deque([0.0], maxlen=_SAVES)  # at the begins of the last saves
         self._began_at = monotonic()
         self._boundaries: deque[tuple[int, float]] = deque(maxlen=_SAVES)  # cycles and seconds, at the same begins
         self._logged_cycles: int | None = None
-        self.cycles = 1 if history.interval is None else history.interval.cycles
-        self._record = record
+        self._interval_cycles = 1 if history.interval is None else history.interval.cycles
 
-    @property
-    def is_used(self) -> bool:
-        return self._auto is not None
+    def begin(self, progress: Progress) -> None:
+        """Let all ranks agree on the first interval of `SaveEvery.auto`, if that is used; a collective then."""
+        if self._auto is not None:
+            self._interval_cycles = int(self._rank_sync.say(str(self._interval_cycles))[0])
+            self._wait_until(progress.cycles + self._interval_cycles)
+
+    def is_due(self, progress: Progress, since: timedelta) -> bool:
+        """Return whether to save now, ``since`` after the last save began; may be a collective."""
+        due = self._is_due(progress, since)
+        if self._mid_cycle == "align":
+            due = due or self._waits_for_boundary
+            self._waits_for_boundary = due and not progress.at_boundary
+            return due and progress.at_boundary
+        return due
+
+    def _is_due(self, progress: Progress, since: timedelta) -> bool:
+        """Return whether a save is due by the policy.
+
+        A policy that counts steps gives the same answer in every rank and needs no message. Where it reads a clock,
+        rank 0 decides, at boundaries only.
+        """
+        if self._rank_sync.is_alone:
+            return self._policy.due(progress, since)
+        if self._policy.due(progress, timedelta(0)):
+            return True
+        if not getattr(self._policy, "by_clock", True) or not progress.at_boundary:
+            return False
+        return self._rank_sync.flags(self._policy.due(progress, since))[0]
+
+    def begin_cycle(self, state: Capturable, progress: Progress) -> None:
+        """At a boundary, let ``state`` keep what ``"rewind"`` stores until the next one."""
+        if self._mid_cycle == "rewind" and progress.at_boundary:
+            self._cycle_start = state.mark_cycle_start()
+
+    def stored_at(self, progress: Progress) -> Progress:
+        start = self._cycle_start
+        return start if start is not None and start.cycles == progress.cycles else progress
+
+    def begun(self, cycles: int, interval: int | None) -> None:
+        """Note that a save begins in all ranks, and that the next one is to come ``interval`` cycles later."""
+        if self._auto is None or interval is None:
+            return
+        self._interval_cycles = interval
+        self._stalls.append(self._stalled())
+        if not self._boundaries or cycles > self._boundaries[-1][0]:
+            self._boundaries.append((cycles, self._monotonic()))
+        self._wait_until(cycles + interval)
+
+    def skipped(self, cycles: int) -> None:
+        """Note that a save that was due was skipped in all ranks: with `SaveEvery.auto` it comes a little later."""
+        self._wait_until(cycles + max(1, self._interval_cycles // 4))
+
+    def _wait_until(self, cycle: int) -> None:
+        self._policy = due_from(self._policy, cycle)
 
     def see(self, cycles: int) -> None:
         """Begin to measure at the first boundary of the attempt: what comes before it includes the compilation."""
@@ -89,21 +144,12 @@ class AutoInterval:
             return None
         cycle_seconds, times = self._cycle_seconds(cycles), self._times()
         if cycle_seconds is None or times is None:
-            return 2 * self.cycles
+            return 2 * self._interval_cycles
         failures = self._history.failures.longer(self._monotonic() - self._began_at)
         choice = choose_interval(times, failures, self._auto.overhead)
         interval = max(1, round(choice.seconds / cycle_seconds))
         self._report(choice, interval, cycle_seconds)
         return interval
-
-    def begin(self, cycles: int, interval: int) -> None:
-        self.cycles = interval
-        self._stalls.append(self._stalled())
-        if not self._boundaries or cycles > self._boundaries[-1][0]:
-            self._boundaries.append((cycles, self._monotonic()))
-
-    def later(self) -> int:
-        return max(1, self.cycles // 4)
 
     def _cycle_seconds(self, cycles: int) -> float | None:
         if not self._boundaries or cycles <= self._boundaries[0][0]:
@@ -146,53 +192,6 @@ class AutoInterval:
 
 
 _REASONS = {"failures": "the failures to expect", "overhead": "the share that saves may take", "storage": "the storage"}
-
-
-class DueSaves:
-    """Applies a manager's schedule and its ``mid_cycle`` to the progress of one attempt."""
-
-    def __init__(self, policy: SavePolicy, rank_sync: RankSync, mid_cycle: MidCycle) -> None:
-        self._policy = policy
-        self._rank_sync = rank_sync
-        self._mid_cycle = mid_cycle
-        self._waits_for_boundary = False
-        self._cycle_start: Progress | None = None
-
-    def is_due(self, progress: Progress, since: timedelta) -> bool:
-        """Return whether to save now, ``since`` after the last save began; may be a collective."""
-        due = self._is_due(progress, since)
-        if self._mid_cycle == "align":
-            due = due or self._waits_for_boundary
-            self._waits_for_boundary = due and not progress.at_boundary
-            return due and progress.at_boundary
-        return due
-
-    def _is_due(self, progress: Progress, since: timedelta) -> bool:
-        """Return whether a save is due by the policy.
-
-        A policy that counts steps gives the same answer in every rank and needs no message. Where it reads a clock,
-        rank 0 decides, at boundaries only.
-        """
-        if self._rank_sync.is_alone:
-            return self._policy.due(progress, since)
-        if self._policy.due(progress, timedelta(0)):
-            return True
-        if not getattr(self._policy, "by_clock", True) or not progress.at_boundary:
-            return False
-        return self._rank_sync.flags(self._policy.due(progress, since))[0]
-
-    def due_from(self, cycle: int) -> None:
-        """Let `SaveEvery.auto` be due from that cycle on; every rank must give the same one."""
-        self._policy = due_from(self._policy, cycle)
-
-    def begin_cycle(self, state: Capturable, progress: Progress) -> None:
-        """At a boundary, let ``state`` keep what ``"rewind"`` stores until the next one."""
-        if self._mid_cycle == "rewind" and progress.at_boundary:
-            self._cycle_start = state.mark_cycle_start()
-
-    def stored_at(self, progress: Progress) -> Progress:
-        start = self._cycle_start
-        return start if start is not None and start.cycles == progress.cycles else progress
 
 
 class StepTiming:

@@ -13,13 +13,15 @@ from support.options import grouped
 from support.thread_ranks import run_ranks
 
 import ckptkit as ck
+from ckptkit.core.process_group import ALONE
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_policy import AnySave, SaveAuto, SaveEvery, automatic, due_from
 from ckptkit.errors import ResumeError
 from ckptkit.format.events import Interval
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.schedule import AutoInterval
+from ckptkit.manager.ranks import RankSync
+from ckptkit.manager.schedule import SaveSchedule
 from ckptkit.manager.writer import SaveResults
 from ckptkit.run.interval import Failures, read_history
 from ckptkit.storage import LocalStorage
@@ -115,12 +117,16 @@ def test_it_saves_at_once_and_then_as_measured(tmp_path):
     assert first.stall_seconds == pytest.approx(2.0)
 
 
+def schedule_of(results, time):
+    return SaveSchedule(SaveAuto(0.01), "exact", RankSync(ALONE), results, clock=time.now, monotonic=time.monotonic)
+
+
 def test_another_interval_of_as_many_cycles_is_no_news(tmp_path, caplog):
     """A cycle is longer than the interval that is wanted, whatever that is: every cycle."""
     caplog.set_level(logging.INFO, "ckptkit")
     time = Time()
     results = SaveResults("root", 3, None)
-    auto = AutoInterval(SaveAuto(0.01), results, clock=time.now, monotonic=time.monotonic)
+    auto = schedule_of(results, time)
     auto.see(0)
     stalls = [0.01, 2.0, 0.01, 3.0, 0.02, 200.0]
     for cycles, stall in enumerate(stalls, 1):
@@ -128,7 +134,7 @@ def test_another_interval_of_as_many_cycles_is_no_news(tmp_path, caplog):
         with auto.stalling():
             results.durations.append(timedelta(seconds=stall))
             time.seconds += stall
-            auto.begin(cycles, auto.proposal(cycles))
+            auto.begun(cycles, auto.proposal(cycles))
     lines = [one.getMessage() for one in caplog.records]
     assert lines[0].startswith("saves come every 1 cycle of 16 min 40 s (wanted: every ")
     assert [line.split(" of ")[0] for line in lines] == ["saves come every 1 cycle", "saves come every 3 cycles"]
@@ -139,14 +145,14 @@ def test_a_single_slow_cycle_changes_nothing(tmp_path, caplog):
     caplog.set_level(logging.INFO, "ckptkit")
     time = Time()
     results = SaveResults("root", 3, None)
-    auto = AutoInterval(SaveAuto(0.01), results, clock=time.now, monotonic=time.monotonic)
+    auto = schedule_of(results, time)
     auto.see(0)
     results.durations.append(timedelta(seconds=40))
     for cycles in range(1, 60):
         time.seconds += 300.0 if cycles % 4 == 0 else 100.0
         with auto.stalling():
             time.seconds += 1.0
-            auto.begin(cycles, auto.proposal(cycles))
+            auto.begun(cycles, auto.proposal(cycles))
     assert len([one for one in caplog.records if "saves come" in one.getMessage()]) <= 3
 
 

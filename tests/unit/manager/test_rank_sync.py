@@ -17,7 +17,7 @@ from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.ranks import RankStatus, RankSync
-from ckptkit.manager.schedule import DueSaves, StepTiming
+from ckptkit.manager.schedule import SaveSchedule, StepTiming
 from ckptkit.run.rank_protocol import RankFailure
 
 
@@ -124,11 +124,12 @@ class ByClock:
 def test_clock_of_rank_0_decides_unknown_policies(rank, leader_says):
     others = [leader_says] if rank else ["yes"]
     world = Saying(lambda _: list(others), rank)
-    due_saves = DueSaves(ByClock(), RankSync(world), "exact")
+    clocks = {"clock": None, "monotonic": lambda: 0.0}
+    schedule = SaveSchedule(ByClock(), "exact", RankSync(world), None, **clocks)
     mine = timedelta(seconds=60 if (rank == 1 or leader_says == "yes") else 1)
-    assert due_saves.is_due(progress_at(0), mine) == (leader_says == "yes")
+    assert schedule.is_due(progress_at(0), mine) == (leader_says == "yes")
     assert world.gathers == 1
-    assert not due_saves.is_due(progress_at(1), mine)  # only at boundaries
+    assert not schedule.is_due(progress_at(1), mine)  # only at boundaries
     assert world.gathers == 1
 
 
