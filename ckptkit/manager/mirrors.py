@@ -353,6 +353,7 @@ class Chain:
         monotonic: Callable[[], float],
     ) -> None:
         self._local, self._mirrors, self._keep = local, mirrors, keep
+        self.exists = bool(mirrors)
         self._tolerant, self._monotonic = tolerant, monotonic
         self._present, self._away = [*mirrors], list[Mirror]()  # those that this process uses, or works without
         self._uploads: list[Uploads] = []  # to each of them, once the attempt is open
@@ -360,10 +361,6 @@ class Chain:
         self._agreed: dict[CheckpointName, Sequence[bool]] = {}  # of many ranks: which mirrors a commit is uploaded to
         self._is_alone, self._is_ending = True, False
         self._refuse_same_places()
-
-    @property
-    def exists(self) -> bool:
-        return bool(self._mirrors)
 
     @property
     def everywhere(self) -> Storage:

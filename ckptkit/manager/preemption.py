@@ -56,12 +56,9 @@ class PreviousHandler:
     def __init__(self, number: int) -> None:
         self._number = number
         self._handler = signal.getsignal(number)
+        self.is_own = callable(self._handler)
         self._action = ctypes.create_string_buffer(_STRUCT_BYTES)
         self._sigaction(None, self._action)
-
-    @property
-    def is_own(self) -> bool:
-        return callable(self._handler)
 
     def restore(self) -> None:
         signal.signal(self._number, self._handler if self._handler is not None else signal.SIG_DFL)
@@ -292,6 +289,7 @@ class PreemptionRequest:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
+        self.exits = options.then == "exit"
         self._newest = newest
         self.url = url
         self._monotonic = monotonic
@@ -306,10 +304,6 @@ class PreemptionRequest:
         self.why = self.dead_child = ""
         self._dead_before: set[int] = set()  # children that nobody waited for
         self.is_watched = False
-
-    @property
-    def exits(self) -> bool:
-        return self._options.then == "exit"
 
     @property
     def is_asked(self) -> bool:

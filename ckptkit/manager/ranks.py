@@ -48,26 +48,12 @@ class RankSync:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.rank, self.size = world.rank, world.size
+        self.is_alone, self.leads = world.size == 1, world.rank == 0
         self._specs: tuple[LeafSpec, ...] = ()
         self._model = ""
         self._cuts = ""
         self._whole: tuple[str, ...] = ()
-
-    @property
-    def rank(self) -> int:
-        return self._world.rank
-
-    @property
-    def size(self) -> int:
-        return self._world.size
-
-    @property
-    def is_alone(self) -> bool:
-        return self._world.size == 1
-
-    @property
-    def leads(self) -> bool:
-        return self._world.rank == 0
 
     def flags(self, mine: bool) -> list[bool]:
         """Return each rank's yes or no, by rank."""
