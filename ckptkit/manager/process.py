@@ -143,4 +143,4 @@ _FTZ_AND_DAZ = 0x8040
 # fenv_t of x86-64 Linux (glibc's and musl's <fenv.h>): 28 bytes of the x87 environment, then MXCSR.
 _WORDS, _MXCSR = 8, 7
 _HERE = _Thread()
-_IS_AFFECTED = sys.platform == "linux" and platform.machine() == "x86_64"
+_IS_AFFECTED = platform.machine() == "x86_64"
