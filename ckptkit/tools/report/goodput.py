@@ -11,35 +11,23 @@ from html import escape
 from typing import Any
 
 from ckptkit.core.text import ENDS, many, span
-from ckptkit.run.goodput import CLASSES, Class
+from ckptkit.run.goodput import Class
 from ckptkit.run.interval import frequency
 from ckptkit.tools.report.story import RunStory
 
-NAMES: Mapping[Class, str] = {
-    "trained": "training that counted",
-    "repeated": "training done again",
-    "saving": "stall of saves",
-    "starting": "start-up",
-    "evaluating": "evaluation",
-    "storage": "waiting for storage",
-    "hung": "hung",
-    "down": "down between lives",
-    "unseen": "not seen",
-    "rest": "rest of the script",
+_SHOWN: Mapping[Class, tuple[str, str]] = {  # name and colour
+    "trained": ("training that counted", "#2aa889"),
+    "repeated": ("training done again", "#e0567a"),
+    "saving": ("stall of saves", "#d9a520"),
+    "starting": ("start-up", "#4f7cff"),
+    "evaluating": ("evaluation", "#b76fd6"),
+    "storage": ("waiting for storage", "#f0883e"),
+    "hung": ("hung", "#c0303b"),
+    "down": ("down between lives", "#8c95a3"),
+    "unseen": ("not seen", "#c3c9d2"),
+    "rest": ("rest of the script", "#8c9a5b"),
 }
 _MOST_BARS = 60
-_COLOURS: Mapping[Class, str] = {
-    "trained": "#2aa889",
-    "repeated": "#e0567a",
-    "saving": "#d9a520",
-    "starting": "#4f7cff",
-    "evaluating": "#b76fd6",
-    "storage": "#f0883e",
-    "hung": "#c0303b",
-    "down": "#8c95a3",
-    "unseen": "#c3c9d2",
-    "rest": "#8c9a5b",
-}
 _BAR = 32
 _REASONS = {
     "failures": "the failures to be expected against the cost of saves",
@@ -72,12 +60,12 @@ def table_of(story: RunStory) -> Iterator[str]:
     lives = many(len(account.lives), "life", "lives")
     yield f"{span(account.seconds)} in {lives}: {account.share:.1%} is training that counted."
     yield ""
-    for name in CLASSES:
-        seconds = account.totals[name]
-        if seconds or name in ("trained", "repeated"):
+    for kind, (name, _) in _SHOWN.items():
+        seconds = account.totals[kind]
+        if seconds or kind in ("trained", "repeated"):
             share = seconds / account.seconds if account.seconds else 0.0
-            bound = "  at least" if name == "repeated" and account.is_lower_bound else ""
-            yield f"{NAMES[name]:<22} {span(seconds):>12} {share:>7.1%}  {'█' * round(share * _BAR)}{bound}".rstrip()
+            bound = "  at least" if kind == "repeated" and account.is_lower_bound else ""
+            yield f"{name:<22} {span(seconds):>12} {share:>7.1%}  {'█' * round(share * _BAR)}{bound}".rstrip()
     yield ""
     yield from notes_of(story)
 
@@ -132,8 +120,8 @@ def goodput_section(story: RunStory) -> str:
     hidden = len(account.lives) - _MOST_BARS
     more = f'<p class="quiet small">{many(hidden, "earlier life", "earlier lives")} left out.</p>' if hidden > 0 else ""
     legend = "".join(
-        f'<span><i style="background:{_COLOURS[kind]}"></i>{NAMES[kind]} {span(totals[kind])}</span>'
-        for kind in CLASSES
+        f'<span><i style="background:{colour}"></i>{name} {span(totals[kind])}</span>'
+        for kind, (name, colour) in _SHOWN.items()
         if totals[kind]
     )
     notes = "".join(f"<p>{escape(note)}</p>" for note in notes_of(story))
@@ -144,16 +132,14 @@ def goodput_section(story: RunStory) -> str:
 
 
 def _row(name: str, seconds: Mapping[Class, float], longest: float, remark: str) -> str:
+    told = {kind: f"{words} {span(seconds[kind])}" for kind, (words, _) in _SHOWN.items() if seconds.get(kind)}
     parts = "".join(
-        f'<i style="width:{100 * seconds[kind] / longest:.3f}%;background:{_COLOURS[kind]}" '
-        f'title="{NAMES[kind]}: {span(seconds[kind])}"></i>'
-        for kind in CLASSES
-        if seconds.get(kind)
+        f'<i style="width:{100 * seconds[kind] / longest:.3f}%;background:{_SHOWN[kind][1]}" title="{words}"></i>'
+        for kind, words in told.items()
     )
     total = sum(seconds.values())
-    described = ", ".join(f"{NAMES[kind]} {span(seconds[kind])}" for kind in CLASSES if seconds.get(kind))
     return (
         f'<div class="barname">{escape(name)}</div>'
-        f'<div class="bar" role="img" aria-label="{escape(described)}">{parts}</div>'
+        f'<div class="bar" role="img" aria-label="{escape(", ".join(told.values()))}">{parts}</div>'
         f'<div class="bartold quiet small">{span(total)}{" · " + escape(remark) if remark else ""}</div>'
     )
