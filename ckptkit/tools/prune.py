@@ -13,7 +13,7 @@ at any moment, a start takes the same checkpoint as before, and the same call, o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -63,6 +63,9 @@ class PrunePlan:
     commits: Mapping[CheckpointName, Commit] = field(default_factory=dict)  # of the checkpoints that are to go
     attempts: frozenset[int] = frozenset()  # that had a document
     unfinished_bytes: int = 0  # of saves that may be under way, and so stay
+    rules: Sequence[Rule] = ()  # these three are what it was made with
+    branches: bool = False
+    unfinished: bool = False
 
     @property
     def doomed(self) -> tuple[CheckpointName, ...]:
@@ -86,12 +89,13 @@ def plan_prune(storage: Storage, rules: Sequence[Rule], *, branches: bool, unfin
     refuse_unfinished(storage, survey, read_run(storage))
     choose(survey)  # raises if a start would not know what to do either
     head, _ = newest_head(survey)
-    if head is None:
-        remains = _remains(survey)
-        if unfinished:
-            return PrunePlan(remains=remains, attempts=survey.attempts)
-        return PrunePlan(attempts=survey.attempts, unfinished_bytes=sum(remains.values()))
-    return _Planner(storage, survey, head).plan(rules, branches=branches, unfinished=unfinished)
+    if head is not None:
+        plan = _Planner(storage, survey, head).plan(rules, branches=branches, unfinished=unfinished)
+    elif unfinished:
+        plan = PrunePlan(remains=_remains(survey), attempts=survey.attempts)
+    else:
+        plan = PrunePlan(attempts=survey.attempts, unfinished_bytes=sum(_remains(survey).values()))
+    return replace(plan, rules=rules, branches=branches, unfinished=unfinished)
 
 
 class _Planner:
@@ -281,21 +285,18 @@ class Pruned:
 def prune(
     storage: Storage,
     plan: PrunePlan,
-    rules: Sequence[Rule],
     *,
-    branches: bool,
-    unfinished: bool = False,
     token: str,
     done: Callable[[CheckpointName], None] = lambda name: None,
 ) -> Pruned:
-    """Carry out the ``plan`` that was agreed to, as far as it still holds; the rules are those it was made with.
+    """Carry out the ``plan`` that was agreed to, as far as it still holds.
 
     ``token`` is 32 fresh random hexadecimal digits, stored in void markers; ``done`` is called with each removed
     checkpoint. Raises StaleAttemptError if a job started meanwhile, after what it may need was put back, and
     StorageError if the storage failed; the same call removes the rest.
     """
     storage.probe()
-    now = plan_prune(storage, rules, branches=branches, unfinished=unfinished)
+    now = plan_prune(storage, plan.rules, branches=plan.branches, unfinished=plan.unfinished)
     pruned = Pruned(spared=[str(name) for name in plan.doomed if name not in now.commits])
     seen = set(plan.doomed)
     agreed = [name for name in now.doomed if name in seen]
@@ -306,7 +307,7 @@ def prune(
         pruned.stuck += [str(name) for name in batch if name not in removed]
 
     def empty(name: CheckpointName) -> None:
-        if unfinished and read_commit(storage, name) is None:  # first: a full disk has no room for the void marker
+        if plan.unfinished and read_commit(storage, name) is None:  # first: a full disk has no room for the void marker
             storage.delete(keys_below(storage, name.folder))
             pruned.emptied.append(str(name))
         elif void_or_leave(storage, name, token) and remove_data(storage, name):

@@ -358,7 +358,7 @@ def branch_pruned(root, *lives):
         one()
     Life(root).restore(**back)
     storage = LocalStorage(root)
-    done = prune(storage, plan_prune(storage, [], branches=True), [], branches=True, token=TOKEN)
+    done = prune(storage, plan_prune(storage, [], branches=True), token=TOKEN)
     assert done.removed == [AT_6, name_at(2, 8)]
     for _ in range(3):
         Life(root).restore(**back)

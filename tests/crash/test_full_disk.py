@@ -132,7 +132,7 @@ def test_prune_empties_unfinished_saves_where_asked(root, monkeypatch, unfinishe
     plan = plan_prune(LocalStorage(root), rules, branches=False, unfinished=unfinished)
     size_bytes = sum(len(data) for key, data in tree(root).items() if name_at(1, 6) in key)
     assert (plan.freed_bytes, plan.unfinished_bytes) == ((size_bytes, 0) if unfinished else (0, size_bytes))
-    done = prune(LocalStorage(root), plan, rules, branches=False, unfinished=unfinished, token="e" * 32)
+    done = prune(LocalStorage(root), plan, token="e" * 32)
     assert done.emptied == ([name_at(1, 6)] if unfinished else [])
     assert committed(root) == [name_at(1, 2), name_at(1, 4)]
     assert not disk.refused, "the data go before the void marker is created"
@@ -152,7 +152,7 @@ def test_prune_frees_a_run_that_has_no_reserve(root, monkeypatch, kind):
     disk.fill(kind)
     assert plan_prune(LocalStorage(root), (), branches=False).unfinished_bytes > 0
     plan = plan_prune(LocalStorage(root), (), branches=False, unfinished=True)
-    done = prune(LocalStorage(root), plan, (), branches=False, unfinished=True, token="e" * 32)
+    done = prune(LocalStorage(root), plan, token="e" * 32)
     assert (done.emptied, done.stuck) == ([name_at(1, 6)], [])
     assert folders(tree(root)).uncommitted == []
     Life(root).restore()

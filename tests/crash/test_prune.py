@@ -89,7 +89,7 @@ def planned(root, rules=RULES, branches=True, storage=None):
 def pruned(root, rules=RULES, branches=True, storage=None, plan=None):
     storage = storage or root_at(root).storage()
     plan = plan or planned(root, rules, branches)
-    return prune(storage, plan, rules, branches=branches, token=TOKEN)
+    return prune(storage, plan, token=TOKEN)
 
 
 def why(root, *rules, branches=False):

@@ -165,13 +165,13 @@ def test_prune_goes_on(root, caplog, file):
     names = [life.saved_at(batches) for batches in (2, 4, 6, 8, 10)]
     storage = FaultyStorage(LocalStorage(root), [fault := held(f"*{OLDEST}/{file}")])
     rules = (Rule("latest:2", KeepLatest(2)),)
-    done = prune(storage, plan_prune(storage, rules, branches=False), rules, branches=False, token="e" * 32)
+    done = prune(storage, plan_prune(storage, rules, branches=False), token="e" * 32)
     assert fault.fired
     assert (done.removed, done.stuck) == (names[1:3], [OLDEST])
     assert committed(root) == [*([OLDEST] if file == "COMMIT" else []), *names[3:]]
     assert len(warnings(caplog)) == 1
     storage.clear()
-    again = prune(storage, plan_prune(storage, rules, branches=False), rules, branches=False, token="e" * 32)
+    again = prune(storage, plan_prune(storage, rules, branches=False), token="e" * 32)
     assert (again.removed, again.emptied, again.stuck) == (
         ([OLDEST], [], []) if file == "COMMIT" else ([], [OLDEST], [])
     )

@@ -78,15 +78,7 @@ def run_prune(
     if is_wanted:
         with resumable("all was removed", _RESUME), bar_of_steps(transient=True) as bar:
             task = bar.add_task("removing", total=len(plan.doomed))
-            pruned = prune(
-                storage,
-                plan,
-                rules,
-                branches=branches,
-                unfinished=unfinished,
-                token=secrets.token_hex(16),
-                done=lambda name: bar.advance(task),
-            )
+            pruned = prune(storage, plan, token=secrets.token_hex(16), done=lambda name: bar.advance(task))
     document = {"root": storage.url, "dry_run": dry_run, **_planned(plan), **plain(pruned)}
     lines = _lines_of(pruned) if is_wanted else ("nothing was removed",) if is_any else ()
     print_result(document, lines, as_json=as_json)

@@ -211,7 +211,7 @@ class Pruning:
 
     def act(self, disk: Disk, folder: Path) -> None:
         storage = LocalStorage(folder / "unpruned")
-        prune(storage, plan_prune(storage, self.rules, branches=False), self.rules, branches=False, token="e" * 32)
+        prune(storage, plan_prune(storage, self.rules, branches=False), token="e" * 32)
         disk.report("pruned")
 
     def judge(self, left: DiskTree, told: Told, folder: Path) -> None:
