@@ -44,9 +44,7 @@ _FIXES = {
     _UNEQUAL: "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a ready-made network",
     _FROZEN: f"{_REPLACE}, or run it in PYNATIVE mode, where it is exact",
     _ROUNDS: "Use nn.Adam, nn.RMSProp(centered=True) or mindspore.experimental.optim.RMSprop",
-    _IN_DATA: _SEEDED,
     _BY_THREADS: f"{_SEEDED}, or set num_parallel_workers=1 or python_multiprocessing=True",
-    _OF_PROCESS: _SEEDED,
 }
 _GLOBAL = (owner_of(random.random), owner_of(np.random.rand))  # the functions of the modules are methods of these
 _MOST_PLACES = 8  # that one sentence names
@@ -193,8 +191,8 @@ class RandomOperators:
         # On other devices than CPU, MindSpore does not split the work of a kernel by its launches.
         is_exact = (why == _FROZEN and not compiled) or (why == _ROUNDS and ms.get_context("device_target") != "CPU")
         if not is_exact:
-            kind = "rounding" if why == _ROUNDS else kind
-            self.findings[Finding(kind, where, why, _FIXES.get(why, _REPLACE))] = None
+            fix = _FIXES.get(why, _SEEDED if kind == "pipeline" else _REPLACE)
+            self.findings[Finding("rounding" if why == _ROUNDS else kind, where, why, fix)] = None
 
 
 def _draws_nothing(cell: nn.Cell) -> bool:
