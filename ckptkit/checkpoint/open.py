@@ -149,15 +149,11 @@ def read_rank(storage: Storage, name: CheckpointName, rank: int, file: FileEntry
             f"{file.key} belongs to rank {document.rank} of {document.checkpoint[:80]}, token {document.token}"
         )
     for shard in document.shards:
-        _check_place(name, rank, shard)
+        folder, _, shard_file = shard.key.rpartition("/")
+        is_shared = folder == frozen_folder(name.attempt) and shard_file == f"{shard.digest}.safetensors"
+        if folder != name.rank_folder(rank) and not is_shared:
+            raise CorruptCheckpointError(f"{name.rank_key(rank)} names a shard outside of its folder: {shard.key}")
     return document
-
-
-def _check_place(name: CheckpointName, rank: int, shard: ShardEntry) -> None:
-    folder, _, file = shard.key.rpartition("/")
-    shared = folder == frozen_folder(name.attempt) and file == f"{shard.digest}.safetensors"
-    if folder != name.rank_folder(rank) and not shared:
-        raise CorruptCheckpointError(f"{name.rank_key(rank)} names a shard outside of its folder: {shard.key}")
 
 
 def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> bytes:

@@ -99,15 +99,14 @@ def _corners(offsets: list[list[int]], leaf: StoredLeaf, part: WantedPart) -> tu
 
 def _refuse_gaps(leaf: StoredLeaf, part: WantedPart, begin: _Numbers, end: _Numbers) -> None:
     if any_overlap(begin, end):
-        raise CorruptCheckpointError(f"{_where(leaf, part)} are stored twice")
-    if int((end - begin).prod(axis=1).sum()) != math.prod(part.shape):
-        raise CorruptCheckpointError(f"{_where(leaf, part)} are missing")
-
-
-def _where(leaf: StoredLeaf, part: WantedPart) -> str:
-    return (
+        problem = "stored twice"
+    elif int((end - begin).prod(axis=1).sum()) != math.prod(part.shape):
+        problem = "missing"
+    else:
+        return
+    raise CorruptCheckpointError(
         f"{leaf.pieces[0].shard.key} and others hold parts of {part.name[:80]!r}; some elements of the part "
-        f"{list(part.shape)} at {list(part.box.offsets)}"
+        f"{list(part.shape)} at {list(part.box.offsets)} are {problem}"
     )
 
 

@@ -12,7 +12,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -146,7 +146,9 @@ class Receipts:
         missing = [rank for rank in range(self._ranks) if rank not in receipts]
         while True:
             # A few missing receipts fit on one page; all receipts would be many pages.
-            files = self._storage.list(checkpoint.receipts_folder, _common_prefix(missing)).files
+            ends = [f"{rank:05d}-" for rank in (*missing[:1], *missing[-1:])]
+            prefix = os.path.commonprefix(ends)  # noqa: RUF071 - these are no paths
+            files = self._storage.list(checkpoint.receipts_folder, prefix).files
             now = self._monotonic()
             parsed = [receipt for file in files if (receipt := Receipt.parse(file, checkpoint)) is not None]
             new = {receipt.rank: receipt for receipt in parsed if receipt.save_number == number}
@@ -191,10 +193,6 @@ class Receipts:
                     f"{receipt.file.size_bytes} bytes for {checkpoint}, but {self._storage.url} has {there[0]} and "
                     f"{there[1]} bytes. Nothing was committed. Check that all ranks write to the same storage"
                 )
-
-
-def _common_prefix(ranks: Sequence[int]) -> str:
-    return os.path.commonprefix([f"{rank:05d}-" for rank in (*ranks[:1], *ranks[-1:])])  # noqa: RUF071 - these are no paths
 
 
 def _ranks_in_words(ranks: Collection[int]) -> str:

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from ckptkit.core.accumulation import fold_progress, shares
-from ckptkit.core.contents import Contents, Sink, TensorInfo, WantedPart
+from ckptkit.core.contents import Contents, Sink, WantedPart
 from ckptkit.core.tensors import Array, bytes_of
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 
@@ -25,7 +25,11 @@ def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) 
     names = frozenset(name for name, info in contents.entries.items() if info.role == "accumulators")
     if not names or progress.at_boundary:  # at a boundary only a foreign cell has accumulators, and it resets them
         return replace(contents, progress=progress)
-    others = sorted(name for name in names if _no_sum(contents.entries[name]))
+    others = sorted(
+        name
+        for name in names
+        if contents.entries[name].dtype != "F32" or contents.entries[name].placement != "per_rank"
+    )
     if others:
         raise StateMismatchError(
             f"the accumulators {others[:10]} of {contents.checkpoint} cannot be redistributed: they are not float32, "
@@ -37,7 +41,11 @@ def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) 
         for old, share in shares(contents.world_size, onto, rank)
     ]
     for part, _ in parts:
-        _check_same(contents, part, names)
+        accumulators = {name: info for name, info in part.entries.items() if info.role == "accumulators"}
+        if accumulators != {name: contents.entries[name] for name in names} or part.progress != contents.progress:
+            raise CorruptCheckpointError(
+                f"{contents.checkpoint}: rank {part.rank} and rank {contents.rank} hold different accumulators"
+            )
     return replace(contents, progress=progress, source=FoldedSource(contents, parts, names))
 
 
@@ -125,15 +133,3 @@ def _added(total: Array | None, summand: Array, times: int) -> Array:
 
 def _divided(total: Array, by: int) -> Array:
     return total if by == 1 else np.asarray(np.divide(total, np.float32(by)))
-
-
-def _no_sum(info: TensorInfo) -> bool:
-    return info.dtype != "F32" or info.placement != "per_rank"
-
-
-def _check_same(contents: Contents, part: Contents, names: frozenset[str]) -> None:
-    accumulators = {name: info for name, info in part.entries.items() if info.role == "accumulators"}
-    if accumulators != {name: contents.entries[name] for name in names} or part.progress != contents.progress:
-        raise CorruptCheckpointError(
-            f"{contents.checkpoint}: rank {part.rank} and rank {contents.rank} hold different accumulators"
-        )

@@ -210,7 +210,9 @@ class FrozenShards:
         names = tuple(leaf.name for leaf in shard.leaves)
         known = self._written.get(names)
         if known is not None:
-            self._check(staged, number)
+            now = LeafDigests(shard)
+            DigestingStream(staged.open_shard(number), leaves=now).exhaust(shard.size_bytes)
+            self.refuse_changed(self._digests, now.found, _FROZEN)
             if self._is_there(known):
                 return self._key(known), known, self._blocks.get(known)
             del self._written[names]
@@ -242,12 +244,6 @@ class FrozenShards:
         if blocks is not None:
             self._blocks[digest] = blocks.found()
         return digest
-
-    def _check(self, staged: Staged, number: int) -> None:
-        shard = staged.shards[number]
-        now = LeafDigests(shard)
-        DigestingStream(staged.open_shard(number), leaves=now).exhaust(shard.size_bytes)
-        self.refuse_changed(self._digests, now.found, _FROZEN)
 
     def _is_there(self, digest: str) -> bool:
         return f"{digest}.safetensors" in self._storage.list(self._folder).files

@@ -191,23 +191,19 @@ def _adapt_all() -> None:
 def _adapt(thread: int) -> None:
     """Give a thread the priority that it should have now."""
     is_awaited = None
-    while is_awaited is not _is_awaited():  # another thread begins or ends to wait meanwhile
-        is_awaited = _is_awaited()
-        _set_priority(thread, is_awaited=is_awaited)
-
-
-def _is_awaited() -> bool:
-    return os.getpid() in [process for wait, process in [*_WAITS.values()] if wait() is not None]
-
-
-def _set_priority(thread: int, *, is_awaited: bool) -> None:
     try:
         usual = os.getpriority(os.PRIO_PROCESS, os.getpid())  # of the main thread
-        os.setpriority(os.PRIO_PROCESS, thread, usual if is_awaited else _lowest())
+        while is_awaited is not _is_awaited():  # another thread begins or ends to wait meanwhile
+            is_awaited = _is_awaited()
+            os.setpriority(os.PRIO_PROCESS, thread, usual if is_awaited else _lowest())
     except ProcessLookupError:
         pass  # it has just ended
     except OSError as error:
         _log.debug("could not set the priority of a background thread: %s", error)
+
+
+def _is_awaited() -> bool:
+    return os.getpid() in [process for wait, process in [*_WAITS.values()] if wait() is not None]
 
 
 @functools.cache

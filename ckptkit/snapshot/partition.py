@@ -86,7 +86,7 @@ class _Share:
             return None
         if stop - start == spec.size_bytes:
             return _Part(place, spec)
-        axis = _cut_axis(spec)
+        axis = next(axis for axis, size in enumerate(spec.shape) if size > 1)
         row_bytes = _row_bytes(spec)
         first, last = start // row_bytes, stop // row_bytes
         shape = (*spec.shape[:axis], last - first, *spec.shape[axis + 1 :])
@@ -103,10 +103,6 @@ class _Share:
         step = spec.size_bytes if spec.size_bytes <= self._small_bytes else _row_bytes(spec)
         start = self._starts[number]
         return start + (2 * (at - start) + step) // (2 * step) * step
-
-
-def _cut_axis(spec: LeafSpec) -> int:
-    return next(axis for axis, size in enumerate(spec.shape) if size > 1)
 
 
 def _row_bytes(spec: LeafSpec) -> int:

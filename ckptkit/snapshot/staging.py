@@ -124,7 +124,10 @@ class StagingArea:
         plan = self._plan(tuple(leaf.spec for leaf in leaves), handling)
         copying = _Copying(self._pool, cost)
         extents = [
-            [_header(shard), *(self._extent(part, leaves, copying) for part in parts)]
+            [
+                Extent(len(shard.header), np.frombuffer(shard.header, np.uint8), held=True),
+                *(self._extent(part, leaves, copying) for part in parts),
+            ]
             for shard, parts in zip(plan.shards, plan.parts, strict=True)
         ]
         copying.run()
@@ -177,7 +180,10 @@ class StagingArea:
         """Set the limits of memory: what the capture has taken, and what later copies may take."""
         margin_bytes = ahead.lacking_bytes // 8 + BUFFER_BYTES if ahead.lacking_bytes else 0
         wanted_bytes = min(_all_of(size_bytes), ahead.lacking_bytes + margin_bytes)
-        limit_bytes = max(BUFFER_BYTES, self._limit_bytes(size_bytes))
+        if self._buffer_bytes is not None:
+            limit_bytes = max(BUFFER_BYTES, self._buffer_bytes)
+        else:
+            limit_bytes = max(BUFFER_BYTES, _all_of(size_bytes) if self._is_remote else size_bytes // 4)
         # The fence makes none beyond its own limit: waiting for the writer is mostly faster than touching memory first.
         self._pool.limit_bytes = taken_bytes + limit_bytes
         ahead.limit_bytes = taken_bytes + (
@@ -190,11 +196,6 @@ class StagingArea:
         if (largest_bytes := max(self._limits)) < self._largest_bytes:
             self._pool.shrink(largest_bytes)
         self._largest_bytes = largest_bytes
-
-    def _limit_bytes(self, size_bytes: int) -> int:
-        if self._buffer_bytes is not None:
-            return self._buffer_bytes
-        return _all_of(size_bytes) if self._is_remote else size_bytes // 4
 
     def _extent(self, part: _CopiedLeaves | _InPlace, leaves: Sequence[Leaf], copying: _Copying) -> Extent:
         if isinstance(part, _InPlace):
@@ -210,7 +211,11 @@ class StagingArea:
         for plan in self._plans:
             if plan.handling == handling and plan.specs == specs:
                 return plan
-        plan = _planned(specs, handling)
+        places = {spec.name: place for place, spec in enumerate(specs)}
+        stored = [_stored_as(spec, handling) for spec in specs]
+        shards = plan_shards(stored, rank=handling.rank, ranks=handling.ranks)
+        parts = [list(_parts(shard, places, handling)) for shard in shards]
+        plan = _Plan(specs, handling, shards, parts, sum(spec.size_bytes for spec in specs))
         self._plans = [plan, *self._plans[: _PLANS_KEPT - 1]]
         return plan
 
@@ -296,18 +301,6 @@ def _samples(plan: _Plan, leaves: Sequence[Leaf]) -> dict[str, str]:
 def _all_of(size_bytes: int) -> int:
     """Return memory for a whole state: buffers have gaps, and unneeded ones are not made."""
     return size_bytes + size_bytes // 2
-
-
-def _header(shard: Shard) -> Extent:
-    return Extent(len(shard.header), np.frombuffer(shard.header, np.uint8), held=True)
-
-
-def _planned(specs: tuple[LeafSpec, ...], handling: Handling) -> _Plan:
-    places = {spec.name: place for place, spec in enumerate(specs)}
-    stored = [_stored_as(spec, handling) for spec in specs]
-    shards = plan_shards(stored, rank=handling.rank, ranks=handling.ranks)
-    parts = [list(_parts(shard, places, handling)) for shard in shards]
-    return _Plan(specs, handling, shards, parts, sum(spec.size_bytes for spec in specs))
 
 
 def _stored_as(spec: LeafSpec, handling: Handling) -> LeafSpec:

@@ -231,7 +231,10 @@ class CopyAhead(_Filler):
         except (OSError, MemoryError) as error:
             _log.info("there is no memory to copy ahead of the fence: %s", error)
         finally:
-            self._let_go()
+            with self._pool.lock:
+                buffer, self._filling = self._filling, None
+                if buffer is not None and (self._is_released or not buffer.pending_bytes):
+                    self._pool.give_back(buffer)
 
     def _most_bytes(self) -> int:
         """Return how much all buffers may take with one more, of what is free.
@@ -248,12 +251,6 @@ class CopyAhead(_Filler):
                 return self._pool.limit_bytes
             self._allowed_bytes = wanted_bytes
         return self.limit_bytes
-
-    def _let_go(self) -> None:
-        with self._pool.lock:
-            buffer, self._filling = self._filling, None
-            if buffer is not None and (self._is_released or not buffer.pending_bytes):
-                self._pool.give_back(buffer)
 
 
 class Window(_Filler):

@@ -144,14 +144,11 @@ class FsspecStorage:
             whole = True
         finally:
             if not whole:
-                self._abandon(file, key)
+                # Remove what closing a failed write may publish; the error on its way says what is wrong.
+                for act in (file.close, partial(self._system.rm_file, self._at(key))):
+                    with contextlib.suppress(Exception):
+                        act()
         self._forget()
-
-    def _abandon(self, file: Any, key: str) -> None:
-        """Remove what closing a failed write may publish; the error on its way says what is wrong."""
-        for act in (file.close, partial(self._system.rm_file, self._at(key))):
-            with contextlib.suppress(Exception):
-                act()
 
     def put(self, key: str, data: bytes) -> None:
         """Write a file, replacing an existing one; for the lease."""

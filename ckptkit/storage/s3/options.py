@@ -177,7 +177,12 @@ class S3Options:
         if unknown:
             known = ", ".join(cls.__dataclass_fields__)
             raise StorageError(f"{scheme}:// takes no storage_options {', '.join(unknown)}; it takes {known}")
-        _refuse_own_keys(given.get("s3_additional_kwargs"))
+        written_with = given.get("s3_additional_kwargs")
+        if isinstance(written_with, Mapping) and any(str(name).startswith("SSECustomer") for name in written_with):
+            raise StorageError(
+                "s3_additional_kwargs has SSECustomer..., which is not supported, because every read would need the "
+                'key, too. Let the server keep the key: {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}'
+            )
         options = cls(**{name: value for name, value in given.items() if value is not None})
         if (options.key is None) != (options.secret is None):
             raise StorageError("storage_options has only one of key and secret; give both, or neither")
@@ -209,14 +214,6 @@ class S3Options:
             fixed = Keys(self.key, self.secret, self.token)
             return lambda: fixed
         return None
-
-
-def _refuse_own_keys(written_with: object) -> None:
-    if isinstance(written_with, Mapping) and any(str(name).startswith("SSECustomer") for name in written_with):
-        raise StorageError(
-            "s3_additional_kwargs has SSECustomer..., which is not supported, because every read would need the key, "
-            'too. Let the server keep the key: {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}'
-        )
 
 
 @dataclass(frozen=True)
@@ -273,7 +270,9 @@ def connect(
         raise StorageError(f"could not use these storage_options: {error}{hint}") from error
     # botocore asks for encoded keys and decodes them, but not every server encodes them so. Our keys need no encoding.
     api.meta.events.register_last("before-parameter-build.s3.ListObjects", _ask_for_plain_keys)
-    if not _is_amazons(api.meta.endpoint_url) or options.endpoint_url or options.client_kwargs.get("endpoint_url"):
+    host = f"{urlsplit(api.meta.endpoint_url).hostname}."
+    is_amazons = host.endswith((".amazonaws.com.", ".amazonaws.com.cn."))
+    if not is_amazons or options.endpoint_url or options.client_kwargs.get("endpoint_url"):
         # botocore follows redirects only between Amazon's regions, and in circles elsewhere, wherever the endpoint
         # was named: also by AWS_ENDPOINT_URL, or a profile.
         api.meta.events.register_first("needs-retry.s3", _refuse_redirect)
@@ -284,10 +283,6 @@ def connect(
 def _models(data_path: str | None) -> Loader:
     """Return botocore's service descriptions; without the cache each client costs 12 MB and 0.1 s of parsing."""
     return create_loader(data_path)
-
-
-def _is_amazons(endpoint_url: str) -> bool:
-    return f"{urlsplit(endpoint_url).hostname}.".endswith((".amazonaws.com.", ".amazonaws.com.cn."))
 
 
 def _ask_for_plain_keys(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:

@@ -211,13 +211,12 @@ class Bucket:
         send = getattr(self._client.api, operation)
 
         def request(until: float) -> Any:
-            sent = {} if body is None else {"Body": self._sent(body, until)}
-            return _with(needs, send(Bucket=self.name, **sent, **arguments))
+            if body is None:
+                return _with(needs, send(Bucket=self.name, **arguments))
+            sent = _SentBody(body, lambda: self._check(until)) if len(body) > _BLOCK_BYTES else bytes(body)
+            return _with(needs, send(Bucket=self.name, Body=sent, **arguments))
 
         return self._call(f"{verb} {self._where(key)}", request, may_be_absent=may_be_absent, stop=stop)
-
-    def _sent(self, body: bytes | memoryview, until: float) -> bytes | _SentBody:
-        return _SentBody(body, lambda: self._check(until)) if len(body) > _BLOCK_BYTES else bytes(body)
 
     def _call(
         self, what: str, request: Callable[[float], _T], *, may_be_absent: bool = False, stop: Latch | None = None

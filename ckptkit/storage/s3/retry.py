@@ -101,7 +101,8 @@ class Retry:
             try:
                 answer = request(begun + self._patience.request.total_seconds())
             except Transient as trouble:  # kept nowhere: its traceback holds the request's memory
-                seconds = self._delay(tries)
+                longest = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(tries, 16))
+                seconds = self._rng.uniform(0.0, longest)
                 if self.monotonic() + seconds >= until or (stop is not None and stop.is_open):
                     raise StorageError(
                         f"could not {what}: {trouble}. ckptkit tried {tries} times within {patience:.0f} s. Check that "
@@ -115,10 +116,6 @@ class Retry:
                 self._tell_of_recovery()
                 return answer
             wait(seconds)
-
-    def _delay(self, tries: int) -> float:
-        longest = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(tries, 16))
-        return self._rng.uniform(0.0, longest)
 
     def _tell_of(self, what: str, trouble: Transient, begun: float) -> None:
         now = self.monotonic()
