@@ -30,7 +30,7 @@ from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.run.retention import Retention
 from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.run.sweep import sweep
-from ckptkit.snapshot.partition import Partition
+from ckptkit.snapshot.partition import partition
 
 from .network import Line, Network, Request
 from .storage import Objects, storage_over
@@ -67,9 +67,9 @@ def leaves_of(ranks: int) -> list[Leaf]:
 @functools.lru_cache(2)
 def shards_of(ranks: int) -> tuple[tuple[Shard, ...], ...]:
     """What each rank writes."""
-    leaves = leaves_of(ranks)
+    specs = [leaf.spec for leaf in leaves_of(ranks)]
     return tuple(
-        tuple(plan_shards([leaf.spec for leaf in Partition().share(leaves, rank, ranks)], rank=rank, ranks=ranks))
+        tuple(plan_shards([part.spec for part in partition(specs, rank, ranks)], rank=rank, ranks=ranks))
         for rank in range(ranks)
     )
 

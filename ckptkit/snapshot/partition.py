@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec
 
-_CUTS_KEPT = 4  # with accumulators and without, and both again after the leaves changed
 _NOT_CUT = 32  # a leaf below this fraction of a share goes to one rank, which hardly enlarges its share
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """Says what to store of a leaf."""
 
     place: int  # index of the leaf in the capture
@@ -28,33 +27,26 @@ class _Part:
     first: int = 0  # index, in C order, of the leaf's element with which the part begins
 
 
-class Partition:
-    """Remembers how captures were shared out, so that specs stay the same objects from save to save."""
-
-    def __init__(self) -> None:
-        self._cuts: list[tuple[tuple[tuple[LeafSpec, ...], int, int], list[_Part]]] = []
-
-    def share(self, leaves: Sequence[Leaf], rank: int, ranks: int) -> tuple[Leaf, ...]:
-        """Return what ``rank`` of ``ranks`` stores of ``leaves``; all leaves, unchanged, if it is the only rank."""
-        if ranks == 1:
-            return tuple(leaves)
-        wanted = tuple(leaf.spec for leaf in leaves), rank, ranks
-        parts = next((parts for known, parts in self._cuts if known == wanted), None)
-        if parts is None:
-            parts = list(_parts(*wanted))
-            self._cuts = [(wanted, parts), *self._cuts[: _CUTS_KEPT - 1]]
-        return tuple(_leaf(leaves[part.place], part) for part in parts)
-
-
-def _parts(specs: Sequence[LeafSpec], rank: int, ranks: int) -> Iterator[_Part]:
+def partition(specs: Sequence[LeafSpec], rank: int, ranks: int) -> list[Part]:
+    """Return what ``rank`` of ``ranks`` stores of a capture whose leaves have ``specs``."""
+    if ranks == 1:
+        return [Part(place, spec) for place, spec in enumerate(specs)]
     shares = {frozen: _Share(specs, frozen, rank, ranks) for frozen in (True, False)}
+    parts: list[Part] = []
     for place, spec in enumerate(specs):
         if spec.placement == "replicated":
             part = shares[spec.lifetime == "frozen"].part(place)
-            if part is not None:
-                yield part
+            parts += [part] if part is not None else []
         elif not isinstance(spec.placement, Box) or spec.placement.replica == 0:
-            yield _Part(place, spec)
+            parts.append(Part(place, spec))
+    return parts
+
+
+def taken(leaves: Sequence[Leaf], parts: Sequence[Part]) -> tuple[Leaf, ...]:
+    """Return ``parts`` of ``leaves``; a leaf of which all is stored is returned as it is."""
+    return tuple(
+        leaves[part.place] if part.spec.part is None else _cut(leaves[part.place].source, part) for part in parts
+    )
 
 
 class _Share:
@@ -75,24 +67,24 @@ class _Share:
         self._small_bytes = total // ranks // _NOT_CUT
         self._start, self._stop = (self._cut_near(total * boundary // ranks) for boundary in (rank, rank + 1))
 
-    def part(self, place: int) -> _Part | None:
+    def part(self, place: int) -> Part | None:
         spec = self._specs[place]
         if not spec.size_bytes:
-            return _Part(place, spec) if self._rank == 0 else None
+            return Part(place, spec) if self._rank == 0 else None
         at = self._start_of[place]
         start = max(self._start - at, 0)
         stop = min(self._stop - at, spec.size_bytes)
         if start >= stop:
             return None
         if stop - start == spec.size_bytes:
-            return _Part(place, spec)
+            return Part(place, spec)
         axis = next(axis for axis, size in enumerate(spec.shape) if size > 1)
         row_bytes = _row_bytes(spec)
         first, last = start // row_bytes, stop // row_bytes
         shape = (*spec.shape[:axis], last - first, *spec.shape[axis + 1 :])
         offsets = tuple(first if dimension == axis else 0 for dimension in range(len(spec.shape)))
         part = replace(spec, shape=shape, part=Box(spec.shape, offsets))
-        return _Part(place, part, start // DTYPES[spec.dtype].itemsize)
+        return Part(place, part, start // DTYPES[spec.dtype].itemsize)
 
     def _cut_near(self, at: int) -> int:
         """Return the offset nearest to byte ``at`` where a share may end; never decreases with ``at``."""
@@ -110,13 +102,10 @@ def _row_bytes(spec: LeafSpec) -> int:
     return spec.size_bytes // next((size for size in spec.shape if size > 1), 1)
 
 
-def _leaf(leaf: Leaf, part: _Part) -> Leaf:
-    if part.spec.part is None:
-        return leaf
-    source = leaf.source
+def _cut(source: Array | Callable[[], Array], part: Part) -> Leaf:
     return Leaf(part.spec, (lambda: _view(source(), part)) if callable(source) else _view(source, part))
 
 
-def _view(array: Array, part: _Part) -> Array:
+def _view(array: Array, part: Part) -> Array:
     count = part.spec.size_bytes // DTYPES[part.spec.dtype].itemsize
     return array.reshape(-1)[part.first : part.first + count].reshape(part.spec.shape)

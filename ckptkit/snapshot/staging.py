@@ -24,7 +24,7 @@ from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of, sample
 from ckptkit.core.worker import NoThreadError, Worker, each_of
 from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes, Extent, Piece
-from ckptkit.snapshot.partition import Partition
+from ckptkit.snapshot.partition import Part, partition, taken
 from ckptkit.snapshot.window import CopyAhead, Window, WindowPace
 
 _log = logging.getLogger("ckptkit")
@@ -78,6 +78,7 @@ class _InPlace:
 class _Plan:
     specs: tuple[LeafSpec, ...]
     handling: Handling
+    mine: list[Part]
     shards: list[Shard]
     parts: list[list[_CopiedLeaves | _InPlace]]
     size_bytes: int
@@ -113,15 +114,14 @@ class StagingArea:
         self._is_remote = is_remote
         self._pool = BufferPool()
         self._plans: list[_Plan] = []
-        self._partition = Partition()
         self._prepares = True
 
     def open(self, capture: Capture, cost: SaveCost, handling: Handling) -> Window:
         """Open a window on what this rank stores of ``capture``; ValueError if a name is reserved or twice there."""
         if any(callable(leaf.source) for leaf in capture.leaves):
             handling = replace(handling, by_slices=True)
-        leaves = self._partition.share(capture.leaves, handling.rank, handling.ranks)
-        plan = self._plan(tuple(leaf.spec for leaf in leaves), handling)
+        plan = self._plan(tuple(leaf.spec for leaf in capture.leaves), handling)
+        leaves = taken(capture.leaves, plan.mine)
         copying = _Copying(self._pool, cost)
         extents = [
             [
@@ -157,8 +157,8 @@ class StagingArea:
 
         The first touch of memory takes many times as long as a copy into it (on virtual machines, seconds per GB).
         """
-        mine = self._partition.share(leaves, handling.rank, handling.ranks)
-        stored = (_stored_as(leaf.spec, handling) for leaf in mine)
+        mine = partition([leaf.spec for leaf in leaves], handling.rank, handling.ranks)
+        stored = (_stored_as(part.spec, handling) for part in mine)
         size_bytes = sum(spec.size_bytes for spec in stored if not _is_read_in_place(spec, handling))
         if size_bytes >= _FEW_BYTES:
             try:
@@ -211,11 +211,12 @@ class StagingArea:
         for plan in self._plans:
             if plan.handling == handling and plan.specs == specs:
                 return plan
-        places = {spec.name: place for place, spec in enumerate(specs)}
-        stored = [_stored_as(spec, handling) for spec in specs]
+        mine = partition(specs, handling.rank, handling.ranks)
+        places = {part.spec.name: place for place, part in enumerate(mine)}
+        stored = [_stored_as(part.spec, handling) for part in mine]
         shards = plan_shards(stored, rank=handling.rank, ranks=handling.ranks)
         parts = [list(_parts(shard, places, handling)) for shard in shards]
-        plan = _Plan(specs, handling, shards, parts, sum(spec.size_bytes for spec in specs))
+        plan = _Plan(specs, handling, mine, shards, parts, sum(part.spec.size_bytes for part in mine))
         self._plans = [plan, *self._plans[: _PLANS_KEPT - 1]]
         return plan
 

@@ -26,7 +26,7 @@ from ckptkit.format.documents import (
 from ckptkit.format.documents import Commit as CommitDocument
 from ckptkit.format.layout import CheckpointName, attempt_key, frozen_folder
 from ckptkit.format.shards import SHARD_BYTES, Shard, plan_shards
-from ckptkit.snapshot.partition import Partition
+from ckptkit.snapshot.partition import partition, taken
 from support.runs.dict_storage import DictStorage
 
 NAME = CheckpointName(1, 2, 1)
@@ -110,7 +110,7 @@ def _put(storage: DictStorage, key: str, data: bytes) -> FileEntry:
 
 def _shards(storage, leaves, place, shard_bytes, block_bytes):
     rank, ranks = place
-    share = Partition().share(leaves, rank, ranks)
+    share = taken(leaves, partition([one.spec for one in leaves], rank, ranks))
     arrays = {one.name: one.array for one in share}
     entries = []
     for number, shard in enumerate(plan_shards([one.spec for one in share], shard_bytes, rank=rank, ranks=ranks)):

@@ -17,7 +17,7 @@ from ckptkit.core.tensors import DTYPES, Leaf, LeafSpec, leaf_of
 from ckptkit.format.documents import Blocks
 from ckptkit.format.shards import plan_shards
 from ckptkit.snapshot import Handling, StagingArea
-from ckptkit.snapshot.partition import Partition
+from ckptkit.snapshot.partition import partition, taken
 from ckptkit.testing.state import NumpyRun
 
 SOME_DTYPES = ["F32", "BF16", "I64", "U8"]
@@ -34,8 +34,12 @@ def leaf(name, shape, dtype="F32", lifetime="cycle", placement="replicated"):
     return Leaf(spec, bits.view(DTYPES[dtype]).reshape(shape))
 
 
+def share_of(leaves, rank, ranks):
+    return taken(leaves, partition([one.spec for one in leaves], rank, ranks))
+
+
 def shares_of(leaves, ranks):
-    return [Partition().share(leaves, rank, ranks) for rank in range(ranks)]
+    return [share_of(leaves, rank, ranks) for rank in range(ranks)]
 
 
 def whole_of(pieces):
@@ -116,7 +120,7 @@ def test_frozen_leaves_are_shared_out_by_themselves():
 
 def test_alone_everything_stays_as_it_is():
     leaves = [leaf("a", (3, 4)), leaf("b", (2,), placement="per_rank"), leaf("c", (2,), placement=Box((4,), (2,), 1))]
-    assert all(found is one for found, one in zip(Partition().share(leaves, 0, 1), leaves, strict=True))
+    assert all(found is one for found, one in zip(share_of(leaves, 0, 1), leaves, strict=True))
 
 
 def test_per_rank_leaf_is_stored_by_each_rank():
@@ -127,7 +131,7 @@ def test_per_rank_leaf_is_stored_by_each_rank():
 
 def test_box_is_stored_by_first_replica_only():
     boxes = [Box((4,), (0,)), Box((4,), (2,)), Box((4,), (0,), 1), Box((4,), (2,), 1)]
-    shares = [Partition().share([leaf("z", (2,), placement=box)], rank, 4) for rank, box in enumerate(boxes)]
+    shares = [share_of([leaf("z", (2,), placement=box)], rank, 4) for rank, box in enumerate(boxes)]
     assert [len(share) for share in shares] == [1, 1, 0, 0]
     assert shares[1][0].spec.placement == boxes[1]
 
@@ -138,23 +142,12 @@ def test_a_small_leaf_is_not_cut():
         assert all(piece.spec.part is None for piece in share if piece.name in ("small", "tiny"))
 
 
-def test_pieces_are_views_with_reused_specs():
+def test_pieces_are_views():
     leaves = [leaf("a", (100, 3)), leaf("b", (50,))]
-    partition = Partition()
-    first, second = (partition.share(leaves, 1, 4) for _ in range(2))
-    assert all(one.spec is other.spec for one, other in zip(first, second, strict=True))
-    (piece,) = first
+    (piece,) = share_of(leaves, 1, 4)
     assert piece.spec.part == Box((100, 3), (29, 0))
     assert np.shares_memory(piece.array, leaves[0].array)
     assert not callable(piece.source)
-
-
-def test_alternating_captures_reuse_their_plans():
-    leaves = [leaf("a", (100, 3)), leaf("acc", (100, 3), placement="per_rank")]
-    partition = Partition()
-    captures = [leaves, leaves[:1]] * 3
-    shares = [partition.share(capture, 0, 2) for capture in captures]
-    assert len({id(share[0].spec) for share in shares}) == 2
 
 
 def test_source_is_called_only_by_the_reader():
@@ -166,7 +159,7 @@ def test_source_is_called_only_by_the_reader():
         return array.copy()
 
     whole = Leaf(leaf_of("a", array, role="weights", lifetime="cycle", placement="replicated").spec, source)
-    (piece,) = Partition().share([whole], 1, 2)
+    (piece,) = share_of([whole], 1, 2)
     assert callable(piece.source)
     assert asked == []
     assert (piece.array == array[5:]).all()
