@@ -87,7 +87,7 @@ def _runs(pid: int, since: timedelta) -> bool:
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
-        return False  # macOS never tells
+        return False
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return fields[0] not in (b"Z", b"X") and age > since.total_seconds() - 1
 
