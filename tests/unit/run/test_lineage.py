@@ -59,6 +59,35 @@ def test_the_walk_goes_from_parent_to_parent(parents, newest, segments):
 
 
 @pytest.mark.parametrize(
+    ("name", "belongs"),
+    [
+        (named(3, 1), True),
+        (named(3, 10**9), True),
+        (named(2, 9), True),
+        (named(2, 8, 3), True),
+        (named(2, 1, 0, 4), True),
+        (named(2, 9, 1), False),
+        (named(2, 9, 0, 2), False),
+        (named(2, 10), False),
+        (named(1, 5), True),
+        (named(1, 4, 3, 9), True),
+        (named(1, 5, 1), False),
+        (named(1, 9), False),
+        (named(4, 1), False),
+    ],
+)
+def test_saves_above_a_parent_were_left_behind(name, belongs):
+    lineage = Lineage(Attempts({1: None, 2: A1C5, 3: A2C9, 4: A3C7}), 3).whole()
+    assert (name in lineage) is belongs
+
+
+def test_a_skipped_attempt_is_not_on_the_lineage():
+    lineage = Lineage(Attempts({1: None, 2: A1C5, 3: A1C5}), 3).whole()
+    assert named(2, 6) not in lineage
+    assert named(1, 5) in lineage
+
+
+@pytest.mark.parametrize(
     ("parents", "newest", "attempts", "message"),
     [
         ({1: None}, 2, [], "attempts/000002.json is missing"),
