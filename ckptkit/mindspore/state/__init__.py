@@ -1,5 +1,5 @@
 """Captures, compares and restores all state of a training other than its tensors, by `StateManager`.
 
 `manager` has the verbs, `sources` all that is asked for its state. `start` holds the order of a start, and
-`examination` judges before anything is changed. `holders` and `named_cell` store the user's objects.
+`examination` judges before anything is changed. `holders` store the user's objects, `settings` what is switched.
 """

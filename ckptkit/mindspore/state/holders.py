@@ -5,7 +5,9 @@ gives the same numbers after a restore, and spawns the same generators. For any 
 holds, and every buffer of a cell, is stored under its place in it (``scale_value``, ``_last_lr/0``), compared before
 anything is changed, and restored bit for bit into its present storage. The plain attributes (numbers, texts, arrays,
 tensors, containers of them) of the user's objects are stored too. MindSpore's objects keep what they change in
-parameters. Main thread only.
+parameters. Of an `AccumulationTrainCell` other than the one that counts for the training, such as a GAN's
+discriminator, counters and switches are stored, too, wherever the training as a whole is in its cycle; K and options
+are compared before anything is changed. Main thread only.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import logging
 import random
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import setitem
 from types import FunctionType, MethodType, ModuleType
@@ -37,6 +39,10 @@ from ckptkit.mindspore.parameters.parameters import CellBuffers
 from ckptkit.mindspore.parameters.roles import all_of
 from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng, spawned_of
 from ckptkit.mindspore.state.digest import digest_of_value, in_words
+from ckptkit.mindspore.state.settings import Switches
+from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters
+from ckptkit.mindspore.train.counting import OwnCounting, accumulation_of
+from ckptkit.mindspore.train.schedule import check_cycle, check_same_training
 
 _log = logging.getLogger("ckptkit")
 
@@ -225,8 +231,51 @@ class ParameterHolder:
         return places
 
 
-def stateful_of(name: str, given: Any) -> Stateful:
+class NamedCell(ParameterHolder):
+    """Stores a train cell, and what a loop switches in its network, as a stateful object."""
+
+    def __init__(self, name: str, cell: AccumulationTrainCell, *, may_change_k: bool) -> None:
+        super().__init__(name, cell)
+        self.cell = cell
+        self.switches = Switches([cell], list(cell.network.get_parameters()), name)
+        self._may_change_k = may_change_k
+        self._counting = OwnCounting(cell, may_change_k=may_change_k)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the cell's parameters and counters; ResumeError if these disagree."""
+        counters, parameters = self.cell.counters, super().state_dict()
+        self._counting.prove(counters, {name: packed[1] for name, packed in parameters.items()})
+        return {
+            "parameters": parameters,
+            "counters": asdict(counters),
+            "global_step_at_start": self._counting.base,
+            "accumulation": accumulation_of(self.cell),
+            "switches": self.switches.record(),
+        }
+
+    def check(self, state: Any) -> None:
+        known = isinstance(state, dict) and state.keys() >= {"parameters", "counters", "accumulation"}
+        super().check(state["parameters"] if known else None)
+        stored = f"the train cell {self._name} of the checkpoint"
+        check_same_training(stored, state["accumulation"], accumulation_of(self.cell))
+        counters, schedule = CycleCounters(**state["counters"]), self.cell.schedule
+        check_cycle(stored, counters, state["accumulation"], schedule, may_change=self._may_change_k)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state``; a changed K applies from the next boundary on, which may be the current position."""
+        super().load_state_dict(state["parameters"])
+        counters = CycleCounters(**state["counters"])
+        if not counters.micro_step:
+            counters = replace(counters, accumulation_steps=self.cell.schedule.at(counters.updates))
+        self.cell.load_counters(counters)
+        self._counting.base = state["global_step_at_start"]
+        self.switches.load(state.get("switches"), counters.micro_steps)
+
+
+def stateful_of(name: str, given: Any, *, may_change_k: bool = False) -> Stateful:
     """Return what stores the object given as ``name``; TypeError if nothing does."""
+    if isinstance(given, AccumulationTrainCell):
+        return NamedCell(name, given, may_change_k=may_change_k)
     if generator_state(given) is not None:
         return GeneratorHolder(given)
     # nn.Cell has both methods, but they take and return parameters, which a section cannot store.
@@ -388,3 +437,42 @@ def state_of(stateful: Stateful, keep: Collection[str] = ()) -> Any:
     if is_of_users(stateful) and digest_of_value(before) != digest_of_value(capture_rng()):
         restore_rng(before, keep)
     return state
+
+
+def refuse_uncounted(cells: Sequence[nn.Cell], named: Mapping[str, object]) -> None:
+    """Raise ValueError unless at most one `AccumulationTrainCell` counts for the training and all others have a name.
+
+    The first one among ``cells`` counts.
+    """
+    first = next((cell for cell in cells if isinstance(cell, AccumulationTrainCell)), None)
+    inside = [inner for cell in cells for _, inner in cell.cells_and_names()]
+    given = {id(value) for value in (first, *named.values())}
+    lost = [cell for cell in inside if isinstance(cell, AccumulationTrainCell) and id(cell) not in given]
+    if lost:
+        both = " and ".join(_words(cell) for cell in ([first] if first is not None else []) + lost)
+        first_words = "the one that is called once per batch" if first is not None else "the cell around it"
+        raise ValueError(
+            f"each of these counts its own cycles: {both}. Give {first_words} first, alone, and every other one "
+            "by a name of its own: StateManager(CELL, dataset, NAME=OTHER_CELL), or CheckpointCallback(stateful="
+            '{"NAME": OTHER_CELL})'
+        )
+
+
+def refuse_sums_of_parts(cell: nn.Cell, cut: Sequence[str], ranks: int) -> None:
+    """Raise ValueError if an `AccumulationTrainCell` would add up gradients of other parts of ``cut`` parameters."""
+    if cut and ranks > 1 and isinstance(cell, AccumulationTrainCell):
+        raise ValueError(
+            f"placement says that {some(cut)} are parts of larger parameters, but an "
+            "AccumulationTrainCell adds up the gradients of all ranks, which are those of other parts. Train cut "
+            "parameters with a cell of your own"
+        )
+
+
+def steady_beside(optimizers: Sequence[nn.Cell], others: Sequence[AccumulationTrainCell]) -> list[nn.Cell]:
+    """Return the optimizers whose parameters none of ``others`` updates; ``others`` are not fenced."""
+    written = {id(parameter) for cell in others for parameter in cell.optimizer.get_parameters()}
+    return [cell for cell in optimizers if written.isdisjoint(map(id, cell.get_parameters()))]
+
+
+def _words(cell: AccumulationTrainCell) -> str:
+    return f"the AccumulationTrainCell of {type(cell.network).__name__} ({cell.optimizer.parameters[0].name}, ...)"

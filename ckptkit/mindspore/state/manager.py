@@ -30,8 +30,14 @@ from ckptkit.mindspore.parameters.roles import cells_of
 from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.rng import words_drawn_unseeded
 from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.holders import NamedAttributes, Stateful, stateful_of
-from ckptkit.mindspore.state.named_cell import NamedCell, refuse_sums_of_parts, refuse_uncounted, steady_beside
+from ckptkit.mindspore.state.holders import (
+    NamedAttributes,
+    Stateful,
+    refuse_sums_of_parts,
+    refuse_uncounted,
+    stateful_of,
+    steady_beside,
+)
 from ckptkit.mindspore.state.sources import CycleStart, Sources, captured, check_rewindable
 from ckptkit.mindspore.state.start import Start, holds_weights_only
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, refuse_half_restored
@@ -141,13 +147,8 @@ class StateManager:
         self.cell = next((cell for cell in cells if isinstance(cell, AccumulationTrainCell)), cells[0])
         counting = counting_of(self.cell, cells, training.cycle, may_change_k=may_change_k)
         self.position = position_of(dataset, training.augmentation, self)
-        stores = {
-            name: NamedCell(name, given, may_change_k=may_change_k)
-            if isinstance(given, AccumulationTrainCell)
-            else stateful_of(name, given)
-            for name, given in stateful.items()
-        }
-        others = [holder.cell for holder in stores.values() if isinstance(holder, NamedCell)]
+        stores = {name: stateful_of(name, given, may_change_k=may_change_k) for name, given in stateful.items()}
+        others = [given for given in stateful.values() if isinstance(given, AccumulationTrainCell)]
         steady = steady_beside(counting.steady_optimizers(), others)
         parameters = CellParameters(cells, frozen, steady, ranks.placement)
         refuse_sums_of_parts(self.cell, parameters.roles.cut(), self.world.size)

@@ -32,12 +32,10 @@ from ckptkit.mindspore.parameters.memory import Detached, SharedMemory, detached
 from ckptkit.mindspore.parameters.parameters import CellParameters, KeptParameters
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.state.digest import digests_by_place
-from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, state_of
-from ckptkit.mindspore.state.named_cell import NamedCell
-from ckptkit.mindspore.state.numerics import Numerics
+from ckptkit.mindspore.state.holders import NamedAttributes, NamedCell, ParameterHolder, Stateful, state_of
 from ckptkit.mindspore.state.open_batch import OpenBatch
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.state.switches import Switches, switches_of
+from ckptkit.mindspore.state.settings import Numerics, Switches, switches_of
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, optimizers_of
 from ckptkit.mindspore.train.counting import Counting
 

@@ -26,7 +26,7 @@ from support.training import (
 import ckptkit as ck
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.apply import mode_in_force
-from ckptkit.mindspore.state.switches import Switches
+from ckptkit.mindspore.state.settings import Switches
 
 SAID = ": restored to the value at the save"
 

@@ -14,7 +14,7 @@ from support.training import NOTES, Job, begin_process, checkpoints, digest, dis
 
 import ckptkit as ck
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.state.named_cell import steady_beside
+from ckptkit.mindspore.state.holders import steady_beside
 from ckptkit.mindspore.train.cell import CycleCounters, mark_half_restored, refuse_half_restored
 from ckptkit.nn import Dropout
 
