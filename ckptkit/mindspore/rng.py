@@ -133,6 +133,23 @@ def generator_state(value: Any) -> Any:
     return value.getstate() if has_state else None
 
 
-def spawned_of(value: np.random.Generator) -> int:
-    """Return how many generators were spawned from this one."""
-    return int(getattr(getattr(value.bit_generator, "seed_seq", None), "n_children_spawned", 0))
+def restore_generator(generator: Any, state: Any) -> None:
+    """Give a generator the state that `generator_state` returned; seeds that were spawned since cannot be undone."""
+    if isinstance(generator, (np.random.Generator, np.random.SeedSequence)):
+        parts = dict(state)
+        missing = parts.pop("spawned", 0) - spawned_of(generator)
+        if missing > 0:
+            generator.spawn(missing)
+        if isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = parts
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
+    else:
+        generator.setstate(state)
+
+
+def spawned_of(value: Any) -> int:
+    """Return how many seeds were spawned from a generator of NumPy or a seed sequence; 0 for anything else."""
+    bit_generator = getattr(value, "bit_generator", None)
+    seeds = value if isinstance(value, np.random.SeedSequence) else getattr(bit_generator, "seed_seq", None)
+    return int(getattr(seeds, "n_children_spawned", 0))

@@ -37,7 +37,7 @@ from ckptkit.mindspore.observe.users import is_of_users
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.parameters import CellBuffers
 from ckptkit.mindspore.parameters.roles import all_of
-from ckptkit.mindspore.rng import capture_rng, generator_state, restore_rng, spawned_of
+from ckptkit.mindspore.rng import capture_rng, generator_state, restore_generator, restore_rng, spawned_of
 from ckptkit.mindspore.state.digest import digest_of_value, in_words
 from ckptkit.mindspore.state.settings import Switches
 from ckptkit.mindspore.train.cell import AccumulationTrainCell, CycleCounters
@@ -109,15 +109,14 @@ class Reporting:
 
 
 class _Place(NamedTuple):
-    """Holds a parameter or buffer, which is written in place, or a packed value and the function that replaces it."""
+    """Holds a parameter or buffer, which is written in place, or a value and the function that replaces it."""
 
     value: Any
     put: _Put | None
-    plain: list[Any]
 
     @property
     def packed(self) -> list[Any]:
-        return _bits(self.value) if self.put is None else self.plain
+        return _bits(self.value) if self.put is None else _packed(self.value) or []
 
 
 class GeneratorHolder:
@@ -133,31 +132,15 @@ class GeneratorHolder:
 
     def check(self, state: Any) -> None:
         """Raise StateMismatchError if more seeds were spawned than in the checkpoint: that cannot be undone."""
-        spawned = state.get("spawned", 0) if isinstance(state, dict) else 0
-        if self._spawned() > spawned:
+        now, spawned = spawned_of(self._generator), state.get("spawned", 0) if isinstance(state, dict) else 0
+        if now > spawned:
             raise StateMismatchError(
-                f"the {type(self._generator).__name__} has spawned {self._spawned()} times, and in the checkpoint "
+                f"the {type(self._generator).__name__} has spawned {now} times, and in the checkpoint "
                 f"{spawned} times, which cannot be undone. Nothing was changed. Make it anew before the restore"
             )
 
     def load_state_dict(self, state: Any) -> None:
-        generator = self._generator
-        if isinstance(generator, (np.random.Generator, np.random.SeedSequence)):
-            state = dict(state)
-            missing = state.pop("spawned", 0) - self._spawned()
-            if missing > 0:
-                generator.spawn(missing)
-        if isinstance(generator, np.random.Generator):
-            generator.bit_generator.state = state
-        elif isinstance(generator, np.random.RandomState):
-            generator.set_state(state)
-        elif isinstance(generator, random.Random):
-            generator.setstate(state)
-
-    def _spawned(self) -> int:
-        if isinstance(self._generator, np.random.SeedSequence):
-            return int(self._generator.n_children_spawned)
-        return spawned_of(self._generator) if isinstance(self._generator, np.random.Generator) else 0
+        restore_generator(self._generator, state)
 
 
 class ParameterHolder:
@@ -304,16 +287,16 @@ def _places(
 ) -> Iterator[tuple[str, _Place]]:
     """Yield what is stored of ``value``, by its place; ``plain`` says whether to store values besides parameters."""
     if isinstance(value, ms.Parameter):
-        yield path or "value", _Place(value, None, [])
-    elif plain and put is not None and (packed := _packed(value)) is not None:
-        yield path, _Place(value, put, packed)
+        yield path or "value", _Place(value, None)
+    elif plain and put is not None and _is_storable(value):
+        yield path, _Place(value, put)
     elif len(above) < _MAX_DEPTH and id(value) not in above:
         if isinstance(value, nn.Cell):
             if path:
                 return  # a cell inside an object (a scheduler's optimizer) is state of the training's cells
             parameters = {parameter.name: parameter for parameter in all_of(value)}
             tensors = {**parameters, **CellBuffers([value], parameters).now()}
-            yield from ((name, _Place(tensor, None, [])) for name, tensor in tensors.items())
+            yield from ((name, _Place(tensor, None)) for name, tensor in tensors.items())
         plain = plain and (isinstance(value, _CONTAINERS) or is_of_users(value))
         for key, item, put_item in _children(value, put):
             there = f"{path}/{key}" if path else str(key)
@@ -370,7 +353,7 @@ def _refuse_other_kinds(owner: Any, name: str) -> None:
 
 def fits(value: Any, inside: tuple[int, ...] = ()) -> bool:
     """Return whether all of ``value`` can be stored: values, and parameters in containers, ``inside`` of these."""
-    if isinstance(value, ms.Parameter) or _packed(value) is not None:
+    if isinstance(value, ms.Parameter) or _is_storable(value):
         return True
     if not isinstance(value, (dict, list, tuple)) or id(value) in inside:
         return False
@@ -391,13 +374,17 @@ def _bits(tensor: ms.Tensor) -> list[Any]:
     return [leaf.dtype, leaf.array]
 
 
-def _packed(value: Any, inside: tuple[int, ...] = ()) -> list[Any] | None:
+def _is_storable(value: Any) -> bool:
+    return _packed(value, read=lambda tensor: tensor) is not None  # reading a tensor of a device copies it
+
+
+def _packed(value: Any, inside: tuple[int, ...] = (), *, read: Callable[[ms.Tensor], Any] = _bits) -> list[Any] | None:
     """Return ``value`` in the form that `ckptkit.core.tree` stores, which `_unpacked` reverses.
 
     None if it has parameters, or is not stored whole; ``inside`` as for `fits`.
     """
     if isinstance(value, ms.Tensor):
-        return None if isinstance(value, ms.Parameter) or value.has_init else ["tensor", _bits(value)]
+        return None if isinstance(value, ms.Parameter) or value.has_init else ["tensor", read(value)]
     if _encodes(value):
         return ["plain", value]
     is_dict = isinstance(value, dict)
@@ -405,7 +392,7 @@ def _packed(value: Any, inside: tuple[int, ...] = ()) -> list[Any] | None:
         return None
     items: list[Any] = []
     for key, item in value.items() if is_dict else enumerate(value):
-        packed = _packed(item, (*inside, id(value)))
+        packed = _packed(item, (*inside, id(value)), read=read)
         if packed is None:
             return None
         items.append([key, packed] if is_dict else packed)

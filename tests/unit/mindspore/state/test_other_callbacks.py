@@ -412,9 +412,3 @@ def test_cell_of_mindspore_works_with_them_too(root):
     rate = model.train_network.optimizer.learning_rate
     checkpoints(root).train(model, EPOCHS, short(), callbacks=[Losses(*PLATEAUS), reducing()])
     assert rate.asnumpy() < 1e-2
-
-
-def test_two_callbacks_of_one_class_are_kept_apart():
-    companions = OtherCallbacks()
-    companions.bind([stopping(), stopping(), stopping()])
-    assert list(companions.state_dict()) == ["EarlyStopping", "EarlyStopping#2", "EarlyStopping#3"]
