@@ -143,35 +143,40 @@ def _add_gaps(figure: go.Figure, story: RunStory) -> None:
     figure.add_scatter(x=x, y=y, mode="lines", line=line, text=texts, hovertemplate="%{text}<extra></extra>")
 
 
+def _add_marks(
+    figure: go.Figure, marks: Sequence[tuple[Attempt, datetime | None, str]], marker: dict[str, Any]
+) -> None:
+    """Mark moments of attempts, each of which says its text."""
+    figure.add_scatter(
+        x=[_time(at) for _, at, _ in marks],
+        y=[attempt.number for attempt, _, _ in marks],
+        mode="markers",
+        marker=marker,
+        text=[text for _, _, text in marks],
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
 def _add_saves(figure: go.Figure, story: RunStory) -> None:
-    for there, marker in (
-        (False, {"symbol": "circle-open", "size": 6, "color": _SURFACE, "line": {"width": 1.4}}),
-        (True, {"symbol": "diamond", "size": 9, "color": _SURFACE, "line": {"color": _INK, "width": 1.2}}),
+    for there, end, marker in (
+        (False, "<br>removed since", {"symbol": "circle-open", "size": 6, "color": _SURFACE, "line": {"width": 1.4}}),
+        (True, "", {"symbol": "diamond", "size": 9, "color": _SURFACE, "line": {"color": _INK, "width": 1.2}}),
     ):
         saves = [(attempt, save) for attempt, save in story.saves if save.is_there == there and save.at]
         saves = saves[:: -(-len(saves) // _MOST_MARKS) or 1]
-        end = "" if there else "<br>removed since"
-        figure.add_scatter(
-            x=[_time(save.at) for _, save in saves],
-            y=[attempt.number for attempt, _ in saves],
-            mode="markers",
-            marker=marker,
-            customdata=[[escape(save.checkpoint), _told(save)] for _, save in saves],
-            hovertemplate=f"%{{customdata[0]}}<br>%{{customdata[1]}}{end}<extra></extra>",
-        )
+        marks = [(attempt, save.at, f"{escape(save.checkpoint)}<br>{_told(save)}{end}") for attempt, save in saves]
+        _add_marks(figure, marks, marker)
 
 
 def _add_failures(figure: go.Figure, story: RunStory) -> None:
-    all_failures = [(attempt, failure) for attempt in story.attempts for failure in attempt.failures if failure.at]
-    failures = all_failures[:_MOST_MARKS]
-    figure.add_scatter(
-        x=[_time(failure.at) for _, failure in failures],
-        y=[attempt.number for attempt, _ in failures],
-        mode="markers",
-        marker={"symbol": "x", "size": 9, "color": _BAD, "line": {"color": _SURFACE, "width": 1}},
-        text=[f"a save failed at step {number(failure.step)}: {escape(failure.error)}" for _, failure in failures],
-        hovertemplate="%{text}<extra></extra>",
-    )
+    failures = [
+        (attempt, failure.at, f"a save failed at step {number(failure.step)}: {escape(failure.error)}")
+        for attempt in story.attempts
+        for failure in attempt.failures
+        if failure.at
+    ]
+    marker = {"symbol": "x", "size": 9, "color": _BAD, "line": {"color": _SURFACE, "width": 1}}
+    _add_marks(figure, failures[:_MOST_MARKS], marker)
 
 
 def _add_ends(figure: go.Figure, story: RunStory) -> None:
@@ -183,19 +188,13 @@ def _add_ends(figure: go.Figure, story: RunStory) -> None:
         None: ("line-ns", _INK),
     }
     kinds = [signs.get(attempt.how, ("square", _ATTENTION)) for attempt in ends]
-    figure.add_scatter(
-        x=[_time(attempt.seen_at) for attempt in ends],
-        y=[attempt.number for attempt in ends],
-        mode="markers",
-        marker={
-            "symbol": [symbol for symbol, _ in kinds],
-            "color": [colour for _, colour in kinds],
-            "size": 12,
-            "line": {"color": [_INK if attempt.how is None else _SURFACE for attempt in ends], "width": 2},
-        },
-        text=[_end_of(attempt, story) for attempt in ends],
-        hovertemplate="%{text}<extra></extra>",
-    )
+    marker = {
+        "symbol": [symbol for symbol, _ in kinds],
+        "color": [colour for _, colour in kinds],
+        "size": 12,
+        "line": {"color": [_INK if attempt.how is None else _SURFACE for attempt in ends], "width": 2},
+    }
+    _add_marks(figure, [(attempt, attempt.seen_at, _end_of(attempt, story)) for attempt in ends], marker)
 
 
 def _end_of(attempt: Attempt, story: RunStory) -> str:

@@ -297,11 +297,13 @@ def eventful():
 def test_timeline_tells_saves_failures_and_ends_apart():
     traces = timeline(eventful()).figure["data"]
     marks = {str(trace["marker"]["symbol"]): trace for trace in traces if "marker" in trace}
-    assert [[one[0] for one in marks[kind]["customdata"]] for kind in ("circle-open", "diamond")] == [
+    assert [[text.partition("<br>")[0] for text in marks[kind]["text"]] for kind in ("circle-open", "diamond")] == [
         ["gone"],
         ["kept", "later"],
     ]
-    assert "removed since" in marks["circle-open"]["hovertemplate"]
+    assert ["removed since" in text for kind in ("circle-open", "diamond") for text in marks[kind]["text"]] == [
+        *(True, False, False)
+    ]
     assert [text.rpartition(": ")[2] for text in marks["x"]["text"]] == ["StorageError", "OSError"]
     ends = marks["['square', 'line-ns', 'line-ns']"]["text"]
     assert [text.partition("<br>")[2] for text in ends] == [
