@@ -107,7 +107,7 @@ def run_run(
         pass_on=terminal.pass_on,
         monotonic=time.monotonic,
         clock=lambda: datetime.now(timezone.utc),
-        on_look=written.look if written is not None else lambda _: None,
+        on_poll=written.update if written is not None else lambda _: None,
     )
     supervisor = Supervisor(
         job,
@@ -166,7 +166,7 @@ class RunMetrics:
         self._seconds: Counter[str] = Counter()  # of lives that have ended, by phase
         self._is_failure_known = False
 
-    def look(self, records: Sequence[Record]) -> None:
+    def update(self, records: Sequence[Record]) -> None:
         """Write what the ranks do now, unless that was done some seconds ago."""
         if self._monotonic() - self._written_at >= _EVERY.total_seconds():
             self._store(records)

@@ -203,7 +203,7 @@ class _Copy:
         self._require_last(index)
         kept, left = self._destination.examine(index, documents, names)
         self._copied.kept = [*map(str, kept)]
-        self._go_through(index, compare_only=True)
+        self._transfer_waiting(index, compare_only=True)
         if self._alone is None:
             self._compare_events(index.attempts)
         if not self._waiting:
@@ -254,7 +254,7 @@ class _Copy:
             self._end(name, "corrupt", str(error))
         return None
 
-    def _go_through(self, index: Index, *, compare_only: bool = False) -> None:
+    def _transfer_waiting(self, index: Index, *, compare_only: bool = False) -> None:
         """Compare the checkpoints that wait with what is at the target, and then copy what that lacks of them."""
         for name in tuple(self._waiting):
             opened = self._open(index, name)
@@ -283,7 +283,7 @@ class _Copy:
             if is_run:
                 # A job may start on it: as in any run, the attempt's document comes before its folders.
                 self._put_attempts(index)
-            self._go_through(index)
+            self._transfer_waiting(index)
             if len(self._copied.pruned) == lost:
                 return index
             for name in map(CheckpointName.parse, self._copied.pruned[lost:]):

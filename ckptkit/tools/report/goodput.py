@@ -132,14 +132,14 @@ def goodput_section(story: RunStory) -> str:
 
 
 def _row(name: str, seconds: Mapping[Class, float], longest: float, remark: str) -> str:
-    told = {kind: f"{words} {span(seconds[kind])}" for kind, (words, _) in _SHOWN.items() if seconds.get(kind)}
+    labels = {kind: f"{words} {span(seconds[kind])}" for kind, (words, _) in _SHOWN.items() if seconds.get(kind)}
     parts = "".join(
         f'<i style="width:{100 * seconds[kind] / longest:.3f}%;background:{_SHOWN[kind][1]}" title="{words}"></i>'
-        for kind, words in told.items()
+        for kind, words in labels.items()
     )
     total = sum(seconds.values())
     return (
         f'<div class="barname">{escape(name)}</div>'
-        f'<div class="bar" role="img" aria-label="{escape(", ".join(told.values()))}">{parts}</div>'
+        f'<div class="bar" role="img" aria-label="{escape(", ".join(labels.values()))}">{parts}</div>'
         f'<div class="bartold quiet small">{span(total)}{" · " + escape(remark) if remark else ""}</div>'
     )

@@ -106,7 +106,7 @@ def costs(story: RunStory) -> Plot | None:
             mode="lines+markers" if len(shown) < 400 else "lines",
             line={"color": _LINE, "width": 1},
             marker={"color": [colour_of(attempt) for attempt, _ in shown], "size": 7},
-            customdata=[[escape(save.checkpoint), _told(save)] for _, save in shown],
+            customdata=[[escape(save.checkpoint), _save_text(save)] for _, save in shown],
             hovertemplate="%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
             **{"row": row, "col": 1},
         )
@@ -164,7 +164,7 @@ def _add_saves(figure: go.Figure, story: RunStory) -> None:
     ):
         saves = [(attempt, save) for attempt, save in story.saves if save.is_there == there and save.at]
         saves = saves[:: -(-len(saves) // _MOST_MARKS) or 1]
-        marks = [(attempt, save.at, f"{escape(save.checkpoint)}<br>{_told(save)}{end}") for attempt, save in saves]
+        marks = [(attempt, save.at, f"{escape(save.checkpoint)}<br>{_save_text(save)}{end}") for attempt, save in saves]
         _add_marks(figure, marks, marker)
 
 
@@ -296,7 +296,7 @@ def _add_resumes(figure: go.Figure, by_attempt: Sequence[tuple[Attempt, Sequence
     )
 
 
-def _told(save: Save) -> str:
+def _save_text(save: Save) -> str:
     waited = f", training waited {span(save.stall_seconds)}" if save.stall_seconds is not None else ""
     return f"step {number(save.step)}, {size(save.size_bytes)}{waited}"
 

@@ -46,16 +46,16 @@ class Command:
         self._show = pass_on
         self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
-        self._ear, mouth = os.pipe2(os.O_CLOEXEC)
+        self._read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the command is the user's own
-                command, env=environment, stderr=mouth, start_new_session=True
+                command, env=environment, stderr=write_end, start_new_session=True
             )
         except OSError as error:
-            os.close(self._ear)
+            os.close(self._read_end)
             raise CannotStartError(f"{command[0]} cannot be started: {error.strerror or error}") from error
         finally:
-            os.close(mouth)
+            os.close(write_end)
         self.end = watch_end(self._process.pid)
         self._tee = Worker(self._pass_on, "ckptkit-stderr")
         self._tee.start()
@@ -80,14 +80,14 @@ class Command:
 
     def _pass_on(self) -> None:
         try:
-            while data := os.read(self._ear, _CHUNK_BYTES):
+            while data := os.read(self._read_end, _CHUNK_BYTES):
                 self._kept.append(data)
                 self._kept_bytes += len(data)
                 while self._kept_bytes - len(self._kept[0]) >= _KEPT_BYTES:
                     self._kept_bytes -= len(self._kept.popleft())
                 self._show(data)
         finally:
-            os.close(self._ear)
+            os.close(self._read_end)
 
 
 class Terminal:

@@ -22,7 +22,7 @@ _TIMES_SLOWEST = 20
 _SUSPENDED_SECONDS = 10.0  # between two looks, of which there are two a second
 _STOPPED = ("T", "t")
 _STACKS_WITHIN_SECONDS = 3.0
-_LOOK = timedelta(seconds=0.1)
+_POLL_EVERY = timedelta(seconds=0.1)
 _MOST_WORKERS = 8  # of one rank
 _MOST_BYTES = 1 << 18
 _NOTHING = Path(os.devnull)
@@ -60,14 +60,14 @@ class Watch:
         self._options = options
         self._state = state
         self._suspected_at: float | None = None
-        self._looked_at: float | None = None
+        self._checked_at: float | None = None
         self._since = float("-inf")
 
-    def look(self, records: Sequence[Record], now: float) -> Hang | None:
+    def check(self, records: Sequence[Record], now: float) -> Hang | None:
         """Return the hang, if the job was suspected at the look before, too."""
-        if self._looked_at is not None and now - self._looked_at > _SUSPENDED_SECONDS:
+        if self._checked_at is not None and now - self._checked_at > _SUSPENDED_SECONDS:
             self._since = now  # this process did not run either: the whole job was suspended
-        self._looked_at = now
+        self._checked_at = now
         states = {record.pid: self._state(record.pid) for record in records if self._is_late(record, now)}
         alive = [record for record in records if states.get(record.pid, "R") is not None]
         late = [record for record in alive if self._is_overdue(record, now, states.get(record.pid))]
@@ -161,7 +161,7 @@ def _lines_of(pid: int, file: Path, monotonic: Callable[[], float], wait: Callab
     send([pid], STACKS_SIGNAL)
     text, until = "", monotonic() + _STACKS_WITHIN_SECONDS
     while monotonic() < until:
-        wait(_LOOK)
+        wait(_POLL_EVERY)
         before, text = text, _read(file, begin)
         if text and text == before:
             break

@@ -35,7 +35,7 @@ from ckptkit.tools.supervisor.processes import (
 )
 
 _STDIN = 0
-_LOOK = timedelta(seconds=0.5)
+_POLL_EVERY = timedelta(seconds=0.5)
 _LAUNCHER_SECONDS = 5.0  # for the launcher to end the ranks when one has died
 _AT_ONCE = timedelta(seconds=5)  # from a second signal to SIGKILL, and for the last words on stderr
 _SAME_SECONDS = 0.5  # launchers forward what the whole process group has received
@@ -54,7 +54,7 @@ class Job:
     monotonic: Callable[[], float]  # gives seconds; the clock that the ranks use
     clock: Callable[[], datetime]  # gives the time of day
     # Called twice a second with the records of the ranks
-    on_look: Callable[[Sequence[Record]], None] = lambda records: None
+    on_poll: Callable[[Sequence[Record]], None] = lambda records: None
 
 
 @dataclass
@@ -131,7 +131,7 @@ class LifeRunner:
                 wait=follower.wait_in_grace,
                 keep=command.pid,
                 spared=self._spared,
-                told=follower.told,
+                asked=follower.asked_to_end,
             )
             life.returncode = command.returncode()
             reap()
@@ -160,7 +160,7 @@ class _Follower:
         self._asked_at = 0.0
         self._lost_at: float | None = None
         self._is_outlived = False  # whether the command had ended when it was asked last
-        self.told: set[int] = set()  # processes that were asked to end
+        self.asked_to_end: set[int] = set()  # processes that were asked to end
 
     def grace(self) -> timedelta:
         """Return how long what is left may take to end."""
@@ -171,12 +171,12 @@ class _Follower:
     def follow(self) -> None:
         try:
             while not self._is_over():
-                self._look()  # first: a signal goes to the ranks that there are now
-                self._heed_signals()
+                self._poll()  # first: a signal goes to the ranks that there are now
+                self._handle_signals()
                 self._end_others()
                 reap(self._command.pid)
                 ends = (*self._ranks.values(), None if self._is_outlived else self._command.end)
-                self._requests.wait(_LOOK, [end for end in ends if end is not None])
+                self._requests.wait(_POLL_EVERY, [end for end in ends if end is not None])
                 self._note_deaths()
                 if self._kill_at is not None and self._job.monotonic() >= self._kill_at:
                     return  # the caller kills what is left
@@ -195,12 +195,12 @@ class _Follower:
     def close(self) -> Sequence[Record]:
         """Return the last records, and let their files go."""
         for record in self._read():
-            self._let_go(record)
+            self._close_files_of(record)
         for file in self._files.values():
             os.close(int(file.name))
         return sorted(self._last.values(), key=lambda record: (record.rank, record.pid))
 
-    def _let_go(self, record: Record) -> None:
+    def _close_files_of(self, record: Record) -> None:
         """Read for the last time what a process wrote, and close its files: a life may have thousands of processes."""
         if record.pid in self._last:
             return
@@ -233,25 +233,25 @@ class _Follower:
         self._is_outlived = self._command.has_ended()
         if not self._is_outlived:
             return False
-        self._look()
+        self._poll()
         records = [read_record(self._files[f"{pid}{ENDING}"]) for pid in self._ranks]
         has_trained = all(record is None or record.phase is Phase.ENDED for record in records)
         return self._command.returncode() != 0 or has_trained
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         records = self._read()
         for record in records:
             if record.pid not in self._ranks and record.pid not in self._life.deaths:
-                self._meet(record.pid)
+                self._register(record.pid)
             if record.pid in self._life.deaths and record.phase is Phase.ENDED:  # it had ended before it was met
-                self._let_go(record)
-        self._job.on_look(records)
+                self._close_files_of(record)
+        self._job.on_poll(records)
         if self._kill_at is None and self._lost_at is None and records:
-            hang = self._watch.look(records, self._job.monotonic())
+            hang = self._watch.check(records, self._job.monotonic())
             if hang is not None:
                 self._end_hang(hang, records)
 
-    def _meet(self, pid: int) -> None:
+    def _register(self, pid: int) -> None:
         """Note a rank, which may have ended already; in a PID namespace of its own, it calls itself something else."""
         with contextlib.suppress(ProcessLookupError):
             if pid in descendants(os.getpid()):
@@ -267,10 +267,10 @@ class _Follower:
         self._life.hang_until = self._job.monotonic()
         self._ask_to_end(signal.SIGTERM)
 
-    def _heed_signals(self) -> None:
+    def _handle_signals(self) -> None:
         for number in self._requests.take():
-            is_heard = number not in END_SIGNALS and self._pass_on(number, caught_only=True)
-            if number in END_SIGNALS or (number == signal.SIGUSR1 and not is_heard):
+            is_received = number not in END_SIGNALS and self._pass_on(number, caught_only=True)
+            if number in END_SIGNALS or (number == signal.SIGUSR1 and not is_received):
                 # A rank that does not know SIGUSR1 would die of it. A terminal that is closed, or a time limit, is no
                 # reason to lose what can still be saved.
                 self._ask(number, number if number == signal.SIGINT else signal.SIGTERM)
@@ -296,11 +296,11 @@ class _Follower:
         have a handler for it.
         """
         ranks = [*self._ranks] or group_of(self._command.pid)
-        heard = [pid for pid in ranks if not caught_only or catches(pid, number)]
-        send(heard, number)
-        send(heard, signal.SIGCONT)
-        self.told.update([] if caught_only else heard)
-        return bool(heard)
+        receivers = [pid for pid in ranks if not caught_only or catches(pid, number)]
+        send(receivers, number)
+        send(receivers, signal.SIGCONT)
+        self.asked_to_end.update([] if caught_only else receivers)
+        return bool(receivers)
 
     def _note_deaths(self) -> None:
         for pid, descriptor in list(self._ranks.items()):
@@ -312,7 +312,7 @@ class _Follower:
                 os.close(descriptor)
             record = read_record(self._files[f"{pid}{ENDING}"])
             if record is not None:
-                self._let_go(record)
+                self._close_files_of(record)
                 if record.ranks > 1 and record.how not in GOOD_ENDS and self._lost_at is None:
                     self._lost_at = self._job.monotonic()
 

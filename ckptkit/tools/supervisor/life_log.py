@@ -41,7 +41,7 @@ class LifeLog:
         self._root = _UNKNOWN  # of the last life that had one
         self._attempts: dict[str, int] = {}  # the last one of each root
         self._waiting: dict[str, list[Event]] = {}  # by root
-        self._told = False
+        self._is_failure_known = False
 
     def enter(self, life: SupervisedLife, decision: RestartDecision, down_seconds: float) -> LifeEnded:
         """Store a life, and return what was stored."""
@@ -64,15 +64,15 @@ class LifeLog:
         try:
             append_events(self._open_root(root), self._attempts[root], self._waiting[root])
         except (CkptKitError, OSError, ValueError, TypeError) as error:
-            if not self._told:
-                self._told = True
+            if not self._is_failure_known:
+                self._is_failure_known = True
                 self._say(
                     f"could not store this life at {root} for `ckptkit report`; the next one will try again: "
                     f"{error}. If the storage needs options, give them: ckptkit run --option NAME=VALUE"
                 )
         else:
             del self._waiting[root]
-            self._told = False
+            self._is_failure_known = False
 
     def _stacks(self, life: LifeEnded, stack: Stack) -> Stacks:
         return Stacks(

@@ -20,10 +20,10 @@ from pathlib import Path
 from types import FrameType
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)  # these ask for the end
-HEARD = (*END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
+HANDLED = (*END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
 
 _PR_SET_CHILD_SUBREAPER = 36
-_LOOK = timedelta(seconds=0.05)
+_POLL_EVERY = timedelta(seconds=0.05)
 _LAST_SECONDS = 10.0  # for SIGKILL to work
 _ENDED = "ZX"
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -141,7 +141,7 @@ def end_all(
     wait: Callable[[timedelta], bool],
     keep: int | None = None,
     spared: Collection[int] = (),
-    told: Collection[int] = (),
+    asked: Collection[int] = (),
 ) -> list[int]:
     """End every process below this one: SIGTERM, and after ``grace`` SIGKILL; return those that are left.
 
@@ -151,21 +151,21 @@ def end_all(
         wait: Waits; returns whether the grace is to end now.
         keep: A child whose exit code is somebody else's to take.
         spared: Processes that are left alone, with those below them.
-        told: Processes that were asked to end already: a second SIGTERM would end their saves.
+        asked: Processes that were asked to end already: a second SIGTERM would end their saves.
     """
     if grace > timedelta(0):
         left = descendants(os.getpid(), spared)
-        send([pid for pid in left if pid not in told], signal.SIGTERM)
+        send([pid for pid in left if pid not in asked], signal.SIGTERM)
         send(left, signal.SIGCONT)
         until = monotonic() + grace.total_seconds()
         while monotonic() < until and descendants(os.getpid(), spared):
-            if wait(_LOOK):
+            if wait(_POLL_EVERY):
                 break
             reap(keep)
     until = monotonic() + _LAST_SECONDS
     while (left := descendants(os.getpid(), spared)) and monotonic() < until:
         send(left, signal.SIGKILL)
-        wait(_LOOK)
+        wait(_POLL_EVERY)
         reap(keep)
     reap(keep)
     return left
@@ -200,18 +200,19 @@ class Requests:
     """
 
     def __init__(self) -> None:
-        self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._came: list[int] = []
-        self._former_fd = signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
+        self._former_fd = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         self._spared = descendants(os.getpid())  # no part of the job, which begins later
         self._is_ending = self._continued = False
         handlers = {
-            **dict.fromkeys(HEARD, self._note),
+            **dict.fromkeys(HANDLED, self._note),
             signal.SIGTSTP: self._suspend,
             signal.SIGCONT: self._note_continued,
         }
-        heard = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` wants it
-        self._former = {number: signal.signal(number, handlers[number]) for number in heard}
+        # One that is ignored stays so, as `nohup` wants it.
+        handled = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]
+        self._former = {number: signal.signal(number, handlers[number]) for number in handled}
 
     def take(self) -> list[int]:
         """Return the signals that came since the last call."""
@@ -223,18 +224,18 @@ class Requests:
         if self._came:
             return
         poller = select.poll()
-        for descriptor in (self._ear, *descriptors):
+        for descriptor in (self._read_end, *descriptors):
             poller.register(descriptor, select.POLLIN)
         poller.poll(max(0.0, timeout.total_seconds() * 1000))
-        while can_be_read(self._ear):
-            os.read(self._ear, 4096)
+        while can_be_read(self._read_end):
+            os.read(self._read_end, 4096)
 
     def close(self) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._former_fd)
-        os.close(self._ear)
-        os.close(self._mouth)
+        os.close(self._read_end)
+        os.close(self._write_end)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came.append(number)

@@ -27,7 +27,7 @@ from ckptkit.tools.supervisor.life import Job, LifeRunner, SupervisedLife
 from ckptkit.tools.supervisor.life_log import LifeLog, leader_of
 from ckptkit.tools.supervisor.processes import END_SIGNALS, Requests, become_reaper
 
-_GLANCE = timedelta(seconds=0.1)
+_POLL_EVERY = timedelta(seconds=0.1)
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 _PREFIX = "ckptkit-run-"
 
@@ -82,7 +82,7 @@ class Supervisor:
             with heartbeat_folder() as folder:
                 life = runner.run(number, folder)
             decision = self._budget.judge(life, diagnose(life))
-            self._tell(life, decision)
+            self._report(life, decision)
             leader = leader_of(life.records)
             if leader is not None and leader.rank <= 0 and leader.root:
                 self._homes = leader.text("root"), leader.text("mirrors").splitlines()
@@ -110,7 +110,7 @@ class Supervisor:
             if any(number in END_SIGNALS for number in requests.take()):
                 self._job.say("the upload is broken off; the next start completes it")
                 return
-            requests.wait(_GLANCE)
+            requests.wait(_POLL_EVERY)
 
     def _pause(self, requests: Requests, decision: RestartDecision) -> int | None:
         """Wait before the next life; return the signal that asks for the end, if one comes."""
@@ -126,7 +126,7 @@ class Supervisor:
                 return None
             requests.wait(timedelta(seconds=left))
 
-    def _tell(self, life: SupervisedLife, decision: RestartDecision) -> None:
+    def _report(self, life: SupervisedLife, decision: RestartDecision) -> None:
         say, finding = self._job.say, decision.finding
         lasted = timedelta(seconds=round(life.seconds))
         say(f"life {life.number} ended after {lasted}: {finding.cause}: {finding.why}")

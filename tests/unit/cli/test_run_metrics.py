@@ -46,14 +46,14 @@ def test_ranks_and_lives_are_written(tmp_path, name):
     clock, path = Clock(), tmp_path / name
     metrics = RunMetrics(path, monotonic=clock, say=pytest.fail)
     ranks = [record_of(Phase.TRAINING, entered_at=90.0, rank=at, ranks=2, micro_step=40 + at) for at in (0, 1)]
-    metrics.look(ranks)
+    metrics.update(ranks)
     lives, seconds, steps = read(path)
     assert (lives, seconds, steps) == ({}, {"training": 10.0}, {(0, "training"): 40, (1, "training"): 41})
     ranks[0].micro_step = 50
-    metrics.look(ranks)
+    metrics.update(ranks)
     assert read(path)[2][0, "training"] == 40  # not yet
     clock.now += 5
-    metrics.look(ranks)
+    metrics.update(ranks)
     assert read(path)[2][0, "training"] == 50
     event = ended(-9)
     metrics.end_life(event)
@@ -66,7 +66,7 @@ def test_ranks_and_lives_are_written(tmp_path, name):
 
 def test_metrics_have_the_names_that_the_page_tells(tmp_path):
     path = tmp_path / "run.prom"
-    RunMetrics(path, monotonic=Clock(), say=pytest.fail).look([record_of(Phase.TRAINING, micro_step=4)])
+    RunMetrics(path, monotonic=Clock(), say=pytest.fail).update([record_of(Phase.TRAINING, micro_step=4)])
     found = {one.name: one.type for one in text_string_to_metric_families(path.read_text())}
     names = ("micro_step", "committed_step", "mirror_lag", "seconds_since_sign")
     gauges = dict.fromkeys((f"ckptkit_{name}" for name in names), "gauge")
@@ -77,7 +77,7 @@ def test_process_that_trained_before_the_present_one_is_not_counted_on(tmp_path)
     path = tmp_path / "run.json"
     first = record_of(Phase.ENDED, entered_at=10.0, attempt=1, opened_at=1.0)
     second = record_of(Phase.TRAINING, entered_at=95.0, attempt=2, opened_at=90.0)
-    RunMetrics(path, monotonic=Clock(), say=pytest.fail).look([first, second])
+    RunMetrics(path, monotonic=Clock(), say=pytest.fail).update([first, second])
     assert read(path)[1] == {"training": 5.0}
 
 

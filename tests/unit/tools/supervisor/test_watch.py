@@ -15,8 +15,8 @@ def watch(states=None) -> Watch:
 
 def found(one: Watch, records, now):
     """What two looks in a row find."""
-    one.look(records, now)
-    return one.look(records, now + 0.5)
+    one.check(records, now)
+    return one.check(records, now + 0.5)
 
 
 def test_training_without_a_step_hangs_after_the_limit():
@@ -29,7 +29,7 @@ def test_training_without_a_step_hangs_after_the_limit():
 
 def test_time_in_which_the_supervisor_did_not_run_is_no_hang():
     one, record = watch(), record_of(stepped_at=50.0, slowest=0.1)
-    one.look([record], 51.0)
+    one.check([record], 51.0)
     assert found(one, [record], 300.0) is None
     assert found(one, [record], 309.0) is None
     hang = found(one, [record], 311.0)
@@ -38,13 +38,13 @@ def test_time_in_which_the_supervisor_did_not_run_is_no_hang():
 
 
 def test_one_look_is_not_enough():
-    assert watch().look([record_of(stepped_at=0.0)], 100.0) is None
+    assert watch().check([record_of(stepped_at=0.0)], 100.0) is None
 
 
 def test_sign_between_two_looks_clears_the_suspicion():
     one = watch()
-    one.look([record_of(stepped_at=0.0)], 100.0)
-    assert one.look([record_of(stepped_at=89.0)], 100.5) is None
+    one.check([record_of(stepped_at=0.0)], 100.0)
+    assert one.check([record_of(stepped_at=89.0)], 100.5) is None
 
 
 def test_slow_steps_are_given_twenty_of_them():
