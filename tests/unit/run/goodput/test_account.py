@@ -292,6 +292,17 @@ def test_a_life_that_is_overtaken_is_not_counted_twice():
     assert account.totals["repeated"] == 0
 
 
+@pytest.mark.parametrize(("how", "reached", "is_continued"), [(None, 80, True), ("failed", 100, False)])
+def test_tail_after_the_last_commit_is_done_again(how, reached, is_continued):
+    """A killed life trained on while its last save was written; what a failed one did since will be done again."""
+    dead = Life(1, "boot", Moment(0.0), Moment(10.0), Moment(110.0), {"starting": 10.0, "training": 100.0}, 0)
+    dead.taken = [CommittedState(80, Moment(100.0), {"starting": 10.0, "training": 90.0}, 10.0)]
+    dead.to_batches, dead.how = reached, how
+    later = Life(2, "boot", Moment(110.0), Moment(120.0), Moment(130.0), {"starting": 20.0}, 80, 80, how="finished")
+    account = account_of([dead, later] if is_continued else [dead])
+    assert (account.totals["trained"], account.totals["repeated"]) == (90.0, 10.0)
+
+
 def test_a_life_without_events_leaves_a_gap_that_nobody_saw():
     ends = [
         Life(number, "boot", Moment(at), Moment(at), Moment(at + 100), {"training": 100.0}, 0)
