@@ -110,7 +110,11 @@ class Run:
         log = EventLog(setup.storage, opened.document) if saving.events and rank_sync.leads else None
         self.recorder = Recorder(log, began, clock=setup.system.clock, monotonic=self._monotonic)
         self.saver = _new_saver(setup, opened, rank_sync)
-        newest = partial(_newest, self.saver, None if opened.contents is None else opened.contents.checkpoint)
+        saver, restored = self.saver, None if opened.contents is None else opened.contents.checkpoint
+
+        def newest() -> str | None:  # without this run, which would be in a cycle of references
+            return restored if saver.newest is None else str(saver.newest)
+
         self.results = SaveResults(
             url,
             ERROR_BUDGET if saving.on_error == "warn" else 1,
@@ -578,10 +582,6 @@ def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver | Par
     if not rank_sync.is_alone:
         receipts = Receipts(setup.storage, rank_sync.size, setup.ranks.patience, monotonic=setup.system.monotonic)
     return Saver(setup.storage, opened.document, opened.run_id, retention, receipts, room=room)
-
-
-def _newest(saver: Saver | PartSaver, restored: str | None) -> str | None:
-    return restored if saver.newest is None else str(saver.newest)
 
 
 def _numbers(metrics: Metrics) -> dict[str, float]:

@@ -30,6 +30,10 @@ _Saved = TypeVar("_Saved")
 _GLANCE_SECONDS = 0.5
 _SLICE_SECONDS = 0.005
 _DURATIONS = 8
+_UNASKED = (
+    "the last background save failed, and the program ended without checking its result: %s. What was committed before "
+    "is untouched"
+)
 _LONG = timedelta(minutes=10)  # without an end of the save under way, while others are due
 
 
@@ -104,7 +108,7 @@ class SaveHandle:
             return
         try:
             # First: another thread may ask as soon as the save has ended. As text: the error would keep the state.
-            self._unasked = partial(_tell_unasked, account_of(outcome))
+            self._unasked = partial(_log.warning, _UNASKED, account_of(outcome).rstrip("."))
             AT_EXIT.add(self._unasked)
         finally:
             self._error = outcome
@@ -364,14 +368,6 @@ class SaveResults:
         if isinstance(error, StaleAttemptError):
             self.end = error  # stays, whereas a later successful save cancels a failure
         raise error
-
-
-def _tell_unasked(message: str) -> None:
-    _log.warning(
-        "the last background save failed, and the program ended without checking its result: %s. What was committed "
-        "before is untouched",
-        message.rstrip("."),
-    )
 
 
 def warn_of_failure(error: BaseException, message: str, *values: object) -> None:

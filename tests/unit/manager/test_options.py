@@ -43,8 +43,3 @@ def test_value_instead_of_group_names_the_group(root, option, value, group):
     with pytest.raises(TypeError, match=rf"{option} takes a ckptkit\.{group}, got .*see help\(ckptkit\.{group}\)"):
         ck.CheckpointManager(root, **{option: value})
     assert not root.exists()
-
-
-def test_mirror_refuses_what_is_no_policy(tmp_path):
-    with pytest.raises(ValueError, match=r"keep must be a policy .* write keep=ck\.KeepLatest\(3\)"):
-        ck.Mirror(tmp_path, keep=3)
