@@ -27,7 +27,7 @@ EVERYDAY = (
     *(f"run/{name}.py" for name in ("attempt", "fence", "rank_protocol", "resolve", "retention", "saver", "sweep")),
     *("run/homes.py", "run/upload.py"),
     *(f"manager/{name}.py" for name in ("manager", "run", "writer", "final_save", "ranks", "mirrors", "preemption")),
-    *(f"manager/{name}.py" for name in ("signals", "recorder")),
+    "manager/recorder.py",
 )
 OURS = {
     *("ResumeError", "StateMismatchError", "StaleAttemptError", "SaveFailedError", "StorageError"),
