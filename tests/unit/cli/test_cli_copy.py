@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.process import forked, python
+from support.process import forked
 from support.runs.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at, tree
 
 from ckptkit.cli import options as options_module
@@ -224,12 +224,6 @@ def test_checkpoint_removed_during_copy_is_named(source, target, capsys, monkeyp
     assert run_copy(str(source), str(target), **options) == 0
     told = capsys.readouterr().out.splitlines()
     assert f"skipped, since the source removed it meanwhile: {AT_6}" in told
-
-
-def test_it_imports_no_mindspore(source, target):
-    code = "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\nfinally: print('mindspore' in sys.modules)"
-    done = python("-c", code, "copy", source, target)
-    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_same_command_updates_copy_in_bucket(source, tmp_path, bucket, monkeypatch):

@@ -302,6 +302,27 @@ def test_local_root_imports_no_unneeded_modules(kept):
         assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_commands_import_no_mindspore(kept, tmp_path):
+    """Nor pandas, which plotly would take where it is there."""
+    save_file({"w": np.zeros(1)}, tmp_path / "weights.safetensors")
+    lines = [
+        *(f"{name} {kept}" for name in ("ls", "show --tensors --state", "verify", "goodput", "report --json")),
+        f"diff {kept} {AT_6} latest",
+        f"prune {kept} --keep latest:2 --dry-run",
+        f"copy {kept} {tmp_path}/copy",
+        f"report {kept} -o {tmp_path}/page.html",
+        *(f"export {kept} -o {tmp_path}/out.{end}" for end in ("ckpt", "safetensors")),
+        f"import {tmp_path}/weights.safetensors {tmp_path}/new",
+    ]
+    code = (
+        "import sys; from typer.testing import CliRunner; from ckptkit.cli import app\n"
+        "for line in sys.argv[1:]:\n    done = CliRunner().invoke(app, line.split())\n"
+        "    assert done.exit_code == 0, done.output\n"
+        "print([name for name in ('mindspore', 'pandas') if name in sys.modules])"
+    )
+    assert python("-c", code, *lines).stdout == "[]\n"
+
+
 def test_list_of_commands_loads_none_of_them():
     code = (
         "import sys; from ckptkit.cli import app\ntry: app(['--help'])\n"

@@ -713,11 +713,3 @@ def test_exit_codes(tmp_path, weights, arguments, code, said):
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "x.ckpt").exists()
     assert not (tmp_path / "new").exists()
-
-
-def test_neither_command_imports_mindspore(tmp_path, weights):
-    code = (
-        "import sys; from ckptkit.tools.interchange import *; import_weights(sys.argv[1], sys.argv[2]);"
-        "export_weights(sys.argv[2], sys.argv[2] + '.ckpt'); print('mindspore' in sys.modules)"
-    )
-    assert python("-c", code, weights, tmp_path / "run").stdout.strip() == "False"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from plotly.offline import get_plotlyjs
-from support.process import python
 from support.runs.report_lives import grow_short
 from typer.testing import CliRunner
 
@@ -473,12 +472,3 @@ def test_missing_plotly_exits_2_and_names_the_extra(grown, tmp_path, monkeypatch
 def test_the_exit_codes_are_those_of_every_command(grown, tmp_path, arguments, code):
     given = [one.format(tmp=tmp_path, grown=grown) for one in arguments]
     assert run(*given).exit_code == code
-
-
-def test_it_imports_no_mindspore(grown, tmp_path):
-    code = (
-        "import sys; from ckptkit.cli.commands.report import run_report; from datetime import datetime, timezone;"
-        "run_report(sys.argv[1], output=sys.argv[2], clock=lambda: datetime.now(timezone.utc));"
-        "assert 'mindspore' not in sys.modules and 'pandas' not in sys.modules"
-    )
-    python("-c", code, grown, tmp_path / "x.html", timeout=120)
