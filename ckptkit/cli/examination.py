@@ -62,20 +62,18 @@ def _folder(keep: str | None, prefix: str) -> Iterator[Path]:
 
 def report_failure(error: Exception, command: Sequence[str], junit: Path | None, suite: str, case: str) -> int:
     """Print the error of an examination, write it to the file ``junit``, if one is given, and return the exit code."""
-    code, message = _failure(error, command)
+    code, message = UNREACHABLE, str(error)
+    if isinstance(error, UnusableScriptError):
+        code = WRONG_USAGE
+    elif isinstance(error, FailedLifeError):
+        code = PROBLEM
+    elif isinstance(error, FileNotFoundError | PermissionError) and error.filename == command[0]:
+        code, message = WRONG_USAGE, f"{command[0]} cannot be started: {error.strerror}"
+    else:
+        message = f"the scratch folder cannot be used: {error}. Give another one with --keep, or free some space"
     write_junit(junit, suite, [Case(case, 0.0, "error", message.partition("\n")[0], message)])
     Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)  # its own colours
     return code
-
-
-def _failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
-    if isinstance(error, UnusableScriptError):
-        return WRONG_USAGE, str(error)
-    if isinstance(error, FailedLifeError):
-        return PROBLEM, str(error)
-    if isinstance(error, FileNotFoundError | PermissionError) and error.filename == command[0]:
-        return WRONG_USAGE, f"{command[0]} cannot be started: {error.strerror}"
-    return UNREACHABLE, f"the scratch folder cannot be used: {error}. Give another one with --keep, or free some space"
 
 
 class Lives:
