@@ -255,7 +255,6 @@ def compare(a: Side, b: Side, plan: Callable[[int], None]) -> CheckpointDifferen
 
 
 def _divergence(*sides: tuple[Side, StoredLeaf]) -> Divergence:
-    """Compare a leaf of equal dtype and shape on both sides."""
     info = sides[0][1].info
     total = Divergence()
     if any(leaf.info.placement == "sharded" for _, leaf in sides):

@@ -324,7 +324,6 @@ def prune(
 def _remove(
     storage: Storage, plan: PrunePlan, batch: Sequence[CheckpointName], done: Callable[[CheckpointName], None]
 ) -> list[CheckpointName]:
-    """Remove ``batch``; return what of it was removed."""
     answers = partial(list_attempts, storage)
     stuck = delete_each(storage, [name.commit_key for name in batch], answers)
     left = {name for name in batch if name.commit_key in stuck}

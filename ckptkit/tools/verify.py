@@ -422,7 +422,6 @@ def _problem_of(shard: ShardEntry, message: str, names: tuple[str, ...], *digest
 
 
 def _wrong_blocks(shard: ShardEntry, computed: BlockDigests | None) -> frozenset[int]:
-    """Return the numbers of the blocks whose digests differ."""
     if shard.blocks is None or computed is None:
         return frozenset()
     pairs = zip(shard.blocks.digests, computed.found().digests, strict=True)

@@ -102,7 +102,6 @@ def _case_name(number: int, life: TrialLife) -> str:
 
 
 def _pasted(report: Report) -> str:
-    """Return the line to paste into the script."""
     given = ", ".join(f"{name!r}: {owner}" for name, owner in report.stateful.items())
     parts = [f"stateful={{{given}}}"] if given else []
     parts += [f"training=Training(ignore={report.ignore})"] if report.ignore else []

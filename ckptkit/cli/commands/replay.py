@@ -72,7 +72,6 @@ def run_replay(
 
 
 def _cases(stretch: Stretch, verdict: ReplayVerdict) -> list[Case]:
-    """Return one case for each checkpoint of the stretch."""
     cases = [Case(name) for name in verdict.equal]
     if verdict.differing is not None:
         words = f"what differs: {_words_of(verdict)}\ncause: {_cause(verdict)}"

@@ -170,7 +170,6 @@ def _described(name: str, info: TensorInfo) -> Document:
 
 
 def _read(storage: Storage, opened: OpenedCheckpoint, rank: int, name: str) -> Document:
-    """Read and verify a tensor, and return its numbers."""
     contents = load(storage, opened, rank)
     if name not in contents.entries:
         near = difflib.get_close_matches(name, contents.entries, n=5, cutoff=0.4)
@@ -345,7 +344,6 @@ def _blocks(dtype: str, bits: Array) -> Iterator[Any]:
 
 
 def _tree(label: str, value: JsonValue, indent: str) -> Iterator[str]:
-    """Yield the lines for a part of the state."""
     tag = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else ""
     if tag.startswith("$") and isinstance(value, dict):
         yield from _tagged(label, tag, value[tag], indent)

@@ -233,7 +233,6 @@ class DoctorExamination:
 
 
 def _notes(life: TrialLife, first: TrialLife, until: int, shaky: Sequence[frozenset[str]]) -> list[str]:
-    """Return the paths of `noted` of an equal life, in all ranks."""
     ranks = zip(life.each_rank, first.each_rank, shaky, strict=True)
     return [path for mine, its, unstable in ranks for path in noted(mine, its, until, unstable)]
 
