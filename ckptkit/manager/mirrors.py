@@ -424,12 +424,11 @@ class Chain:
                     brings_home=mirror is bringer,
                     ranks=rank_sync.size,
                     patience=patience,
-                    monotonic=monotonic,
                     pace=pace,
                 )
             else:
                 part = self._local, mirror.storage, opened.document, rank_sync.rank, patience
-                uploader = PartUploader(*part, monotonic=monotonic, pace=pace)
+                uploader = PartUploader(*part, pace=pace)
             self._uploads.append(Uploads(mirror, self._local, uploader, tolerant=tolerant, monotonic=monotonic))
         for uploads in self._uploads:
             uploads.begin(parent if rank_sync.leads else None)

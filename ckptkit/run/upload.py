@@ -67,7 +67,7 @@ class UploadPace:
         pause: Callable[[float], object] | None = None,
     ) -> None:
         self._bytes_per_second = bytes_per_second
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._lifted = Latch()
         self._pause = pause
         self._free_at = monotonic()
@@ -75,7 +75,7 @@ class UploadPace:
     def spend(self, size_bytes: int) -> None:
         if self._bytes_per_second is None or self._lifted.is_open:
             return
-        now = self._monotonic()
+        now = self.monotonic()
         self._free_at = max(now, self._free_at) + size_bytes / self._bytes_per_second
         (self._pause or self._lifted.wait)(self._free_at - now)
 
@@ -95,17 +95,15 @@ class _Uploads:
         mirror: Storage,
         attempt: AttemptDocument,
         patience: timedelta,
-        *,
-        monotonic: Callable[[], float],
-        pace: UploadPace | None,
+        pace: UploadPace,
     ) -> None:
         self._local = local
         self._mirror = mirror
         self._attempt = attempt
         self._patience = patience
-        self._monotonic = monotonic
+        self._monotonic = pace.monotonic
         self._proven: set[str] = set()
-        self.pace = pace or UploadPace(None)
+        self.pace = pace
         self.size_bytes = 0
         self.done_bytes = 0
 
@@ -132,10 +130,9 @@ class Uploader(_Uploads):
         brings_home: bool = False,
         ranks: int = 1,
         patience: timedelta = timedelta(0),
-        monotonic: Callable[[], float] = time.monotonic,
         pace: UploadPace | None = None,
     ) -> None:
-        super().__init__(homes[0], mirror, attempt, patience, monotonic=monotonic, pace=pace)
+        super().__init__(homes[0], mirror, attempt, patience, pace or UploadPace(None))
         self._homes = homes
         self._brings_home = brings_home
         self._ranks = ranks
@@ -315,10 +312,9 @@ class PartUploader(_Uploads):
         rank: int,
         patience: timedelta,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
-        pace: UploadPace | None = None,
+        pace: UploadPace,
     ) -> None:
-        super().__init__(local, mirror, attempt, patience, monotonic=monotonic, pace=pace)
+        super().__init__(local, mirror, attempt, patience, pace)
         self._rank = rank
         self._hurried = Latch()
 
