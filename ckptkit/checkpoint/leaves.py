@@ -175,50 +175,55 @@ class ShardBytes:
             raise missing(self._storage, self._name, shard.key) from error
 
 
-class _OpenFile:
-    def __init__(self, files: ShardBytes, shard: ShardEntry) -> None:
+class VerifiedFile:
+    """Reads a file mostly from its start on, ``window_bytes`` at a time, and verifies it once all of it was read."""
+
+    def __init__(self, files: ShardBytes, file: FileEntry, window_bytes: int) -> None:
         self._files = files
-        self.shard = shard
+        self.file = file
+        self._window_bytes = min(window_bytes, file.size_bytes)
         self._hasher = xxhash.xxh3_128()
-        self._memory = memoryview(bytearray(min(files.window_bytes, _WINDOW_BYTES, shard.size_bytes)))
+        self._memory = memoryview(b"")  # has the bytes from start to end
         self._start = self._end = 0
 
     def read(self, start: int, into: memoryview) -> None:
         if start < self._start:  # these bytes have left the window
             count = min(len(into), self._start - start)
-            self._files.fill(self.shard, [into[:count]], start)
+            self._files.fill(self.file, [into[:count]], start)
             start, into = start + count, into[count:]
         while into:
-            while start >= self._end:
-                self._advance()
-            count = min(len(into), self._end - start)
-            into[:count] = self._memory[start - self._start : start - self._start + count]
+            count = min(self._window_bytes, self.file.size_bytes - self._end)
+            if start == self._end and len(into) >= count:  # a window is straight what is asked for
+                self._take(into[:count])
+                self._start = self._end
+            else:
+                while start >= self._end:
+                    self._advance()
+                count = min(len(into), self._end - start)
+                into[:count] = self._memory[start - self._start : start - self._start + count]
             start, into = start + count, into[count:]
 
-    def end(self) -> None:
-        """Read the rest and compare the digest; if only the first reading was wrong, its bytes are in use already."""
-        try:
-            self._finish()
-        except CorruptCheckpointError as error:
-            _OpenFile(self._files, self.shard)._finish()
-            raise StorageError(f"{error}, but is intact when it is read once more. Run the same again") from error
-
-    def _finish(self) -> None:
-        while self._end < self.shard.size_bytes:
+    def finish(self) -> None:
+        """Read the rest and compare the digest."""
+        while self._end < self.file.size_bytes:
             self._advance()
-        check_digest(self.shard, self._hasher.hexdigest())
+        check_digest(self.file, self._hasher.hexdigest())
 
     def _advance(self) -> None:
-        self._start, self._end = self._end, min(self._end + len(self._memory), self.shard.size_bytes)
-        part = self._memory[: self._end - self._start]
-        self._files.fill(self.shard, [part], self._start)
-        self._hasher.update(part)
+        self._memory = self._memory or memoryview(bytearray(self._window_bytes))
+        start = self._end
+        self._take(self._memory[: min(self._window_bytes, self.file.size_bytes - start)])
+        self._start = start
+
+    def _take(self, memory: memoryview) -> None:
+        self._end += self._files.fill(self.file, [memory], self._end)
+        self._hasher.update(memory)
 
 
 class ProvenFiles:
     def __init__(self, storage: Storage, name: CheckpointName, report: Callable[[int], None]) -> None:
         self._files = ShardBytes(storage, name, report)
-        self._open: dict[str, _OpenFile] = {}
+        self._open: dict[str, VerifiedFile] = {}
         self._done: set[str] = set()
 
     def read(self, shard: ShardEntry, start: int, into: memoryview) -> None:
@@ -228,7 +233,7 @@ class ProvenFiles:
         if shard.key not in self._open:
             while len(self._open) >= _OPEN:
                 self._close(next(iter(self._open)))
-            self._open[shard.key] = _OpenFile(self._files, shard)
+            self._open[shard.key] = self._opened(shard)
         self._open[shard.key].read(start, into)
 
     def end(self) -> None:
@@ -236,5 +241,13 @@ class ProvenFiles:
             self._close(key)
 
     def _close(self, key: str) -> None:
-        self._open.pop(key).end()
+        file = self._open.pop(key)
+        try:
+            file.finish()
+        except CorruptCheckpointError as error:  # if only the first reading was wrong, its bytes are in use already
+            self._opened(file.file).finish()
+            raise StorageError(f"{error}, but is intact when it is read once more. Run the same again") from error
         self._done.add(key)
+
+    def _opened(self, file: FileEntry) -> VerifiedFile:
+        return VerifiedFile(self._files, file, min(self._files.window_bytes, _WINDOW_BYTES))

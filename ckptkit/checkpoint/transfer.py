@@ -16,8 +16,8 @@ import numpy as np
 import xxhash
 
 from ckptkit.checkpoint.commit import list_names, make_durable, publish, read_commit, reread_if_corrupt
-from ckptkit.checkpoint.leaves import ShardBytes
-from ckptkit.checkpoint.open import OpenedCheckpoint, check_digest, open_manifest, read_rank
+from ckptkit.checkpoint.leaves import ShardBytes, VerifiedFile
+from ckptkit.checkpoint.open import OpenedCheckpoint, open_manifest, read_rank
 from ckptkit.checkpoint.read import check_sizes, sizes_at
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, encode
@@ -238,36 +238,16 @@ class SourceFile:
     def __init__(
         self, storage: Storage, name: CheckpointName, file: FileEntry, report: Callable[[int], None] | None = None
     ) -> None:
-        self._files = ShardBytes(storage, name, report)
-        self._file = file
-        self._hasher = xxhash.xxh3_128()
-        self._read_bytes = 0
-        self._window = memoryview(b"")
-        self._rest = memoryview(b"")
+        files = ShardBytes(storage, name, report)
+        # The target's buffers may be smaller than the reads that the source needs for full speed.
+        self._file = VerifiedFile(files, file, files.window_bytes)
+        self._at = 0
 
     def readinto(self, buffer: memoryview, /) -> int:
-        done = 0
-        while done < len(buffer) and (self._rest or self._read_bytes < self._file.size_bytes):
-            if not self._rest:
-                part = min(self._files.window_bytes, self._file.size_bytes - self._read_bytes)
-                if len(buffer) - done >= part:
-                    self._fill(buffer[done : done + part])
-                    done += part
-                    continue
-                # The target's buffers may be smaller than the reads that the source needs for full speed.
-                self._window = self._window or memoryview(bytearray(part))
-                self._rest = self._window[:part]
-                self._fill(self._rest)
-            count = min(len(buffer) - done, len(self._rest))
-            buffer[done : done + count] = self._rest[:count]
-            self._rest = self._rest[count:]
-            done += count
-        if self._file.size_bytes == 0:
-            check_digest(self._file, self._hasher.hexdigest())
-        return done
-
-    def _fill(self, memory: memoryview) -> None:
-        self._read_bytes += self._files.fill(self._file, [memory], self._read_bytes)
-        self._hasher.update(memory)
-        if self._read_bytes == self._file.size_bytes:
-            check_digest(self._file, self._hasher.hexdigest())
+        size_bytes = self._file.file.size_bytes
+        part = buffer[: size_bytes - self._at]
+        self._file.read(self._at, part)
+        self._at += len(part)
+        if self._at == size_bytes:
+            self._file.finish()
+        return len(part)
