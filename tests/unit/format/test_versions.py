@@ -18,9 +18,9 @@ from ckptkit.storage import LocalStorage
 @contextmanager
 def versions_are(changed: dict[str, str]) -> Iterator[None]:
     """What is done in it is done by a process that has other versions of some libraries."""
-    version = metadata.version
+    version = versions._version_of
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metadata, "version", lambda name: changed.get(name) or version(name))
+        patch.setattr(versions, "_version_of", lambda name: changed.get(name) or version(name))
         versions.versions.cache_clear()
         yield
     versions.versions.cache_clear()
